@@ -1,0 +1,99 @@
+"""What a warm call costs above the engine's own work, in microseconds.
+
+    python benchmarks/overhead.py [--rounds 2000] [--json]
+
+The engine's own work is taken to be nothing: a null engine whose primitive returns at once stands in
+for it, so that what is left is looking at the arguments, finding the primitive and allocating the
+result. Each figure is the median of many rounds of 50 calls. Targets: `conv_transpose` under 15,
+`Plan` under 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import upconv
+
+
+class NullPrimitive:
+    """Does nothing."""
+
+    workspace_bytes = 0
+    resident_bytes = 0
+
+    def pack(self, weight: np.ndarray) -> np.ndarray:
+        return weight
+
+    def run(self, out, a, b, bias=None, residual=None) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class NullEngine:
+    """An engine whose work takes no time."""
+
+    name = "null"
+
+    def fingerprint(self) -> str:
+        return "1"
+
+    def refuses(self, problem: object) -> None:
+        return None
+
+    def build(self, problem: object, threads: int) -> NullPrimitive:
+        return NullPrimitive()
+
+
+def median_microseconds(call: Callable[[], object], rounds: int, calls: int = 50) -> float:
+    """The median over rounds of the mean time of a call."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times) * 1e6
+
+
+def cases() -> dict[str, Callable[[], object]]:
+    engine = NullEngine()
+    x = np.zeros((1, 8, 16, 16), np.float32)
+    w, b = np.zeros((8, 4, 4, 4), np.float32), np.zeros(4, np.float32)
+    how = {"stride": 2, "padding": 1, "engine": engine}
+    y = upconv.conv_transpose(x, w, b, **how)
+    plan = upconv.plan(x.shape, w, b, **how)
+    return {
+        "conv_transpose(x, w, b)": lambda: upconv.conv_transpose(x, w, b, **how),
+        "conv_transpose(..., out=y)": lambda: upconv.conv_transpose(x, w, b, out=y, **how),
+        "conv_transpose, tuples": lambda: upconv.conv_transpose(
+            x, w, b, stride=(2, 2), padding=((1, 1), (1, 1)), engine=engine
+        ),
+        "plan(x)": lambda: plan(x),
+        "plan(x, out=y)": lambda: plan(x, out=y),
+        "np.empty of the result": lambda: np.empty(y.shape, np.float32),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    figures = {name: median_microseconds(call, options.rounds) for name, call in cases().items()}
+    if options.json:
+        print(json.dumps({"microseconds": figures, "numpy": np.__version__}))
+        return
+    for name, figure in figures.items():
+        print(f"{name:28s} {figure:7.2f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Normalising what callers write, once, at the border.
+
+Two steps. `frozen` makes a keyword hashable and exact in its types (so that 1, True and 1.0 are
+never taken for one another); it runs on every call. The rest turns frozen keywords into axes,
+enums and an epilogue; it runs once per signature, because `signatures` remembers its results.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .activations import Activation
+from .errors import ArgumentError, DTypeError, ShapeError, brief
+from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding
+from .problem import Epilogue
+
+Frozen = Any
+"""int | str | None | a tuple of those, at most two deep."""
+
+_MOST_ENTRIES = 128
+_LEAKY_SLOPE = 0.01  # the slope PyTorch, ONNX and Keras 2 take where none is given
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
+    """`value` with lists and arrays as tuples and every integer a Python int.
+
+    >>> frozen("padding", [(0, 1), np.array([2, 3])])
+    ((0, 1), (2, 3))
+    """
+    if type(value) is int or value is None or type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_ENTRIES:
+        value = value.tolist() if value.dtype.kind in "iu" else list(value)
+    if isinstance(value, list | tuple) and depth and len(value) <= _MOST_ENTRIES:
+        return tuple(frozen(f"{argument}[{i}]", entry, depth - 1) for i, entry in enumerate(value))
+    if not isinstance(value, bool | np.bool_):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise DTypeError(
+        argument, f"{brief(value)} ({type(value).__name__})", "an int, or a tuple of ints"
+    )
+
+
+def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
+    """One integer per axis, each >= `low`; a single one stands for all axes.
+
+    >>> integers("stride", 2, rank=3, low=1)
+    (2, 2, 2)
+    """
+    if isinstance(value, int):
+        return (_bounded(argument, value, low),) * rank
+    if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):
+        raise ArgumentError(argument, brief(value), f"an int, or {rank} ints, one per spatial axis")
+    if len(value) != rank:
+        raise ArgumentError(
+            argument,
+            f"{brief(value)}, {len(value)} values",
+            f"an int, or {rank} ints, one per spatial axis of the weight",
+        )
+    return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
+
+
+class Same(Enum):
+    """Padding by rule: which end the odd position goes to."""
+
+    UPPER = "same_upper"
+    LOWER = "same_lower"
+
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def paddings(value: Frozen, rank: int) -> Pairs | Same:
+    """(begin, end) per axis, of either sign, or a rule.
+
+    >>> paddings((1, (0, 2)), rank=2)
+    ((1, 1), (0, 2))
+    """
+    if isinstance(value, str):
+        return _named_padding(value, rank)
+    if isinstance(value, int):
+        value = (value,) * rank
+    if not isinstance(value, tuple) or len(value) != rank:
+        hint = "For one axis write ((begin, end),)." if rank == 1 and value is not None else ""
+        raise ArgumentError("padding", brief(value), _PADDING_FORMS.format(rank=rank), hint)
+    return tuple(_pair(f"padding[{i}]", entry) for i, entry in enumerate(value))
+
+
+_PADDING_FORMS = (
+    "an int, {rank} ints, {rank} (begin, end) pairs, 'valid', 'same_upper' or 'same_lower'"
+)
+
+
+def _named_padding(value: str, rank: int) -> Pairs | Same:
+    if value == "valid":
+        return ((0, 0),) * rank
+    for rule in Same:
+        if value == rule.value:
+            return rule
+    hint = "'same' alone does not say which end gets the odd position." if value == "same" else ""
+    raise ArgumentError("padding", brief(value), _PADDING_FORMS.format(rank=rank), hint)
+
+
+def _pair(argument: str, entry: Frozen) -> tuple[int, int]:
+    if isinstance(entry, int):
+        entry = (entry, entry)
+    if (
+        not isinstance(entry, tuple)
+        or len(entry) != 2
+        or any(type(end) is not int for end in entry)
+    ):
+        raise ArgumentError(argument, brief(entry), "an int or a (begin, end) pair of ints")
+    begin, end = (_bounded(argument, value, -LIMIT) for value in entry)
+    return begin, end
+
+
+def _bounded(argument: str, value: int, low: int) -> int:
+    if low <= value <= LIMIT:
+        return value
+    expected = f"an integer >= {low}" if value < low else f"an integer <= 2**48 = {LIMIT}"
+    raise ArgumentError(argument, brief(value), expected)
+
+
+def one_of(argument: str, value: Frozen, kinds: type[Choice]) -> Choice:
+    """The member of an enum that `value` spells.
+
+    >>> one_of("padding", "same_lower", Same)
+    <Same.LOWER: 'same_lower'>
+    """
+    for kind in kinds:
+        if kind.value == value:
+            return kind
+    raise ArgumentError(argument, brief(value), f"one of {', '.join(repr(k.value) for k in kinds)}")
+
+
+def epilogue(activation: Frozen, residual: bool) -> Epilogue:
+    """An epilogue from None, a name, (name, slope) or "name:slope".
+
+    >>> epilogue("leaky_relu:0.2", residual=False).slope
+    0.2
+    """
+    if activation is None or (isinstance(activation, str) and not activation):
+        return Epilogue(residual=residual)
+    name, slope = activation, None
+    if isinstance(activation, str) and ":" in activation:
+        name, _, slope = activation.partition(":")
+    elif isinstance(activation, tuple) and len(activation) == 2:
+        name, slope = activation
+    kinds = [kind for kind in Activation if kind.value == name and name]
+    if not kinds:
+        names = ", ".join(repr(kind.value) for kind in Activation if kind.value)
+        expected = f"None or one of {names}; leaky_relu also as ('leaky_relu', slope)"
+        raise ArgumentError("activation", brief(activation), expected)
+    if kinds[0] is not Activation.LEAKY_RELU:
+        if slope is not None:
+            raise ArgumentError("activation", brief(activation), f"{name!r} alone: it has no slope")
+        return Epilogue(kinds[0], residual=residual)
+    try:
+        factor = _LEAKY_SLOPE if slope is None else float(slope)
+    except (TypeError, ValueError):
+        raise ArgumentError("activation", brief(activation), "a number as its slope") from None
+    return Epilogue(Activation.LEAKY_RELU, factor, residual)
+
+
+def frozen_activation(value: object) -> Frozen:
+    """`value` made hashable; what it means is for `epilogue` to say."""
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):
+        slope = value[1]
+        if isinstance(slope, str | int | float | np.floating | np.integer):
+            return (value[0], str(slope))
+    return brief(value)
+
+
+def transposed_axes(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Frozen,
+    padding: Frozen,
+    output_padding: Frozen,
+    dilation: Frozen,
+    output_size: Frozen,
+) -> tuple[Axis, ...]:
+    """The axes of a transposed convolution as `conv_transpose` spells them.
+
+    1. "same_upper"/"same_lower": out = output_size, or size*stride; the total crop, output padding
+       added, is shared out (ONNX from opset 11; `geometry.centred`).
+    2. output_size: begin is cut as given, the end so that the size comes out.
+    3. otherwise begin and end are cut as given and output padding extends the end.
+
+    Raises `ArgumentError` where output_size and output_padding both speak of the size, differently.
+    """
+    rank = len(kernel)
+    strides, dilations = (
+        integers("stride", stride, rank, 1),
+        integers("dilation", dilation, rank, 1),
+    )
+    extra = integers("output_padding", output_padding, rank, 0)
+    pairs = paddings(padding, rank)
+    wanted = None if output_size is None else integers("output_size", output_size, rank, 0)
+    if wanted is not None and any(extra):
+        raise ArgumentError(
+            "output_padding",
+            brief(output_padding),
+            f"0 when output_size is given ({brief(output_size)})",
+            "output_size fixes the end; for ONNX's rule see dialects.from_onnx.",
+        )
+    axes = []
+    for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
+        try:
+            if isinstance(pairs, Same):
+                out = n * s if wanted is None else wanted[i]
+                upper = pairs is Same.UPPER
+                axis = centred(n, k, s, d, out, upper=upper, output_padding=extra[i])
+            elif wanted is not None:
+                axis = fitted(n, k, s, d, pairs[i][0], wanted[i])
+            else:
+                axis = padded(n, k, s, d, *pairs[i], extra[i])
+        except ArgumentError as error:
+            raise _on_axis(i, error) from None
+        axes.append(axis)
+    return tuple(axes)
+
+
+def convolved_axes(
+    size: Sequence[int], kernel: Sequence[int], stride: Frozen, padding: Frozen, dilation: Frozen
+) -> tuple[Axis, ...]:
+    """The axes of the transposed convolution whose input gradient is `conv` on `size` positions."""
+    rank = len(kernel)
+    strides, dilations = (
+        integers("stride", stride, rank, 1),
+        integers("dilation", dilation, rank, 1),
+    )
+    pairs = paddings(padding, rank)
+    axes = []
+    for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
+        if isinstance(pairs, Same):
+            begin, end = same_padding(n, k, s, d, upper=pairs is Same.UPPER)
+        else:
+            begin, end = pairs[i]
+        try:
+            axes.append(convolved(n, k, s, d, begin, end))
+        except ArgumentError as error:
+            raise _on_axis(i, error) from None
+    return tuple(axes)
+
+
+def _on_axis(i: int, error: ArgumentError) -> ShapeError:
+    """The same error, saying which spatial axis it is about."""
+    name = f"spatial axis {i}: {error.argument}"
+    return ShapeError(name, error.got, error.expected, error.remedy)

@@ -1,0 +1,38 @@
+"""The table of engines, in order of preference, and loading one by its name.
+
+A new engine is one file or folder and one line here. Loading is lazy: an engine's third party is
+imported when the engine is first asked about, never by `import upconv`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from ..errors import ArgumentError, brief
+from .base import Engine
+
+ENGINES: dict[str, str] = {
+    "reference": "upconv.engines.reference:ReferenceEngine",
+}
+"""Name -> "module:Class", the preferred first."""
+
+
+def load(name: str) -> Engine:
+    """The engine called `name`, made once per process.
+
+    Raises `ArgumentError` for an unknown name and `EngineMissing` when its third party is absent.
+
+    >>> load("reference").name
+    'reference'
+    """
+    if name not in ENGINES:
+        raise ArgumentError("engine", brief(name), f"one of {', '.join(ENGINES)}")
+    return _instance(ENGINES[name])
+
+
+@cache
+def _instance(place: str) -> Engine:
+    module, _, attribute = place.partition(":")
+    engine: Engine = getattr(import_module(module), attribute)()
+    return engine

@@ -1,0 +1,69 @@
+"""What an engine is: the two protocols every engine satisfies, and nothing that computes.
+
+An engine refuses a problem in one sentence or builds a primitive for it. A primitive is everything
+about one problem that can be prepared without data; running it does no geometry. It is run by many
+threads at once, so `run` keeps its scratch memory to itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from ..problem import Problem
+
+Array = NDArray[Any]
+PackedWeight = Any
+"""A weight in the engine's own order: only the primitive that made it looks inside."""
+
+
+class Primitive(Protocol):
+    """One problem, ready to run."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch memory of one running call."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory kept while cached."""
+
+    def pack(self, weight: Array) -> PackedWeight:
+        """`weight`, of the problem's weight shape, in the engine's own order."""
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array | PackedWeight,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`; operands (a, b) by direction:
+
+        FORWARD (x, packed weight); INPUT_GRAD (g, packed weight); WEIGHT_GRAD (g, x).
+
+        Shapes and dtype are the problem's; strides are arbitrary; `out` overlaps no operand; `bias`
+        and `residual` are given exactly when the problem says so.
+        """
+
+    def close(self) -> None:
+        """Give back what the primitive holds; it is not run again."""
+
+
+class Engine(Protocol):
+    """A way of computing problems."""
+
+    @property
+    def name(self) -> str:
+        """The word users write."""
+
+    def fingerprint(self) -> str:
+        """What a built primitive depends on besides its problem: versions, CPU features, modes."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None when it can do `problem`, else why not, in one sentence for people."""
+
+    def build(self, problem: Problem, threads: int) -> Primitive:
+        """A primitive for a problem that is not refused, for at most `threads` threads; slow."""

@@ -1,0 +1,90 @@
+"""Every error upconv raises, and nothing else.
+
+The tree (each kind also derives from the built-in error a caller would expect):
+
+    UpconvError
+    ├── ArgumentError (ValueError)     an argument has a value that no problem can have
+    │   ├── ShapeError                 ... and it is a shape, or a size that follows from shapes
+    │   └── DTypeError (TypeError)     ... and it is a kind of element or of object
+    ├── TranslationError (ValueError)  a layer cannot be said in the dialect asked for
+    ├── EngineError (RuntimeError)     an engine failed
+    │   ├── EngineRefusal              the engine asked for by name cannot do this problem
+    │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
+    ├── FileError (OSError)            a file cannot be read or must not be written
+    └── MemoryLimitError (MemoryError)  the result would not fit; raised before allocating
+
+A message says what was given, what is allowed and what to do:
+"stride[1] is 0; expected an integer >= 1. Use 1 for a layer that does not upsample."
+"""
+
+from __future__ import annotations
+
+_LONGEST_VALUE = 120
+
+
+def brief(value: object) -> str:
+    """`repr(value)` cut to a length that fits in a sentence; never raises, whatever the value.
+
+    >>> brief("same")
+    "'same'"
+    """
+    try:
+        text = repr(value)
+    except Exception as error:  # a foreign __repr__ may fail; the report about it must not
+        text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+class UpconvError(Exception):
+    """The base of everything upconv raises on purpose."""
+
+
+class ArgumentError(UpconvError, ValueError):
+    """An argument has a value that no problem can have.
+
+    Attributes: `argument` (its name, with an index where one axis is meant), `got` (the value as
+    text), `expected` (what is allowed) and `remedy` (what to do; may be empty).
+
+    >>> print(ArgumentError("stride[1]", "0", "an integer >= 1"))
+    stride[1] is 0; expected an integer >= 1.
+    """
+
+    def __init__(self, argument: str, got: str, expected: str, remedy: str = "") -> None:
+        super().__init__(argument, got, expected, remedy)  # all four, so that the error pickles
+        self.argument, self.got, self.expected, self.remedy = argument, got, expected, remedy
+
+    def __str__(self) -> str:
+        sentence = f"{self.argument} is {self.got}; expected {self.expected}."
+        return f"{sentence} {self.remedy}" if self.remedy else sentence
+
+
+class ShapeError(ArgumentError):
+    """A shape, or a size that follows from shapes, does not fit."""
+
+
+class DTypeError(ArgumentError, TypeError):
+    """An element type, or the type of an object, is not one upconv works on."""
+
+
+class TranslationError(UpconvError, ValueError):
+    """A layer cannot be said in the dialect asked for; the message says why."""
+
+
+class EngineError(UpconvError, RuntimeError):
+    """An engine failed while building or running a primitive."""
+
+
+class EngineRefusal(EngineError):
+    """The engine asked for by name cannot do this problem; the message is its reason."""
+
+
+class EngineMissing(EngineError, ImportError):
+    """An engine or an extra is not installed; the message ends with the install command."""
+
+
+class FileError(UpconvError, OSError):
+    """A file cannot be read, or must not be written; nothing was written."""
+
+
+class MemoryLimitError(UpconvError, MemoryError):
+    """The arrays a call needs would not fit in memory; nothing was allocated."""

@@ -1,0 +1,316 @@
+"""One spatial axis of a transposed convolution: the only file with size arithmetic.
+
+Symbols: I input positions (`size`), k kernel taps, s stride, d dilation, p `crop_begin`, q
+`crop_end`, O output positions (`out`). Input i meets tap t at position `s*i + d*t` of the full
+result, which has `full = s*(I-1) + d*(k-1) + 1` positions. The output is the full result with p
+positions cut from its begin and q from its end:
+
+    y[o] = sum of x[i] * w[t]   over   s*i + d*t = o + p,   0 <= o < O = full - p - q
+
+A negative crop adds positions, which no product reaches: they hold the bias alone. Padding,
+output padding, target shapes and the "same" modes of all frameworks are just values of p and q.
+With I = 0 no output is reached and `full` is still what the formula says.
+
+What lives here: sizes, crops, phases, reads. What never does: arrays, channels, frameworks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from .errors import ArgumentError, ShapeError
+
+LIMIT = 1 << 48
+"""No size, kernel, stride, dilation or crop may exceed this, so that no product of an extent and
+an element size leaves 64 bits; an array of 2**48 elements does not exist anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One tap of a phase: kernel index `index`, reading the input `shift` positions back.
+
+    >>> Tap(index=3, shift=1)
+    Tap(index=3, shift=1)
+    """
+
+    index: int
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The outputs `o = s*j + offset`, all made by the same taps: y[o] = sum x[j - shift] *
+    w[index].
+
+    `length` is the number of such outputs. A phase without taps holds the bias alone.
+
+    >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).phases()[0]
+    Phase(offset=0, length=3, taps=(Tap(index=1, shift=0),))
+    """
+
+    offset: int
+    length: int
+    taps: tuple[Tap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One spatial axis: sizes, stride, dilation and two signed crops (see the module's algebra).
+
+    Raises `ArgumentError` when a value is no integer in range and `ShapeError` when the crops
+    leave fewer than zero output positions.
+
+    >>> axis = Axis(size=3, kernel=3, stride=2, crop_begin=1, crop_end=0)
+    >>> axis.full, axis.out
+    (7, 6)
+    """
+
+    size: int
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    crop_begin: int = 0
+    crop_end: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (("size", 0), ("kernel", 1), ("stride", 1), ("dilation", 1)):
+            _require_integer(name, getattr(self, name), low)
+        for name in ("crop_begin", "crop_end"):
+            _require_integer(name, getattr(self, name), -LIMIT)
+        if self.out < 0:
+            raise ShapeError(
+                "the output size",
+                f"{self.out} = {self.formula}",
+                "at least 0",
+                "Crop less, or take a larger input or kernel.",
+            )
+
+    @property
+    def extent(self) -> int:
+        """Positions one input spans: d*(k-1) + 1."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    @property
+    def full(self) -> int:
+        """Positions of the full result, before cropping (negative only when there is no input)."""
+        return self.stride * (self.size - 1) + self.extent
+
+    @property
+    def out(self) -> int:
+        """Output positions O = full - crop_begin - crop_end."""
+        return self.full - self.crop_begin - self.crop_end
+
+    @property
+    def formula(self) -> str:
+        """The output size with numbers put in, for people."""
+        return (
+            f"({self.size} - 1)*{self.stride} + {self.dilation}*({self.kernel} - 1) + 1"
+            f" - {_signed(self.crop_begin)} - {_signed(self.crop_end)}"
+        )
+
+    @property
+    def period(self) -> int:
+        """Taps t and t + period fall into the same phase: s / gcd(s, d)."""
+        return self.stride // gcd(self.stride, self.dilation)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of the output in order of offset; at most `stride` of them, none is empty.
+
+        Tap t makes phase r when d*t = r + p (mod s), reading x[j - e] with e = (d*t - r - p) / s.
+        """
+        taps: dict[int, list[Tap]] = {}
+        for t in range(self.kernel):
+            shift, negative_offset = divmod(self.dilation * t - self.crop_begin, self.stride)
+            taps.setdefault(negative_offset, []).append(Tap(t, shift))
+        return tuple(
+            Phase(r, -(-(self.out - r) // self.stride), tuple(taps.get(r, ())))
+            for r in range(min(self.stride, self.out))
+        )
+
+    def reads(self, lo: int, hi: int) -> range:
+        """An interval of inputs that holds every input which reaches outputs [lo, hi).
+
+        It is the smallest such interval except where a window narrower than a stride, or the holes
+        of a dilated kernel, let an input at its end miss every output. Empty when none reaches.
+
+        >>> Axis(size=5, kernel=3, stride=2).reads(4, 6)
+        range(1, 3)
+        """
+        if hi <= lo:
+            return range(0)
+        first = max(-(-(lo + self.crop_begin - (self.extent - 1)) // self.stride), 0)
+        last = min((hi - 1 + self.crop_begin) // self.stride, self.size - 1)
+        return range(first, last + 1) if first <= last else range(0)
+
+    def trimmed(self) -> tuple[Axis, range]:
+        """The same outputs from only the inputs that reach them: the smaller axis, and which.
+
+        Where `reads` finds no input the trimmed axis has size 0 and the same `out`.
+        """
+        inputs = self.reads(0, self.out)
+        begin = self.crop_begin - self.stride * inputs.start
+        return self.with_out(len(inputs), begin, self.out), inputs
+
+    def with_out(self, size: int, crop_begin: int, out: int) -> Axis:
+        """This kernel on `size` inputs, cropped at the begin by `crop_begin`, `out` outputs."""
+        return fitted(size, self.kernel, self.stride, self.dilation, crop_begin, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Where an axis's inputs and taps lie on its *canvas*, for engines that write to one.
+
+    The canvas is the full result, extended where a crop is negative; the outputs are its `window`.
+    Tap t of input i lies at canvas position origin + stride*i + dilation*t. Within a `run` of taps
+    the positions of all inputs and taps are pairwise different, so that a whole run can be added to
+    the canvas at once. Only `size` inputs, the slice `inputs` of all, reach the window.
+
+    >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
+    >>> lattice.length, lattice.window, lattice.runs()
+    (10, slice(1, 10, None), [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)])
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    run: int
+    length: int
+    origin: int
+    window: slice
+    inputs: slice
+
+    @classmethod
+    def of(cls, axis: Axis) -> Lattice:
+        """The lattice of an axis, from only the inputs that reach its outputs."""
+        axis, inputs = axis.trimmed()
+        begin, end = axis.crop_begin, axis.crop_end
+        # With one input any stride is the same; one beyond the kernel makes all taps a single run.
+        single = axis.size <= 1
+        start = max(0, begin) if axis.size else 0
+        return cls(
+            size=axis.size,
+            kernel=axis.kernel,
+            stride=axis.dilation * axis.kernel if single else axis.stride,
+            dilation=axis.dilation,
+            run=axis.kernel if single else min(axis.period, axis.kernel),
+            length=axis.full + max(0, -begin) + max(0, -end) if axis.size else axis.out,
+            origin=max(0, -begin),
+            window=slice(start, start + axis.out),
+            inputs=slice(inputs.start, inputs.stop),
+        )
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether inputs and taps cover the canvas exactly, each position once."""
+        covered = self.dilation == 1 and self.stride == self.kernel
+        return covered and self.length == self.size * self.kernel
+
+    def runs(self) -> list[slice]:
+        """The taps of each run."""
+        return [
+            slice(start, min(start + self.run, self.kernel))
+            for start in range(0, self.kernel, self.run)
+        ]
+
+
+def padded(
+    size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, output_padding: int
+) -> Axis:
+    """The axis of a layer with padding (begin, end) and output padding, in PyTorch's and ONNX's
+    sense.
+
+    Both are crops: begin is cut from the begin, `end - output_padding` from the end.
+
+    >>> padded(3, 3, 2, 1, 1, 1, 1).out
+    6
+    """
+    return Axis(size, kernel, stride, dilation, begin, end - output_padding)
+
+
+def fitted(size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> Axis:
+    """The axis that has exactly `out` outputs, `begin` positions being cut from its begin.
+
+    >>> fitted(3, 3, 2, 1, begin=1, out=6).crop_end
+    0
+    """
+    return Axis(
+        size, kernel, stride, dilation, begin, _full(size, kernel, stride, dilation) - begin - out
+    )
+
+
+def centred(
+    size: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    out: int,
+    *,
+    upper: bool,
+    output_padding: int = 0,
+) -> Axis:
+    """The axis with `out` outputs whose total crop is shared out between begin and end.
+
+    total = full + output_padding - out. With `upper` the odd position is cut from the end (begin =
+    floor(total/2): TensorFlow, JAX, ONNX from opset 11 SAME_UPPER), else from the begin. A negative
+    total extends the end (ONNX's test of output_shape; ONNX Runtime and OpenVINO agree).
+
+    >>> [centred(5, 3, 2, 1, 10, upper=upper).crop_begin for upper in (True, False)]
+    [0, 1]
+    """
+    total = _full(size, kernel, stride, dilation) + output_padding - out
+    smaller = max(total, 0) // 2
+    begin = smaller if upper else max(total, 0) - smaller
+    return fitted(size, kernel, stride, dilation, begin, out)
+
+
+def convolved(length: int, kernel: int, stride: int, dilation: int, begin: int, end: int) -> Axis:
+    """The axis whose input gradient is an ordinary convolution of `length` positions.
+
+    The convolution's output, floor((length + begin + end - extent) / s) + 1 positions, is the
+    transposed convolution's input; its input is the transposed convolution's output.
+
+    >>> convolved(7, 3, 2, 1, 1, 1).size
+    4
+    """
+    extent = dilation * (kernel - 1) + 1
+    if length + begin + end < extent:
+        raise ShapeError(
+            "the padded input",
+            f"{length + begin + end} positions = {length} + {_signed(begin)} + {_signed(end)}",
+            f"at least the dilated kernel's extent, {extent}",
+            "Pad more, or take a smaller kernel or dilation.",
+        )
+    size = (length + begin + end - extent) // stride + 1
+    return fitted(size, kernel, stride, dilation, begin, length)
+
+
+def same_padding(
+    length: int, kernel: int, stride: int, dilation: int, *, upper: bool
+) -> tuple[int, int]:
+    """(begin, end) zeros around a convolution's input for ceil(length / stride) outputs.
+
+    >>> same_padding(5, 4, 2, 1, upper=True)
+    (1, 2)
+    """
+    extent = dilation * (kernel - 1) + 1
+    total = max((-(-length // stride) - 1) * stride + extent - length, 0)
+    begin = total // 2 if upper else total - total // 2
+    return begin, total - begin
+
+
+def _full(size: int, kernel: int, stride: int, dilation: int) -> int:
+    return stride * (size - 1) + dilation * (kernel - 1) + 1
+
+
+def _signed(value: int) -> str:
+    return f"({value})" if value < 0 else str(value)
+
+
+def _require_integer(name: str, value: object, low: int) -> None:
+    if type(value) is not int:
+        raise ArgumentError(name, f"{value!r} ({type(value).__name__})", "an int")
+    if not low <= value <= LIMIT:
+        bounds = f">= {low}" if value < low else f"<= 2**48 = {LIMIT}"
+        raise ArgumentError(name, str(value), f"an integer {bounds}")

@@ -1,0 +1,131 @@
+"""How much memory this process may still take, and refusing what would not fit before allocating.
+
+Sources: `MemAvailable` of /proc/meminfo, the limits of the control group (v2 and v1), the resource
+limit of the address space; elsewhere the operating system's count of physical memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import MemoryLimitError
+
+_ALWAYS_FINE = 64 << 20
+"""Below this many bytes nothing is asked: the question costs 50 microseconds."""
+
+
+def require(nbytes: int, purpose: str) -> None:
+    """Raise `MemoryLimitError` unless `nbytes` bytes for `purpose` may still be taken.
+
+    >>> require(1000, "the output")
+    >>> require(10**18, "the output")
+    Traceback (most recent call last):
+        ...
+    upconv.errors.MemoryLimitError: the output needs 888 PiB; this process may take ...
+    """
+    if nbytes <= _ALWAYS_FINE:
+        return
+    available = available_bytes()
+    if nbytes > available:
+        raise MemoryLimitError(
+            f"{purpose} needs {readable(nbytes)}; this process may take {readable(available)}."
+            " Check stride, kernel and sizes, or work on smaller pieces of the input."
+        )
+
+
+def readable(nbytes: int) -> str:
+    """`nbytes` with a binary unit.
+
+    >>> readable(3 << 29)
+    '1.5 GiB'
+    """
+    value = float(nbytes)
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
+    unit = next(units)
+    while value >= 1024 and unit != "EiB":
+        value /= 1024
+        unit = next(units)
+    return f"{value:.3g} {unit}"
+
+
+def available_bytes() -> int:
+    """The bytes this process may still take: the least of every limit that can be read."""
+    return max(0, min(_limits(), default=sys.maxsize))
+
+
+def _limits() -> Iterator[int]:
+    yield from _meminfo()
+    yield from _control_group()
+    yield from _address_space()
+    if sys.platform == "win32":
+        yield _windows_available()
+    elif not sys.platform.startswith("linux"):
+        yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _meminfo() -> Iterator[int]:
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) * 1024
+
+
+def _control_group() -> Iterator[int]:
+    """What the control group leaves: its limit less its use, page cache not counted as used."""
+    pairs = (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    )
+    for limit_path, used_path in pairs:
+        limit, used = _read(limit_path).strip(), _read(used_path).strip()
+        if limit.isdigit() and used.isdigit():
+            reclaimable = _reclaimable(str(Path(limit_path).with_name("memory.stat")))
+            yield int(limit) - int(used) + reclaimable
+
+
+def _reclaimable(stat_path: str) -> int:
+    """Bytes of page cache the kernel gives back under pressure."""
+    for line in _read(stat_path).splitlines():
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            return int(line.split()[1])
+    return 0
+
+
+def _address_space() -> Iterator[int]:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        pages = _read("/proc/self/statm").split()
+        used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+        yield soft - used
+
+
+def _windows_available() -> int:
+    class Status(ctypes.Structure):
+        _fields_ = [
+            ("length", ctypes.c_uint32),
+            ("load", ctypes.c_uint32),
+            ("total_physical", ctypes.c_uint64),
+            ("available_physical", ctypes.c_uint64),
+            ("rest", ctypes.c_uint64 * 5),
+        ]
+
+    status = Status(length=ctypes.sizeof(Status))
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined]
+    return int(status.available_physical)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:  # this system has no such file; another source decides
+        return ""

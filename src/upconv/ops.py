@@ -1,0 +1,222 @@
+"""Transposed convolution, convolution and their gradients on NumPy arrays.
+
+A call does three things: look at the arrays and freeze the keywords (`arrays`, `arguments`), find
+the checked signature (`signatures`), and run it on a primitive (`execution`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from . import signatures
+from .arguments import frozen_activation
+from .arrays import Array, as_array, described, optional_array
+from .engines.base import Engine
+from .execution import NEEDS, Gradients, gradients, run
+from .signatures import Keywords
+
+
+def conv_transpose(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_size: Any = None,
+    layout: str = "NCX",
+    weight_layout: str = "IOX",
+    activation: Any = None,
+    residual: Any = None,
+    engine: str | Engine | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Transposed convolution: every input position adds `weight` times its value to the output.
+
+    Along one axis of `size` inputs, output `o` is the sum of `x[i] * weight[t]` over all
+    `stride*i + dilation*t = o + begin`, and there are `(size - 1)*stride + dilation*(kernel - 1) +
+    1
+    - begin - end + output_padding` outputs: PyTorch's `conv_transpose` and ONNX's ConvTranspose.
+
+    x: (N, C, *size), or (C, *size) without a batch; (N, *size, C) with layout "NXC".
+    weight: (C, F/groups, *kernel) in "IOX", (F/groups, C, *kernel) in "OIX", (*kernel, C, F/groups)
+        in "XIO", (*kernel, F/groups, C) in "XOI"; "IXO" and "OXI" alike. Axis I always holds all
+        input channels, axis O the output channels of one group; group j owns the j-th block of
+        each.
+    bias: (F,). residual: the shape of the result.
+    stride, dilation, output_padding: an int, or one per axis; output_padding may exceed the stride.
+    padding: what is cut off the full result: an int, one per axis, one (begin, end) pair per axis,
+        "valid", "same_upper" or "same_lower" (out = size*stride; the odd position is cut from the
+        end, or from the begin). Negative values add positions that hold the bias alone.
+    output_size: fixes the size, an int or one per axis; the begin is cut by `padding`, the end
+    fits. activation: None, "relu", "leaky_relu" (or ("leaky_relu", slope); 0.01 if not given),
+    "tanh",
+        "sigmoid", "silu", "gelu" (with erf); applied after bias and residual.
+    engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
+    out: a NumPy array of the result's shape and dtype to write into; it may overlap the inputs.
+
+    Arrays are float16, bfloat16 (ml_dtypes), float32 or float64, all of one dtype, of any strides;
+    anything with `__array__` or `__dlpack__` is taken. 16-bit types are summed in float32.
+
+    Returns (N, F, *out_size), without N if x had none, in `layout`; `out` itself if given.
+    Raises `ArgumentError` (`ShapeError`, `DTypeError`) for arguments that do not fit together,
+    `EngineRefusal` when the engine asked for cannot do it, `MemoryLimitError` before allocating.
+
+    >>> import numpy as np
+    >>> x = np.array([[[1, 2, 3]]], np.float32)
+    >>> w = np.array([[[1, 10, 100]]], np.float32)
+    >>> conv_transpose(x, w, stride=2, padding=1, output_padding=1)
+    array([[[ 10., 102.,  20., 203.,  30., 300.]]], dtype=float32)
+    """
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
+    )
+    x, weight = as_array("x", x), as_array("weight", weight)
+    bias, residual = optional_array("bias", bias), optional_array("residual", residual)
+    signature = signatures.transposed(
+        described(x),
+        described(weight),
+        described(bias),
+        described(residual),
+        keywords,
+        frozen_activation(activation),
+    )
+    return run(signature, engine, x, weight, bias, residual, out)
+
+
+def conv_transpose_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_size: Any = None,
+    layout: str = "NCX",
+    weight_layout: str = "IOX",
+    needs: Iterable[str] = NEEDS,
+    engine: str | Engine | None = None,
+    out: Gradients | None = None,
+    accumulate: bool = False,
+) -> Gradients:
+    """The gradients of `conv_transpose` with respect to x, weight and bias.
+
+    grad: the gradient of a scalar with respect to the forward result, and of its shape.
+    x, weight and the keywords: as in the forward call (without bias, activation and residual).
+    needs: which gradients to compute, any of "x", "weight", "bias".
+    out: a `Gradients` holding the arrays to write into, for all needed or some.
+    accumulate: add to what `out` holds; every needed gradient must then be in `out`.
+
+    Returns `Gradients`: `.x` of x's shape, `.weight` of weight's, `.bias` (F,), None where not
+    needed. Raises what `conv_transpose` raises.
+
+    >>> import numpy as np
+    >>> x, w = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 2), np.float32)
+    >>> g = conv_transpose_backward(np.ones((1, 1, 6), np.float32), x, w, stride=2)
+    >>> g.x, g.weight, g.bias
+    (array([[[2., 2., 2.]]], dtype=float32), array([[[3., 3.]]], dtype=float32), array([6.],
+    dtype=float32))
+    """
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
+    )
+    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
+    found = signatures.transposed_gradient(
+        described(grad),
+        described(x),
+        described(weight),
+        keywords,
+        bool(accumulate),
+    )
+    return gradients(found, engine, grad, x, weight, needs, out)
+
+
+def conv(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "OIX",
+    activation: Any = None,
+    residual: Any = None,
+    engine: str | Engine | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Ordinary convolution (cross-correlation, as in every deep-learning framework).
+
+    Along one axis, output `i` is the sum of `x[stride*i + dilation*t - begin] * weight[t]`, x
+    being 0 outside; there are `floor((size + begin + end - dilation*(kernel - 1) - 1) / stride) +
+    1` outputs.
+
+    x: (N, C, *size), or without N; (N, *size, C) with layout "NXC".
+    weight: (F, C/groups, *kernel) in "OIX"; the other five orders as in `conv_transpose`, where
+    here
+        axis O holds all output channels and axis I the input channels of one group.
+    padding: zeros around x: as in `conv_transpose`; a negative value cuts x. "same_upper" and
+        "same_lower" give ceil(size / stride) outputs.
+    The rest, the return value and the errors are `conv_transpose`'s.
+
+    >>> import numpy as np
+    >>> conv(np.arange(5.0).reshape(1, 1, 5), np.array([[[1.0, 10.0]]]), stride=2)
+    array([[[10., 32.]]])
+    """
+    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
+    x, weight = as_array("x", x), as_array("weight", weight)
+    bias, residual = optional_array("bias", bias), optional_array("residual", residual)
+    signature = signatures.convolution(
+        described(x),
+        described(weight),
+        described(bias),
+        described(residual),
+        keywords,
+        frozen_activation(activation),
+    )
+    return run(signature, engine, x, weight, bias, residual, out)
+
+
+def conv_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "OIX",
+    needs: Iterable[str] = NEEDS,
+    engine: str | Engine | None = None,
+    out: Gradients | None = None,
+    accumulate: bool = False,
+) -> Gradients:
+    """The gradients of `conv` with respect to x, weight and bias; see `conv_transpose_backward`.
+
+    >>> import numpy as np
+    >>> x, w = np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]])
+    >>> g = conv_backward(np.ones((1, 1, 3)), x, w)
+    >>> g.x, g.weight, g.bias
+    (array([[[ 1., 11., 11., 10.]]]), array([[[3., 6.]]]), array([3.]))
+    """
+    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
+    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
+    found = signatures.convolution_gradient(
+        described(grad),
+        described(x),
+        described(weight),
+        keywords,
+        bool(accumulate),
+    )
+    return gradients(found, engine, grad, x, weight, needs, out)

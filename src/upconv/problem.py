@@ -1,0 +1,322 @@
+"""What is to be computed, as one frozen value: the signature by which primitives are cached.
+
+Transposed convolution is one form t(g, x, w), linear in the output gradient g, the input x and the
+weight w. Its three partial derivatives are the three directions:
+
+    FORWARD       y  = dt/dg (x, w)     transposed convolution   = gradient of a convolution's input
+    INPUT_GRAD    dx = dt/dx (g, w)     ordinary convolution of g, its weight read as (out, in)
+    WEIGHT_GRAD   dw = dt/dw (g, x)     the weight gradient of both
+
+All names here are the transposed convolution's: an ordinary convolution with C channels in and F
+out is the INPUT_GRAD of a problem with `out_channels` C and `in_channels` F.
+
+What lives here: Direction, DType, layouts, Epilogue, Problem. What never does: how to compute it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import isfinite, prod
+from typing import Any
+
+from .activations import Activation
+from .errors import ArgumentError
+from .geometry import Axis
+
+
+class Direction(Enum):
+    """Which partial derivative of the trilinear form is wanted."""
+
+    FORWARD = "forward"
+    INPUT_GRAD = "input_grad"
+    WEIGHT_GRAD = "weight_grad"
+
+
+class DType(Enum):
+    """The element types upconv computes on; the value is the NumPy (or ml_dtypes) name."""
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[self.value]
+
+    @property
+    def accumulator(self) -> DType:
+        """The type sums are kept in: float64 for float64, float32 for the rest."""
+        return DType.FLOAT64 if self is DType.FLOAT64 else DType.FLOAT32
+
+    @property
+    def epsilon(self) -> float:
+        """The distance from 1 to the next number."""
+        return {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}[
+            self.value
+        ]
+
+
+class DataLayout(Enum):
+    """The order of a data array's axes: N batch, C channels, X all spatial axes."""
+
+    NCX = "NCX"
+    NXC = "NXC"
+
+    def shape(self, batch: int, channels: int, size: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of an array in this order.
+
+        >>> DataLayout.NXC.shape(2, 3, (5, 7))
+        (2, 5, 7, 3)
+        """
+        return (batch, channels, *size) if self is DataLayout.NCX else (batch, *size, channels)
+
+    def to_ncx(self, rank: int) -> tuple[int, ...]:
+        """The permutation that turns an array in this order into NCX.
+
+        >>> DataLayout.NXC.to_ncx(rank=2)
+        (0, 3, 1, 2)
+        """
+        if self is DataLayout.NCX:
+            return tuple(range(rank + 2))
+        return (0, rank + 1, *range(1, rank + 1))
+
+
+class WeightLayout(Enum):
+    """The order of a weight's axes: I input channels, O output channels, X all kernel axes.
+
+    For a transposed convolution the I axis holds all input channels and the O axis the output
+    channels of one group, in every order; for an ordinary convolution O is whole and I per group.
+    """
+
+    IOX = "IOX"
+    OIX = "OIX"
+    XIO = "XIO"
+    XOI = "XOI"
+    IXO = "IXO"
+    OXI = "OXI"
+
+    def shape(self, i: int, o: int, kernel: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a weight in this order, `i` and `o` being the extents of axes I and O.
+
+        >>> WeightLayout.XOI.shape(6, 4, (3, 2))
+        (3, 2, 4, 6)
+        """
+        sizes = {"I": (i,), "O": (o,), "X": kernel}
+        return tuple(size for letter in self.value for size in sizes[letter])
+
+    def to_iox(self, rank: int) -> tuple[int, ...]:
+        """The permutation that turns a weight in this order into IOX.
+
+        >>> WeightLayout.XOI.to_iox(rank=2)
+        (3, 2, 0, 1)
+        """
+        places = iter(range(rank + 2))
+        axes = {
+            letter: [next(places) for _ in range(rank if letter == "X" else 1)]
+            for letter in self.value
+        }
+        return tuple(place for letter in "IOX" for place in axes[letter])
+
+    def swapped(self) -> WeightLayout:
+        """The same memory with I and O exchanged: a convolution's weight as its transpose's."""
+        return WeightLayout(self.value.translate(str.maketrans("IO", "OI")))
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What happens to a result after the bias: + residual, then the activation.
+
+    `slope` is the factor of negative values in LEAKY_RELU and 0.0 for every other activation.
+
+    >>> Epilogue(Activation.LEAKY_RELU, slope=0.2).slope
+    0.2
+    """
+
+    activation: Activation = Activation.NONE
+    slope: float = 0.0
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.slope):
+            raise ArgumentError("activation slope", str(self.slope), "a finite number")
+        if self.slope and self.activation is not Activation.LEAKY_RELU:
+            raise ArgumentError("activation slope", str(self.slope), "0.0 unless leaky_relu")
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.activation is Activation.NONE and not self.residual
+
+
+NO_EPILOGUE = Epilogue()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One transposed convolution, or one of its gradients: parameter, cache key and printout in
+    one.
+
+    `axes` holds one `Axis` per spatial dimension; `in_channels` and `out_channels` are whole
+    counts, over all groups. `bias` adds one value per channel of the result (never for
+    WEIGHT_GRAD); `accumulate` adds the result to what the output array holds.
+
+    Raises `ArgumentError` for a combination that no problem can have.
+
+    >>> axes = (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 2, 1, 1, 1))
+    >>> print(Problem(Direction.FORWARD, axes, 2, 6, 12, groups=3))
+    forward n2 c6->12 g3 5x7->10x14 k3x4 s2x2 crop(1,0)x(1,1) float32 NCX IOX
+    """
+
+    direction: Direction
+    axes: tuple[Axis, ...]
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int = 1
+    dtype: DType = DType.FLOAT32
+    layout: DataLayout = DataLayout.NCX
+    weight_layout: WeightLayout = WeightLayout.IOX
+    bias: bool = False
+    epilogue: Epilogue = NO_EPILOGUE
+    accumulate: bool = False
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        if not self.axes:
+            raise ArgumentError("axes", "()", "at least one spatial axis")
+        for name, low in (("batch", 0), ("in_channels", 1), ("out_channels", 1), ("groups", 1)):
+            if getattr(self, name) < low:
+                raise ArgumentError(name, str(getattr(self, name)), f"an integer >= {low}")
+        for name in ("in_channels", "out_channels"):
+            if getattr(self, name) % self.groups:
+                raise ArgumentError(
+                    "groups", str(self.groups), f"a divisor of {name} = {getattr(self, name)}"
+                )
+        if self.direction is Direction.WEIGHT_GRAD and (self.bias or not self.epilogue.empty):
+            raise ArgumentError("bias or epilogue", "set", "none for a weight gradient")
+        # A signature is hashed on every call, and a hash of nested values costs microseconds.
+        object.__setattr__(self, "_hash", hash(self._fields()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Problem], tuple[Any, ...]]:
+        return Problem, self._fields()  # built anew: hashes of strings differ between processes
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__ if name != "_hash")
+
+    @property
+    def rank(self) -> int:
+        """How many spatial axes there are."""
+        return len(self.axes)
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Taps per axis."""
+        return tuple(axis.kernel for axis in self.axes)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Spatial size of x, the transposed convolution's input."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def out_size(self) -> tuple[int, ...]:
+        """Spatial size of y, the transposed convolution's output."""
+        return tuple(axis.out for axis in self.axes)
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Shape of x and dx in this problem's layout."""
+        return self.layout.shape(self.batch, self.in_channels, self.size)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """Shape of y and g in this problem's layout."""
+        return self.layout.shape(self.batch, self.out_channels, self.out_size)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of w and dw in this problem's weight layout."""
+        return self.weight_layout.shape(
+            self.in_channels, self.out_channels // self.groups, self.kernel
+        )
+
+    @property
+    def operand_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the operands (a, b) of `Primitive.run`, in the order of the table above."""
+        return {
+            Direction.FORWARD: (self.x_shape, self.weight_shape),
+            Direction.INPUT_GRAD: (self.y_shape, self.weight_shape),
+            Direction.WEIGHT_GRAD: (self.y_shape, self.x_shape),
+        }[self.direction]
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return {
+            Direction.FORWARD: self.y_shape,
+            Direction.INPUT_GRAD: self.x_shape,
+            Direction.WEIGHT_GRAD: self.weight_shape,
+        }[self.direction]
+
+    @property
+    def result_channels(self) -> int:
+        """Channels of the result, which a bias has one value for each of."""
+        return self.out_channels if self.direction is Direction.FORWARD else self.in_channels
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of the direct algorithm, taps that fall outside the output included."""
+        per_input = (self.out_channels // self.groups) * prod(self.kernel)
+        return self.batch * self.in_channels * prod(self.size) * per_input
+
+    @property
+    def longest_sum(self) -> int:
+        """The most products that one element of the result adds up."""
+        if self.direction is Direction.WEIGHT_GRAD:
+            return max(1, self.batch * prod(self.size))
+        if self.direction is Direction.INPUT_GRAD:
+            return (self.out_channels // self.groups) * prod(self.kernel)
+        taps = prod(min(axis.size, -(-axis.kernel // axis.period)) for axis in self.axes)
+        return max(1, (self.in_channels // self.groups) * taps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both operands and the result."""
+        shapes = (*self.operand_shapes, self.result_shape)
+        return self.dtype.itemsize * sum(prod(shape) for shape in shapes)
+
+    def replace(self, **changes: Any) -> Problem:
+        """This problem with some fields changed.
+
+        >>> axes = (Axis(4, 2, 2),)
+        >>> Problem(Direction.FORWARD, axes, 1, 3, 5).replace(batch=2).x_shape
+        (2, 3, 4)
+        """
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        def each(name: str) -> str:
+            return "x".join(str(getattr(axis, name)) for axis in self.axes)
+
+        crops = "x".join(f"({axis.crop_begin},{axis.crop_end})" for axis in self.axes)
+        words = [
+            self.direction.value,
+            f"n{self.batch} c{self.in_channels}->{self.out_channels}",
+            f"g{self.groups}" if self.groups > 1 else "",
+            f"{each('size')}->{each('out')} k{each('kernel')} s{each('stride')}",
+            f"d{each('dilation')}" if any(axis.dilation > 1 for axis in self.axes) else "",
+            f"crop{crops}" if any(axis.crop_begin or axis.crop_end for axis in self.axes) else "",
+            f"{self.dtype.value} {self.layout.value} {self.weight_layout.value}",
+            "bias" if self.bias else "",
+            "residual" if self.epilogue.residual else "",
+            self.epilogue.activation.value,
+            f"slope={self.epilogue.slope:g}" if self.epilogue.slope else "",
+            "accumulate" if self.accumulate else "",
+        ]
+        return " ".join(word for word in words if word)

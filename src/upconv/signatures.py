@@ -1,0 +1,311 @@
+"""From shapes, dtypes and frozen keywords to problems: the checks of a call, made once per
+signature.
+
+A call is described by `Operands` (what the arrays are) and `Keywords` (how they are combined), both
+plain tuples whose hash costs a fraction of a microsecond; the functions here are pure and
+remembered, so a repeated call does no checking twice. Every message about shapes is written here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from .arguments import Frozen, convolved_axes, epilogue, frozen, one_of, transposed_axes
+from .arrays import Operand, element_type, same_dtype
+from .errors import ArgumentError, ShapeError
+from .geometry import LIMIT
+from .problem import DataLayout, Direction, Problem, WeightLayout
+
+Shape = tuple[int, ...]
+
+
+class Keywords(NamedTuple):
+    """The frozen keywords of a call (a NamedTuple: it is hashed on every call)."""
+
+    stride: Frozen = 1
+    padding: Frozen = 0
+    output_padding: Frozen = 0
+    dilation: Frozen = 1
+    groups: Frozen = 1
+    output_size: Frozen = None
+    layout: Frozen = "NCX"
+    weight_layout: Frozen = "IOX"
+
+    @classmethod
+    def of(
+        cls,
+        stride: object,
+        padding: object,
+        output_padding: object,
+        dilation: object,
+        groups: object,
+        output_size: object,
+        layout: object,
+        weight_layout: object,
+    ) -> Keywords:
+        """A caller's keywords, frozen; `DTypeError` for one that no number or name can be."""
+        return cls(
+            frozen("stride", stride),
+            frozen("padding", padding),
+            frozen("output_padding", output_padding),
+            frozen("dilation", dilation),
+            frozen("groups", groups),
+            frozen("output_size", output_size),
+            frozen("layout", layout),
+            frozen("weight_layout", weight_layout),
+        )
+
+
+class Signature(NamedTuple):
+    """A checked call: its problem, the result's shape to the caller, and whether x had N."""
+
+    problem: Problem
+    shape: Shape
+    batched: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result."""
+        return prod(self.shape) * self.problem.dtype.itemsize
+
+
+@lru_cache(maxsize=4096)
+def transposed(
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    keywords: Keywords,
+    activation: Frozen,
+) -> Signature:
+    """The signature of `conv_transpose`."""
+    problem, batched = _transposed_problem(x, weight, keywords)
+    problem = problem.replace(
+        bias=bias is not None, epilogue=epilogue(activation, residual is not None)
+    )
+    return _with_extras(problem, batched, weight, bias, residual)
+
+
+class Request(NamedTuple):
+    """A transposed convolution before its data: what `plan` and `explain` are asked about."""
+
+    x: Operand
+    weight: Operand
+    bias: Operand | None
+    keywords: Keywords
+    activation: Frozen
+
+    def signature(self, *, residual: bool) -> Signature:
+        """The checked signature with or without a residual of the result's shape."""
+        bare = transposed(self.x, self.weight, self.bias, None, self.keywords, self.activation)
+        if not residual:
+            return bare
+        extra = Operand(bare.shape, self.x.dtype)
+        return transposed(self.x, self.weight, self.bias, extra, self.keywords, self.activation)
+
+
+@lru_cache(maxsize=4096)
+def convolution(
+    x: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    keywords: Keywords,
+    activation: Frozen,
+) -> Signature:
+    """The signature of `conv`: the input gradient of its transpose."""
+    problem, batched = _convolution_problem(x, weight, keywords)
+    problem = problem.replace(
+        direction=Direction.INPUT_GRAD,
+        bias=bias is not None,
+        epilogue=epilogue(activation, residual is not None),
+    )
+    return _with_extras(problem, batched, weight, bias, residual)
+
+
+@lru_cache(maxsize=4096)
+def transposed_gradient(
+    grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
+) -> dict[str, Signature]:
+    """The signatures of `conv_transpose_backward`: "x" and "weight"."""
+    problem, batched = _transposed_problem(x, weight, keywords)
+    _check_gradient(grad, problem.y_shape, batched, x)
+    problem = problem.replace(accumulate=accumulate)
+    return {
+        "x": Signature(problem.replace(direction=Direction.INPUT_GRAD), x.shape, batched),
+        "weight": Signature(
+            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched
+        ),
+    }
+
+
+@lru_cache(maxsize=4096)
+def convolution_gradient(
+    grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
+) -> dict[str, Signature]:
+    """The signatures of `conv_backward`: "x" (the transpose's forward) and "weight"."""
+    problem, batched = _convolution_problem(x, weight, keywords)
+    _check_gradient(grad, problem.x_shape, batched, x)
+    problem = problem.replace(accumulate=accumulate)
+    return {
+        "x": Signature(problem.replace(direction=Direction.FORWARD), x.shape, batched),
+        "weight": Signature(
+            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched
+        ),
+    }
+
+
+def _transposed_problem(x: Operand, weight: Operand, keywords: Keywords) -> tuple[Problem, bool]:
+    """The forward problem, without bias and epilogue, and whether x has a batch axis."""
+    frame = _Frame.of(x, weight, keywords)
+    i, per_group, kernel = frame.weight_extents(weight.shape)
+    if i != frame.channels:
+        got = (
+            f"{weight.shape}, which has {i} input channels (axis I of {frame.weight_layout.value})"
+        )
+        expected = f"{frame.channels} input channels, as x {x.shape} has"
+        raise ShapeError("weight.shape", got, expected, _swap_hint(i, per_group, frame.channels))
+    groups = _groups(keywords.groups, {"input channels": i})
+    axes = transposed_axes(
+        frame.size,
+        kernel,
+        keywords.stride,
+        keywords.padding,
+        keywords.output_padding,
+        keywords.dilation,
+        keywords.output_size,
+    )
+    problem = Problem(
+        Direction.FORWARD,
+        axes,
+        frame.batch,
+        i,
+        per_group * groups,
+        groups,
+        element_type("x", x.dtype),
+        frame.layout,
+        frame.weight_layout,
+    )
+    return problem, frame.batched
+
+
+def _convolution_problem(x: Operand, weight: Operand, keywords: Keywords) -> tuple[Problem, bool]:
+    """A convolution as its transpose's problem: its outputs are the transpose's inputs."""
+    frame = _Frame.of(x, weight, keywords)
+    per_group, o, kernel = frame.weight_extents(weight.shape)
+    groups = _groups(keywords.groups, {"output channels": o})
+    if per_group * groups != frame.channels:
+        got = f"{weight.shape}, which has {per_group} input channels per group"
+        expected = f"{frame.channels} / {groups} of them: x {x.shape} has {frame.channels} channels"
+        hint = f" and groups is {groups}"
+        raise ShapeError("weight.shape", got, expected + hint)
+    axes = convolved_axes(frame.size, kernel, keywords.stride, keywords.padding, keywords.dilation)
+    problem = Problem(
+        Direction.FORWARD,
+        axes,
+        frame.batch,
+        o,
+        frame.channels,
+        groups,
+        element_type("x", x.dtype),
+        frame.layout,
+        frame.weight_layout.swapped(),
+    )
+    return problem, frame.batched
+
+
+class _Frame(NamedTuple):
+    """x taken apart by its layout."""
+
+    layout: DataLayout
+    weight_layout: WeightLayout
+    batched: bool
+    batch: int
+    channels: int
+    size: Shape
+
+    @classmethod
+    def of(cls, x: Operand, weight: Operand, keywords: Keywords) -> _Frame:
+        layout = one_of("layout", keywords.layout, DataLayout)
+        weight_layout = one_of("weight_layout", keywords.weight_layout, WeightLayout)
+        rank = len(weight.shape) - 2
+        if rank < 1:
+            raise ShapeError(
+                "weight.shape",
+                str(weight.shape),
+                f"at least 3 axes: two of channels and a kernel ({weight_layout.value})",
+            )
+        if len(x.shape) not in (rank + 1, rank + 2):
+            raise ShapeError(
+                "x.shape",
+                str(x.shape),
+                f"{rank + 2} axes ({layout.value} with {rank} spatial axes, as the weight has),"
+                f" or {rank + 1} without the batch",
+            )
+        same_dtype("x", x.dtype, "weight", weight.dtype)
+        batched = len(x.shape) == rank + 2
+        shape = x.shape if batched else (1, *x.shape)
+        _require_extents("weight", weight.shape)
+        ordered = [shape[axis] for axis in layout.to_ncx(rank)]
+        if ordered[1] < 1:
+            raise ShapeError("x.shape", str(x.shape), f"at least 1 channel ({layout.value})")
+        return cls(layout, weight_layout, batched, ordered[0], ordered[1], tuple(ordered[2:]))
+
+    def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:
+        """Extents of the axes I and O, and the kernel."""
+        i, o, *kernel = (shape[axis] for axis in self.weight_layout.to_iox(len(shape) - 2))
+        return i, o, tuple(kernel)
+
+
+def _require_extents(name: str, shape: Shape) -> None:
+    if min(shape) < 1:
+        raise ShapeError(f"{name}.shape", str(shape), "no axis of size 0")
+
+
+def _groups(value: Frozen, channels: dict[str, int]) -> int:
+    if not isinstance(value, int) or not 1 <= value <= LIMIT:
+        raise ArgumentError("groups", repr(value), "an integer >= 1")
+    for name, count in channels.items():
+        if count % value:
+            raise ArgumentError("groups", str(value), f"a divisor of the {count} {name}")
+    return value
+
+
+def _swap_hint(i: int, o: int, channels: int) -> str:
+    if o == channels:
+        return (
+            "The two channel axes look swapped: say weight_layout='OIX', or transpose the weight."
+        )
+    return "A weight is (in, out/groups, *kernel) in 'IOX': the input channels come first."
+
+
+def _with_extras(
+    problem: Problem, batched: bool, weight: Operand, bias: Operand | None, residual: Operand | None
+) -> Signature:
+    """Check bias and residual against the result."""
+    shape = problem.result_shape if batched else problem.result_shape[1:]
+    if bias is not None:
+        same_dtype("weight", weight.dtype, "bias", bias.dtype)
+        if bias.shape != (problem.result_channels,):
+            expected = f"({problem.result_channels},), one value per output channel"
+            raise ShapeError("bias.shape", str(bias.shape), expected)
+    if residual is not None:
+        same_dtype("weight", weight.dtype, "residual", residual.dtype)
+        if residual.shape != shape:
+            expected = f"{shape}, the shape of the result"
+            raise ShapeError("residual.shape", str(residual.shape), expected)
+    return Signature(problem, shape, batched)
+
+
+def _check_gradient(grad: Operand, expected: Shape, batched: bool, x: Operand) -> None:
+    same_dtype("x", x.dtype, "grad", grad.dtype)
+    shape = expected if batched else expected[1:]
+    if grad.shape != shape:
+        raise ShapeError(
+            "grad.shape",
+            str(grad.shape),
+            f"{shape}, the shape of the forward result",
+            "Pass the forward call's stride, padding, output_padding, dilation and output_size.",
+        )

@@ -1,0 +1,78 @@
+"""How many threads an engine may use.
+
+In this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_THREADS`, `OMP_NUM_THREADS`,
+the processors this process may run on (affinity and control-group quota).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from .errors import ArgumentError, brief
+
+_MOST = 4096
+_chosen: int | None = None
+_default: int | None = None
+
+
+def set_num_threads(n: int | None) -> None:
+    """Let engines use `n` threads from now on, in every thread; None goes back to the default.
+
+    The reference engine is the exception: its threads are those of NumPy's BLAS, which belong to
+    the whole process and are set where that library reads them (`OMP_NUM_THREADS`).
+
+    Raises `ArgumentError` unless n is None or an integer from 1 to 4096.
+
+    >>> set_num_threads(2)
+    >>> get_num_threads()
+    2
+    >>> set_num_threads(None)
+    """
+    global _chosen
+    _chosen = None if n is None else checked(n)
+
+
+def get_num_threads() -> int:
+    """How many threads engines use when a call does not say."""
+    global _default
+    if _chosen is not None:
+        return _chosen
+    if _default is None:
+        _default = _from_environment() or _processors()
+    return _default
+
+
+def checked(n: int, argument: str = "threads") -> int:
+    """`n` if it is a possible number of threads, else `ArgumentError`."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST:
+        raise ArgumentError(argument, brief(n), f"an integer from 1 to {_MOST}")
+    return n
+
+
+def _from_environment() -> int | None:
+    own = os.environ.get("UPCONV_NUM_THREADS", "").strip()
+    if own:
+        if not own.isdecimal():
+            raise ArgumentError("UPCONV_NUM_THREADS", brief(own), f"an integer from 1 to {_MOST}")
+        return checked(int(own), "UPCONV_NUM_THREADS")
+    # OpenMP allows a list, one number per nesting level; a value it would reject is not ours to
+    # judge.
+    outer = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(int(outer), _MOST) if outer.isdecimal() and int(outer) >= 1 else None
+
+
+def _processors() -> int:
+    """Processors by affinity, at most the control group's quota rounded up."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no affinity to ask for
+        count = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):  # no control group, or one without a processor limit
+        return count
+    if quota.isdecimal() and int(period) > 0:
+        count = min(count, math.ceil(int(quota) / int(period)))
+    return max(1, count)
