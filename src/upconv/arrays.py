@@ -97,11 +97,12 @@ def element_type(argument: str, dtype: np.dtype[Any]) -> DType:
 
 def dtype_of(name: object) -> np.dtype[Any]:
     """The NumPy dtype of a caller's `dtype=` argument; `DTypeError` if it is not supported."""
+    if isinstance(name, str) and name == DType.BFLOAT16.value:
+        return DType.BFLOAT16.numpy
     try:
         dtype = np.dtype(name)  # type: ignore[call-overload]
     except TypeError:
-        remedy = "bfloat16 comes with the ml_dtypes package." if name == "bfloat16" else ""
-        raise DTypeError("dtype", brief(name), _ACCEPTED, remedy) from None
+        raise DTypeError("dtype", brief(name), _ACCEPTED) from None
     element_type("dtype", dtype)
     native: np.dtype[Any] = dtype.newbyteorder("=")
     return native

@@ -85,7 +85,7 @@ def run_batched(
 
 def result_of(signature: Signature) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype of a signature's result."""
-    return signature.shape, np.dtype(signature.problem.dtype.value)
+    return signature.shape, signature.problem.dtype.numpy
 
 
 def new_result(signature: Signature) -> Array:

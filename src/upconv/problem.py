@@ -17,11 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from math import isfinite, prod
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from .activations import Activation
-from .errors import ArgumentError
+from .errors import ArgumentError, EngineMissing
 from .geometry import Axis
 
 
@@ -31,6 +34,15 @@ class Direction(Enum):
     FORWARD = "forward"
     INPUT_GRAD = "input_grad"
     WEIGHT_GRAD = "weight_grad"
+
+
+@cache
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        raise EngineMissing("bfloat16 arrays need ml_dtypes: pip install ml_dtypes") from None
+    return cast(np.dtype[Any], np.dtype(bfloat16))
 
 
 class DType(Enum):
@@ -45,6 +57,13 @@ class DType(Enum):
     def itemsize(self) -> int:
         """Bytes of one element."""
         return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[self.value]
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype; bfloat16 is the ml_dtypes package's (`EngineMissing` without it)."""
+        if self is DType.BFLOAT16:
+            return _bfloat16()
+        return cast(np.dtype[Any], np.dtype(self.value))
 
     @property
     def accumulator(self) -> DType:

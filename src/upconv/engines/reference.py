@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import apply
+from ..errors import EngineMissing
 from ..geometry import Lattice
 from ..problem import Direction, DType, Problem
 from .base import Array
@@ -52,9 +53,9 @@ class ReferenceEngine:
     def refuses(self, problem: Problem) -> str | None:
         """bfloat16 needs the package ml_dtypes, which gives NumPy that type; all else is done."""
         try:
-            np.dtype(problem.dtype.value)
-        except TypeError:
-            return "bfloat16 needs the ml_dtypes package: pip install ml_dtypes"
+            _ = problem.dtype.numpy
+        except EngineMissing as missing:
+            return str(missing)
         return None
 
     def build(self, problem: Problem, threads: int) -> ReferencePrimitive:
@@ -93,7 +94,7 @@ class ReferencePrimitive:
         self.inputs: Any = (..., *(lattice.inputs for lattice in self.lattices))
         self.runs = list(product(*(lattice.runs() for lattice in self.lattices)))
         self.is_tiled = all(lattice.is_tiled for lattice in self.lattices)
-        self.dtype = np.dtype(problem.dtype.accumulator.value)
+        self.dtype = problem.dtype.accumulator.numpy
         self.in_per_group = problem.in_channels // problem.groups
         self.out_per_group = problem.out_channels // problem.groups
         self.steps, self.slab = self._block_steps()

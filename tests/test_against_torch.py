@@ -1,0 +1,118 @@
+"""2,000 random geometries against PyTorch in float64: forward and all gradients, both operators.
+
+    python -m pytest tests/test_against_torch.py
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import upconv
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle here and is not installed")
+from torch.nn import functional as F  # noqa: E402
+
+GEOMETRIES, BATCHES = 2_000, 20
+CLOSE = 1e-12
+
+
+def geometry(rng: random.Random) -> dict:
+    """A layer that PyTorch accepts: it wants at least one output position."""
+    while True:
+        rank, groups = rng.randint(1, 3), rng.randint(1, 3)
+        most = {1: 9, 2: 6, 3: 4}[rank]
+
+        def each(low: int, high: int, rank: int = rank) -> list[int]:
+            return [rng.randint(low, high) for _ in range(rank)]
+
+        size, kernel, stride, dilation = each(1, most), each(1, most), each(1, 5), each(1, 3)
+        padding = each(0, 5)
+        extra = [rng.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)]
+        spans = zip(size, kernel, stride, dilation, padding, extra, strict=True)
+        if all((n - 1) * s + d * (k - 1) + 1 - 2 * p + e >= 1 for n, k, s, d, p, e in spans):
+            return {
+                "rank": rank,
+                "batch": rng.randint(1, 3),
+                "channels": (groups * rng.randint(1, 3), rng.randint(1, 3)),
+                "size": size,
+                "kernel": kernel,
+                "keywords": {
+                    "stride": stride,
+                    "padding": padding,
+                    "output_padding": extra,
+                    "dilation": dilation,
+                    "groups": groups,
+                },
+            }
+
+
+def assert_close(got: np.ndarray, wanted) -> None:
+    wanted = wanted.detach().numpy()
+    assert got.shape == wanted.shape
+    assert np.abs(got - wanted).max(initial=0) <= CLOSE * max(1, np.abs(wanted).max(initial=0))
+
+
+@pytest.mark.parametrize("part", range(BATCHES))
+def test_transposed_convolution(part: int) -> None:
+    rng, draw = random.Random(part), np.random.default_rng(part).standard_normal
+    for _ in range(GEOMETRIES // BATCHES):
+        g = geometry(rng)
+        keywords = g["keywords"]
+        i, per_group = g["channels"]
+        x = draw((g["batch"], i, *g["size"]))
+        w, b = draw((i, per_group, *g["kernel"])), draw(per_group * keywords["groups"])
+        tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
+        function = getattr(F, f"conv_transpose{g['rank']}d")
+        ty = function(tx, tw, tb, **keywords)
+        assert_close(upconv.conv_transpose(x, w, b, **keywords), ty)
+        grad = draw(tuple(ty.shape))
+        ty.backward(torch.tensor(grad))
+        grads = upconv.conv_transpose_backward(grad, x, w, **keywords)
+        for got, wanted in zip((grads.x, grads.weight, grads.bias), (tx, tw, tb), strict=True):
+            assert_close(got, wanted.grad)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_convolution(part: int) -> None:
+    rng, draw = random.Random(part), np.random.default_rng(part).standard_normal
+    done = 0
+    while done < 100:
+        g = geometry(rng)
+        keywords = {k: v for k, v in g["keywords"].items() if k != "output_padding"}
+        i, per_group = g["channels"]
+        groups = keywords["groups"]
+        size = [n + 4 for n in g["size"]]
+        spans = zip(size, g["kernel"], keywords["dilation"], keywords["padding"], strict=True)
+        if any(n + 2 * p < d * (k - 1) + 1 for n, k, d, p in spans):
+            continue
+        done += 1
+        x = draw((g["batch"], i, *size))
+        w, b = draw((per_group * groups, i // groups, *g["kernel"])), draw(per_group * groups)
+        tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
+        ty = getattr(F, f"conv{g['rank']}d")(tx, tw, tb, **keywords)
+        assert_close(upconv.conv(x, w, b, **keywords), ty)
+        grad = draw(tuple(ty.shape))
+        ty.backward(torch.tensor(grad))
+        grads = upconv.conv_backward(grad, x, w, **keywords)
+        for got, wanted in zip((grads.x, grads.weight, grads.bias), (tx, tw, tb), strict=True):
+            assert_close(got, wanted.grad)
+
+
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu"])
+def test_activations(name: str) -> None:
+    values = np.linspace(-12, 12, 4001).reshape(1, 1, -1)
+    one = np.ones((1, 1, 1))
+    wanted = getattr(F, name, None) or getattr(torch, name)
+    assert_close(upconv.conv_transpose(values, one, activation=name), wanted(torch.tensor(values)))
+
+
+def test_tensors_are_taken_without_a_copy() -> None:
+    x, w = torch.randn(2, 3, 5), torch.randn(3, 2, 4)
+    wanted = F.conv_transpose1d(x, w, stride=2).numpy()
+    np.testing.assert_allclose(upconv.conv_transpose(x, w, stride=2), wanted, atol=1e-5)
+    x.requires_grad_()
+    with pytest.raises(upconv.DTypeError, match=r"^x is a Tensor whose .* failed"):
+        upconv.conv_transpose(x, w)

@@ -1,0 +1,198 @@
+"""The one suite every engine passes: values against the definition, in every direction.
+
+A new engine is picked up from the table of engines; what it refuses must be refused in a sentence.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import upconv
+from upconv import testing
+from upconv.activations import Activation
+from upconv.engines import load
+from upconv.engines.base import Engine
+from upconv.geometry import fitted
+from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
+
+CASES = testing.cases()
+AVAILABLE = [status.name for status in upconv.engines() if status.available]
+
+
+def require(engine: Engine, problem: Problem) -> None:
+    reason = engine.refuses(problem)
+    if reason is not None:
+        assert len(reason.split()) >= 3, "a refusal is a sentence"
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("problem", CASES, ids=str)
+def test_values(engine: Engine, problem: Problem) -> None:
+    require(engine, problem)
+    testing.check(engine, problem, threads=2)
+
+
+@pytest.mark.parametrize(
+    "problem", [p for p in CASES if p.direction is Direction.FORWARD], ids=str
+)
+def test_the_three_directions_are_one_form(engine: Engine, problem: Problem) -> None:
+    require(engine, problem)
+    testing.check_adjoint(engine, problem)
+
+
+@pytest.mark.parametrize("problem", CASES[::7], ids=str)
+def test_any_strides(engine: Engine, problem: Problem) -> None:
+    """Reversed, sliced, transposed and read-only operands, and an output that is a view."""
+    require(engine, problem)
+    given = testing.operands(problem)
+    wanted = testing.compute(engine, problem, given)
+    primitive = engine.build(problem, 1)
+    a, b, out = (_restrided(array) for array in (given.a, given.b, given.before))
+    a.flags.writeable = b.flags.writeable = False
+    packed = b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(b)
+    primitive.run(out, a, packed, given.bias, given.residual)
+    np.testing.assert_array_equal(out, wanted)
+
+
+def _restrided(array: np.ndarray) -> np.ndarray:
+    """The same values in a view with gaps, reversed and in Fortran's order."""
+    wide = np.zeros([2 * n + 1 for n in array.shape[::-1]], array.dtype)
+    view = wide[tuple(slice(1, None, 2) for _ in array.shape)].T[..., ::-1]
+    view[...] = array
+    return view
+
+
+def test_nothing_outside_the_output_is_touched(engine: Engine) -> None:
+    problem = next(p for p in CASES if p.direction is Direction.FORWARD)
+    given = testing.operands(problem)
+    canvas = np.full([n + 4 for n in problem.result_shape], 7.5, np.float32)
+    out = canvas[tuple(slice(2, -2) for _ in canvas.shape)]
+    primitive = engine.build(problem, 2)
+    primitive.run(out, given.a, primitive.pack(given.b), given.bias, given.residual)
+    np.testing.assert_array_equal(out, testing.compute(engine, problem, given))
+    out[...] = 7.5
+    assert (canvas == 7.5).all()
+
+
+def test_a_result_is_the_same_every_time(engine: Engine) -> None:
+    for problem in CASES[::11]:
+        require(engine, problem)
+        given = testing.operands(problem)
+        first = testing.compute(engine, problem, given)
+        for _ in range(3):
+            np.testing.assert_array_equal(testing.compute(engine, problem, given), first)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("layout", DataLayout)
+def test_special_values_stay_where_they_belong(engine: Engine, special: float, layout) -> None:
+    """One NaN or infinity in x reaches the outputs its taps lie at, and no other."""
+    axes = (fitted(5, 3, 2, 1, 1, 10), fitted(7, 4, 3, 1, 2, 21))
+    problem = Problem(Direction.FORWARD, axes, 2, 6, 12, 3, layout=layout)
+    given = testing.operands(problem)
+    place = (1, 2, 3, 4) if layout is DataLayout.NCX else (1, 3, 4, 2)
+    given.a[place] = special
+    reached = np.zeros(problem.x_shape)
+    reached[place] = 1
+    touched = testing.scatter(problem, reached, np.ones(problem.weight_shape)) != 0
+    result = testing.compute(engine, problem, given)
+    assert not np.isfinite(result[touched]).any()
+    assert np.isfinite(result[~touched]).all()
+    assert 0 < touched.sum() < touched.size
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Problems small enough for the oracle, of every kind there is."""
+    rank = draw(st.integers(1, 4))
+    axes = []
+    for _ in range(rank):
+        size, kernel = draw(st.integers(0, 9 - 2 * rank)), draw(st.integers(1, 9 - 2 * rank))
+        stride, dilation = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+        begin, out = draw(st.integers(-4, 9)), draw(st.integers(0, 21 - 4 * rank))
+        axes.append(fitted(size, kernel, stride, dilation, begin, out))
+    groups = draw(st.integers(1, 3))
+    direction = draw(st.sampled_from(Direction))
+    activation = draw(st.sampled_from(Activation))
+    plain = direction is Direction.WEIGHT_GRAD
+    epilogue = Epilogue(
+        Activation.NONE if plain else activation,
+        0.3 if activation is Activation.LEAKY_RELU and not plain else 0.0,
+        residual=not plain and draw(st.booleans()),
+    )
+    return Problem(
+        direction,
+        tuple(axes),
+        batch=draw(st.integers(0, 3)),
+        in_channels=groups * draw(st.integers(1, 4)),
+        out_channels=groups * draw(st.integers(1, 4)),
+        groups=groups,
+        dtype=draw(st.sampled_from(DType)),
+        layout=draw(st.sampled_from(DataLayout)),
+        weight_layout=draw(st.sampled_from(WeightLayout)),
+        bias=not plain and draw(st.booleans()),
+        epilogue=epilogue,
+        accumulate=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=300)
+@given(problems(), st.integers(0, 9))
+def test_random_problems(problem: Problem, seed: int) -> None:
+    assume(prod(problem.size) * prod(problem.kernel) <= 4000)
+    for name in AVAILABLE:
+        engine = load(name)
+        if engine.refuses(problem) is None:
+            testing.check(engine, problem, seed)
+
+
+@pytest.mark.long
+@settings(max_examples=20_000)
+@given(problems(), st.integers(0, 9))
+def test_many_random_problems(problem: Problem, seed: int) -> None:
+    assume(prod(problem.size) * prod(problem.kernel) <= 4000)
+    for name in AVAILABLE:
+        engine = load(name)
+        if engine.refuses(problem) is None:
+            testing.check(engine, problem, seed)
+            testing.check_adjoint(engine, problem, seed)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_blocks_and_slabs_meet(direction: Direction, engine: Engine) -> None:
+    """A problem cut into many blocks gives what its pieces give: sizes beyond every block's bound."""
+    axes = (fitted(70, 5, 2, 1, 1, 141), fitted(50, 4, 2, 1, 2, 99))
+    whole = Problem(direction, axes, 3, 6, 40, 2, layout=DataLayout.NXC)
+    given = testing.operands(whole)
+    got = testing.compute(engine, whole, given).astype(np.float64)
+    exact = whole.replace(dtype=DType.FLOAT64)
+    as_double = testing.Operands(
+        given.a.astype(np.float64),
+        given.b.astype(np.float64),
+        None,
+        None,
+        np.zeros(whole.result_shape),
+    )
+    wanted = np.zeros(whole.result_shape)
+    for n in range(whole.batch):  # one item at a time: another cut into blocks, in float64
+        one = exact.replace(batch=1)
+        weight_grad = direction is Direction.WEIGHT_GRAD
+        part = testing.Operands(
+            as_double.a[n : n + 1],
+            as_double.b[n : n + 1] if weight_grad else as_double.b,
+            None,
+            None,
+            np.zeros(one.result_shape),
+        )
+        result = testing.compute(load("reference"), one, part)
+        if weight_grad:
+            wanted += result
+        else:
+            wanted[n] = result[0]
+    scale = np.abs(wanted).max()
+    assert np.abs(got - wanted).max() <= 20 * testing.tolerance(whole) * scale

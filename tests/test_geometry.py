@@ -1,0 +1,169 @@
+"""Axis and Lattice against the scatter definition, spelled out as loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upconv.errors import ArgumentError, ShapeError
+from upconv.geometry import (
+    LIMIT,
+    Axis,
+    Lattice,
+    centred,
+    convolved,
+    fitted,
+    padded,
+    same_padding,
+)
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> Axis:
+    size, kernel = draw(st.integers(0, 7)), draw(st.integers(1, 7))
+    stride, dilation = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    begin, out = draw(st.integers(-9, 30)), draw(st.integers(0, 30))
+    return fitted(size, kernel, stride, dilation, begin, out)
+
+
+def contributions(axis: Axis) -> set[tuple[int, int, int]]:
+    """Every (output, input, tap) that meets, by the definition."""
+    return {
+        (axis.stride * i + axis.dilation * t - axis.crop_begin, i, t)
+        for i in range(axis.size)
+        for t in range(axis.kernel)
+        if 0 <= axis.stride * i + axis.dilation * t - axis.crop_begin < axis.out
+    }
+
+
+@given(axes())
+def test_phases_make_every_output_from_exactly_its_products(axis: Axis) -> None:
+    met, outputs = set(), []
+    for phase in axis.phases():
+        for j in range(phase.length):
+            o = axis.stride * j + phase.offset
+            outputs.append(o)
+            met |= {
+                (o, j - tap.shift, tap.index)
+                for tap in phase.taps
+                if 0 <= j - tap.shift < axis.size
+            }
+    assert sorted(outputs) == list(range(axis.out))
+    assert met == contributions(axis)
+
+
+@given(axes(), st.integers(0, 30), st.integers(0, 30))
+def test_reads_holds_every_input_that_reaches(axis: Axis, lo: int, hi: int) -> None:
+    lo, hi = min(lo, axis.out), min(hi, axis.out)
+    reaching = {i for o, i, _ in contributions(axis) if lo <= o < hi}
+    reads = axis.reads(lo, hi)
+    assert reaching <= set(reads)
+    assert set(reads) <= set(range(axis.size))
+    if hi - lo >= axis.stride and axis.dilation == 1 and axis.kernel >= axis.stride:
+        assert reaching == set(reads), "the interval is not the smallest"
+
+
+@given(axes())
+def test_trimmed_keeps_every_product(axis: Axis) -> None:
+    trimmed, inputs = axis.trimmed()
+    assert trimmed.out == axis.out
+    assert trimmed.size == len(inputs)
+    moved = {(o, i + inputs.start, t) for o, i, t in contributions(trimmed)}
+    assert moved == contributions(axis)
+
+
+@given(axes())
+def test_lattice_lays_every_product_on_its_window(axis: Axis) -> None:
+    lattice = Lattice.of(axis)
+    met = set()
+    for taps in lattice.runs():
+        places = [
+            lattice.origin + lattice.stride * i + lattice.dilation * t
+            for i in range(lattice.size)
+            for t in range(lattice.kernel)[taps]
+        ]
+        assert len(set(places)) == len(places), "two products of one run meet"
+        assert all(0 <= place < lattice.length for place in places)
+        met |= {
+            (place - lattice.window.start, i + lattice.inputs.start, t)
+            for place, (i, t) in zip(
+                places,
+                [(i, t) for i in range(lattice.size) for t in range(lattice.kernel)[taps]],
+                strict=True,
+            )
+            if 0 <= place - lattice.window.start < axis.out
+        }
+    assert lattice.window.stop - lattice.window.start == axis.out
+    assert lattice.window.stop <= lattice.length
+    assert met == contributions(axis)
+    if lattice.is_tiled:
+        assert lattice.length == lattice.size * lattice.kernel
+
+
+@pytest.mark.parametrize(
+    ("axis", "full", "out", "period"),
+    [
+        (Axis(3, 3, 2), 7, 7, 2),
+        (Axis(3, 3, 2, 1, 1, 0), 7, 6, 2),
+        (Axis(5, 3, 4, 6, -2, 3), 29, 28, 2),
+        (Axis(1, 1, 9), 1, 1, 9),
+        (Axis(0, 5, 2), 3, 3, 2),
+    ],
+)
+def test_sizes(axis: Axis, full: int, out: int, period: int) -> None:
+    assert (axis.full, axis.out, axis.period) == (full, out, period)
+
+
+def test_constructors() -> None:
+    assert padded(4, 3, 2, 1, 1, 1, 3) == Axis(4, 3, 2, 1, 1, -2)
+    assert fitted(4, 3, 2, 1, 1, 12) == Axis(4, 3, 2, 1, 1, -4)
+    # An odd total of 1: from the end (upper), or from the begin.
+    assert centred(5, 3, 2, 1, 10, upper=True) == Axis(5, 3, 2, 1, 0, 1)
+    assert centred(5, 3, 2, 1, 10, upper=False) == Axis(5, 3, 2, 1, 1, 0)
+    # A negative total extends the end, whichever the rule.
+    assert centred(3, 3, 4, 1, 12, upper=False) == Axis(3, 3, 4, 1, 0, -1)
+    # 9 inputs under kernel 3, stride 4: the last two are read by no output.
+    assert convolved(9, 3, 4, 1, 0, 0) == Axis(2, 3, 4, 1, 0, -2)
+    assert same_padding(5, 3, 2, 1, upper=True) == (1, 1)
+    assert same_padding(6, 3, 2, 1, upper=True) == (0, 1)
+    assert same_padding(6, 3, 2, 1, upper=False) == (1, 0)
+    assert same_padding(6, 1, 4, 1, upper=True) == (0, 0)
+
+
+@given(axes(), st.integers(0, 40))
+def test_a_convolution_reads_what_the_transpose_writes(axis: Axis, length: int) -> None:
+    if length + 2 < axis.extent:
+        return
+    transposed = convolved(length, axis.kernel, axis.stride, axis.dilation, 1, 1)
+    assert transposed.out == length
+    x, w = np.arange(1.0, length + 1), np.arange(2.0, axis.kernel + 2)
+    got = np.zeros(transposed.size)
+    for o, i, t in contributions(transposed):
+        got[i] += x[o] * w[t]
+    zeros = np.concatenate([[0.0], x, [0.0]])
+    wanted = [
+        sum(zeros[axis.stride * i + axis.dilation * t] * w[t] for t in range(axis.kernel))
+        for i in range((length + 2 - axis.extent) // axis.stride + 1)
+    ]
+    assert got.tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ((-1, 3), ArgumentError, "size is -1; expected an integer >= 0."),
+        ((3, 0), ArgumentError, "kernel is 0; expected an integer >= 1."),
+        ((3, 3, 0), ArgumentError, "stride is 0; expected an integer >= 1."),
+        ((3, 3, 1, 0), ArgumentError, "dilation is 0; expected an integer >= 1."),
+        ((3, 3, True), ArgumentError, "stride is True (bool); expected an int."),
+        ((3, 3.0), ArgumentError, "kernel is 3.0 (float); expected an int."),
+        ((LIMIT + 1, 3), ArgumentError, "expected an integer <= 2**48"),
+        ((3, 3, 2, 1, 4, 4), ShapeError, "the output size is -1 = (3 - 1)*2 + 1*(3 - 1) + 1 - 4 - 4"),
+    ],
+)
+def test_refusals(values: tuple, kind: type, message: str) -> None:
+    with pytest.raises(kind) as caught:
+        Axis(*values)
+    assert message in str(caught.value)
