@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the engines that are here, and a fresh cache for tests that count."""
+"""Fixtures of all tests: the engines that are here, a fresh cache for tests that count."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """2,000 random geometries against PyTorch in float64: forward and all gradients, both operators.
 
-    python -m pytest tests/test_against_torch.py
+python -m pytest tests/test_against_torch.py
 """
 
 from __future__ import annotations

@@ -37,9 +37,7 @@ def test_values(engine: Engine, problem: Problem) -> None:
     testing.check(engine, problem, threads=2)
 
 
-@pytest.mark.parametrize(
-    "problem", [p for p in CASES if p.direction is Direction.FORWARD], ids=str
-)
+@pytest.mark.parametrize("problem", [p for p in CASES if p.direction is Direction.FORWARD], ids=str)
 def test_the_three_directions_are_one_form(engine: Engine, problem: Problem) -> None:
     require(engine, problem)
     testing.check_adjoint(engine, problem)

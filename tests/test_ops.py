@@ -210,9 +210,7 @@ class TestOut:
         grad, x, w = GRAD.copy(), X.copy(), W.copy()
         out = Gradients(x=x, weight=w, bias=grad[0, 0, 0, :12])
         bias_before = out.bias.copy()
-        got = upconv.conv_transpose_backward(
-            grad, x, w, out=out, accumulate=accumulate, **HOW
-        )
+        got = upconv.conv_transpose_backward(grad, x, w, out=out, accumulate=accumulate, **HOW)
         for name, before in (("x", X), ("weight", W), ("bias", bias_before)):
             wanted = getattr(GRADS, name) + accumulate * before
             np.testing.assert_allclose(getattr(got, name), wanted, atol=1e-5)
@@ -279,9 +277,7 @@ class TestArraysAreTaken:
     def test_of_other_types(self, dtype: str) -> None:
         if dtype == "bfloat16":
             pytest.importorskip("ml_dtypes", reason="bfloat16 arrays are ml_dtypes'")
-        kind = upconv.plan(X.shape, W, dtype=dtype, **HOW)(
-            X.astype(_dtype(dtype))
-        ).dtype
+        kind = upconv.plan(X.shape, W, dtype=dtype, **HOW)(X.astype(_dtype(dtype))).dtype
         assert kind == _dtype(dtype)
         x, w, b = (array.astype(kind) for array in (X, W, B))
         got = upconv.conv_transpose(x, w, b, **HOW)
@@ -360,7 +356,10 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (lambda p: p(X[:1]), r"x\.shape is \(1, 6, 5, 7\); expected \(2, 6, 5, 7\), as planned"),
+            (
+                lambda p: p(X[:1]),
+                r"x\.shape is \(1, 6, 5, 7\); expected \(2, 6, 5, 7\), as planned",
+            ),
             (lambda p: p(X.astype(float)), r"x\.dtype is float64; expected float32, as planned"),
             (lambda p: p(X, X), r"residual\.shape is .* expected \(2, 12, 10, 15\)"),
             (lambda p: p(X, out=X), r"out\.shape"),

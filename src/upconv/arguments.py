@@ -71,6 +71,13 @@ def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ..
     return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
 
 
+def boolean(argument: str, value: object) -> bool:
+    """`value` if it is True or False, else `DTypeError`: "no" and [0] are true to Python."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise DTypeError(argument, brief(value), "a bool")
+
+
 class Same(Enum):
     """Padding by rule: which end the odd position goes to."""
 

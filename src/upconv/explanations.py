@@ -1,4 +1,4 @@
-"""What upconv would do and why, without doing it: `explain`, and the sizes by `output_shape`."""
+"""What upconv would do and why, without running it: `explain`, and the sizes by `output_shape`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def explain(
     """What `plan` with the same arguments would do: the problem, the engine, every refusal, memory.
 
     `weight` and `bias` may be shapes (tuples of ints) instead of arrays, with `dtype` then float32
-    if not given. An engine asked for by name that refuses is reported, not raised.
+    if not given. An engine asked for by name that refuses is reported, not raised. The primitive is
+    built, to learn what it needs, and stays in the cache; nothing is run.
 
     >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1).engine)
     reference

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import signatures
-from .arguments import frozen_activation
+from .arguments import boolean, frozen_activation
 from .arrays import Array, as_array, described, optional_array
 from .engines.base import Engine
 from .execution import NEEDS, Gradients, gradients, run
@@ -133,7 +133,7 @@ def conv_transpose_backward(
         described(x),
         described(weight),
         keywords,
-        bool(accumulate),
+        boolean("accumulate", accumulate),
     )
     return gradients(found, engine, grad, x, weight, needs, out)
 
@@ -217,6 +217,6 @@ def conv_backward(
         described(x),
         described(weight),
         keywords,
-        bool(accumulate),
+        boolean("accumulate", accumulate),
     )
     return gradients(found, engine, grad, x, weight, needs, out)

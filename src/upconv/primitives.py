@@ -24,7 +24,7 @@ from types import TracebackType
 
 from .engines import ENGINES, load
 from .engines.base import Engine, Primitive
-from .errors import ArgumentError, EngineMissing, EngineRefusal, brief
+from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
 
 _DEFAULT_BYTES = 256 << 20
@@ -87,26 +87,34 @@ def select(problem: Problem, engine: str | Engine | None) -> Engine:
 
     Raises `EngineRefusal` when the engine asked for, or every engine, refuses the problem.
     """
-    return _select(problem, engine)  # type: ignore[arg-type]  # an engine hashes by identity
+    if engine is None or isinstance(engine, str):
+        return _select_named(problem, engine)
+    if isinstance(engine, type) or not (hasattr(engine, "refuses") and hasattr(engine, "build")):
+        expected = "None, a name, or an object with `refuses` and `build`"
+        raise DTypeError("engine", f"{brief(engine)}, a {type(engine).__name__}", expected)
+    return _unless_refused(problem, engine)
 
 
 @lru_cache(maxsize=4096)
-def _select(problem: Problem, engine: str | Engine | None) -> Engine:
-    wanted = engine if engine is not None else os.environ.get("UPCONV_ENGINE") or None
-    if wanted is None:
+def _select_named(problem: Problem, name: str | None) -> Engine:
+    wanted = name or os.environ.get("UPCONV_ENGINE")
+    if not wanted:
         choice = choose(problem)
         if choice.engine is None:
             reasons = "; ".join(map(str, choice.refusals))
             raise EngineRefusal(f"No engine does {problem}. {reasons}")
         return choice.engine
-    found = load(wanted) if isinstance(wanted, str) else wanted
-    reason = found.refuses(problem)
+    return _unless_refused(problem, load(wanted))
+
+
+def _unless_refused(problem: Problem, engine: Engine) -> Engine:
+    reason = engine.refuses(problem)
     if reason is not None:
         raise EngineRefusal(
-            f"Engine {found.name!r} cannot do {problem}: {reason}."
+            f"Engine {engine.name!r} cannot do {problem}: {reason}."
             " Use engine=None to let upconv choose."
         )
-    return found
+    return engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +138,10 @@ class CacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
+    """`engine` is the id of the engine object, which the entry keeps alive: names may clash."""
+
     problem: Problem
-    engine: str
+    engine: int
     fingerprint: str
 
 
@@ -139,6 +149,7 @@ class _Key:
 class _Entry:
     """A cached primitive; `users` counts leases, `dropped` that the cache no longer lists it."""
 
+    engine: Engine
     primitive: Primitive
     nbytes: int
     users: int = 0
@@ -214,7 +225,7 @@ class PrimitiveCache:
 
     def lease(self, problem: Problem, engine: Engine, threads: int) -> Lease:
         """The primitive for `problem`, built if need be, held until the lease is released."""
-        key = _Key(problem, engine.name, f"{engine.fingerprint()} threads {threads}")
+        key = _Key(problem, id(engine), f"{engine.fingerprint()} threads {threads}")
         while True:
             with self._lock:
                 entry = self._entries.get(key)
@@ -269,7 +280,7 @@ class PrimitiveCache:
         start = time.perf_counter()
         try:
             primitive = engine.build(problem, threads)
-            entry = _Entry(primitive, primitive.resident_bytes, users=1)
+            entry = _Entry(engine, primitive, primitive.resident_bytes, users=1)
         except BaseException as error:  # told to those who wait for it, then raised here
             with self._lock:
                 self._building.pop(key, None)
@@ -362,5 +373,5 @@ def cache_info() -> CacheInfo:
 def cache_clear() -> None:
     """Drop every cached primitive, forget the choices of engines, and set the counts to zero."""
     choose.cache_clear()
-    _select.cache_clear()
+    _select_named.cache_clear()
     shared_cache().clear()

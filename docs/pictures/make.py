@@ -1,0 +1,28 @@
+"""Write every drawing of the documentation: `python docs/pictures/make.py [folder]`.
+
+The folder is this one unless given. The same bytes come out each time; a test compares them with
+the files kept here. upconv must be importable.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import axes
+import inside
+import overview
+
+FAMILIES = (overview, axes, inside)
+
+
+def main(folder: Path) -> None:
+    """One file per drawing of every family."""
+    for family in FAMILIES:
+        for name, draw in family.DRAWINGS.items():
+            (folder / name).write_text(draw().svg(), encoding="utf-8", newline="\n")
+            print(name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

@@ -1,0 +1,58 @@
+"""The sizes of a decoder before anything is allocated: shapes, work, crops for a wanted size.
+
+Claims: shapes chain as the layers do; `output_size` reaches every size; an unsuitable layer is
+refused before memory is touched; and a small layer really has the shape foretold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import upconv
+
+LAYERS = (
+    # (weight (C, F, *kernel), keywords)
+    ((512, 256, 4, 4, 4), {"stride": 2, "padding": 1}),
+    ((256, 128, 4, 4, 4), {"stride": 2, "padding": 1}),
+    ((128, 64, 3, 3, 3), {"stride": 2, "padding": "same_upper"}),
+    ((64, 32, 5, 5, 5), {"stride": (1, 3, 3), "padding": (2, 1, 1)}),
+)
+
+
+def main() -> None:
+    """Walk through a 3-D decoder by shapes alone."""
+    shape = (1, 512, 12, 20, 20)
+    print("x", shape)
+    for weight, keywords in LAYERS:
+        found = upconv.explain(shape, weight, **keywords)
+        assert found.output_shape == upconv.output_shape(shape, weight, **keywords)
+        shape = found.output_shape
+        gib = found.nbytes / 2**30
+        print(f"  {shape}: {found.multiply_adds / 1e9:7.1f} G multiply-adds, {gib:5.2f} GiB")
+    assert shape[:2] == (1, 32)
+
+    # Any size can be asked for; how the ends are cut follows from it.
+    print("from 5 positions with kernel 3, stride 2, cut by 1 at the begin:")
+    for wanted in (9, 10, 11, 14):
+        found = upconv.explain((1, 1, 5), (1, 1, 3), stride=2, padding=1, output_size=wanted)
+        axis = found.problem.axes[0]
+        print(f"  {wanted:2} positions: crops ({axis.crop_begin}, {axis.crop_end})")
+        assert axis.out == wanted
+    y = upconv.conv_transpose(
+        np.ones((1, 1, 5)), np.ones((1, 1, 3)), stride=2, padding=1, output_size=14
+    )
+    assert y.shape == (1, 1, 14)
+
+    # A stride with too many digits: a size, a refusal, and no memory used.
+    small = np.ones((1, 1, 3)), np.ones((1, 1, 3))
+    print(upconv.output_shape((1, 1, 3), (1, 1, 3), stride=10**14))
+    try:
+        upconv.conv_transpose(*small, stride=10**14)
+    except upconv.MemoryLimitError as error:
+        print(f"refused: {error}")
+    else:
+        raise AssertionError("a result of 1.4 PiB was allocated")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The house keeps its shape: imports go down only, names are exported, files stay small."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import upconv
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "upconv"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# The rows of docs/architecture.md: a module imports from lower rows only, never from its own.
+# A folder is one room: what is inside it may import from inside it.
+ROWS = [
+    {"errors", "_version"},
+    {"geometry", "memory", "threads", "activations"},
+    {"problem"},
+    {"engines", "dialects", "arguments"},
+    {"arrays", "primitives"},
+    {"signatures"},
+    {"execution"},
+    {"ops", "plans", "explanations"},
+    {"testing"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
+]
+ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+
+# What each engine's own third party is; nothing else outside the standard library but NumPy, except
+# in the rooms named here.
+THIRD_PARTY = {
+    "problem": {"ml_dtypes"},
+    "cli": {"typer", "rich", "click", "platformdirs", "llvmlite", "torch", "onnx", "onnxruntime"}
+    | {"openvino"},
+    "__main__": {"typer"},
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of all modules a file imports, wherever in it, type checking included."""
+    package = ["upconv", *path.relative_to(PACKAGE).parts[:-1]]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{stem}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+class TestEveryModule:
+    def test_imports_from_lower_rows_only(self, path: Path) -> None:
+        own = room(path)
+        assert own in ROW, "a new room needs a row here and in docs/architecture.md"
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] != "upconv" or len(parts) == 1:
+                continue
+            other = parts[1] if parts[1] in ROW else "__init__"
+            if own != "__init__" and other != own:
+                assert ROW[other] < ROW[own], f"{own} must not import {name}"
+
+    def test_imports_third_parties_only_where_they_belong(self, path: Path) -> None:
+        allowed = {"numpy", "upconv", *THIRD_PARTY.get(room(path), ()), *sys.stdlib_module_names}
+        tops = {name.split(".")[0] for name in imports(path)}
+        assert tops <= allowed
+
+    def test_has_no_more_than_400_lines(self, path: Path) -> None:
+        assert len(path.read_text().splitlines()) <= 400
+
+    def test_has_function_bodies_of_at_most_50_lines(self, path: Path) -> None:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                if body:
+                    assert node.end_lineno - body[0].lineno + 1 <= 50, node.name
+
+    def test_says_what_lives_here(self, path: Path) -> None:
+        assert ast.get_docstring(ast.parse(path.read_text()))
+
+    def test_has_a_name_that_says_what_it_holds(self, path: Path) -> None:
+        assert not re.search(r"util|helper|common|misc|\dd", path.stem)
+
+    def test_swallows_no_error_unseen(self, path: Path) -> None:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler):
+                assert node.type is not None, "bare except"
+
+
+def test_the_public_names_are_all_there_and_no_more() -> None:
+    visible = {
+        name
+        for name, value in vars(upconv).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("upconv")
+    }
+    assert visible <= set(upconv.__all__) | {"import_module"}
+    for name in upconv.__all__:
+        assert getattr(upconv, name) is not None
+        assert name in dir(upconv)
+    assert upconv.__all__ == sorted(upconv.__all__)
+    with pytest.raises(AttributeError, match="'upconv' has no attribute 'deconv'"):
+        _ = upconv.deconv
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in upconv.__all__:
+        if name != "__version__":
+            assert getattr(upconv, name).__doc__, name
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_upconv_loads_numpy_and_the_standard_library_only() -> None:
+    loaded = python(
+        "import numpy, sys; before = set(sys.modules); import upconv;"
+        "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
+    ).split()
+    assert set(loaded) <= {"numpy", "upconv", *sys.stdlib_module_names}
+    assert "upconv" in loaded
+
+
+def test_importing_upconv_adds_little_to_numpy() -> None:
+    """Under 60 ms on a quiet machine; here the best of five with a margin for a busy one."""
+    code = (
+        "import numpy, time; start = time.perf_counter(); import upconv;"
+        "print(time.perf_counter() - start)"
+    )
+    assert min(float(python(code)) for _ in range(5)) < 0.12
+
+
+def test_the_version_is_in_one_place() -> None:
+    from importlib.metadata import version
+
+    assert version("upconv") == upconv.__version__
+    assert upconv.__version__ in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_rows_are_the_ones_in_the_architecture_page() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for rooms in ROWS[:-3]:
+        for name in rooms - {"_version"}:
+            assert re.search(rf"\b{name}\b", page), f"docs/architecture.md does not name {name}"

@@ -1,0 +1,367 @@
+"""The cache of primitives: builds are counted by an engine that counts, closes by its primitives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv.engines import ENGINES, load
+from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
+from upconv.geometry import Axis
+from upconv.primitives import PrimitiveCache, choose, select
+from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
+
+BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6, 12, 3)
+
+
+class CountingEngine:
+    """The reference engine, counting what is asked of it."""
+
+    name = "counting"
+
+    def __init__(self, seconds: float = 0.0, nbytes: int = 100, fails: bool = False) -> None:
+        self.seconds, self.nbytes, self.fails = seconds, nbytes, fails
+        self.version = "1"
+        self.built: list[Problem] = []
+        self.closed: list[Problem] = []
+
+    def fingerprint(self) -> str:
+        return self.version
+
+    def refuses(self, problem: Problem) -> str | None:
+        return "it counts forward only" if problem.direction is Direction.INPUT_GRAD else None
+
+    def build(self, problem: Problem, threads: int) -> CountingPrimitive:
+        self.built.append(problem)
+        time.sleep(self.seconds)
+        if self.fails:
+            raise ZeroDivisionError("the build went wrong")
+        return CountingPrimitive(self, problem, threads)
+
+
+class CountingPrimitive:
+    def __init__(self, engine: CountingEngine, problem: Problem, threads: int) -> None:
+        self.inner = load("reference").build(problem, threads)
+        self.engine, self.problem = engine, problem
+        self.workspace_bytes = self.inner.workspace_bytes
+        self.resident_bytes = engine.nbytes
+        self.is_closed = False
+
+    def pack(self, weight):
+        return self.inner.pack(weight)
+
+    def run(self, *operands) -> None:
+        self.inner.run(*operands)
+        assert not self.is_closed, "closed while it ran"
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.engine.closed.append(self.problem)
+
+
+def in_threads(count: int, work) -> list:
+    results, errors = [], []
+    barrier = threading.Barrier(count)
+
+    def go() -> None:
+        barrier.wait()
+        try:
+            results.append(work())
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results + errors
+
+
+def test_one_signature_is_built_once() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine()
+    for _ in range(5):
+        with cache.lease(BASE.replace(), engine, 2):
+            pass
+    assert len(engine.built) == 1
+    info = cache.info()
+    assert (info.hits, info.misses, info.builds, info.entries, info.bytes) == (4, 1, 1, 1, 100)
+    assert info.seconds > 0
+
+
+CHANGES = {
+    "direction": Direction.WEIGHT_GRAD,
+    "axes": (Axis(5, 3, 2, 1, 0, 1), Axis(7, 4, 3)),
+    "batch": 3,
+    "in_channels": 9,
+    "out_channels": 15,
+    "groups": 2,
+    "dtype": DType.FLOAT64,
+    "layout": DataLayout.NXC,
+    "weight_layout": WeightLayout.XOI,
+    "bias": True,
+    "epilogue": Epilogue(residual=True),
+    "accumulate": True,
+}
+
+
+def test_every_field_of_a_problem_has_a_change_here() -> None:
+    assert set(CHANGES) == {name for name in Problem.__slots__ if name != "_hash"}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_another_field_is_another_primitive(field: str) -> None:
+    cache, engine = PrimitiveCache(), CountingEngine()
+    for problem in (BASE, BASE.replace(**{field: CHANGES[field]})):
+        cache.lease(problem, engine, 2).release()
+    assert len(engine.built) == 2
+
+
+def test_threads_and_fingerprint_are_in_the_key() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine()
+    cache.lease(BASE, engine, 1).release()
+    cache.lease(BASE, engine, 2).release()
+    engine.version = "2"
+    cache.lease(BASE, engine, 2).release()
+    assert len(engine.built) == 3
+
+
+def test_eight_threads_make_one_build() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine(seconds=0.05)
+    leases = in_threads(8, lambda: cache.lease(BASE, engine, 1))
+    assert len(engine.built) == 1
+    assert len({id(lease.primitive) for lease in leases}) == 1
+    assert cache.info().hits == 7
+
+
+def test_a_slow_build_holds_up_nobody_else() -> None:
+    cache, slow, quick = PrimitiveCache(), CountingEngine(seconds=0.5), CountingEngine()
+    quick.name = "quick"
+    thread = threading.Thread(target=lambda: cache.lease(BASE, slow, 1))
+    thread.start()
+    while not slow.built:
+        time.sleep(0.001)
+    start = time.perf_counter()
+    cache.lease(BASE, quick, 1).release()
+    assert time.perf_counter() - start < 0.3
+    thread.join()
+
+
+def test_a_build_error_reaches_all_and_is_not_remembered() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine(seconds=0.05, fails=True)
+    errors = in_threads(4, lambda: cache.lease(BASE, engine, 1))
+    assert [type(error) for error in errors] == [ZeroDivisionError] * 4
+    engine.fails = False
+    cache.lease(BASE, engine, 1).release()
+    assert cache.info().builds == 1
+
+
+def test_an_interrupted_build_is_taken_over() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine(seconds=0.1)
+    original = engine.build
+
+    def interrupted(problem: Problem, threads: int):
+        engine.build = original
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    engine.build = interrupted
+    seen: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            cache.lease(BASE, engine, 1)
+        except KeyboardInterrupt as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    while engine.build is not original:
+        time.sleep(0.001)
+    cache.lease(BASE, engine, 1).release()
+    thread.join()
+    assert len(seen) == 1
+    assert cache.info().builds == 1
+
+
+def test_the_least_recently_used_leaves_and_is_closed() -> None:
+    cache, engine = PrimitiveCache(max_entries=2), CountingEngine()
+    one, two, three = (BASE.replace(batch=n) for n in (1, 2, 3))
+    for problem in (one, two, one, three):
+        cache.lease(problem, engine, 1).release()
+    assert engine.closed == [two]
+    assert cache.info().evictions == 1
+    cache.lease(one, engine, 1).release()
+    assert len(engine.built) == 3
+
+
+def test_bytes_are_bounded_too() -> None:
+    cache, engine = PrimitiveCache(max_bytes=250), CountingEngine()
+    for n in range(1, 5):
+        cache.lease(BASE.replace(batch=n), engine, 1).release()
+    assert cache.info().bytes == 200
+    assert [problem.batch for problem in engine.closed] == [1, 2]
+
+
+def test_what_is_in_use_is_closed_only_afterwards() -> None:
+    cache, engine = PrimitiveCache(max_entries=1), CountingEngine()
+    held = cache.lease(BASE, engine, 1)
+    cache.lease(BASE.replace(batch=3), engine, 1).release()
+    assert engine.closed == []
+    held.release()
+    held.release()
+    assert engine.closed == [BASE]
+    cache.clear()
+    assert len(engine.closed) == 2
+
+
+def test_a_cache_of_nothing_still_works() -> None:
+    cache, engine = PrimitiveCache(max_entries=0), CountingEngine()
+    for _ in range(2):
+        with cache.lease(BASE, engine, 1) as primitive:
+            assert primitive.problem == BASE
+    assert (len(engine.built), len(engine.closed), cache.info().entries) == (2, 2, 0)
+
+
+def test_many_threads_with_evictions_never_run_a_closed_primitive() -> None:
+    cache, engine = PrimitiveCache(max_entries=2), CountingEngine()
+    x, w = np.ones((1, 6, 5, 7), np.float32), np.ones((6, 4, 3, 4), np.float32)
+    problems = [BASE.replace(batch=1, epilogue=Epilogue(), accumulate=a) for a in (True, False)]
+    problems += [BASE.replace(batch=1, axes=(Axis(5, 3, s), Axis(7, 4, 3))) for s in (1, 2, 3)]
+
+    def work() -> int:
+        for turn in range(60):
+            problem = problems[turn % len(problems)]
+            with cache.lease(problem, engine, 1) as primitive:
+                primitive.run(np.zeros(problem.result_shape, np.float32), x, primitive.pack(w))
+        return 1
+
+    assert in_threads(6, work) == [1] * 6
+    info = cache.info()
+    assert info.entries <= 2
+    assert info.builds == info.evictions + info.entries == len(engine.closed) + info.entries
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_has_a_working_cache() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine()
+    cache._lock.acquire()  # as if another thread held it while this one forks
+    child = os.fork()
+    if child == 0:
+        cache.lease(BASE, engine, 1).release()
+        os._exit(0 if cache.info().builds == 1 else 1)
+    cache._lock.release()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_bounds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPCONV_CACHE_BYTES", "12345")
+    monkeypatch.setenv("UPCONV_CACHE_ENTRIES", "7")
+    info = PrimitiveCache().info()
+    assert (info.max_bytes, info.max_entries) == (12345, 7)
+    monkeypatch.setenv("UPCONV_CACHE_BYTES", "lots")
+    with pytest.raises(ArgumentError, match="UPCONV_CACHE_BYTES is 'lots'; expected an integer"):
+        PrimitiveCache()
+
+
+class TestTheSharedCache:
+    X, W = np.ones((1, 2, 5), np.float32), np.ones((2, 3, 4), np.float32)
+
+    def test_a_second_call_builds_nothing(self, fresh_cache: PrimitiveCache) -> None:
+        engine = CountingEngine()
+        for _ in range(3):
+            upconv.conv_transpose(self.X, self.W, stride=2, engine=engine)
+        upconv.plan(self.X.shape, self.W, stride=2, engine=engine)(self.X)
+        assert len(engine.built) == 1
+        assert upconv.cache_info().builds == 1
+
+    def test_other_spellings_of_one_layer_are_one_signature(self, fresh_cache) -> None:
+        engine = CountingEngine()
+        for how in (
+            {"stride": 2, "padding": 1, "output_padding": 1},
+            {"stride": (2,), "padding": ((1, 1),), "output_padding": [1]},
+            {"stride": np.int64(2), "padding": ((1, 0),)},
+            {"stride": 2, "padding": 1, "output_size": 11},
+        ):
+            upconv.conv_transpose(self.X, self.W, engine=engine, **how)
+        assert len(engine.built) == 1
+
+    def test_clear_closes(self, fresh_cache: PrimitiveCache) -> None:
+        engine = CountingEngine()
+        upconv.conv_transpose(self.X, self.W, engine=engine)
+        upconv.cache_clear()
+        assert len(engine.closed) == 1
+        assert upconv.cache_info().misses == 0
+
+
+class TestChoice:
+    def test_walks_the_table_and_keeps_each_refusal(self, fresh_cache) -> None:
+        reference = ENGINES["reference"]
+        ENGINES.clear()
+        ENGINES.update({"shy": f"{__name__}:ShyEngine", "missing": f"{__name__}:missing_engine"})
+        ENGINES["reference"] = reference
+        upconv.cache_clear()
+        choice = choose(BASE)
+        assert choice.engine is load("reference")
+        assert [str(refusal) for refusal in choice.refusals] == [
+            "shy: it is shy of 2 spatial axes",
+            "missing: it is not here; pip install 'upconv[missing]'",
+        ]
+        told = upconv.explain((1, 2, 5), (2, 3, 4))
+        assert told.refusals[0].reason == "it is shy of 1 spatial axes"
+        assert [s.reason for s in upconv.engines() if not s.available] == [
+            "it is not here; pip install 'upconv[missing]'"
+        ]
+
+    @pytest.fixture(autouse=True)
+    def table(self):
+        before = dict(ENGINES)
+        yield
+        ENGINES.clear()
+        ENGINES.update(before)
+        upconv.cache_clear()
+
+    def test_an_engine_asked_for_by_name_is_never_replaced(self) -> None:
+        engine = CountingEngine()
+        with pytest.raises(EngineRefusal, match=r"'counting' cannot do input_grad .*forward only"):
+            select(BASE.replace(direction=Direction.INPUT_GRAD), engine)
+        with pytest.raises(ArgumentError, match=r"engine is 'fast'; expected one of .*reference"):
+            select(BASE, "fast")
+
+    def test_nobody_left_is_said_with_all_reasons(self, fresh_cache) -> None:
+        ENGINES.clear()
+        ENGINES["shy"] = f"{__name__}:ShyEngine"
+        upconv.cache_clear()
+        with pytest.raises(EngineRefusal, match=r"No engine does forward .* shy: it is shy of 2"):
+            select(BASE, None)
+
+    def test_the_environment_names_an_engine(self, monkeypatch, fresh_cache) -> None:
+        monkeypatch.setenv("UPCONV_ENGINE", "nonsense")
+        with pytest.raises(ArgumentError, match="engine is 'nonsense'"):
+            upconv.conv_transpose(TestTheSharedCache.X, TestTheSharedCache.W)
+        monkeypatch.setenv("UPCONV_ENGINE", "reference")
+        assert select(BASE, None) is load("reference")
+
+
+class ShyEngine(CountingEngine):
+    name = "shy"
+
+    def refuses(self, problem: Problem) -> str:
+        return f"it is shy of {problem.rank} spatial axes"
+
+
+def missing_engine() -> None:
+    raise EngineMissing("it is not here; pip install 'upconv[missing]'")
+
+
+def test_two_engines_of_one_name_are_two_engines(fresh_cache: PrimitiveCache) -> None:
+    first, second = CountingEngine(), CountingEngine()
+    for engine in (first, second, first):
+        upconv.conv_transpose(TestTheSharedCache.X, TestTheSharedCache.W, engine=engine)
+    assert (len(first.built), len(second.built)) == (1, 1)
