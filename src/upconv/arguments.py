@@ -228,7 +228,7 @@ def transposed_axes(
     for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
         try:
             if isinstance(pairs, Same):
-                out = n * s if wanted is None else wanted[i]
+                out = Axis(n, k, s, d).scaled if wanted is None else wanted[i]
                 upper = pairs is Same.UPPER
                 axis = centred(n, k, s, d, out, upper=upper, output_padding=extra[i])
             elif wanted is not None:

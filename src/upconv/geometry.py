@@ -97,6 +97,11 @@ class Axis:
         return self.stride * (self.size - 1) + self.extent
 
     @property
+    def scaled(self) -> int:
+        """s*I, the output size that "same" asks for in most frameworks."""
+        return self.stride * self.size
+
+    @property
     def out(self) -> int:
         """Output positions O = full - crop_begin - crop_end."""
         return self.full - self.crop_begin - self.crop_end

@@ -36,9 +36,11 @@ from ..problem import Direction, DType, Problem
 from .base import Array
 
 _COLUMNS_BYTES = 4 << 20  # a block's columns: about what the last-level cache gives one core
+_MOST_COLUMNS_BYTES = 64 << 20  # ... and what they may grow to under a long kernel
 _CANVAS_BYTES = 8 << 20
-_ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more batch items
+_ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items, rows
 _ENOUGH_ROWS = 256  # and likewise its rows: take more channels
+_MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 
 
 class ReferenceEngine:
@@ -51,7 +53,9 @@ class ReferenceEngine:
         return f"numpy {np.__version__}"
 
     def refuses(self, problem: Problem) -> str | None:
-        """bfloat16 needs the package ml_dtypes, which gives NumPy that type; all else is done."""
+        """bfloat16 needs the package ml_dtypes, and the views used here two axes per dimension."""
+        if problem.rank > _MOST_RANK:
+            return f"it works on at most {_MOST_RANK} spatial axes with NumPy {np.__version__}"
         try:
             _ = problem.dtype.numpy
         except EngineMissing as missing:
@@ -320,8 +324,11 @@ class ReferencePrimitive:
             wanted = _COLUMNS_BYTES // (per_item * block)
             groups = _within(problem.groups, wanted, _CANVAS_BYTES // (canvas * block))
         rows = self.size[0]
-        per_row = per_item * items * channels * groups // max(1, rows)
-        slab = _within(rows, rows, _COLUMNS_BYTES // max(1, per_row))
+        per_row = max(1, per_item * items * channels * groups // max(1, rows))
+        positions_per_row = max(1, self.positions // max(1, rows))
+        enough = -(-_ENOUGH_POSITIONS // positions_per_row)  # a slab costs a step per run of taps
+        fitting = max(_COLUMNS_BYTES // per_row, min(enough, _MOST_COLUMNS_BYTES // per_row))
+        slab = _within(rows, rows, fitting)
         return {"items": items, "groups": groups, "channels": channels}, slab
 
     def _cut(self, names: tuple[str, ...]) -> list[list[slice]]:

@@ -1,0 +1,190 @@
+"""JAX: `jax.lax.conv_transpose`.
+
+Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, T = full - O shared out so that p = floor(T/2) and
+a negative T extends the end:
+
+    padding                          p, q                         O
+    "SAME"                           T shared out                 I*s
+    "VALID"                          0, -max(s - ek, 0)           max(I*s, full)
+    (lo, hi)                         ek - 1 - lo, ek - 1 - hi     full - p - q
+    (lo, hi), use_consistent_padding lo, hi                       full - p - q
+
+In the third row lo and hi are zeros around the dilated input, in the last they are crops; all may
+be negative. The kernel is not flipped: JAX multiplies x[i] by w[k-1-t] where every other framework,
+and JAX with transpose_kernel, takes w[t]; hence `flipped` layers. Weights are (*k, C_in, C_out), or
+with transpose_kernel (*k, C_out, C_in), in the default dimension numbers; data is NXC. There are no
+groups.
+
+Source: jax 0.10.2, run for every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+from ..errors import ArgumentError, TranslationError, brief
+from ..geometry import LIMIT, Axis, centred
+from ..problem import DataLayout, WeightLayout
+from . import values
+from .layer import Layer
+
+
+class Mode(Enum):
+    """The words that padding may be."""
+
+    SAME = "SAME"
+    VALID = "VALID"
+
+
+_SPATIAL = "DHWXYZTUVABEFGJKLMPQRS"
+"""Letters that name spatial axes; N, C, I and O are taken."""
+
+
+def from_jax(
+    size: object,
+    kernel: object,
+    *,
+    strides: object,
+    padding: object,
+    rhs_dilation: object = None,
+    dimension_numbers: object = None,
+    transpose_kernel: object = False,
+    use_consistent_padding: object = False,
+) -> Layer:
+    """The layer that `jax.lax.conv_transpose` computes; `kernel` is read off the weight's shape.
+
+    size: the spatial input size. `padding`: "SAME", "VALID" or a (lo, hi) pair per axis.
+    `dimension_numbers`: None or three strings such as ("NCHW", "OIHW", "NCHW"), the first equal to
+    the last.
+
+    Raises `ArgumentError` for what JAX refuses and for orders of axes that upconv has no name for.
+
+    >>> layer = from_jax((5,), (3,), strides=(2,), padding="SAME")
+    >>> layer.crops, layer.weight_layout.value, layer.flipped
+    (((0, 1),), 'XIO', True)
+    """
+    size = values.sizes(size)
+    rank = len(size)
+    k = values.per_axis("kernel", kernel, rank, low=1)
+    s = values.per_axis("strides", strides, rank, low=1)
+    d = values.per_axis("rhs_dilation", rhs_dilation, rank, low=1, absent=1)
+    transposed = values.flag("transpose_kernel", transpose_kernel)
+    consistent = values.flag("use_consistent_padding", use_consistent_padding)
+    if isinstance(padding, (str, bytes)):
+        mode = values.member("padding", padding, Mode, "JAX spells it in capitals.")
+        axes = values.axes(_WORDS[mode], size, k, s, d)
+    else:
+        pairs = _pairs(padding, rank)
+        axes = values.axes(_cropped if consistent else _around, size, k, s, d, pairs)
+    layout, weights = _layouts(dimension_numbers, rank)
+    weights = weights.swapped() if transposed else weights
+    return Layer(axes, 1, layout, weights, flipped=not transposed)
+
+
+def to_jax(layer: Layer) -> dict[str, Any]:
+    """The arguments of `jax.lax.conv_transpose`, and `kernel`; `TranslationError` for groups.
+
+    `from_jax(size, **to_jax(layer))` is the same layer: dimension numbers say any order of the
+    weight.
+
+    >>> to_jax(from_jax((5,), (3,), strides=(2,), padding="SAME"))["padding"]
+    ((0, 1),)
+    """
+    rank = len(layer.axes)
+    if layer.groups > 1:
+        raise TranslationError(
+            f"the layer has {layer.groups} groups, and jax.lax.conv_transpose has none."
+        )
+    if rank > len(_SPATIAL):
+        raise TranslationError(
+            f"the layer has {rank} spatial axes, more than letters to name them."
+        )
+    weights = layer.weight_layout if layer.flipped else layer.weight_layout.swapped()
+    data = layer.layout.value.replace("X", _letters(rank))
+    return {
+        "kernel": layer.kernel,
+        "strides": tuple(axis.stride for axis in layer.axes),
+        "padding": layer.crops,
+        "rhs_dilation": tuple(axis.dilation for axis in layer.axes),
+        "dimension_numbers": (data, weights.value.replace("X", _letters(rank)), data),
+        "transpose_kernel": not layer.flipped,
+        "use_consistent_padding": True,
+    }
+
+
+def nearest_jax(layer: Layer) -> Layer:
+    """The same layer without groups, which is all that JAX cannot say."""
+    return replace(layer, groups=1)
+
+
+def _same(size: int, k: int, s: int, d: int) -> Axis:
+    return centred(size, k, s, d, Axis(size, k, s, d).scaled, upper=True)
+
+
+def _valid(size: int, k: int, s: int, d: int) -> Axis:
+    whole = Axis(size, k, s, d)
+    return centred(size, k, s, d, max(whole.scaled, whole.full), upper=True)
+
+
+def _around(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
+    reach = Axis(size, k, s, d).extent - 1
+    return Axis(size, k, s, d, reach - pair[0], reach - pair[1])
+
+
+def _cropped(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
+    return Axis(size, k, s, d, *pair)
+
+
+_WORDS: dict[Mode, Callable[..., Axis]] = {Mode.SAME: _same, Mode.VALID: _valid}
+
+
+def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:
+    expected = f"'SAME', 'VALID' or {rank} pairs (lo, hi)"
+    if not values.is_sequence(padding):
+        raise ArgumentError("padding", brief(padding), expected)
+    pairs = []
+    for i, entry in enumerate(padding):
+        if not values.is_sequence(entry):
+            raise ArgumentError(f"padding[{i}]", brief(entry), "a pair (lo, hi)")
+        pair = values.integers(f"padding[{i}]", entry, low=-LIMIT)
+        if len(pair) != 2:
+            raise ArgumentError(f"padding[{i}]", str(pair), "a pair (lo, hi)")
+        pairs.append((pair[0], pair[1]))
+    if len(pairs) != rank:
+        raise ArgumentError("padding", brief(padding), expected)
+    return tuple(pairs)
+
+
+def _letters(rank: int) -> str:
+    """Names of the spatial axes: W, HW, DHW, then more letters."""
+    return _SPATIAL[max(3 - rank, 0) : max(3, rank)]
+
+
+def _layouts(dimension_numbers: object, rank: int) -> tuple[DataLayout, WeightLayout]:
+    if dimension_numbers is None:
+        return DataLayout.NXC, WeightLayout.XIO
+    if not values.is_sequence(dimension_numbers):
+        raise ArgumentError("dimension_numbers", brief(dimension_numbers), "three strings or None")
+    words = [values.text(f"dimension_numbers[{i}]", w) for i, w in enumerate(dimension_numbers)]
+    if len(words) != 3 or words[0] != words[2]:
+        raise ArgumentError(
+            "dimension_numbers",
+            brief(tuple(words)),
+            "three strings, the input's and the output's equal",
+            "Transpose the output where the two should differ.",
+        )
+    spatial = words[0].replace("N", "").replace("C", "")
+    data = {layout.value.replace("X", spatial): layout for layout in DataLayout}
+    weights = {layout.value.replace("X", spatial): layout for layout in WeightLayout}
+    if len(spatial) != rank or words[0] not in data or words[1] not in weights:
+        letters = _letters(rank)
+        raise ArgumentError(
+            "dimension_numbers",
+            brief(tuple(words)),
+            f"{rank} spatial letters together and in one order, N first and C next to them",
+            f"For example ('N{letters}C', '{letters}IO', 'N{letters}C').",
+        )
+    return data[words[0]], weights[words[1]]

@@ -1,0 +1,120 @@
+"""One layer after its dialect is gone: axes with signed crops, groups, and how arrays are stored.
+
+A dialect's `from_*` makes a `Layer`; a `to_*` says one in the dialect's words. Along each axis, in
+the symbols of `upconv.geometry`, y[o] = sum of x[i]*w[t] over s*i + d*t = o + p. JAX stores w so
+that w[k-1-t] stands where the others have w[t]: such a layer is `flipped`.
+
+What lives here: Layer. What never does: a framework's names or defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ArgumentError, ShapeError
+from ..geometry import Axis
+from ..problem import DataLayout, WeightLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A transposed convolution for one input size, in upconv's own terms.
+
+    `axes` has one entry per spatial axis. `layout` and `weight_layout` say how the framework orders
+    its arrays; `flipped` that it stores the kernel reversed along every spatial axis.
+
+    Raises `ArgumentError` without axes and for groups < 1.
+
+    >>> from upconv.geometry import Axis
+    >>> layer = Layer((Axis(5, 3, 2, 1, 1, 0),))
+    >>> layer.output_size
+    (10,)
+    >>> print(layer)
+    5->10 k3 s2 d1 crop(1,0) g1 NCX IOX
+    """
+
+    axes: tuple[Axis, ...]
+    groups: int = 1
+    layout: DataLayout = DataLayout.NCX
+    weight_layout: WeightLayout = WeightLayout.IOX
+    flipped: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.axes:
+            raise ArgumentError("axes", "()", "at least one spatial axis")
+        if self.groups < 1:
+            raise ArgumentError("groups", str(self.groups), "an integer >= 1")
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Taps per axis."""
+        return tuple(axis.kernel for axis in self.axes)
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Output positions per axis."""
+        return tuple(axis.out for axis in self.axes)
+
+    @property
+    def crops(self) -> tuple[tuple[int, int], ...]:
+        """(begin, end) positions cut off per axis; negative ones are added."""
+        return tuple((axis.crop_begin, axis.crop_end) for axis in self.axes)
+
+    def keywords(self) -> dict[str, Any]:
+        """What to hand on to `upconv.conv_transpose(x, layer.weight(w), bias, **keywords)`.
+
+        >>> from upconv.geometry import Axis
+        >>> Layer((Axis(5, 3, 2, 1, 1, 0),)).keywords()["padding"]
+        ((1, 0),)
+        """
+        return {
+            "stride": tuple(axis.stride for axis in self.axes),
+            "padding": self.crops,
+            "dilation": tuple(axis.dilation for axis in self.axes),
+            "groups": self.groups,
+            "layout": self.layout.value,
+            "weight_layout": self.weight_layout.value,
+        }
+
+    def weight(self, w: Any) -> Any:
+        """`w`, an array in `weight_layout`, as conv_transpose wants it: a reversed view if flipped.
+
+        Raises `ShapeError` when the kernel's axes of `w` are not this layer's kernel: the crops
+        were worked out for that one.
+
+        >>> import numpy as np
+        >>> from upconv.geometry import Axis
+        >>> Layer((Axis(5, 3),), flipped=True).weight(np.array([[[1, 2, 3]]]))
+        array([[[3, 2, 1]]])
+        """
+        rank, shape = len(self.axes), tuple(w.shape)
+        start = self.weight_layout.value.index("X")
+        if len(shape) != rank + 2 or shape[start : start + rank] != self.kernel:
+            wanted = self.weight_layout.shape(0, 0, self.kernel)
+            wanted_text = ", ".join(
+                letter if letter != "X" else ", ".join(map(str, self.kernel))
+                for letter in self.weight_layout.value
+            )
+            raise ShapeError(
+                "the weight's shape",
+                str(shape),
+                f"{len(wanted)} axes ({wanted_text}), O counting one group's output channels",
+                "Read the layer again with this weight's kernel.",
+            )
+        if not self.flipped:
+            return w
+        window = [slice(None)] * len(shape)
+        window[start : start + rank] = [slice(None, None, -1)] * rank
+        return w[tuple(window)]
+
+    def __str__(self) -> str:
+        def each(name: str) -> str:
+            return "x".join(str(getattr(axis, name)) for axis in self.axes)
+
+        crops = "x".join(f"({begin},{end})" for begin, end in self.crops)
+        return (
+            f"{each('size')}->{each('out')} k{each('kernel')} s{each('stride')} d{each('dilation')}"
+            f" crop{crops} g{self.groups} {self.layout.value} {self.weight_layout.value}"
+            + (" flipped" if self.flipped else "")
+        )

@@ -1,0 +1,107 @@
+"""What a dialect with paddings and output paddings can say of a layer, as a table row.
+
+Along one axis, with crops p (begin) and q (end) and output padding a:
+
+    one padding for both ends (PyTorch, MXNet)    p = padding        q = padding - a
+    a padding for each end (ONNX, oneDNN)         p = begin          q = end - a
+
+Paddings are >= 0 and 0 <= a < bound, where the bound depends on the dialect. Hence p >= 0 and, with
+one padding, 0 <= p - q < bound; with two, q > -bound.
+
+What lives here: Limits, Padding. What never does: a dialect's attribute names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..errors import TranslationError
+from ..geometry import Axis
+from .layer import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """One axis in a dialect's words.
+
+    >>> Padding(begin=1, end=1, output_padding=1).end
+    1
+    """
+
+    begin: int
+    end: int
+    output_padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one dialect can say.
+
+    `most_axes` is the highest spatial rank (0: any); `one_padding` says that both ends share one;
+    `bound(axis)` is the first output padding refused, `bound_text` the same in words; `least_out`
+    is the smallest output size.
+    """
+
+    dialect: str
+    most_axes: int
+    one_padding: bool
+    bound: Callable[[Axis], int]
+    bound_text: str
+    least_out: int = 0
+
+    def paddings(self, layer: Layer) -> tuple[Padding, ...]:
+        """The layer's axes in the dialect's words; raises `TranslationError` saying why not."""
+        check_rank(self.dialect, self.most_axes, layer)
+        for i, axis in enumerate(layer.axes):
+            reason = self._reason(axis)
+            if reason:
+                raise TranslationError(
+                    f"axis {i} is cropped by {axis.crop_begin} at its begin and {axis.crop_end} at"
+                    f" its end, and {self.dialect} {reason}."
+                )
+        return tuple(self._padding(axis) for axis in layer.axes)
+
+    def nearest(self, layer: Layer) -> Layer:
+        """The layer with the crops that come closest; of equals, those that crop less."""
+        return replace(layer, axes=tuple(self._nearest(axis) for axis in layer.axes))
+
+    def _reason(self, axis: Axis) -> str:
+        begin, end = axis.crop_begin, axis.crop_end
+        if begin < 0:
+            return "cannot add positions at a begin: its padding is >= 0"
+        if self.one_padding and end > begin:
+            return "has one padding for both ends, so it cannot crop the end more than the begin"
+        if self._padding(axis).output_padding >= self.bound(axis):
+            return (
+                f"would need output padding {self._padding(axis).output_padding}, which must be"
+                f" less than {self.bound_text} = {self.bound(axis)}"
+            )
+        if axis.out < self.least_out:
+            return f"refuses an output of {axis.out} positions, fewer than {self.least_out}"
+        return ""
+
+    def _padding(self, axis: Axis) -> Padding:
+        begin, end = axis.crop_begin, axis.crop_end
+        if self.one_padding:
+            return Padding(begin, begin, begin - end)
+        return Padding(begin, max(end, 0), max(-end, 0))
+
+    def _nearest(self, axis: Axis) -> Axis:
+        most = self.bound(axis) - 1
+        begin, end = max(axis.crop_begin, 0), axis.crop_end
+        if self.one_padding:
+            begin = max(min(begin, end + most), 0)
+            end = min(end, begin)
+            end = max(end, begin - most)
+        else:
+            end = max(end, -most)
+        return replace(axis, crop_begin=begin, crop_end=end)
+
+
+def check_rank(dialect: str, most_axes: int, layer: Layer) -> None:
+    """Raises `TranslationError` when the layer has more spatial axes than the dialect knows."""
+    if most_axes and len(layer.axes) > most_axes:
+        raise TranslationError(
+            f"the layer has {len(layer.axes)} spatial axes, and {dialect} has at most {most_axes}."
+        )

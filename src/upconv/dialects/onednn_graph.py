@@ -1,0 +1,288 @@
+"""oneDNN Graph: the operations ConvTranspose and ConvolutionBackwardData as a forward layer.
+
+Per axis, ek = d*(k-1) + 1, full = s*(I-1) + ek, pads (P, Q), output padding a < s:
+
+    no dst_shape        p = P    q = Q - a    O = full - P - Q + a
+    dst_shape           p = P    O given, with  floor((O + P + Q - ek)/s) + 1 = I
+
+auto_pad VALID is pads 0. For SAME the document and the library differ in the total T and on which
+side its odd position goes:
+
+    rule       T                                             SAME_UPPER p    SAME_LOWER p
+    library    what a convolution of O needs for ceil(O/s)    floor(T/2)      ceil(T/2)
+    document   full - O + a                                   ceil(T/2)       floor(T/2)
+
+Without dst_shape O = min(I*s, full) + a, which is what the library infers. Dilations count from 1.
+Weights: IOX and OIX are (C_in, C_out/groups, *k), XOI and XIO are (*k, C_out/groups, C_in);
+ConvTranspose names its own channels, ConvolutionBackwardData those of the convolution.
+
+Sources: the oneDNN Graph operation pages; libdnnl 3.2 and 3.13 as run for spec part A. The library
+lets a dst_shape overrule output_padding, so that is ignored here too; it refuses negative pads and,
+for ConvolutionBackwardData, cannot compile groups, which are read here all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..errors import ArgumentError, ShapeError
+from ..geometry import Axis, centred, convolved, padded, same_padding
+from ..problem import DataLayout, WeightLayout
+from . import values
+from .layer import Layer
+from .limits import Limits
+
+
+class AutoPad(Enum):
+    """The values of auto_pad as the library spells them; it refuses every other spelling."""
+
+    NONE = "None"
+    VALID = "VALID"
+    SAME_UPPER = "SAME_UPPER"
+    SAME_LOWER = "SAME_LOWER"
+
+
+class Rule(Enum):
+    """Whose reading of auto_pad is asked for."""
+
+    LIBRARY = "library"
+    DOCUMENT = "document"
+
+
+class Operation(Enum):
+    """The two operations that compute a transposed convolution's forward result."""
+
+    CONV_TRANSPOSE = "ConvTranspose"
+    CONVOLUTION_BACKWARD_DATA = "ConvolutionBackwardData"
+
+
+LIMITS = Limits(
+    dialect="oneDNN Graph",
+    most_axes=3,
+    one_padding=False,
+    bound=lambda axis: axis.stride,
+    bound_text="the stride",
+    least_out=1,
+)
+
+WEIGHTS = {
+    Operation.CONV_TRANSPOSE: {"XOI": WeightLayout.XOI, "IOX": WeightLayout.IOX},
+    Operation.CONVOLUTION_BACKWARD_DATA: {"XIO": WeightLayout.XOI, "OIX": WeightLayout.IOX},
+}
+"""The names of each operation, its default first, and what they are to a transposed convolution."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the attributes say of spatial axis `index`."""
+
+    index: int
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    extra: int
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """The first arguments of geometry's constructors."""
+        return self.size, self.kernel, self.stride, self.dilation
+
+    @property
+    def extra_below_stride(self) -> int:
+        """The output padding, checked."""
+        if self.extra >= self.stride:
+            raise ArgumentError(
+                f"output_padding[{self.index}]",
+                str(self.extra),
+                f"less than strides[{self.index}] = {self.stride}",
+                "oneDNN aborts on more.",
+            )
+        return self.extra
+
+    def inverse(self, axis: Axis) -> Axis:
+        """`axis`, the transpose of a convolution, if that convolution has this input's size."""
+        if axis.size != self.size:
+            raise ShapeError(
+                "dst_shape",
+                f"{axis.out}, which a convolution with these pads maps to {axis.size} positions",
+                f"a size that it maps to the input's {self.size}",
+                "See the algebra at the head of upconv.dialects.onednn_graph.",
+            )
+        return axis
+
+
+def from_onednn_graph(
+    size: object,
+    kernel: object,
+    *,
+    strides: object,
+    pads_begin: object = None,
+    pads_end: object = None,
+    dilations: object = None,
+    auto_pad: object = "None",
+    output_padding: object = None,
+    dst_shape: object = None,
+    groups: object = 1,
+    data_format: object = "NXC",
+    weights_format: object = None,
+    operation: object = "ConvTranspose",
+    rule: object = "library",
+) -> Layer:
+    """The layer of an operation of either kind; `kernel` is read off the weight's shape.
+
+    size: the spatial input size. `dst_shape` is the whole output shape in the order of
+    `data_format`. `weights_format` None is the operation's default, XOI or XIO. `rule` is "library"
+    or "document" and matters to SAME_UPPER and SAME_LOWER alone.
+
+    Raises `ArgumentError` or `ShapeError` for what the library refuses, or aborts on.
+
+    >>> same = {"strides": (2,), "auto_pad": "SAME_UPPER"}
+    >>> from_onednn_graph((5,), (3,), **same).crops
+    ((0, 1),)
+    >>> from_onednn_graph((5,), (3,), **same, rule="document").crops
+    ((1, 0),)
+    """
+    size = values.sizes(size)
+    rank = len(size)
+    if rank > LIMITS.most_axes:
+        raise ShapeError("size", f"{size}", "at most 3 spatial axes", "oneDNN has no more.")
+    mode = values.member("auto_pad", auto_pad, AutoPad, "The library refuses other spellings.")
+    reader = values.member("rule", rule, Rule)
+    begins = values.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
+    ends = values.per_axis("pads_end", pads_end, rank, low=0, absent=0)
+    given = zip(
+        range(rank),
+        size,
+        values.per_axis("kernel", kernel, rank, low=1),
+        values.per_axis("strides", strides, rank, low=1),
+        values.per_axis("dilations", dilations, rank, low=1, absent=1),
+        begins if mode is AutoPad.NONE else (0,) * rank,
+        ends if mode is AutoPad.NONE else (0,) * rank,
+        values.per_axis("output_padding", output_padding, rank, low=0, absent=0),
+        strict=True,
+    )
+    rows = tuple(_Given(*row) for row in given)
+    layout = values.member("data_format", data_format, DataLayout)
+    weights = _weights(weights_format, values.member("operation", operation, Operation))
+    if dst_shape is None:
+        axes = values.axes(_INFERRED[mode, reader], rows)
+    else:
+        axes = values.axes(_SHAPED[mode, reader], rows, _spatial(dst_shape, rank, layout))
+    return Layer(axes, values.integer("groups", groups, low=1), layout, weights)
+
+
+def to_onednn_graph(layer: Layer) -> dict[str, Any]:
+    """The attributes of ConvTranspose, and `kernel`; raises `TranslationError` if none fit.
+
+    `from_onednn_graph(size, **to_onednn_graph(layer))` has the same axes. The weight keeps its
+    order where the operation has a name for it, else it is IOX, in memory that of PyTorch.
+
+    >>> layer = from_onednn_graph((5,), (3,), strides=(2,), auto_pad="SAME_UPPER")
+    >>> to_onednn_graph(layer)["pads_end"]
+    (1,)
+    """
+    paddings = LIMITS.paddings(layer)
+    known = layer.weight_layout in WEIGHTS[Operation.CONV_TRANSPOSE].values()
+    return {
+        "kernel": layer.kernel,
+        "strides": tuple(axis.stride for axis in layer.axes),
+        "pads_begin": tuple(padding.begin for padding in paddings),
+        "pads_end": tuple(padding.end for padding in paddings),
+        "dilations": tuple(axis.dilation for axis in layer.axes),
+        "output_padding": tuple(padding.output_padding for padding in paddings),
+        "groups": layer.groups,
+        "data_format": layer.layout.value,
+        "weights_format": (layer.weight_layout if known else WeightLayout.IOX).value,
+    }
+
+
+def _padded(given: _Given) -> Axis:
+    return padded(*given.numbers, given.begin, given.end, given.extra_below_stride)
+
+
+def _padded_to(given: _Given, out: int) -> Axis:
+    return given.inverse(convolved(out, *given.numbers[1:], given.begin, given.end))
+
+
+def _same(upper: bool) -> Callable[[_Given], Axis]:
+    def axis(given: _Given) -> Axis:
+        extra = given.extra_below_stride
+        whole = Axis(*given.numbers)
+        out = min(whole.full, whole.scaled) + extra
+        return centred(*given.numbers, out, upper=upper, output_padding=extra)
+
+    return axis
+
+
+def _same_to_by_library(upper: bool) -> Callable[[_Given, int], Axis]:
+    def axis(given: _Given, out: int) -> Axis:
+        pads = same_padding(out, *given.numbers[1:], upper=upper)
+        return given.inverse(convolved(out, *given.numbers[1:], *pads))
+
+    return axis
+
+
+def _same_to_by_document(upper: bool) -> Callable[[_Given, int], Axis]:
+    def axis(given: _Given, out: int) -> Axis:
+        extra = given.extra_below_stride
+        shared = centred(*given.numbers, out, upper=upper, output_padding=extra)
+        pads = shared.crop_begin, max(shared.crop_end, 0)
+        return given.inverse(convolved(out, *given.numbers[1:], *pads))
+
+    return axis
+
+
+_INFERRED: dict[tuple[AutoPad, Rule], Callable[[_Given], Axis]] = {
+    (AutoPad.NONE, Rule.LIBRARY): _padded,
+    (AutoPad.NONE, Rule.DOCUMENT): _padded,
+    (AutoPad.VALID, Rule.LIBRARY): _padded,
+    (AutoPad.VALID, Rule.DOCUMENT): _padded,
+    (AutoPad.SAME_UPPER, Rule.LIBRARY): _same(upper=True),
+    (AutoPad.SAME_UPPER, Rule.DOCUMENT): _same(upper=False),
+    (AutoPad.SAME_LOWER, Rule.LIBRARY): _same(upper=False),
+    (AutoPad.SAME_LOWER, Rule.DOCUMENT): _same(upper=True),
+}
+_SHAPED: dict[tuple[AutoPad, Rule], Callable[[_Given, int], Axis]] = {
+    (AutoPad.NONE, Rule.LIBRARY): _padded_to,
+    (AutoPad.NONE, Rule.DOCUMENT): _padded_to,
+    (AutoPad.VALID, Rule.LIBRARY): _padded_to,
+    (AutoPad.VALID, Rule.DOCUMENT): _padded_to,
+    (AutoPad.SAME_UPPER, Rule.LIBRARY): _same_to_by_library(upper=True),
+    (AutoPad.SAME_UPPER, Rule.DOCUMENT): _same_to_by_document(upper=False),
+    (AutoPad.SAME_LOWER, Rule.LIBRARY): _same_to_by_library(upper=False),
+    (AutoPad.SAME_LOWER, Rule.DOCUMENT): _same_to_by_document(upper=True),
+}
+
+
+def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...]:
+    entries = values.integers("dst_shape", dst_shape, low=0)
+    if len(entries) != rank + 2:
+        raise ShapeError(
+            "dst_shape",
+            str(entries),
+            f"{rank + 2} sizes, N and C included, in the order {layout.value}",
+        )
+    return tuple(entries[place] for place in layout.to_ncx(rank)[2:])
+
+
+def _weights(weights_format: object, operation: Operation) -> WeightLayout:
+    names = WEIGHTS[operation]
+    word = (
+        next(iter(names))
+        if weights_format is None
+        else values.text("weights_format", weights_format)
+    )
+    if word not in names:
+        raise ArgumentError(
+            "weights_format",
+            repr(word),
+            f"one of {', '.join(names)} for {operation.value}",
+            "The two operations name the same orders differently: see operation=.",
+        )
+    return names[word]

@@ -1,0 +1,267 @@
+"""ONNX: the ConvTranspose operator, by its text and as two runtimes read it.
+
+Per axis, ek = d*(k-1) + 1, full = (I-1)*s + ek, output padding a, pads (P, Q):
+
+    no auto_pad, no output_shape    p = P    q = Q - a    O = full + a - P - Q      (1)
+    output_shape                    O given, T = full + a - O, shared out           (2)
+    auto_pad SAME_*                 O = I*s, T = full + a - O, shared out           (3)
+
+In (2) pads are ignored, and VALID is (1) with pads 0. T < 0 extends the end. The odd position of T
+is cut from the end ("upper") or the begin, and there texts and runtimes part:
+
+    rule          (2) upper when          (3) upper when    (3) O
+    spec, >= 11   SAME_UPPER              SAME_UPPER        I*s
+    spec, < 11    not SAME_UPPER          not SAME_UPPER    I*s
+    onnxruntime   SAME_UPPER              SAME_UPPER        min(I*s, full + a)
+    openvino      never; p = 0 if group>1 SAME_UPPER        min(I*s, full + a)
+
+Sources: the ConvTranspose page of opsets 1, 11 and 22; the lower rows were found by running ONNX
+Runtime 1.31.1 and OpenVINO 2026.4.1 on models of opset 1, 11 and 22 (both read all of them alike).
+ONNX's reference evaluator keeps to (1) and (3) but begins at a negative position when T < 0, and
+cannot run (2) without auto_pad. Data is NCX, the weight (C_in, C_out/group, *k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..errors import ArgumentError, ShapeError
+from ..geometry import LIMIT, Axis, centred, fitted, padded
+from . import values
+from .layer import Layer
+from .limits import Limits
+
+
+class AutoPad(Enum):
+    """The values of auto_pad."""
+
+    NOTSET = "NOTSET"
+    VALID = "VALID"
+    SAME_UPPER = "SAME_UPPER"
+    SAME_LOWER = "SAME_LOWER"
+
+    @property
+    def same(self) -> bool:
+        """Whether the output size is a multiple of the input size."""
+        return self in (AutoPad.SAME_UPPER, AutoPad.SAME_LOWER)
+
+
+class Rule(Enum):
+    """Whose reading is asked for."""
+
+    SPEC = "spec"
+    ONNXRUNTIME = "onnxruntime"
+    OPENVINO = "openvino"
+
+
+LIMITS = {
+    Rule.SPEC: Limits(
+        dialect="ONNX",
+        most_axes=0,
+        one_padding=False,
+        bound=lambda axis: max(axis.stride, axis.dilation),
+        bound_text="max(stride, dilation)",
+    ),
+    Rule.ONNXRUNTIME: Limits(
+        dialect="ONNX Runtime",
+        most_axes=0,
+        one_padding=False,
+        bound=lambda axis: axis.stride,
+        bound_text="the stride",
+        least_out=1,
+    ),
+    Rule.OPENVINO: Limits(
+        dialect="OpenVINO",
+        most_axes=3,
+        one_padding=False,
+        bound=lambda _: 2 * LIMIT,  # takes any
+        bound_text="2**49",
+    ),
+}
+
+INVERTED_BEFORE = 11
+"""The opset whose text turned the rule for odd totals around (onnx/onnx#1609)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One row of the module's table."""
+
+    upper_shaped: Callable[[AutoPad, int], bool]
+    upper_same: Callable[[AutoPad, int], bool]
+    same_at_most_full: bool
+    grouped_begins_at_0: bool = False
+
+
+def _is_upper(mode: AutoPad, opset: int) -> bool:
+    return mode is AutoPad.SAME_UPPER
+
+
+def _is_upper_by_text(mode: AutoPad, opset: int) -> bool:
+    return (mode is AutoPad.SAME_UPPER) == (opset >= INVERTED_BEFORE)
+
+
+def _never(mode: AutoPad, opset: int) -> bool:
+    return False
+
+
+_READINGS = {
+    Rule.SPEC: _Reading(_is_upper_by_text, _is_upper_by_text, same_at_most_full=False),
+    Rule.ONNXRUNTIME: _Reading(_is_upper, _is_upper, same_at_most_full=True),
+    Rule.OPENVINO: _Reading(_never, _is_upper, same_at_most_full=True, grouped_begins_at_0=True),
+}
+
+
+def from_onnx(
+    size: object,
+    kernel_shape: object,
+    *,
+    strides: object = None,
+    pads: object = None,
+    dilations: object = None,
+    output_padding: object = None,
+    output_shape: object = None,
+    auto_pad: object = "NOTSET",
+    group: object = 1,
+    opset: object = 22,
+    rule: object = "spec",
+) -> Layer:
+    """The layer of a ConvTranspose node, read by `rule`: "spec", "onnxruntime" or "openvino".
+
+    size: the spatial input size, `x.shape[2:]`. `pads` lists all begins, then all ends. Attributes
+    may be lists and bytes as they come out of a model; None is an attribute that is absent. `opset`
+    matters to the rule "spec" alone.
+
+    Raises `ArgumentError` or `ShapeError` for what the text, or that runtime, refuses.
+
+    >>> from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER").crops
+    ((0, 1),)
+    >>> from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER", opset=1).crops
+    ((1, 0),)
+    """
+    size = values.sizes(size)
+    rank = len(size)
+    reader, opset = values.member("rule", rule, Rule), values.integer("opset", opset, low=1)
+    mode = values.member("auto_pad", auto_pad, AutoPad, "ONNX spells it in capitals.")
+    kernel = values.per_axis("kernel_shape", kernel_shape, rank, low=1)
+    s = values.per_axis("strides", strides, rank, low=1, absent=1)
+    d = values.per_axis("dilations", dilations, rank, low=1, absent=1)
+    extra = values.per_axis("output_padding", output_padding, rank, low=0, absent=0)
+    begins, ends = _pads(pads, rank, mode)
+    groups = values.integer("group", group, low=1)
+    if output_shape is not None:
+        outs = _output_shape(output_shape, rank)
+        make = _shaped(reader, mode, opset, groups)
+        axes = values.axes(make, size, kernel, s, d, outs, extra)
+    elif mode.same:
+        axes = values.axes(_same(reader, mode, opset), size, kernel, s, d, extra)
+    else:
+        axes = values.axes(padded, size, kernel, s, d, begins, ends, extra)
+    _check(reader, axes, extra)
+    return Layer(axes, groups)
+
+
+def to_onnx(layer: Layer, *, rule: object = "spec") -> dict[str, Any]:
+    """The attributes of a ConvTranspose node, for any opset; raises `TranslationError` if none fit.
+
+    `pads` and `output_padding` alone are used, which all runtimes read alike; `rule` says whose
+    limits hold. `from_onnx(size, **to_onnx(layer))` has the same axes.
+
+    >>> to_onnx(from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER"))["pads"]
+    (0, 1)
+    """
+    paddings = LIMITS[values.member("rule", rule, Rule)].paddings(layer)
+    return {
+        "kernel_shape": layer.kernel,
+        "strides": tuple(axis.stride for axis in layer.axes),
+        "pads": (*(p.begin for p in paddings), *(p.end for p in paddings)),
+        "output_padding": tuple(p.output_padding for p in paddings),
+        "dilations": tuple(axis.dilation for axis in layer.axes),
+        "group": layer.groups,
+    }
+
+
+def _pads(pads: object, rank: int, mode: AutoPad) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if pads is None:
+        return (0,) * rank, (0,) * rank
+    if mode is not AutoPad.NOTSET:
+        raise ArgumentError(
+            "pads",
+            f"given together with auto_pad {mode.value}",
+            "absent unless auto_pad is NOTSET",
+            "Runtimes disagree on which of the two wins: remove one.",
+        )
+    entries = values.integers("pads", pads, low=0)
+    if len(entries) != 2 * rank:
+        raise ArgumentError(
+            "pads",
+            f"{entries} ({len(entries)} of them)",
+            f"{2 * rank} integers: {rank} begins, then {rank} ends",
+        )
+    return entries[:rank], entries[rank:]
+
+
+def _output_shape(output_shape: object, rank: int) -> tuple[int, ...]:
+    entries = values.integers("output_shape", output_shape, low=0)
+    if len(entries) != rank:
+        raise ShapeError(
+            "output_shape", str(entries), f"{rank} spatial sizes", "Leave N and C out of it."
+        )
+    return entries
+
+
+def _shaped(rule: Rule, mode: AutoPad, opset: int, groups: int) -> Callable[..., Axis]:
+    reading = _READINGS[rule]
+    upper = reading.upper_shaped(mode, opset)
+
+    def axis(size: int, k: int, s: int, d: int, out: int, extra: int) -> Axis:
+        if groups > 1 and reading.grouped_begins_at_0:
+            return fitted(size, k, s, d, 0, out)
+        return centred(size, k, s, d, out, upper=upper, output_padding=extra)
+
+    return axis
+
+
+def _same(rule: Rule, mode: AutoPad, opset: int) -> Callable[..., Axis]:
+    reading = _READINGS[rule]
+    upper = reading.upper_same(mode, opset)
+
+    def axis(size: int, k: int, s: int, d: int, extra: int) -> Axis:
+        whole = padded(size, k, s, d, 0, 0, extra)
+        out = min(whole.scaled, whole.out) if reading.same_at_most_full else whole.scaled
+        return centred(size, k, s, d, out, upper=upper, output_padding=extra)
+
+    return axis
+
+
+def _check(rule: Rule, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
+    limits = LIMITS[rule]
+    if limits.most_axes and len(axes) > limits.most_axes:
+        raise ShapeError(
+            "size", f"{len(axes)} axes", f"at most {limits.most_axes}", f"So says {limits.dialect}."
+        )
+    for i, axis in enumerate(axes):
+        if extra[i] >= limits.bound(axis):
+            raise ArgumentError(
+                f"output_padding[{i}]",
+                str(extra[i]),
+                f"less than {limits.bound_text} = {limits.bound(axis)}",
+                f"{limits.dialect} refuses more.",
+            )
+        if rule is Rule.ONNXRUNTIME and -axis.crop_end >= axis.stride:
+            raise ShapeError(
+                f"output_shape[{i}]",
+                f"{axis.out}, {-axis.crop_end} more than is computed",
+                f"less than the stride, {axis.stride}, more",
+                "ONNX Runtime refuses it.",
+            )
+        if axis.out < limits.least_out:
+            raise ShapeError(
+                f"the output size on axis {i}",
+                f"{axis.out} = {axis.formula}",
+                f"at least {limits.least_out}",
+                f"{limits.dialect} refuses empty outputs.",
+            )

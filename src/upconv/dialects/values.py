@@ -1,0 +1,158 @@
+"""Attribute values as frameworks write them -> plain ints, tuples and enum members.
+
+Every dialect normalises here, once; behind this border an attribute is an int >= its lower bound,
+a tuple with one such int per spatial axis, or a member of an enum. NumPy integers count as ints;
+bools, floats and text where an integer belongs are refused, and every refusal names the attribute
+with the index of the axis.
+
+What lives here: normalising one value. What never does: what the value means in a dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from enum import Enum
+from operator import index
+from typing import Any, TypeGuard, TypeVar
+
+from ..errors import ArgumentError, DTypeError, ShapeError, brief
+from ..geometry import LIMIT, Axis
+
+Member = TypeVar("Member", bound=Enum)
+
+
+def integer(name: str, value: object, low: int) -> int:
+    """`value` as an int of at least `low`.
+
+    >>> integer("group", 3, low=1)
+    3
+    """
+    # 1 is True in Python, so a bool would pass for a stride; it is always a mistake here.
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "an integer")
+    try:
+        number = index(value)
+    except TypeError:  # an array of several numbers has __index__ too
+        raise DTypeError(name, brief(value), "one integer") from None
+    if not low <= number <= LIMIT:
+        bound = f">= {low}" if number < low else f"<= 2**48 = {LIMIT}"
+        raise ArgumentError(name, str(number), f"an integer {bound}")
+    return number
+
+
+def integers(name: str, value: object, low: int) -> tuple[int, ...]:
+    """A list, tuple or array of integers, each of at least `low`, as a tuple.
+
+    >>> integers("pads", [1, 0], low=0)
+    (1, 0)
+    """
+    if not is_sequence(value):
+        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "a tuple of integers")
+    return tuple(integer(f"{name}[{i}]", entry, low) for i, entry in enumerate(value))
+
+
+def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether `value` holds entries in an order: lists, tuples, arrays; never text or sets."""
+    if isinstance(value, (str, bytes, Mapping, Set)) or getattr(value, "shape", None) == ():
+        return False  # an array without axes is a number, though it has __iter__ and __len__
+    return isinstance(value, Iterable) and hasattr(value, "__len__")
+
+
+def sizes(value: object) -> tuple[int, ...]:
+    """The spatial input size: one int per axis; a bare int is one axis.
+
+    >>> sizes(5), sizes([5, 7])
+    ((5,), (5, 7))
+    """
+    if not is_sequence(value):
+        return (integer("size", value, low=0),)
+    size = integers("size", value, low=0)
+    if not size:
+        raise ShapeError("size", "()", "at least one spatial axis", "Give x.shape without N and C.")
+    return size
+
+
+def per_axis(
+    name: str, value: object, rank: int, low: int, *, absent: int | None = None
+) -> tuple[int, ...]:
+    """One integer per spatial axis; a bare int is one axis only.
+
+    An attribute that may be missing has an `absent`, which None stands for on every axis.
+
+    >>> per_axis("strides", [2, 3], rank=2, low=1)
+    (2, 3)
+    >>> per_axis("strides", None, rank=2, low=1, absent=1)
+    (1, 1)
+    """
+    if value is None and absent is not None:
+        return (absent,) * rank
+    entries = integers(name, value, low) if is_sequence(value) else (integer(name, value, low),)
+    return _counted(name, entries, rank)
+
+
+def per_axis_or_one(name: str, value: object, rank: int, low: int) -> tuple[int, ...]:
+    """One integer per spatial axis; a bare int stands for every axis (PyTorch, Keras).
+
+    >>> per_axis_or_one("stride", 2, rank=3, low=1)
+    (2, 2, 2)
+    """
+    if not is_sequence(value):
+        return (integer(name, value, low),) * rank
+    return _counted(name, integers(name, value, low), rank)
+
+
+def _counted(name: str, entries: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    if len(entries) != rank:
+        raise ArgumentError(
+            name,
+            f"{brief(entries)} ({len(entries)} of them)",
+            f"one integer per spatial axis, {rank} here",
+            "The input size, given without N and C, decides how many axes there are.",
+        )
+    return entries
+
+
+def text(name: str, value: object) -> str:
+    """Text, or ASCII bytes as ONNX stores it, as str.
+
+    >>> text("auto_pad", b"VALID")
+    'VALID'
+    """
+    if isinstance(value, bytes):
+        return value.decode("ascii", "backslashreplace")
+    if not isinstance(value, str):
+        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "text")
+    return value
+
+
+def member(name: str, value: object, kind: type[Member], remedy: str = "") -> Member:
+    """The member of an enum of strings whose value is the text given."""
+    word = text(name, value)
+    for candidate in kind:
+        if candidate.value == word:
+            return candidate
+    allowed = ", ".join(repr(candidate.value) for candidate in kind)
+    raise ArgumentError(name, brief(word), f"one of {allowed}", remedy)
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False, and nothing that merely counts as one."""
+    if not isinstance(value, bool):
+        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "True or False")
+    return value
+
+
+def axes(make: Callable[..., Axis], *columns: Iterable[Any]) -> tuple[Axis, ...]:
+    """`make` on the i-th entry of every column, for every axis i; an error names the axis.
+
+    >>> axes(Axis, (5, 7), (3, 2))[1].out
+    8
+    """
+    made = []
+    for i, row in enumerate(zip(*columns, strict=True)):
+        try:
+            made.append(make(*row))
+        except ArgumentError as error:
+            name = error.argument if "[" in error.argument else f"{error.argument} on axis {i}"
+            raise type(error)(name, error.got, error.expected, error.remedy) from None
+    return tuple(made)
