@@ -1,4 +1,4 @@
-"""The cache of primitives: builds are counted by an engine that counts, closes by its primitives."""
+"""The cache of primitives: builds are counted by an engine that counts, closes likewise."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_ENTRIES:
-        value = value.tolist() if value.dtype.kind in "iu" else list(value)
+        value = value.tolist()
     if isinstance(value, list | tuple) and depth and len(value) <= _MOST_ENTRIES:
         return tuple(frozen(f"{argument}[{i}]", entry, depth - 1) for i, entry in enumerate(value))
     if not isinstance(value, bool | np.bool_):

@@ -15,6 +15,8 @@ from enum import Enum
 from operator import index
 from typing import Any, TypeGuard, TypeVar
 
+import numpy as np
+
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import LIMIT, Axis
 
@@ -28,7 +30,7 @@ def integer(name: str, value: object, low: int) -> int:
     3
     """
     # 1 is True in Python, so a bool would pass for a stride; it is always a mistake here.
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
         raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "an integer")
     try:
         number = index(value)
