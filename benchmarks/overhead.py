@@ -2,10 +2,10 @@
 
     python benchmarks/overhead.py [--rounds 2000] [--json]
 
-The engine's own work is taken to be nothing: a null engine whose primitive returns at once stands in
-for it, so that what is left is looking at the arguments, finding the primitive and allocating the
-result. Each figure is the median of many rounds of 50 calls. Targets: `conv_transpose` under 15,
-`Plan` under 4.
+The engine's own work is taken to be nothing: a null engine whose primitive returns at once stands
+in for it, so that what is left is looking at the arguments, finding the primitive and allocating
+the result. Each figure is the median of many rounds of 50 calls. Targets: `conv_transpose` under
+15, `Plan` under 4.
 """
 
 from __future__ import annotations

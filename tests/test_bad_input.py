@@ -35,6 +35,7 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("x of strings", lambda: T(np.full((1, 6, 5), "1"), W), DTypeError, "x.dtype is <U1"),
     ("x of dates", lambda: T(np.zeros((1, 6, 5), "M8[s]"), W), DTypeError, "x.dtype is datetime64[s]"),
     ("x extended", lambda: T(X.astype(np.longdouble), W), DTypeError, "x.dtype is"),
+    ("x raw bytes", lambda: T(X.astype("f2").view("V2"), W), DTypeError, "x.dtype is |V2; expected float16, bfloat16, float32 or float64. A bfloat16 file is read as raw bytes: give them the type by .view(ml_dtypes.bfloat16)."),
     ("x structured", lambda: T(np.zeros((1, 6, 5), "f4,f4"), W), DTypeError, "x.dtype is [("),
     ("x masked", lambda: T(np.ma.array(X), W), DTypeError, "x is a masked array; expected an array without a mask. Fill it first: x.filled(0)."),
     ("x on a device", lambda: T(OnDevice(), W), DTypeError, "x is a OnDevice on DLPack device (2, 0); expected an array in main memory. Copy it to the CPU first."),

@@ -163,7 +163,7 @@ def test_many_random_problems(problem: Problem, seed: int) -> None:
 
 @pytest.mark.parametrize("direction", Direction)
 def test_blocks_and_slabs_meet(direction: Direction, engine: Engine) -> None:
-    """A problem cut into many blocks gives what its pieces give: sizes beyond every block's bound."""
+    """A problem cut into many blocks gives what its pieces give: sizes beyond every bound."""
     axes = (fitted(70, 5, 2, 1, 1, 141), fitted(50, 4, 2, 1, 2, 99))
     whole = Problem(direction, axes, 3, 6, 40, 2, layout=DataLayout.NXC)
     given = testing.operands(whole)

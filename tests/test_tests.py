@@ -1,6 +1,7 @@
 """The tests are tested: an engine with a planted fault must not pass the conformance suite.
 
-Every fault is one that real libraries shipped. If a fault here goes unnoticed, the suite is too weak.
+Every fault is one that real libraries shipped. If a fault here goes unnoticed, the suite is too
+weak.
 """
 
 from __future__ import annotations

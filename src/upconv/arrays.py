@@ -201,6 +201,10 @@ def _remedy(dtype: np.dtype[Any]) -> str:
         return "Integers are not computed on: convert with .astype(np.float32)."
     if dtype.kind == "c":
         return "The operator is linear: pass the real and the imaginary part one after the other."
+    if dtype == np.dtype("V2"):
+        return (
+            "A bfloat16 file is read as raw bytes: give them the type by .view(ml_dtypes.bfloat16)."
+        )
     return "Convert with .astype(np.float32)."
 
 

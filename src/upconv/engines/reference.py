@@ -96,7 +96,7 @@ class ReferencePrimitive:
         self.canvas_size = tuple(lattice.length for lattice in self.lattices)
         self.window: Any = (..., *(lattice.window for lattice in self.lattices))
         self.inputs: Any = (..., *(lattice.inputs for lattice in self.lattices))
-        self.runs = list(product(*(lattice.runs() for lattice in self.lattices)))
+        self.axis_runs = [lattice.runs() for lattice in self.lattices]
         self.is_tiled = all(lattice.is_tiled for lattice in self.lattices)
         self.dtype = problem.dtype.accumulator.numpy
         self.in_per_group = problem.in_channels // problem.groups
@@ -198,7 +198,7 @@ class ReferencePrimitive:
     ) -> None:
         """Add every column to the positions its taps lie at, or set them where each is met once."""
         columns = self._as_taps(columns, block, slab)
-        for taps in self.runs:
+        for taps in product(*self.axis_runs):
             view = self._lattice_view(canvas, taps, slab)
             values = columns[(slice(None), slice(None), *taps)]
             if not self.is_tiled:
@@ -214,7 +214,7 @@ class ReferencePrimitive:
         rows = _count(slab)
         shape = (groups, channels, *self.kernel, items, rows, *self.size[1:])
         columns = np.empty(shape, self.dtype)
-        for taps in self.runs:
+        for taps in product(*self.axis_runs):
             columns[(slice(None), slice(None), *taps)] = self._lattice_view(canvas, taps, slab)
         return columns.reshape(groups, channels * self.taps, items * prod(shape[-len(self.size) :]))
 

@@ -1,0 +1,33 @@
+"""`python -m upconv` and the console script `upconv`: the door to `upconv.cli`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+_NEEDED = ("typer", "rich")
+_ENGINE_MISSING = 4
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line; the process ends with its exit code."""
+    try:
+        for package in _NEEDED:
+            import_module(package)
+        import_module(".cli.app", "upconv").app(prog_name="upconv")
+    except ModuleNotFoundError as missing:
+        absent = (missing.name or "").partition(".")[0]
+        if absent not in _NEEDED:
+            raise
+        sys.stderr.write(
+            f"error: the command line needs the {absent} package: pip install 'upconv[cli]'\n"
+        )
+        sys.exit(_ENGINE_MISSING)
+    except KeyboardInterrupt:  # while the commands were being put together
+        sys.stderr.write("interrupted\n")
+        sys.exit(_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

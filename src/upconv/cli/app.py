@@ -1,0 +1,86 @@
+"""The commands put together, with what holds for all of them: --version, --traceback, endings."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .._version import __version__
+from .bench import bench
+from .doctor import doctor
+from .endings import ended
+from .run import run
+from .shape import explain, shape
+
+_TRACEBACK = "--traceback"
+
+
+class _Commands(TyperGroup):
+    """The group of commands: --traceback may stand anywhere, and every ending is orderly."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        if _TRACEBACK in args[:end]:
+            args = [_TRACEBACK, *(arg for arg in args[:end] if arg != _TRACEBACK), *args[end:]]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with ended(traceback=False):
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with ended(traceback=bool(ctx.params.get("traceback"))):
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="upconv",
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: it goes through pipes, and rich stays unloaded
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"upconv {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            _TRACEBACK,
+            help="Show where an error comes from; may stand anywhere. Also UPCONV_TRACEBACK=1.",
+        ),
+    ] = False,
+) -> None:
+    """Transposed convolution, solved completely.
+
+    Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 usage, 3 bad input,
+    4 an engine or an extra is missing, 130 interrupted.
+
+    \b
+    Begin with:
+      upconv doctor
+      upconv bench --quick
+      upconv shape 1,64,32,32 64,16,4,4 --stride 2 --padding 1
+    """
+
+
+for _command in (bench, run, shape, explain, doctor):
+    app.command(_command.__name__)(_command)

@@ -1,0 +1,131 @@
+"""`upconv doctor`: what is here, what is not and why, and whether what is here works."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+import typer
+
+from .. import memory, testing
+from ..engines import ENGINES, load
+from ..errors import ArgumentError, UpconvError
+from ..explanations import EngineStatus, engines
+from ..geometry import Axis
+from ..problem import Direction, Problem
+from ..threads import get_num_threads
+from . import machine, report
+from .endings import Ending
+from .options import Json
+
+
+def doctor(*, json: Json = False) -> None:
+    """Report versions, engines, processor, threads, memory and cache, and look for faults.
+
+    Every engine that is present computes a small layer. The exit code is 1 when something is wrong.
+
+    \b
+    Examples:
+      upconv doctor
+      upconv doctor --json > machine.json
+    """
+    statuses = engines()
+    threads, complaint = _threads()
+    findings = [*complaint, *_missing(), *_environment(), *_cache()]
+    if not complaint:  # without a number of threads nothing can compute
+        findings += _checked(statuses)
+    cpu = machine.processor()
+    directory = machine.cache_directory()
+    if json:
+        report.document(
+            "doctor",
+            versions=machine.versions(),
+            numpy_blas=machine.numpy_blas(),
+            engines=[asdict(status) for status in statuses],
+            cpu=asdict(cpu),
+            threads={"count": threads, "source": machine.thread_source()},
+            memory_available_bytes=memory.available_bytes(),
+            cache_directory=str(directory),
+            environment=machine.environment(),
+            findings=findings,
+        )
+    else:
+        rows: list[tuple[str, str]] = [
+            *machine.versions().items(),
+            ("NumPy's BLAS", machine.numpy_blas()),
+            *((f"engine {status.name}", _told(status)) for status in statuses),
+            ("processor", f"{cpu.model} ({cpu.name})"),
+            ("features", " ".join(cpu.features) or "unknown: llvmlite is not installed"),
+            ("threads", f"{threads or 'unknown'}, from {machine.thread_source()}"),
+            ("memory available", memory.readable(memory.available_bytes())),
+            ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
+            *machine.environment().items(),
+            *(("FINDING", finding) for finding in findings),
+        ]
+        width = max(len(name) for name, _ in rows)
+        report.text("\n".join(f"{name:{width}}  {value}" for name, value in rows))
+    if findings:
+        raise typer.Exit(int(Ending.FINDINGS))
+
+
+def _told(status: EngineStatus) -> str:
+    if status.available:
+        return f"available: {status.fingerprint}"
+    return f"not available: {' '.join(status.reason.split())}"
+
+
+def _threads() -> tuple[int | None, list[str]]:
+    try:
+        return get_num_threads(), []
+    except ArgumentError as error:
+        return None, [str(error)]
+
+
+def _missing() -> list[str]:
+    return [
+        f"{package} is not installed; upconv depends on it: pip install {package}"
+        for package in machine.REQUIRED
+        if machine.version_of(package) is None
+    ]
+
+
+def _environment() -> list[str]:
+    """Variables whose value upconv will refuse when it comes to read them."""
+    findings = []
+    engine = os.environ.get("UPCONV_ENGINE", "")
+    if engine and engine not in ENGINES:
+        findings.append(f"UPCONV_ENGINE is {engine!r}; expected one of {', '.join(ENGINES)}")
+    for name in ("UPCONV_CACHE_BYTES", "UPCONV_CACHE_ENTRIES"):
+        text = os.environ.get(name, "").strip()
+        if text and not text.isdecimal():
+            findings.append(f"{name} is {text!r}; expected an integer >= 0")
+    return findings
+
+
+def _cache() -> list[str]:
+    """A cache directory that is there but is of no use."""
+    place = machine.cache_directory()
+    if not place.exists():
+        return []
+    if not place.is_dir():
+        return [f"the cache directory {place} is not a directory; set UPCONV_CACHE_DIR"]
+    usable = os.access(place, os.R_OK | os.W_OK | os.X_OK)
+    return [] if usable else [f"the cache directory {place} cannot be written; fix its owner"]
+
+
+def _checked(statuses: tuple[EngineStatus, ...]) -> list[str]:
+    """A small layer by every engine that is here, against its definition."""
+    axes = (Axis(4, 3, stride=2, crop_begin=1), Axis(5, 4, stride=2, crop_end=1))
+    problem = Problem(Direction.FORWARD, axes, 2, 6, 4, groups=2, bias=True)
+    findings = []
+    for status in statuses:
+        engine = load(status.name) if status.available else None
+        if engine is None or engine.refuses(problem):
+            continue
+        try:
+            testing.check(engine, problem, threads=get_num_threads())
+        except AssertionError as error:  # how `testing` says that numbers are wrong
+            findings.append(f"engine {status.name} is wrong: {error}")
+        except UpconvError as error:
+            findings.append(f"engine {status.name} fails: {error}")
+    return findings

@@ -1,0 +1,88 @@
+"""How a command ends: exit codes, and what is said about an error.
+
+    0  fine                      3  bad input: files, shapes, values the library refuses
+    1  findings (bench, doctor)  4  an engine or an extra is missing, or refuses
+    2  usage                     130  interrupted (Ctrl-C), 141 the reader of stdout went away,
+                                 143  terminated
+
+An error upconv raises on purpose is one line on stderr; every other exception is a bug and keeps
+its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from typing import NoReturn
+
+from ..errors import EngineMissing, EngineRefusal, UpconvError
+
+
+class Ending(IntEnum):
+    """The exit codes."""
+
+    FINE = 0
+    FINDINGS = 1
+    USAGE = 2
+    INPUT = 3
+    ENGINE = 4
+    INTERRUPTED = 128 + 2
+    BROKEN_PIPE = 128 + 13
+    TERMINATED = 128 + 15
+
+
+def say(text: str) -> None:
+    """One line of talk on stderr, which may be closed."""
+    if sys.stderr is not None:
+        with suppress(OSError):  # nobody listens; the exit code still tells
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+@contextmanager
+def ended(*, traceback: bool) -> Iterator[None]:
+    """Turn whatever ends a command into its exit code and at most one line on stderr.
+
+    traceback: let errors of the library through, with the place they come from.
+    """
+    _end_on_termination()
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted")
+        _exit(Ending.INTERRUPTED)
+    except BrokenPipeError:
+        _forget_stdout()
+        _exit(Ending.BROKEN_PIPE)
+    except (UpconvError, MemoryError) as error:
+        if traceback or os.environ.get("UPCONV_TRACEBACK", "").strip() not in ("", "0"):
+            raise
+        missing = isinstance(error, EngineMissing | EngineRefusal)
+        say(f"error: {_message(error)}")
+        _exit(Ending.ENGINE if missing else Ending.INPUT)
+
+
+def _exit(ending: Ending) -> NoReturn:
+    sys.exit(int(ending))
+
+
+def _message(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text or "out of memory"
+
+
+def _end_on_termination() -> None:
+    """SIGTERM unwinds like Ctrl-C does, so that temporary files are removed."""
+    with suppress(ValueError):  # not the main thread: whoever runs us there has the signals
+        signal.signal(signal.SIGTERM, lambda *_: _exit(Ending.TERMINATED))
+
+
+def _forget_stdout() -> None:
+    """What is still buffered goes nowhere, instead of failing again while Python shuts down."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

@@ -1,0 +1,143 @@
+"""Facts about this machine and what is installed: for `doctor`, and for the head of a `bench` file.
+
+Packages are asked about by their metadata; nothing large is imported to learn its version.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..threads import get_num_threads
+
+REQUIRED = ("numpy", "llvmlite", "platformdirs")
+"""What upconv's own metadata calls its dependencies."""
+
+_OPTIONAL = (
+    "typer",
+    "rich",
+    "ml_dtypes",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "torch",
+    "onednn-cpu-gomp",
+    "onednn",
+    "nvidia-cudnn-frontend",
+    "dask",
+)
+
+_NOTABLE = ("sse4", "avx", "fma", "f16c", "amx", "neon", "sve", "bf16", "fp16", "dotprod")
+"""Beginnings and parts of the CPU features that decide how fast a convolution can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """The CPU: its name to compilers, its notable features, and who told."""
+
+    name: str
+    model: str
+    features: tuple[str, ...]
+
+
+def versions() -> dict[str, str]:
+    """Installed packages and their versions, Python's first; absent ones are left out."""
+    found = {"python": platform.python_version()}
+    for package in (*REQUIRED, *_OPTIONAL):
+        version = version_of(package)
+        if version is not None:
+            found[package] = version
+    return found
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def numpy_blas() -> str:
+    """The BLAS that NumPy was built with.
+
+    >>> isinstance(numpy_blas(), str)
+    True
+    """
+    show: Callable[..., Any] = np.show_config
+    blas = (show(mode="dicts") or {}).get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def processor() -> Processor:
+    """The CPU as LLVM sees it, or as the operating system names it where llvmlite is missing."""
+    model = _model()
+    try:
+        from llvmlite import binding  # type: ignore[import-untyped]  # it has no annotations
+    except ImportError:
+        return Processor(platform.machine() or "unknown", model, ())
+    features = (name for name, present in binding.get_host_cpu_features().items() if present)
+    notable = sorted(name for name in features if any(part in name for part in _NOTABLE))
+    return Processor(binding.get_host_cpu_name(), model, tuple(notable))
+
+
+def _model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return platform.processor() or platform.machine() or "unknown"
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def thread_source() -> str:
+    """Where the number of threads comes from, in the order of `upconv.threads`."""
+    for variable in ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(variable, "").strip():
+            return variable
+    return "the processors this process may use"
+
+
+def cache_directory() -> Path:
+    """Where tuning results are kept: `UPCONV_CACHE_DIR`, or the user's cache directory."""
+    chosen = os.environ.get("UPCONV_CACHE_DIR", "").strip()
+    if chosen:
+        return Path(chosen)
+    try:
+        from platformdirs import user_cache_dir
+    except ImportError:  # doctor reports the missing dependency
+        return Path.home() / ".cache" / "upconv"
+    return Path(user_cache_dir("upconv"))
+
+
+def environment() -> dict[str, str]:
+    """The environment variables in force that upconv or its BLAS reads."""
+    also = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("UPCONV_") or name in also
+    }
+
+
+def facts() -> dict[str, Any]:
+    """What a measurement depends on, for JSON."""
+    cpu = processor()
+    return {
+        "system": platform.platform(),
+        "cpu": {"name": cpu.name, "model": cpu.model, "features": cpu.features},
+        "processors": os.cpu_count(),
+        "threads": get_num_threads(),
+        "memory_available_bytes": memory.available_bytes(),
+        "versions": versions(),
+        "numpy_blas": numpy_blas(),
+        "environment": environment(),
+    }

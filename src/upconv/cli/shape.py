@@ -1,0 +1,121 @@
+"""`upconv shape` and `upconv explain`: questions about shapes, answered without data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ..explanations import Explanation, output_shape
+from ..explanations import explain as explanation_of
+from ..problem import DType
+from . import report
+from .endings import Ending
+from .options import (
+    Activation,
+    ElementType,
+    Engine,
+    InputShape,
+    Json,
+    Threads,
+    WeightShape,
+    keywords,
+    takes_geometry,
+)
+
+
+@takes_geometry
+def shape(input_: InputShape, weight: WeightShape, *, json: Json = False, **geometry: Any) -> None:
+    """Print the shape a transposed convolution gives.
+
+    \b
+    Examples:
+      upconv shape 1,64,32,32 64,16,4,4 --stride 2 --padding 1
+      upconv shape 1x32x32x64 4x4x64x16 --stride 2 --layout NXC --weight-layout XIO
+      upconv shape 64,10 64,16,3 --padding 0:1 --json
+    """
+    out = output_shape(input_, weight, **keywords(geometry))
+    if json:
+        report.document("shape", input=input_, weight=weight, output_shape=out)
+    else:
+        report.text(" ".join(map(str, out)))
+
+
+@takes_geometry
+def explain(
+    input_: InputShape,
+    weight: WeightShape,
+    *,
+    bias: Annotated[bool, typer.Option("--bias", help="With a bias.")] = False,
+    residual: Annotated[bool, typer.Option("--residual", help="With a residual.")] = False,
+    activation: Activation = None,
+    dtype: ElementType = DType.FLOAT32,
+    engine: Engine = None,
+    threads: Threads = None,
+    json: Json = False,
+    **geometry: Any,
+) -> None:
+    """Tell what upconv would do and why: the problem, the engine, refusals, sizes, memory.
+
+    The exit code is 4 when no engine, or not the one asked for, does it.
+
+    \b
+    Examples:
+      upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1
+      upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --bias --json
+    """
+    given = keywords(geometry)
+    channels = _channels(output_shape(input_, weight, **given), len(weight), given["layout"])
+    answer = explanation_of(
+        input_,
+        weight,
+        (channels,) if bias else None,
+        residual=residual or None,
+        activation=activation,
+        engine=engine,
+        dtype=dtype.value,
+        threads=threads,
+        **given,
+    )
+    if json:
+        report.document("explain", **as_fields(answer))
+    else:
+        report.text(str(answer))
+    if answer.engine is None:
+        raise typer.Exit(int(Ending.ENGINE))
+
+
+def as_fields(answer: Explanation) -> dict[str, Any]:
+    """Every field of an explanation, for JSON."""
+    problem = answer.problem
+    return {
+        "problem": {
+            "text": str(problem),
+            "direction": problem.direction.value,
+            "batch": problem.batch,
+            "in_channels": problem.in_channels,
+            "out_channels": problem.out_channels,
+            "groups": problem.groups,
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "weight_layout": problem.weight_layout.value,
+            "bias": problem.bias,
+            "activation": problem.epilogue.activation.value or None,
+            "slope": problem.epilogue.slope,
+            "residual": problem.epilogue.residual,
+            "axes": [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in problem.axes],
+        },
+        "engine": answer.engine,
+        "refusals": [asdict(refusal) for refusal in answer.refusals],
+        "output_shape": answer.output_shape,
+        "workspace_bytes": answer.workspace_bytes,
+        "multiply_adds": answer.multiply_adds,
+        "nbytes": answer.nbytes,
+    }
+
+
+def _channels(shape: tuple[int, ...], weight_axes: int, layout: str) -> int:
+    """The extent of the channel axis of a result, which may be without a batch."""
+    rank = weight_axes - 2
+    return shape[-1] if layout == "NXC" else shape[-rank - 1]

@@ -1,0 +1,348 @@
+"""The command line as a process: values, exit codes, streams, and what it leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import upconv
+
+pytest.importorskip("typer", reason="the command line needs typer")
+pytest.importorskip("rich", reason="the command line needs rich")
+
+SOURCE = str(Path(upconv.__file__).parents[1])
+MAIN = "from upconv.__main__ import main; main()"
+posix = pytest.mark.skipif(os.name != "posix", reason="signals, pipes and limits of POSIX")
+
+
+def environment(**variables):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
+    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
+    return {**kept, "PYTHONPATH": path, **variables}
+
+
+def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):
+    """The finished process of `upconv args`; `driver` is Python to run in its place, before it."""
+    start = ["-m", "upconv"] if driver is None else ["-c", f"{driver}\n{MAIN}"]
+    command = [sys.executable, *start, *map(str, args)]
+    return subprocess.run(
+        command, cwd=cwd, input=stdin, env=environment(**(env or {})), capture_output=True,
+        timeout=120, **how,
+    )  # fmt: skip
+
+
+def failed(done, code):
+    """The one line on stderr of a process that had to end with `code` and print no data."""
+    assert done.returncode == code, done
+    assert done.stdout == b""
+    said = done.stderr.decode()
+    assert "Traceback" not in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(5)
+    draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    arrays = {"x": draw(2, 6, 5, 7), "w": draw(6, 4, 3, 2), "b": draw(12), "r": draw(2, 12, 10, 19)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    np.savez(tmp_path / "all.npz", **arrays)
+    np.savez_compressed(tmp_path / "one.npz", w=arrays["w"])
+    return tmp_path
+
+
+GEOMETRY = ["--stride", "2,3", "--padding", "0:1,-2:3", "--groups", "3"]
+KEYWORDS = {"stride": (2, 3), "padding": ((0, 1), (-2, 3)), "groups": 3}
+
+
+# run ----------------------------------------------------------------------------------------------
+
+
+def test_run_computes_what_the_library_computes(folder):
+    done = ran("run", "x.npy", "--weight", "w.npy", "-b", "all.npz:b", "--residual", "r.npy",
+               "--activation", "leaky_relu:0.2", *GEOMETRY, "-o", "y.npy", cwd=folder)  # fmt: skip
+    assert done.returncode == 0, done
+    assert done.stdout == b""
+    assert b"wrote y.npy: 2x12x10x19 float32" in done.stderr
+    x, w, b, r = (np.load(folder / f"{n}.npy") for n in "xwbr")
+    activation = ("leaky_relu", 0.2)
+    expected = upconv.conv_transpose(x, w, b, residual=r, activation=activation, **KEYWORDS)
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), expected)
+
+
+def test_run_reads_and_writes_npz_and_other_layouts(folder):
+    x, w = np.load(folder / "x.npy"), np.load(folder / "w.npy")
+    np.save(folder / "last.npy", np.asfortranarray(np.moveaxis(x, 1, -1)))
+    done = ran("run", "last.npy", "-w", "one.npz", "--layout", "nxc", "--groups", 3, "--stride", 2,
+               "--output-size", "11x14", "-o", "y.npz", "--json", cwd=folder)  # fmt: skip
+    fields = json.loads(done.stdout)
+    assert fields["schema"] == 1
+    assert fields["output_shape"] == [2, 11, 14, 12]
+    assert done.stderr == b""
+    expected = upconv.conv_transpose(
+        np.moveaxis(x, 1, -1), w, layout="NXC", groups=3, stride=2, output_size=(11, 14)
+    )
+    np.testing.assert_allclose(np.load(folder / "y.npz")["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_run_as_a_filter(folder):
+    done = ran("run", "-", "-w", "w.npy", "--groups", 3, "-o", "-", "-q", "--threads", 1,
+               cwd=folder, stdin=(folder / "x.npy").read_bytes())  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    expected = upconv.conv_transpose(np.load(folder / "x.npy"), np.load(folder / "w.npy"), groups=3)
+    got = np.load(io.BytesIO(done.stdout))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_run_overwrites_only_when_told(folder):
+    (folder / "y.npy").write_bytes(b"precious")
+    plain = ["run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy"]
+    assert "--force" in failed(ran(*plain, cwd=folder), 3)
+    assert (folder / "y.npy").read_bytes() == b"precious"
+    assert ran(*plain, "--force", cwd=folder).returncode == 0
+    assert np.load(folder / "y.npy").shape == (2, 12, 7, 8)
+
+
+@posix
+def test_the_mode_of_the_result_follows_the_umask_and_links_stay_links(folder):
+    (folder / "link.npy").symlink_to("real.npy")
+    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "link.npy", cwd=folder,
+               umask=0o027)  # fmt: skip
+    assert done.returncode == 0
+    assert (folder / "link.npy").is_symlink()
+    assert (folder / "real.npy").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("x.npy", "is an input"),
+        ("sub.npy", "is a directory"),
+        ("nowhere/y.npy", "Make it first"),
+        ("pipe.npy", "not a regular file"),
+        ("x" * 300 + ".npy", "Cannot write"),
+    ],
+)
+@posix
+def test_targets_that_are_refused(folder, target, words):
+    (folder / "sub.npy").mkdir()
+    os.mkfifo(folder / "pipe.npy")
+    before = sorted(folder.iterdir())
+    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", target, "--force", cwd=folder)
+    assert words in failed(done, 3)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "kept"),
+    [
+        ("raise OSError(28, 'No space left on device')", 3, None),
+        ("os.kill(os.getpid(), 2)", 130, None),
+        ("os.kill(os.getpid(), 15)", 143, None),
+        ("open('y.npy', 'w').write('theirs')", 3, b"theirs"),
+    ],
+)
+@pytest.mark.parametrize("links", [True, False])
+@posix
+def test_a_write_that_fails_leaves_nothing(folder, meanwhile, code, kept, links):
+    """Planted where the data is in the temporary file and the target does not exist yet."""
+    driver = f"import os, pathlib\ndef fsync(fd):\n    {meanwhile}\nos.fsync = fsync"
+    if not links:
+        driver += "\ndef hardlink_to(*_):\n    raise OSError(95, 'Operation not supported')"
+        driver += "\npathlib.Path.hardlink_to = hardlink_to"
+    before = {path.name for path in folder.iterdir()}
+    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy", cwd=folder,
+               driver=driver)  # fmt: skip
+    assert done.returncode == code, done
+    assert b"Traceback" not in done.stderr
+    left = {path.name for path in folder.iterdir()} - before
+    assert left == ({"y.npy"} if kept else set())
+    assert not kept or (folder / "y.npy").read_bytes() == kept
+
+
+def test_without_hard_links_the_result_is_written_all_the_same(folder):
+    driver = "import pathlib\ndef f(*_):\n    raise OSError(95, 'no')\npathlib.Path.hardlink_to = f"
+    before = {path.name for path in folder.iterdir()}
+    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy", cwd=folder,
+               driver=driver)  # fmt: skip
+    assert done.returncode == 0, done
+    assert np.load(folder / "y.npy").shape == (2, 12, 7, 8)
+    assert {path.name for path in folder.iterdir()} - before == {"y.npy"}
+
+
+@posix
+def test_ctrl_c_in_the_middle_of_a_computation(folder):
+    """Some 500 GFLOP on one thread; the weight is a hole in the file system."""
+    big = np.lib.format.open_memmap(folder / "big.npy", "w+", np.float32, (512, 512, 16, 16))
+    del big
+    np.save(folder / "x.npy", np.ones((1, 512, 64, 64), np.float32))
+    before = sorted(folder.iterdir())
+    command = [sys.executable, "-m", "upconv", "run", "x.npy", "-w", "big.npy", "-o", "y.npy",
+               "--engine", "reference", "--threads", "1"]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    time.sleep(1.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
+    assert sorted(folder.iterdir()) == before
+
+
+# Words, codes and streams -------------------------------------------------------------------------
+
+
+def test_library_errors_are_one_line_and_a_traceback_on_request(folder):
+    args = ["run", "x.npy", "-w", "w.npy", "-o", "y.npy", "--stride", 0]
+    assert "stride is 0" in failed(ran(*args, cwd=folder), 3)
+    for done in (ran(*args, "--traceback", cwd=folder),
+                 ran("--traceback", *args, cwd=folder),
+                 ran(*args, cwd=folder, env={"UPCONV_TRACEBACK": "1"})):  # fmt: skip
+        assert b"Traceback" in done.stderr
+        assert b"ArgumentError" in done.stderr
+
+
+def test_bugs_keep_their_traceback(folder):
+    driver = "import upconv.cli.run as r\nr.conv_transpose = lambda *a, **k: 1 / 0"
+    done = ran("run", "x.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder, driver=driver)
+    assert b"ZeroDivisionError" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["nonsense"],
+        ["shape", "1,2,3"],
+        ["shape", "1,2,3", "2,a,3"],
+        ["shape", "1,2,3", "2,1,3", "--padding", "1:"],
+        ["shape", "1,2,3", "2,1,3", "--layout", "NHWC"],
+        ["run", "x.npy", "-w", "w.npy"],
+        ["run", "x.npy", "-w", "w.npy", "-o", "y.txt"],
+        ["run", "x.npy", "-w", "w.npy", "-o", "-", "--json"],
+        ["bench", "--peers", "abacus"],
+        ["bench", "--threads", "0"],
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_exit_2(args, tmp_path):
+    done = ran(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"Usage" in done.stderr + done.stdout
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "shape"),
+    [
+        (["1,64,32,32", "64,16,4,4", "--stride", "2", "--padding", "1"], [1, 16, 64, 64]),
+        (["1x5x7x6", "3x2x6x4", "--layout", "NXC", "--weight-layout", "XIO"], [1, 7, 8, 4]),
+        (["6,5", "6,4,3", "--stride", "2", "--padding", "same_upper"], [4, 10]),
+        (["6,5", "6,4,3", "--padding", "-1:2"], [4, 6]),
+    ],
+)
+def test_shape(args, shape):
+    assert ran("shape", *args).stdout.decode() == " ".join(map(str, shape)) + "\n"
+    fields = json.loads(ran("shape", *args, "--json").stdout)
+    assert (fields["schema"], fields["output_shape"]) == (1, shape)
+
+
+def test_shape_starts_quickly_without_heavy_imports():
+    command = [sys.executable, "-X", "importtime", "-m", "upconv", "shape", "1,2,3", "2,1,3"]
+    done = subprocess.run(command, env=environment(), capture_output=True, timeout=60)
+    loaded = {line.split("|")[-1].strip() for line in done.stderr.decode().splitlines()}
+    assert "typer.core" in loaded
+    assert not loaded & {"rich.console", "torch", "llvmlite", "openvino", "onnxruntime", "onnx"}
+
+
+def test_explain():
+    args = ["explain", "2,6,5,7", "6,4,3,2", *GEOMETRY, "--bias", "--residual", "--activation",
+            "leaky_relu:0.25", "--dtype", "float64"]  # fmt: skip
+    answer = upconv.explain((2, 6, 5, 7), (6, 4, 3, 2), (12,), residual=True, dtype="float64",
+                            activation="leaky_relu:0.25", **KEYWORDS)  # fmt: skip
+    assert ran(*args).stdout.decode() == f"{answer}\n"
+    fields = json.loads(ran(*args, "--json").stdout)
+    assert fields["problem"]["text"] == str(answer.problem)
+    assert fields["engine"] == answer.engine
+    assert tuple(fields["output_shape"]) == answer.output_shape
+    assert fields["multiply_adds"] == answer.multiply_adds
+    assert [axis["out"] for axis in fields["problem"]["axes"]] == list(answer.problem.out_size)
+
+
+def test_doctor_when_all_is_well():
+    done = ran("doctor", "--json", env={"UPCONV_CACHE_DIR": "/here", "UPCONV_NUM_THREADS": "3"})
+    fields = json.loads(done.stdout)
+    assert (done.returncode, fields["findings"]) == (0, [])
+    assert fields["versions"]["numpy"] == np.__version__
+    assert fields["engines"][-1]["name"] == "reference"
+    assert fields["threads"] == {"count": 3, "source": "UPCONV_NUM_THREADS"}
+    assert fields["cache_directory"] == "/here"
+    assert fields["environment"]["UPCONV_CACHE_DIR"] == "/here"
+    plain = ran("doctor")
+    assert b"engine reference" in plain.stdout
+    assert b"\x1b" not in plain.stdout
+
+
+def test_doctor_finds_faults():
+    env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam"}
+    driver = "import upconv.cli.machine as m\nm.REQUIRED += ('no-such-package',)"
+    done = ran("doctor", "--json", env=env, driver=driver)
+    findings = " ".join(json.loads(done.stdout)["findings"])
+    assert done.returncode == 1
+    assert all(word in findings for word in ("many", "steam", "no-such-package"))
+
+
+@pytest.mark.parametrize("command", ["", "bench", "run", "shape", "explain", "doctor"])
+def test_help_has_examples(command):
+    done = ran(*command.split(), "--help")
+    assert done.returncode == 0
+    assert b"\n    upconv " in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
+def test_version():
+    assert ran("--version").stdout.decode() == f"upconv {upconv.__version__}\n"
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_extra_one_line_says_how_to_get_it(package):
+    said = failed(ran("doctor", driver=f"import sys; sys.modules[{package!r}] = None"), 4)
+    assert said.endswith("pip install 'upconv[cli]'\n")
+
+
+@posix
+def test_a_closed_pipe_is_quiet():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "upconv", "doctor"]
+    done = subprocess.run(command, env=environment(), stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+    piped = f"'{sys.executable}' -m upconv doctor | head -1"
+    done = subprocess.run(piped, shell=True, env=environment(), capture_output=True)
+    assert done.stdout.startswith(b"python")
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_an_error():
+    command = [sys.executable, "-m", "upconv", "shape", "1,2,3", "2,1,3"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 3
+    assert b"No space left" in done.stderr
+    assert done.stderr.count(b"\n") == 1

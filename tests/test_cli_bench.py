@@ -1,0 +1,357 @@
+"""`upconv bench` as a process: verified rows, planted faults, layer files, terminals, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import upconv
+
+pytest.importorskip("typer", reason="the command line needs typer")
+pytest.importorskip("rich", reason="the command line needs rich")
+
+SOURCE = str(Path(upconv.__file__).parents[1])
+MAIN = "from upconv.__main__ import main; main()"
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
+
+SMALL = ["bench", "--only", "dcgan_first", "--peers", "none", "--seconds", "0"]
+LAYER = {"name": "a", "n": 2, "ic": 6, "oc": 4, "size": [5, 7], "k": 3, "s": 2, "p": 1, "op": 1,
+         "d": 1, "g": 2}  # fmt: skip
+
+
+def environment(**variables):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
+    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
+    return {**kept, "PYTHONPATH": path, **variables}
+
+
+def ran(*args, driver=None, cwd=None):
+    """The finished process of `upconv args`; `driver` is Python to run before it."""
+    start = ["-m", "upconv"] if driver is None else ["-c", f"{driver}\n{MAIN}"]
+    command = [sys.executable, *start, *map(str, args)]
+    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, timeout=120)
+
+
+def rows(done):
+    """(layer, contender) -> result, of a --json run."""
+    fields = json.loads(done.stdout)
+    return {
+        (layer["name"], result["contender"]): result
+        for layer in fields["layers"]
+        for result in layer["results"]
+    }
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def test_quick_verifies_every_engine_on_every_layer(tmp_path):
+    start = time.monotonic()
+    done = ran("bench", "--quick", "--peers", "none", "--json", cwd=tmp_path)
+    assert time.monotonic() - start < 30
+    assert (done.returncode, done.stderr) == (0, b""), done
+    fields = json.loads(done.stdout)
+    assert (fields["schema"], fields["command"], fields["faults"]) == (1, "bench", 0)
+    assert fields["machine"]["versions"]["numpy"]
+    assert fields["machine"]["cpu"]["name"]
+    assert len(fields["layers"]) >= 5
+    for result in rows(done).values():
+        assert result["verified"] or result["reason"]
+    for layer in fields["layers"]:
+        reference = next(r for r in layer["results"] if r["contender"] == "reference")
+        assert reference["verified"]
+        assert 0 < reference["error"] < layer["tolerance"]
+        samples = [sample for series in reference["rounds_seconds"] for sample in series]
+        assert len(reference["rounds_seconds"]) >= 3
+        assert reference["best_seconds"] == min(samples) <= reference["median_seconds"]
+        flop = 2 * layer["multiply_adds"]
+        assert reference["gflops"] == pytest.approx(flop / reference["best_seconds"] / 1e9)
+        assert reference["workspace_bytes"] >= 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("direction", ["data", "weight"])
+def test_gradients_and_other_types(tmp_path, direction):
+    (tmp_path / "l.json").write_text(json.dumps({"layers": [LAYER]}))
+    done = ran("bench", "--layers", "l.json", "--direction", direction, "--dtype", "float64",
+               "--seconds", 0, "--peers", "none", "--json", cwd=tmp_path)  # fmt: skip
+    assert rows(done)["a", "reference"]["verified"]
+    problem = json.loads(done.stdout)["layers"][0]["problem"]
+    assert "float64" in problem
+    assert ("input_grad" if direction == "data" else "weight_grad") in problem
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weight"])
+def test_peers_that_are_installed_agree(tmp_path, direction):
+    """Grouped, with output padding, in 1, 2 and 3 dimensions; a peer that cannot says why."""
+    grown = {**LAYER, "name": "c", "size": [3, 5, 4], "k": [3, 2, 3], "p": [1, 0, 1]}
+    layers = [LAYER, {**LAYER, "name": "b", "size": [9], "g": 1}, grown]
+    (tmp_path / "l.json").write_text(json.dumps({"about": "", "layers": layers}))
+    done = ran("bench", "--layers", "l.json", "--direction", direction, "--seconds", 0, "--json",
+               cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done
+    peers = json.loads(done.stdout)["peers"]
+    if not peers:
+        pytest.skip("no peer is installed")
+    for (layer, _), result in rows(done).items():
+        assert result["verified"] != bool(result["reason"]), (layer, result)
+    if "torch" in peers:
+        assert rows(done)["a", "torch"]["verified"]
+    if direction == "forward" and "openvino" in peers:
+        assert rows(done)["a", "openvino"]["verified"]
+
+
+def test_a_peer_that_is_missing_or_broken_is_a_dash(tmp_path):
+    driver = "import sys; sys.modules['torch'] = None\nimport upconv.cli.peers as p\n"
+    driver += "p.PEERS['openvino'] = lambda *_: 1 / 0"
+    done = ran(*SMALL, "--peers", "torch,openvino", driver=driver, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert re.search(rb"(?m)^dcgan_first +torch +- +- +-", done.stdout)
+    assert b"torch: not installed" in done.stderr
+    assert b"openvino: ZeroDivisionError: division by zero (dcgan_first)" in done.stderr
+
+
+# Planted faults -----------------------------------------------------------------------------------
+
+PLANTED = """
+from upconv.engines import ENGINES
+from upconv.engines.reference import ReferenceEngine, ReferencePrimitive
+from upconv.errors import EngineError, EngineMissing
+
+class Primitive(ReferencePrimitive):
+    def run(self, out, *operands, **more):
+        super().run(out, *operands, **more)
+        {damage}
+
+class Engine(ReferenceEngine):
+    name = "planted"
+    def __init__(self):
+        {birth}
+    def refuses(self, problem):
+        return {refusal!r}
+    def build(self, problem, threads):
+        return Primitive(problem)
+
+others = dict(ENGINES)
+ENGINES.clear()
+ENGINES.update(planted="__main__:Engine", **others)
+"""
+
+
+def planted(damage="pass", birth="pass", refusal=None):
+    return PLANTED.format(damage=damage, birth=birth, refusal=refusal)
+
+
+@pytest.mark.parametrize(
+    ("damage", "shown"),
+    [
+        ("out *= 1.01", "WRONG"),
+        ("out[..., 1:, 1:] = out[..., :-1, :-1].copy()", "WRONG"),
+        ("out.flat[3] = float('nan')", "WRONG"),
+        ("raise EngineError('the planted engine broke')", "FAILED"),
+    ],
+)
+def test_a_wrong_engine_is_a_finding(damage, shown):
+    done = ran(*SMALL, driver=planted(damage))
+    assert done.returncode == 1, done
+    assert re.search(rf"(?m)^dcgan_first +planted +-.* {shown}$", done.stdout.decode())
+    assert b"planted: " in done.stderr
+    assert re.search(rb"(?m)^dcgan_first +reference +[0-9.]+ .*e-0[678]$", done.stdout)
+
+
+def test_a_wrong_engine_in_json_and_in_doctor():
+    done = ran(*SMALL, "--json", driver=planted("out *= 1.01"))
+    assert done.returncode == 1
+    result = rows(done)["dcgan_first", "planted"]
+    assert (result["verified"], result["fault"], result["best_seconds"]) == (False, True, None)
+    assert result["error"] == pytest.approx(0.01, rel=1e-2)
+    done = ran("doctor", driver=planted("out *= 1.01"))
+    assert done.returncode == 1
+    assert b"FINDING" in done.stdout
+
+
+def test_an_engine_that_refuses_is_left_out_with_its_reason():
+    refusing = planted(refusal="it is Sunday")
+    done = ran(*SMALL, driver=refusing)
+    assert (done.returncode, done.stderr) == (0, b"planted: it is Sunday (dcgan_first)\n")
+    shape = ("explain", "1,2,3", "2,1,3", "--engine", "planted")
+    done = ran(*shape, driver=refusing)
+    assert done.returncode == 4
+    assert b"planted: it is Sunday" in done.stdout
+
+
+def test_an_engine_that_is_missing():
+    missing = planted(birth="raise EngineMissing(\"steam is not here: pip install 'steam'\")")
+    done = ran(*SMALL, driver=missing)
+    assert done.returncode == 0
+    assert b"planted: steam is not here" in done.stderr
+    for args in ([*SMALL, "--engines", "planted"],
+                 ["explain", "1,2,3", "2,1,3", "--engine", "planted"]):  # fmt: skip
+        done = ran(*args, driver=missing)
+        assert done.returncode == 4
+        assert done.stderr == b"error: steam is not here: pip install 'steam'\n"
+    assert b"not available: steam is not here" in ran("doctor", driver=missing).stdout
+
+
+# Layer files --------------------------------------------------------------------------------------
+
+BAD_LAYERS = {
+    "no JSON": ("{", "not JSON"),
+    "deep": ("[" * 100_000, "not JSON"),
+    "a long number": ('{"layers": [' + "9" * 5000 + "]}", "not JSON"),
+    "no list": ('{"layers": {}}', "list of layers"),
+    "empty": ('{"layers": []}', "list of layers"),
+    "no object": ('{"layers": [3]}', "layers[0] is 3"),
+    **{
+        name: (json.dumps({"layers": [{**LAYER, **change}]}), words)
+        for name, change, words in [
+            ("a float", {"k": 2.5}, "layers[0] (a): 'k' is 2.5"),
+            ("a bool", {"s": True}, "'s' is True"),
+            ("a text", {"ic": "6"}, "'ic' is '6'"),
+            ("zero", {"s": 0}, "'s' is 0"),
+            ("absurd", {"size": [10**12, 7]}, "'size' is 1000000000000"),
+            ("too large", {"size": [10**8, 10**4]}, "this process may take"),
+            ("too many taps", {"k": 5000}, "'k' has 25000000 taps"),
+            ("too slow", {"n": 1, "ic": 9000, "oc": 9000, "g": 1, "size": [700, 500]}, "'size' "),
+            ("too many axes", {"size": [1] * 9}, "'size'"),
+            ("wrong rank", {"p": [1, 2, 3]}, "'p' is [1, 2, 3]; expected one or 2"),
+            ("groups", {"g": 4}, "'g' is 4"),
+            ("no output", {"p": 9}, "layers[0] (a): "),
+            ("unknown", {"stride": 2}, "'stride' is unknown"),
+            ("no name", {"name": ""}, "'name' is ''"),
+        ]
+    },
+    "missing": (json.dumps({"layers": [{k: v for k, v in LAYER.items() if k != "op"}]}), "'op'"),
+    "twice": (json.dumps({"layers": [LAYER, LAYER]}), "'a' is used twice"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LAYERS)
+def test_bad_layer_files_end_in_a_message(tmp_path, name):
+    content, words = BAD_LAYERS[name]
+    (tmp_path / "l.json").write_text(content)
+    done = ran("bench", "--layers", "l.json", "--peers", "none", "--seconds", 0, cwd=tmp_path)
+    said = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (3, b""), done
+    assert said.startswith("error: l.json")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["missing.json", "."])
+def test_layer_files_that_are_no_files(tmp_path, name):
+    done = ran("bench", "--layers", name, cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"error: ")
+
+
+def test_only_names_that_are_there():
+    done = ran("bench", "--only", "nothing")
+    assert done.returncode == 3
+    assert b"unet_up1" in done.stderr
+
+
+# Terminals and signals ----------------------------------------------------------------------------
+
+
+def test_without_a_terminal_there_is_plain_text_and_no_bar():
+    done = ran(*SMALL)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert b"\x1b" not in done.stdout
+    lines = done.stdout.decode().splitlines()
+    assert lines[0].split()[:2] == ["layer", "by"]
+    assert len({len(line) for line in lines[:2]}) == 1  # aligned
+
+
+def in_terminal(*args, width=100, **variables):
+    pexpect = pytest.importorskip("pexpect", reason="a terminal needs pexpect")
+    variables = {"TERM": "xterm-256color", **variables}
+    child = pexpect.spawn(
+        sys.executable, ["-m", "upconv", *args], env=environment(**variables),
+        dimensions=(50, width), encoding="utf-8", timeout=60,
+    )  # fmt: skip
+    return pexpect, child
+
+
+def ended(pexpect, child):
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.before
+
+
+@posix
+def test_a_terminal_gets_a_bar_and_a_drawn_table():
+    pexpect, child = in_terminal(*SMALL)
+    shown = ended(pexpect, child)
+    assert child.exitstatus == 0
+    assert "dcgan_first: " in shown
+    assert "\x1b[?25l" in shown  # the bar hides the cursor ...
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # ... and shows it again
+    assert "────" in shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert max(map(len, plain.splitlines()[-6:])) <= 100
+
+
+@posix
+def test_no_color_and_json_on_a_terminal():
+    colour = re.compile(r"\x1b\[[0-9;]*(3[0-7]|38|9[0-7])[;m]")
+    pexpect, child = in_terminal(*SMALL)
+    assert colour.search(ended(pexpect, child))
+    pexpect, child = in_terminal(*SMALL, NO_COLOR="1")
+    assert not colour.search(ended(pexpect, child))
+    pexpect, child = in_terminal("doctor", "--json")
+    document = ended(pexpect, child)
+    assert "\x1b" not in document
+    assert json.loads(document)["schema"] == 1
+
+
+@posix
+def test_a_narrow_terminal_cuts_no_number():
+    pexpect, child = in_terminal(*SMALL, width=40)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", ended(pexpect, child))
+    assert "…" not in shown.rpartition("layer ")[2]
+
+
+@posix
+def test_ctrl_c_in_a_terminal_ends_the_bar():
+    pexpect, child = in_terminal("bench", "--peers", "none")
+    child.expect("verifying")
+    time.sleep(0.5)
+    child.sendintr()
+    shown = ended(pexpect, child)
+    assert child.exitstatus == 130
+    assert shown.rstrip().endswith("interrupted")
+    assert "Traceback" not in shown
+    assert "\x1b[?25h" in shown
+
+
+@posix
+def test_results_do_not_go_to_a_terminal_as_bytes():
+    pexpect, child = in_terminal("run", "x.npy", "-w", "w.npy", "-o", "-")
+    assert "name a file" in ended(pexpect, child)
+    assert child.exitstatus == 2
+
+
+@posix
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_long_bench(tmp_path, number, code):
+    command = [sys.executable, "-m", "upconv", "bench", "--peers", "none"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    time.sleep(1.5)
+    assert process.poll() is None
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, b"")
+    assert err == (b"interrupted\n" if number == signal.SIGINT else b"")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,145 @@
+"""`upconv run` on files nobody vouches for: a message and exit code 3, whatever they hold."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import upconv
+
+pytest.importorskip("typer", reason="the command line needs typer")
+pytest.importorskip("rich", reason="the command line needs rich")
+
+SOURCE = str(Path(upconv.__file__).parents[1])
+posix = pytest.mark.skipif(os.name != "posix", reason="pipes and limits of POSIX")
+
+
+def ran(*args, cwd, env=None, **how):
+    """The finished process of `upconv args`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
+    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-m", "upconv", *args], cwd=cwd, capture_output=True, timeout=120,
+        env={**kept, "PYTHONPATH": path, **(env or {})}, **how,
+    )  # fmt: skip
+
+
+def failed(done, code):
+    """The one line on stderr of a process that had to end with `code` and print no data."""
+    assert done.returncode == code, done
+    assert done.stdout == b""
+    said = done.stderr.decode()
+    assert "Traceback" not in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.fixture
+def folder(tmp_path):
+    w = np.ones((6, 4, 3, 2), np.float32)
+    np.save(tmp_path / "w.npy", w)
+    np.save(tmp_path / "x.npy", np.ones((2, 6, 5, 7), np.float32))
+    np.savez(tmp_path / "all.npz", x=w, w=w, b=w, r=w)
+    return tmp_path
+
+
+def npy(header, data=b"", version=b"\x01\x00"):
+    text = header if isinstance(header, bytes) else repr(header).encode()
+    length = struct.pack("<H" if version[0] == 1 else "<I", len(text))
+    return b"\x93NUMPY" + version + length + text + data
+
+
+def described(shape, descr="<f4"):
+    return {"descr": descr, "fortran_order": False, "shape": shape}
+
+
+def pickled():
+    file = io.BytesIO()
+    np.save(file, np.array([{}, 1], object), allow_pickle=True)
+    return file.getvalue()
+
+
+def zipped(member, data):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, data)
+    return file.getvalue()
+
+
+HOSTILE = {
+    "empty": (b"", "neither a .npy nor a .npz"),
+    "text": (b"hello", "neither a .npy nor a .npz"),
+    "magic alone": (b"\x93NUMPY", "cut off inside its header"),
+    "header cut off": (npy(described((4,)))[:30], "cut off inside its header"),
+    "data cut off": (npy(described((4,)), b"\0" * 15), "16 bytes; it holds 15"),
+    "a trillion elements": (npy(described((10**6, 10**6))), "4000000000000 bytes"),
+    "more than 2**64": (npy(described((10**18, 10**18))), "it holds 0"),
+    "negative": (npy(described((-4, -4)), b"\0" * 64), "no array can have"),
+    "objects": (pickled(), "never unpickled"),
+    "header of 3 GB": (b"\x93NUMPY\x02\x00" + b"\xff\xff\xff\xbf", "10000 are allowed"),
+    "nested header": (npy(b"(" * 9000), "Cannot read"),
+    "header of code": (npy(b"__import__('os').system('touch owned')"), "Cannot read"),
+    "version 3": (npy(described((1,)), b"\0" * 4, b"\x03\x00"), "format 3.0"),
+    "no bytes": (npy(described((10**12,), "|S0")), "no bytes"),
+    "zip cut off": (zipped("x.npy", npy(described((4,)), b"\0" * 16))[:-30], "Cannot read"),
+    "zip without arrays": (zipped("x.txt", b"hello"), "none"),
+    "member with objects": (zipped("x.npy", pickled()), "never unpickled"),
+    "member that lies": (zipped("x.npy", npy(described((10**12,)))), "4000000000000 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_end_in_a_message(folder, name):
+    data, words = HOSTILE[name]
+    (folder / "bad.npy").write_bytes(data)
+    before = sorted(folder.iterdir())
+    said = failed(ran("run", "bad.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder), 3)
+    assert words in said
+    assert "bad.npy" in said
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.npy", "No such file"),
+        ("sub", "is a directory"),
+        ("pipe", "not a regular file"),
+        ("all.npz", "4 arrays"),
+        ("all.npz:q", "no member 'q'"),
+        ("x.npy:a", "No such file"),
+    ],
+)
+@posix
+def test_names_that_are_no_array(folder, name, words):
+    (folder / "sub").mkdir()
+    os.mkfifo(folder / "pipe")
+    assert words in failed(ran("run", name, "-w", "w.npy", "-o", "y.npy", cwd=folder), 3)
+
+
+@posix
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(folder):
+    resource = pytest.importorskip("resource")
+    with (
+        zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb,
+        bomb.open("x.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(npy(described((1200, 1 << 18))))
+        for _ in range(1200):
+            member.write(bytes(1 << 20))
+    assert (folder / "bomb.npz").stat().st_size < 10 << 20
+    limit = 1100 << 20
+    done = ran("run", "bomb.npz", "-w", "w.npy", "-o", "y.npy", cwd=folder,
+               env={"OPENBLAS_NUM_THREADS": "1"},
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+               )  # fmt: skip
+    assert "needs 1.17 GiB" in failed(done, 3)
