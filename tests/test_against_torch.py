@@ -114,5 +114,5 @@ def test_tensors_are_taken_without_a_copy() -> None:
     wanted = F.conv_transpose1d(x, w, stride=2).numpy()
     np.testing.assert_allclose(upconv.conv_transpose(x, w, stride=2), wanted, atol=1e-5)
     x.requires_grad_()
-    with pytest.raises(upconv.DTypeError, match=r"^x is a Tensor whose .* failed"):
+    with pytest.raises(upconv.DTypeError, match=r"^x is an object of type Tensor whose .* failed"):
         upconv.conv_transpose(x, w)

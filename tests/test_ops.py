@@ -363,7 +363,7 @@ class TestPlan:
             (lambda p: p(X.astype(float)), r"x\.dtype is float64; expected float32, as planned"),
             (lambda p: p(X, X), r"residual\.shape is .* expected \(2, 12, 10, 15\)"),
             (lambda p: p(X, out=X), r"out\.shape"),
-            (lambda p: p([1.0]), r"x is \[1\.0\], a list"),
+            (lambda p: p([1.0]), r"x is \[1\.0\] \(list\)"),
         ],
     )
     def test_refuses_in_words(self, call, message: str) -> None:

@@ -358,7 +358,7 @@ class TestChoice:
 
     def test_the_environment_names_an_engine(self, monkeypatch, fresh_cache) -> None:
         monkeypatch.setenv("UPCONV_ENGINE", "nonsense")
-        with pytest.raises(ArgumentError, match="engine is 'nonsense'"):
+        with pytest.raises(ArgumentError, match="UPCONV_ENGINE is 'nonsense'"):
             upconv.conv_transpose(TestTheSharedCache.X, TestTheSharedCache.W)
         monkeypatch.setenv("UPCONV_ENGINE", "reference")
         assert select(BASE, None) is load("reference")

@@ -16,7 +16,7 @@ import numpy as np
 
 from .activations import Activation
 from .errors import ArgumentError, DTypeError, ShapeError, brief
-from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding
+from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
 from .problem import Epilogue
 
 Frozen = Any
@@ -37,19 +37,22 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
     if type(value) is int or value is None or type(value) is str:
         return value
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # str() of a member of an enum of strings is its name
     if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_ENTRIES:
         value = value.tolist()
-    if isinstance(value, list | tuple) and depth and len(value) <= _MOST_ENTRIES:
+    if isinstance(value, list | tuple) and len(value) > _MOST_ENTRIES:
+        raise ArgumentError(argument, f"{len(value)} values", "an int, or one int per spatial axis")
+    if isinstance(value, list | tuple) and depth:
         return tuple(frozen(f"{argument}[{i}]", entry, depth - 1) for i, entry in enumerate(value))
-    if not isinstance(value, bool | np.bool_):
-        try:
-            return operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            pass
-    raise DTypeError(
+    refusal = DTypeError(
         argument, f"{brief(value)} ({type(value).__name__})", "an int, or a tuple of ints"
     )
+    if isinstance(value, bool | np.bool_):
+        raise refusal
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except Exception:  # TypeError where there is no __index__, anything where it fails
+        raise refusal from None
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
@@ -61,13 +64,9 @@ def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ..
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
     if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):
-        raise ArgumentError(argument, brief(value), f"an int, or {rank} ints, one per spatial axis")
+        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank))
     if len(value) != rank:
-        raise ArgumentError(
-            argument,
-            f"{brief(value)}, {len(value)} values",
-            f"an int, or {rank} ints, one per spatial axis of the weight",
-        )
+        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank))
     return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
 
 
@@ -76,6 +75,9 @@ def boolean(argument: str, value: object) -> bool:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise DTypeError(argument, brief(value), "a bool")
+
+
+_FORMS = "an int, or one int per spatial axis (the weight has {rank})"
 
 
 class Same(Enum):
@@ -105,7 +107,8 @@ def paddings(value: Frozen, rank: int) -> Pairs | Same:
 
 
 _PADDING_FORMS = (
-    "an int, {rank} ints, {rank} (begin, end) pairs, 'valid', 'same_upper' or 'same_lower'"
+    "an int, or one int or (begin, end) pair per spatial axis (the weight has {rank}), or 'valid',"
+    " 'same_upper' or 'same_lower'"
 )
 
 
@@ -166,17 +169,12 @@ def epilogue(activation: Frozen, residual: bool) -> Epilogue:
         name, slope = activation
     kinds = [kind for kind in Activation if kind.value == name and name]
     if not kinds:
-        names = ", ".join(repr(kind.value) for kind in Activation if kind.value)
-        expected = f"None or one of {names}; leaky_relu also as ('leaky_relu', slope)"
-        raise ArgumentError("activation", brief(activation), expected)
+        raise ArgumentError("activation", brief(activation), _ACTIVATIONS)
     if kinds[0] is not Activation.LEAKY_RELU:
         if slope is not None:
             raise ArgumentError("activation", brief(activation), f"{name!r} alone: it has no slope")
         return Epilogue(kinds[0], residual=residual)
-    try:
-        factor = _LEAKY_SLOPE if slope is None else float(slope)
-    except (TypeError, ValueError):
-        raise ArgumentError("activation", brief(activation), "a number as its slope") from None
+    factor = _LEAKY_SLOPE if slope is None else _slope(slope)
     return Epilogue(Activation.LEAKY_RELU, factor, residual)
 
 
@@ -184,11 +182,28 @@ def frozen_activation(value: object) -> Frozen:
     """`value` made hashable; what it means is for `epilogue` to say."""
     if value is None or type(value) is str:
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):
-        slope = value[1]
-        if isinstance(slope, str | int | float | np.floating | np.integer):
-            return (value[0], str(slope))
-    return brief(value)
+        return (str.__str__(value[0]), _slope(value[1]))
+    raise DTypeError("activation", f"{brief(value)} ({type(value).__name__})", _ACTIVATIONS)
+
+
+def _slope(value: object) -> float:
+    expected = "a finite number"
+    if not isinstance(value, str | int | float | np.floating | np.integer | np.ndarray):
+        raise DTypeError("activation slope", f"{brief(value)} ({type(value).__name__})", expected)
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError("activation slope", brief(value), expected) from None
+
+
+_ACTIVATIONS = (
+    "None or one of "
+    + ", ".join(repr(kind.value) for kind in Activation if kind.value)
+    + "; leaky_relu also as ('leaky_relu', slope)"
+)
 
 
 def transposed_axes(
@@ -228,7 +243,7 @@ def transposed_axes(
     for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
         try:
             if isinstance(pairs, Same):
-                out = Axis(n, k, s, d).scaled if wanted is None else wanted[i]
+                out = scaled(n, s) if wanted is None else wanted[i]
                 upper = pairs is Same.UPPER
                 axis = centred(n, k, s, d, out, upper=upper, output_padding=extra[i])
             elif wanted is not None:
@@ -253,12 +268,12 @@ def convolved_axes(
     pairs = paddings(padding, rank)
     axes = []
     for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
-        if isinstance(pairs, Same):
-            begin, end = same_padding(n, k, s, d, upper=pairs is Same.UPPER)
-        else:
-            begin, end = pairs[i]
         try:
-            axes.append(convolved(n, k, s, d, begin, end))
+            if isinstance(pairs, Same):
+                begin, _ = same_padding(n, k, s, d, upper=pairs is Same.UPPER)
+                axes.append(fitted(strided(n, s), k, s, d, begin, n))
+            else:
+                axes.append(convolved(n, k, s, d, *pairs[i]))
         except ArgumentError as error:
             raise _on_axis(i, error) from None
     return tuple(axes)

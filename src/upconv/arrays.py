@@ -8,12 +8,13 @@ masked arrays, arrays on another device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import memory
 from .arguments import frozen
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT
@@ -26,8 +27,7 @@ _ON_THE_HOST = 1  # DLPack's device type of ordinary memory
 
 
 def as_array(argument: str, value: object) -> Array:
-    """`value` as a NumPy array of a supported type in native byte order, without a copy if it can
-    be.
+    """`value` as a NumPy array of a supported type in native byte order, copied only for that.
 
     Raises `DTypeError` naming `argument` otherwise.
 
@@ -36,15 +36,37 @@ def as_array(argument: str, value: object) -> Array:
     """
     array = value if type(value) is np.ndarray else _foreign(argument, value)
     if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    element_type(argument, array.dtype)
+        native = array.dtype.newbyteorder("=")
+        element_type(f"{argument}.dtype", native)
+        array = _astype(f"{argument} in native byte order", array, native)
+    element_type(f"{argument}.dtype", array.dtype)
     return array
 
 
 def converted(argument: str, value: object, dtype: object) -> Array:
     """`as_array`, and then in `dtype` unless that is None."""
     array = as_array(argument, value)
-    return array if dtype is None else array.astype(dtype_of(dtype), copy=False)
+    if dtype is None:
+        return array
+    return _astype(f"{argument} as {dtype}", array, dtype_of(dtype))
+
+
+def copied(purpose: str, array: Array) -> Array:
+    """A copy; `MemoryLimitError` if it would not fit."""
+    return _astype(purpose, array, array.dtype, copy=True)
+
+
+def _astype(purpose: str, array: Array, dtype: np.dtype[Any], *, copy: bool = False) -> Array:
+    """`array.astype` that asks for memory first; overflow to infinity is no accident."""
+    if array.dtype == dtype and not copy:
+        return array
+    memory.require(array.size * dtype.itemsize, purpose)
+    try:
+        with np.errstate(all="ignore"):
+            result: Array = array.astype(dtype, order="C")
+    except MemoryError as error:
+        raise memory.refused(purpose, error) from None
+    return result
 
 
 def as_shape(argument: str, value: object) -> tuple[int, ...]:
@@ -92,7 +114,7 @@ def element_type(argument: str, dtype: np.dtype[Any]) -> DType:
         return known
     if dtype.name == DType.BFLOAT16.value:  # ml_dtypes, imported by whoever made the array
         return DType.BFLOAT16
-    raise DTypeError(f"{argument}.dtype", str(dtype), _ACCEPTED, _remedy(dtype))
+    raise DTypeError(argument, str(dtype)[:80], _ACCEPTED, _remedy(dtype))
 
 
 def dtype_of(name: object) -> np.dtype[Any]:
@@ -100,12 +122,12 @@ def dtype_of(name: object) -> np.dtype[Any]:
     if isinstance(name, str) and name == DType.BFLOAT16.value:
         return DType.BFLOAT16.numpy
     try:
-        dtype = np.dtype(name)  # type: ignore[call-overload]
-    except TypeError:
+        dtype: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
+    except Exception:  # NumPy raises many kinds for what is no dtype
         raise DTypeError("dtype", brief(name), _ACCEPTED) from None
-    element_type("dtype", dtype)
-    native: np.dtype[Any] = dtype.newbyteorder("=")
-    return native
+    if dtype not in _KNOWN and dtype.name != DType.BFLOAT16.value:
+        raise DTypeError("dtype", brief(name), _ACCEPTED)
+    return dtype.newbyteorder("=")
 
 
 def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype[Any]) -> None:
@@ -120,13 +142,12 @@ def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype
 
 
 def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """`out` if a result of `shape` and `dtype` can be written into it, by NumPy's rules."""
+    """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise DTypeError(argument, f"of type {type(out).__name__}", "a numpy.ndarray or None")
     if out.shape != shape:
-        raise ShapeError(
-            f"{argument}.shape", str(out.shape), str(shape), "Results are never broadcast."
-        )
+        remedy = "Results are never broadcast."
+        raise ShapeError(f"{argument}.shape", str(out.shape), str(shape), remedy)
     if out.dtype != dtype:
         raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype))
     if not out.flags.writeable:
@@ -138,12 +159,20 @@ def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtyp
             "an array whose elements are separate",
             "Pass a copy.",
         )
-    return out
+    return out if type(out) is np.ndarray else np.ndarray.view(out, np.ndarray)
 
 
-def overlap(out: Array, *operands: Array | None) -> bool:
-    """Whether `out` may share memory with an operand (by bounds: never a wrong False)."""
-    return any(operand is not None and np.may_share_memory(out, operand) for operand in operands)
+def overlap(array: Array, others: Iterable[Array | None]) -> bool:
+    """Whether `array` may share memory with another one (by bounds: never a wrong False)."""
+    return any(other is not None and np.may_share_memory(array, other) for other in others)
+
+
+def shares_memory(first: Array, second: Array) -> bool:
+    """Whether two arrays have an element in common; True where that is too hard to tell."""
+    try:
+        return np.shares_memory(first, second, max_work=100_000)  # type: ignore[arg-type]  # stub is narrow
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _foreign(argument: str, value: object) -> Array:
@@ -153,36 +182,54 @@ def _foreign(argument: str, value: object) -> Array:
             argument, "a masked array", "an array without a mask", "Fill it first: x.filled(0)."
         )
     if isinstance(value, np.ndarray):
-        return np.asarray(value)
-    device = getattr(value, "__dlpack_device__", None)
-    if device is not None and not isinstance(value, type) and int(device()[0]) != _ON_THE_HOST:
+        return np.ndarray.view(value, np.ndarray)
+    kind = type(value)
+    protocols = [name for name in _CONVERSIONS if hasattr(kind, name)]
+    if not protocols:
         raise DTypeError(
             argument,
-            f"a {type(value).__name__} on DLPack device {tuple(map(int, device()))}",
+            f"{brief(value)} ({kind.__name__})",
+            "an array, or an object with __array__ or __dlpack__",
+            f"For numbers in a list write np.asarray({argument}, dtype=np.float32).",
+        )
+    _require_host(argument, value)
+    reasons = []
+    for name in protocols:
+        try:
+            array = _CONVERSIONS[name](value)
+        except Exception as error:  # foreign code: whatever it raises is its refusal
+            reasons.append(f"{name} failed ({brief(error)})")
+            continue
+        if isinstance(array, np.ma.MaskedArray):
+            return _foreign(argument, array)
+        return array
+    raise DTypeError(
+        argument,
+        f"an object of type {kind.__name__} whose {' and '.join(reasons)}",
+        "an array NumPy can look at",
+        "Detach it, copy it to the CPU, or convert it to a NumPy array first.",
+    )
+
+
+def _require_host(argument: str, value: object) -> None:
+    """Refuse an array that says it lies on another device; one that cannot say is let pass."""
+    try:
+        device = tuple(map(int, value.__dlpack_device__()))  # type: ignore[attr-defined]
+    except Exception:  # foreign code; its __array__ may work all the same
+        return
+    if device[:1] != (_ON_THE_HOST,):
+        raise DTypeError(
+            argument,
+            f"an object of type {type(value).__name__} on DLPack device {device}",
             "an array in main memory",
             "Copy it to the CPU first.",
         )
-    conversions: dict[str, Callable[[Any], Array]] = {
-        "__array__": np.asarray,
-        "__dlpack__": np.from_dlpack,
-    }
-    for protocol, convert in conversions.items():
-        if hasattr(type(value), protocol):
-            try:
-                return convert(value)
-            except Exception as error:  # foreign code: whatever it raises is its refusal
-                raise DTypeError(
-                    argument,
-                    f"a {type(value).__name__} whose {protocol} failed: {error}",
-                    "an array NumPy can look at",
-                    "Detach it, copy it to the CPU, or convert it to a NumPy array first.",
-                ) from error
-    raise DTypeError(
-        argument,
-        f"{brief(value)}, a {type(value).__name__}",
-        "an array, or an object with __array__ or __dlpack__",
-        f"For numbers in a list write np.asarray({argument}, dtype=np.float32).",
-    )
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Array]] = {
+    "__array__": np.asanyarray,
+    "__dlpack__": np.from_dlpack,
+}
 
 
 def _overlaps_itself(array: Array) -> bool:

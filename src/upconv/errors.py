@@ -19,6 +19,8 @@ A message says what was given, what is allowed and what to do:
 
 from __future__ import annotations
 
+from typing import Self
+
 _LONGEST_VALUE = 120
 
 
@@ -52,6 +54,11 @@ class ArgumentError(UpconvError, ValueError):
     def __init__(self, argument: str, got: str, expected: str, remedy: str = "") -> None:
         super().__init__(argument, got, expected, remedy)  # all four, so that the error pickles
         self.argument, self.got, self.expected, self.remedy = argument, got, expected, remedy
+
+    def renamed(self, name: str, other: str) -> Self:
+        """The same error, calling the argument `other` if it was called `name`."""
+        argument = other if self.argument == name else self.argument
+        return type(self)(argument, self.got, self.expected, self.remedy)
 
     def __str__(self) -> str:
         sentence = f"{self.argument} is {self.got}; expected {self.expected}."

@@ -1,20 +1,22 @@
 """Running a checked signature: memory, overlap of results and operands, the batch axis.
 
-Two ways in: `run` for one result and `gradients` for up to three. Both leave every caller's array
-as it was when they raise.
+Two ways in: `run` for one result and `gradients` for up to three. An error leaves every caller's
+array as it was: engines are chosen, primitives built and memory asked for before anything is
+written. (Ctrl-C in the middle of the work does not.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
 
 from . import memory
-from .arrays import Array, check_out, overlap
+from .arrays import Array, check_out, copied, overlap, shares_memory
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import ArgumentError, DTypeError, brief
 from .primitives import select, shared_cache
@@ -49,18 +51,28 @@ def run(
 ) -> Array:
     """The result of a signature on operands (a, b) as `Primitive.run` orders them, b not packed."""
     problem = signature.problem
-    target = new_result(signature) if out is None else check_out("out", out, *result_of(signature))
+    target = result_array(signature, out, (a, b, bias, residual))
     with shared_cache().lease(problem, select(problem, engine), get_num_threads()) as primitive:
         memory.require(primitive.workspace_bytes, "the scratch memory of this call")
-        if problem.direction is not Direction.WEIGHT_GRAD:
-            b = primitive.pack(b)
-        if out is None or not overlap(out, a, b, bias, residual):
-            run_batched(primitive, signature, target, a, b, bias, residual)
-        else:
-            separate = np.array(target)
-            run_batched(primitive, signature, separate, a, b, bias, residual)
-            target[...] = separate
-    return target
+        _run_on(primitive, signature, target, a, b, bias, residual)
+    return delivered(target, out)
+
+
+def result_array(signature: Signature, out: Array | None, operands: Iterable[Any]) -> Array:
+    """Where to compute: a new array, `out` itself, or a copy of it where it overlaps an operand."""
+    if out is None:
+        return _new_result(signature)
+    target = check_out("out", out, signature.shape, signature.problem.dtype.numpy)
+    return copied("a copy of out", target) if overlap(target, operands) else target
+
+
+def delivered(target: Array, out: Array | None) -> Array:
+    """`out` with the result in it, or the new array where there is no `out`."""
+    if out is None:
+        return target
+    if not np.may_share_memory(target, out):
+        out[...] = target
+    return out
 
 
 def run_batched(
@@ -80,18 +92,43 @@ def run_batched(
             b = b[None]
         else:
             out = out[None]
-    primitive.run(out, a, b, bias, residual)
+    try:
+        primitive.run(out, a, b, bias, residual)
+    except MemoryError as error:
+        raise memory.refused("the scratch memory of this call", error) from None
 
 
-def result_of(signature: Signature) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of a signature's result."""
-    return signature.shape, signature.problem.dtype.numpy
+def _run_on(
+    primitive: Primitive,
+    signature: Signature,
+    out: Array,
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+) -> None:
+    """`run_batched` with the weight packed first, where b is one."""
+    if signature.problem.direction is not Direction.WEIGHT_GRAD:
+        b = packed(primitive, b)
+    run_batched(primitive, signature, out, a, b, bias, residual)
 
 
-def new_result(signature: Signature) -> Array:
+def packed(primitive: Primitive, weight: Array) -> PackedWeight:
+    """The weight in the primitive's order; `MemoryLimitError` if it would not fit."""
+    try:
+        return primitive.pack(weight)
+    except MemoryError as error:
+        raise memory.refused("the packed weight", error) from None
+
+
+def _new_result(signature: Signature) -> Array:
     """An uninitialised array for the result; `MemoryLimitError` if it would not fit."""
-    memory.require(signature.nbytes, f"the result, of shape {signature.shape},")
-    return np.empty(*result_of(signature))
+    if signature.nbytes > memory.ALWAYS_FINE:  # the words below are worth it only then
+        memory.require(signature.nbytes, f"the result, of shape {signature.shape},")
+    try:
+        return np.empty(signature.shape, signature.problem.dtype.numpy)
+    except (MemoryError, ValueError) as error:  # ValueError: more than any array can have
+        raise memory.refused(f"the result, of shape {signature.shape},", error) from None
 
 
 def gradients(
@@ -108,28 +145,47 @@ def gradients(
     targets = _targets(needs, out, problem.accumulate)
     channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
     shapes = {"x": x.shape, "weight": weight.shape, "bias": (grad.shape[channel_axis],)}
-    given = {name: target for name, target in targets.items() if target is not None}
-    for name, target in given.items():
-        check_out(f"out.{name}", target, shapes[name], grad.dtype)
+    given = {
+        name: check_out(f"out.{name}", target, shapes[name], grad.dtype)
+        for name, target in targets.items()
+        if target is not None
+    }
     for first, second in combinations(given, 2):
-        if overlap(given[first], given[second]):
+        if shares_memory(given[first], given[second]):
             raise ArgumentError(
                 "out", f"one in which {first} and {second} share memory", "separate arrays"
             )
     # An operand that a result is written over is copied: the next gradient still reads it.
     grad, x, weight = (
-        operand.copy() if any(overlap(target, operand) for target in given.values()) else operand
+        copied("a copy of an operand that out overlaps", operand)
+        if overlap(operand, given.values())
+        else operand
         for operand in (grad, x, weight)
     )
-    results: dict[str, Array] = {}
-    if "x" in targets:
-        results["x"] = run(signatures["x"], engine, grad, weight, out=targets["x"])
-    if "weight" in targets:
-        operands = _weight_gradient_operands(signatures["x"], grad, x)
-        results["weight"] = run(signatures["weight"], engine, *operands, out=targets["weight"])
+    operands = {"x": (grad, weight), "weight": _weight_gradient_operands(signatures["x"], grad, x)}
+    names: list[str] = [name for name in operands if name in targets]
+    with ExitStack() as held:
+        work: dict[str, Primitive] = {}
+        for name in names:
+            signed = signatures[name].problem
+            lease = shared_cache().lease(signed, select(signed, engine), get_num_threads())
+            work[name] = held.enter_context(lease)
+            memory.require(work[name].workspace_bytes, "the scratch memory of this call")
+        results: dict[str, Array] = {
+            name: given[name] if name in given else _new_result(signatures[name]) for name in work
+        }
+        for name, primitive in work.items():
+            _run_on(primitive, signatures[name], results[name], *operands[name])
     if "bias" in targets:
-        results["bias"] = _bias_gradient(grad, channel_axis, targets["bias"], problem.accumulate)
-    return Gradients(**results)
+        results["bias"] = _bias_gradient(
+            grad, channel_axis, given.get("bias"), accumulate=problem.accumulate
+        )
+    return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
+
+
+def _or(target: Array | None, result: Array) -> Array:
+    """The very object the caller passed, where one was passed."""
+    return result if target is None else target
 
 
 def _weight_gradient_operands(of_x: Signature, grad: Array, x: Array) -> tuple[Array, Array]:
@@ -137,7 +193,7 @@ def _weight_gradient_operands(of_x: Signature, grad: Array, x: Array) -> tuple[A
     return (x, grad) if of_x.problem.direction is Direction.FORWARD else (grad, x)
 
 
-def _bias_gradient(grad: Array, channel_axis: int, out: Array | None, accumulate: bool) -> Array:
+def _bias_gradient(grad: Array, channel_axis: int, out: Array | None, *, accumulate: bool) -> Array:
     """The sum over all axes but the channels; in float64, because its length has no bound."""
     axes = tuple(axis for axis in range(grad.ndim) if axis != channel_axis % grad.ndim)
     with np.errstate(all="ignore"):
@@ -153,23 +209,21 @@ def _targets(
 ) -> dict[str, Array | None]:
     """The array to write each needed gradient into, None for a new one."""
     if isinstance(needs, str):
-        needs = (needs,)
-    try:
-        names = tuple(needs)
-    except TypeError:
-        names = (needs,)  # type: ignore[assignment]
-    for name in names:
-        if name not in NEEDS:
-            raise ArgumentError("needs", brief(needs), f"some of {NEEDS}")
+        names: tuple[object, ...] = (needs,)
+    else:
+        try:
+            names = tuple(islice(needs, len(NEEDS) + 1))  # bounded: an iterator may never end
+        except Exception:  # whatever is no iterable, or fails as one
+            names = (needs,)
+    if len(names) > len(NEEDS) or any(
+        not isinstance(name, str) or name not in NEEDS for name in names
+    ):
+        raise ArgumentError("needs", brief(needs), f"some of {NEEDS}")
     if out is not None and not isinstance(out, Gradients):
         raise DTypeError("out", f"of type {type(out).__name__}", "an upconv.Gradients or None")
     targets = {name: getattr(out, name) if out else None for name in NEEDS if name in names}
     missing = [name for name, target in targets.items() if target is None]
     if accumulate and missing:
-        raise ArgumentError(
-            "accumulate",
-            "True",
-            f"an array to add into in out.{missing[0]}",
-            "Pass out=Gradients(...).",
-        )
+        expected = f"an array to add into in out.{missing[0]}"
+        raise ArgumentError("accumulate", "True", expected, "Pass out=Gradients(...).")
     return targets

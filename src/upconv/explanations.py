@@ -10,13 +10,13 @@ import numpy as np
 
 from . import memory
 from .arguments import frozen_activation
-from .arrays import Operand, as_shape, converted, described, dtype_of
+from .arrays import Operand, as_array, as_shape, dtype_of
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .errors import EngineMissing
 from .primitives import Refusal, choose, shared_cache
 from .problem import Problem
-from .signatures import Keywords, Request, transposed
+from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
 
 
@@ -46,7 +46,7 @@ def output_shape(
     single = np.dtype(np.float32)  # any: a shape does not depend on it
     x = Operand(as_shape("input_shape", input_shape), single)
     weight = Operand(as_shape("weight_shape", weight_shape), single)
-    return transposed(x, weight, None, None, keywords, None).shape
+    return Request(x, weight, None, keywords, None).signature(residual=False).shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +151,18 @@ def explain(
     of_bias = None if bias is None else _operand("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), of_weight.dtype)
     request = Request(x, of_weight, of_bias, keywords, frozen_activation(activation))
-    signature = request.signature(residual=residual is not None and residual is not False)
+    signature = request.signature(residual=request.takes_residual(residual))
     problem = signature.problem
-    refusals, chosen = _choice(problem, engine)
+    choice = choose(problem, engine)
     workspace = 0
-    if chosen is not None:
+    if choice.engine is not None:
         count = get_num_threads() if threads is None else checked(threads)
-        with shared_cache().lease(problem, chosen, count) as primitive:
+        with shared_cache().lease(problem, choice.engine, count) as primitive:
             workspace = primitive.workspace_bytes
     return Explanation(
         problem=problem,
-        engine=None if chosen is None else chosen.name,
-        refusals=refusals,
+        engine=None if choice.engine is None else choice.engine.name,
+        refusals=choice.refusals,
         output_shape=signature.shape,
         workspace_bytes=workspace,
         multiply_adds=problem.multiply_adds,
@@ -170,21 +170,9 @@ def explain(
     )
 
 
-def _choice(
-    problem: Problem, engine: str | Engine | None
-) -> tuple[tuple[Refusal, ...], Engine | None]:
-    if engine is None:
-        choice = choose(problem)
-        return choice.refusals, choice.engine
-    asked = load(engine) if isinstance(engine, str) else engine
-    reason = asked.refuses(problem)
-    return (() if reason is None else (Refusal(asked.name, reason),)), (
-        asked if reason is None else None
-    )
-
-
 def _operand(name: str, value: Any, dtype: Any) -> Operand:
     """An array's, or a shape's, description."""
     if isinstance(value, tuple | list):
         return Operand(as_shape(name, value), dtype_of("float32" if dtype is None else dtype))
-    return described(converted(name, value, dtype))
+    array = as_array(name, value)
+    return Operand(array.shape, array.dtype if dtype is None else dtype_of(dtype))

@@ -97,11 +97,6 @@ class Axis:
         return self.stride * (self.size - 1) + self.extent
 
     @property
-    def scaled(self) -> int:
-        """s*I, the output size that "same" asks for in most frameworks."""
-        return self.stride * self.size
-
-    @property
     def out(self) -> int:
         """Output positions O = full - crop_begin - crop_end."""
         return self.full - self.crop_begin - self.crop_end
@@ -291,6 +286,20 @@ def convolved(length: int, kernel: int, stride: int, dilation: int, begin: int, 
     return fitted(size, kernel, stride, dilation, begin, length)
 
 
+def scaled(size: int, stride: int) -> int:
+    """s*I, the output size that "same" asks of a transposed convolution."""
+    return stride * size
+
+
+def strided(length: int, stride: int) -> int:
+    """ceil(length / s), the output size that "same" asks of a convolution.
+
+    >>> strided(5, 2)
+    3
+    """
+    return -(-length // stride)
+
+
 def same_padding(
     length: int, kernel: int, stride: int, dilation: int, *, upper: bool
 ) -> tuple[int, int]:
@@ -300,7 +309,7 @@ def same_padding(
     (1, 2)
     """
     extent = dilation * (kernel - 1) + 1
-    total = max((-(-length // stride) - 1) * stride + extent - length, 0)
+    total = max((strided(length, stride) - 1) * stride + extent - length, 0)
     begin = total // 2 if upper else total - total // 2
     return begin, total - begin
 

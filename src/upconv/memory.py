@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .errors import MemoryLimitError
 
-_ALWAYS_FINE = 64 << 20
+ALWAYS_FINE = 64 << 20
 """Below this many bytes nothing is asked: the question costs 50 microseconds."""
 
 
@@ -27,7 +27,7 @@ def require(nbytes: int, purpose: str) -> None:
         ...
     upconv.errors.MemoryLimitError: the output needs 888 PiB; this process may take ...
     """
-    if nbytes <= _ALWAYS_FINE:
+    if nbytes <= ALWAYS_FINE:
         return
     available = available_bytes()
     if nbytes > available:
@@ -37,19 +37,30 @@ def require(nbytes: int, purpose: str) -> None:
         )
 
 
+def refused(purpose: str, error: Exception) -> MemoryLimitError:
+    """The error to raise where an allocation failed all the same.
+
+    >>> str(refused("the result", MemoryError("no")))
+    'the result does not fit: no. Work on smaller pieces of the input.'
+    """
+    if isinstance(error, MemoryLimitError):
+        return error
+    return MemoryLimitError(
+        f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
+    )
+
+
 def readable(nbytes: int) -> str:
     """`nbytes` with a binary unit.
 
     >>> readable(3 << 29)
     '1.5 GiB'
     """
-    value = float(nbytes)
-    units = iter(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
-    unit = next(units)
-    while value >= 1024 and unit != "EiB":
-        value /= 1024
-        unit = next(units)
-    return f"{value:.3g} {unit}"
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    power = min(max(nbytes.bit_length() - 1, 0) // 10, len(units) - 1)
+    if nbytes >> (10 * power) >= 10**6:
+        return f"over a million {units[power]}"
+    return f"{nbytes / 1024**power:.3g} {units[power]}"
 
 
 def available_bytes() -> int:

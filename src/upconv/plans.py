@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from . import memory
 from .arguments import frozen_activation
-from .arrays import Array, Operand, as_array, as_shape, check_out, converted, described, overlap
+from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import DTypeError, EngineError, ShapeError
-from .execution import new_result, result_of, run_batched
+from .execution import delivered, packed, result_array, run_batched
 from .primitives import Lease, select, shared_cache
 from .problem import Problem
-from .signatures import Keywords, Request, Signature, transposed
+from .signatures import Keywords, Request, Signature
 from .threads import checked, get_num_threads
 
 
@@ -67,14 +63,9 @@ def plan(
     request = Request(
         x, described(weight), described(bias), keywords, frozen_activation(activation)
     )
-    if hasattr(residual, "__array__") or hasattr(residual, "__dlpack__"):
-        given = described(as_array("residual", residual))
-        transposed(x, request.weight, request.bias, given, keywords, request.activation)
-        residual = True
-    if residual is not None and not isinstance(residual, bool):
-        raise DTypeError("residual", f"a {type(residual).__name__}", "None, a bool or an array")
+    wants_residual = request.takes_residual(residual)
     count = get_num_threads() if threads is None else checked(threads)
-    return Plan(request, engine, count, weight, bias, bool(residual))
+    return Plan(request, engine, count, weight, bias, wants_residual)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +82,8 @@ class Plan:
     """A transposed convolution ready to run: made by `upconv.plan`, called with x.
 
     It holds a copy of the weight and the bias, so later changes to the caller's arrays do not reach
-    it. It may be called from many threads at once. `close`, or the end of a `with` block, gives
-    back what it holds; a closed plan raises `EngineError`.
+    it. It may be called from many threads at once. `close`, or the end of a `with` block, lets go
+    of what it holds; a closed plan raises `EngineError`. Copying or unpickling one plans anew.
 
     >>> import numpy as np, upconv
     >>> with upconv.plan((1, 1, 3), np.ones((1, 1, 2), np.float32), stride=2) as plan:
@@ -113,18 +104,18 @@ class Plan:
         self._request = request
         self._engine = engine
         self._threads = threads
-        self._weight = np.array(weight)
-        self._bias = None if bias is None else np.array(bias)
-        self._lock = threading.Lock()
-        self._leases: list[Lease] = []
-        self._finalizer = weakref.finalize(self, _release, self._leases)
+        self._residual = residual
+        self._weight = copied("the plan's weight", weight)
+        self._bias = None if bias is None else copied("the plan's bias", bias)
         self._variants: dict[bool, _Ready] = {}
-        self._main = self._variant(residual)
+        ready = self._variant(residual)
+        self._signature = ready.signature
+        self._workspace_bytes = ready.primitive.workspace_bytes
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape x must have."""
-        return self._request.x.shape
+    def problem(self) -> Problem:
+        """The problem this plan solves."""
+        return self._signature.problem
 
     @property
     def engine(self) -> str:
@@ -132,48 +123,41 @@ class Plan:
         return select(self.problem, self._engine).name
 
     @property
-    def problem(self) -> Problem:
-        """The problem this plan solves."""
-        return self._main.signature.problem
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape x must have."""
+        return self._request.x.shape
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of the result."""
-        return self._main.signature.shape
+        return self._signature.shape
 
     @property
     def workspace_bytes(self) -> int:
         """Scratch memory one running call takes, in bytes."""
-        return self._main.primitive.workspace_bytes
+        return self._workspace_bytes
 
     def __call__(self, x: Any, residual: Any = None, out: Array | None = None) -> Array:
         """Run on x, of `input_shape`.
 
-        residual: of `output_shape`; the first call with one prepares for it unless the plan was
+        residual: of `output_shape`; the first call with one prepares for it, unless the plan was
         made with `residual=True`. out: as in `conv_transpose`. Raises what `conv_transpose` raises.
         """
         ready = self._variants.get(residual is not None) or self._variant(residual is not None)
+        signature = ready.signature
         x = self._operand("x", x, self._request.x.shape)
-        signature, run = ready.signature, ready.primitive
         if residual is not None:
             residual = self._operand("residual", residual, signature.shape)
-        if out is None:
-            target = new_result(signature)
-        else:
-            target = check_out("out", out, *result_of(signature))
-            if overlap(target, x, residual):
-                separate = np.empty_like(target)
-                run_batched(run, signature, separate, x, ready.packed, self._bias, residual)
-                target[...] = separate
-                return target
-        run_batched(run, signature, target, x, ready.packed, self._bias, residual)
-        return target
+        operands = (x, ready.packed, self._bias, residual)
+        target = result_array(signature, out, (x, residual))
+        run_batched(ready.primitive, signature, target, *operands)
+        return delivered(target, out)
 
     def close(self) -> None:
-        """Give back the primitives, when no call is running; a closed plan raises when called."""
-        with self._lock:
-            self._variants.clear()
-            self._finalizer()
+        """Let go of primitives and weights; a call that is running ends as if nothing happened."""
+        self._variants = _CLOSED
+        self._weight = self._weight[:0]
+        self._bias = None
 
     def __enter__(self) -> Plan:
         return self
@@ -186,39 +170,44 @@ class Plan:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._require_open()
+        return Plan, (
+            self._request,
+            self._engine,
+            self._threads,
+            self._weight,
+            self._bias,
+            self._residual,
+        )
+
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
 
+    def _require_open(self) -> None:
+        if self._variants is _CLOSED:
+            raise EngineError("This plan is closed. Make a new one with upconv.plan.")
+
     def _variant(self, residual: bool) -> _Ready:
-        """This plan with or without a residual, prepared once."""
-        with self._lock:
-            if not self._finalizer.alive:
-                raise EngineError("This plan is closed. Make a new one with upconv.plan.")
-            if residual not in self._variants:
-                signature = self._request.signature(residual=residual)
-                engine = select(signature.problem, self._engine)
-                lease = shared_cache().lease(signature.problem, engine, self._threads)
-                self._leases.append(lease)
-                memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
-                packed = lease.primitive.pack(self._weight)
-                self._variants[residual] = _Ready(signature, lease, lease.primitive, packed)
-            return self._variants[residual]
+        """This plan with or without a residual; two threads may prepare it, one of them in vain."""
+        self._require_open()
+        signature = self._request.signature(residual=residual)
+        engine = select(signature.problem, self._engine)
+        lease = shared_cache().lease(signature.problem, engine, self._threads)
+        memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
+        ready = _Ready(signature, lease, lease.primitive, packed(lease.primitive, self._weight))
+        return self._variants.setdefault(residual, ready)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(name, value)
         if array.shape != shape:
-            raise ShapeError(
-                f"{name}.shape",
-                str(array.shape),
-                f"{shape}, as planned",
-                "Make a plan for this shape.",
-            )
-        if array.dtype != self._weight.dtype:
-            expected = f"{self._weight.dtype}, as planned"
+            expected, remedy = f"{shape}, as planned", "Make a plan for this shape."
+            raise ShapeError(f"{name}.shape", str(array.shape), expected, remedy)
+        if array.dtype != self._request.weight.dtype:
+            expected = f"{self._request.weight.dtype}, as planned"
             raise DTypeError(f"{name}.dtype", str(array.dtype), expected, "Convert, or plan anew.")
         return array
 
 
-def _release(leases: list[Lease]) -> None:
-    for lease in leases:
-        lease.release()
+_CLOSED: dict[bool, _Ready] = {}
+"""What a closed plan has for variants: this very dictionary, which stays empty."""

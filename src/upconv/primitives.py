@@ -7,7 +7,7 @@ changes a primitive is in the key; nothing else is.
 The cache is the one owner of primitives. It builds each once however many threads ask (single
 flight), counts what it does, holds at most `max_entries` primitives of at most `max_bytes` resident
 bytes, drops the least recently used and closes a dropped one when its last user is done. A build
-error is raised to everyone who waited for it and is not remembered.
+error is raised and not remembered: who waited for that build tries it again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 
@@ -57,64 +56,65 @@ class Choice:
     refusals: tuple[Refusal, ...]
 
 
-@lru_cache(maxsize=4096)
-def choose(problem: Problem) -> Choice:
-    """Walk the engines in order of preference; the first that does not refuse is chosen.
+def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
+    """The engine asked for, or the first in order of preference that does not refuse.
+
+    `engine` is a name, an `Engine` object, or None; `UPCONV_ENGINE` stands in for None, and is read
+    when a problem is first seen. An engine asked for is never replaced by another.
+
+    Raises `ArgumentError` for an unknown name, `DTypeError` for what is no engine.
 
     >>> from upconv.geometry import Axis
     >>> from upconv.problem import Direction, Problem
     >>> choose(Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)).engine.name
     'reference'
     """
+    if engine is None or isinstance(engine, str):
+        return _choose_named(problem, engine)
+    if isinstance(engine, type) or not (hasattr(engine, "refuses") and hasattr(engine, "build")):
+        expected = "None, a name, or an object with `refuses` and `build`"
+        raise DTypeError("engine", f"{brief(engine)} ({type(engine).__name__})", expected)
+    return _asked(problem, engine)
+
+
+@lru_cache(maxsize=4096)
+def _choose_named(problem: Problem, name: str | None) -> Choice:
+    variable = os.environ.get("UPCONV_ENGINE", "").strip()
+    if name is not None or variable:
+        argument, wanted = ("engine", name) if name is not None else ("UPCONV_ENGINE", variable)
+        return _asked(problem, load(wanted or "", argument))
     refusals = []
-    for name in ENGINES:
+    for known in ENGINES:
         try:
-            engine = load(name)
+            engine = load(known)
         except EngineMissing as missing:
-            refusals.append(Refusal(name, str(missing)))
+            refusals.append(Refusal(known, str(missing)))
             continue
         reason = engine.refuses(problem)
         if reason is None:
             return Choice(engine, tuple(refusals))
-        refusals.append(Refusal(name, reason))
+        refusals.append(Refusal(known, reason))
     return Choice(None, tuple(refusals))
 
 
-def select(problem: Problem, engine: str | Engine | None) -> Engine:
-    """The engine asked for, by name or as an object; the one `choose` finds when it is None.
-
-    `UPCONV_ENGINE`, read once, stands in for None.
-
-    Raises `EngineRefusal` when the engine asked for, or every engine, refuses the problem.
-    """
-    if engine is None or isinstance(engine, str):
-        return _select_named(problem, engine)
-    if isinstance(engine, type) or not (hasattr(engine, "refuses") and hasattr(engine, "build")):
-        expected = "None, a name, or an object with `refuses` and `build`"
-        raise DTypeError("engine", f"{brief(engine)}, a {type(engine).__name__}", expected)
-    return _unless_refused(problem, engine)
-
-
-@lru_cache(maxsize=4096)
-def _select_named(problem: Problem, name: str | None) -> Engine:
-    wanted = name or os.environ.get("UPCONV_ENGINE")
-    if not wanted:
-        choice = choose(problem)
-        if choice.engine is None:
-            reasons = "; ".join(map(str, choice.refusals))
-            raise EngineRefusal(f"No engine does {problem}. {reasons}")
-        return choice.engine
-    return _unless_refused(problem, load(wanted))
-
-
-def _unless_refused(problem: Problem, engine: Engine) -> Engine:
+def _asked(problem: Problem, engine: Engine) -> Choice:
     reason = engine.refuses(problem)
-    if reason is not None:
+    return Choice(engine, ()) if reason is None else Choice(None, (Refusal(engine.name, reason),))
+
+
+def select(problem: Problem, engine: str | Engine | None) -> Engine:
+    """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
+    choice = choose(problem, engine)
+    if choice.engine is None:
+        if engine is None:
+            reasons = "; ".join(map(str, choice.refusals))
+            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
+        refusal = choice.refusals[0]
         raise EngineRefusal(
-            f"Engine {engine.name!r} cannot do {problem}: {reason}."
+            f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
             " Use engine=None to let upconv choose."
         )
-    return engine
+    return choice.engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,31 +163,37 @@ class _Totals:
     builds: int = 0
     evictions: int = 0
     seconds: float = 0.0
-    bytes: int = field(default=0)
+    bytes: int = 0
 
 
-class _Abandoned(Exception):
-    """A build ended by Ctrl-C or exit in another thread."""
+class _Flight:
+    """The lock that lets one thread build a key while others wait; it goes with its last user."""
+
+    __slots__ = ("__weakref__", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 class Lease:
-    """The right to run a primitive: it is not closed before the lease is released.
+    """The right to run a primitive: it is not closed before the lease is released or forgotten.
 
     A context manager; `release` may be called more than once.
     """
 
     __slots__ = ("_cache", "_entry", "primitive")
 
-    def __init__(self, cache: PrimitiveCache, entry: _Entry) -> None:
-        self._cache: PrimitiveCache | None = cache
-        self._entry = entry
-        self.primitive = entry.primitive
+    primitive: Primitive
+
+    def __init__(self, cache: PrimitiveCache) -> None:
+        self._cache = cache
+        self._entry: _Entry | None = None
 
     def release(self) -> None:
         """Give the right back."""
-        cache, self._cache = self._cache, None
-        if cache is not None:
-            cache._release(self._entry)
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._cache._release(entry)
 
     def __enter__(self) -> Primitive:
         return self.primitive
@@ -199,6 +205,12 @@ class Lease:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+    def __del__(self) -> None:
+        # The garbage collector may call this anywhere, in the middle of the cache's own work too:
+        # no lock is taken here; the cache looks at what was forgotten when it is next asked.
+        if self._entry is not None:
+            self._cache._forgotten.append(self._entry)
 
 
 class PrimitiveCache:
@@ -218,7 +230,8 @@ class PrimitiveCache:
             _bound("UPCONV_CACHE_BYTES", _DEFAULT_BYTES) if max_bytes is None else max_bytes
         )
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
-        self._building: dict[_Key, Future[_Entry]] = {}
+        self._flights: weakref.WeakValueDictionary[_Key, _Flight] = weakref.WeakValueDictionary()
+        self._forgotten: deque[_Entry] = deque()
         self._totals = _Totals()
         self._lock = threading.Lock()
         _caches.add(self)
@@ -226,76 +239,76 @@ class PrimitiveCache:
     def lease(self, problem: Problem, engine: Engine, threads: int) -> Lease:
         """The primitive for `problem`, built if need be, held until the lease is released."""
         key = _Key(problem, id(engine), f"{engine.fingerprint()} threads {threads}")
-        while True:
-            with self._lock:
-                entry = self._entries.get(key)
-                if entry is not None:
-                    self._entries.move_to_end(key)
-                    self._totals.hits += 1
-                    entry.users += 1
-                    return Lease(self, entry)
-                building = self._building.get(key)
-                if building is None:
-                    flight: Future[_Entry] = Future()
-                    self._building[key] = flight
-                    self._totals.misses += 1
-            if building is None:
-                return self._build(key, problem, engine, threads, flight)
-            try:
-                entry = building.result()
-            except _Abandoned:  # the builder was interrupted, not the build found wrong: try here
-                continue
-            with self._lock:
-                if not entry.dropped:
-                    self._totals.hits += 1
-                    entry.users += 1
-                    return Lease(self, entry)
+        if self._forgotten:
+            self._settle()
+        lease = Lease(self)
+        if self._take(key, lease):
+            return lease
+        flight = _Flight()
+        with self._lock:
+            flight = self._flights.setdefault(key, flight)
+        with flight.lock:  # one thread builds; those who waited find it done, or try themselves
+            if not self._take(key, lease):
+                self._build(key, problem, engine, threads, lease)
+        return lease
 
     def info(self) -> CacheInfo:
         """Counts and contents now."""
-        with self._lock:
-            totals = self._totals
-            return CacheInfo(
-                totals.hits,
-                totals.misses,
-                totals.builds,
-                totals.evictions,
-                totals.seconds,
-                len(self._entries),
-                totals.bytes,
-                self._max_entries,
-                self._max_bytes,
-            )
+        self._settle()
+        totals = self._totals
+        return CacheInfo(
+            totals.hits,
+            totals.misses,
+            totals.builds,
+            totals.evictions,
+            totals.seconds,
+            len(self._entries),
+            totals.bytes,
+            self._max_entries,
+            self._max_bytes,
+        )
 
     def clear(self) -> None:
         """Drop every primitive and set the counts to zero; those in use close when released."""
+        self._settle()
         with self._lock:
             closing = [self._drop(key) for key in list(self._entries)]
             self._totals = _Totals()
         _close(closing)
 
-    def _build(
-        self, key: _Key, problem: Problem, engine: Engine, threads: int, flight: Future[_Entry]
-    ) -> Lease:
-        start = time.perf_counter()
-        try:
-            primitive = engine.build(problem, threads)
-            entry = _Entry(engine, primitive, primitive.resident_bytes, users=1)
-        except BaseException as error:  # told to those who wait for it, then raised here
-            with self._lock:
-                self._building.pop(key, None)
-            flight.set_exception(error if isinstance(error, Exception) else _Abandoned())
-            raise
+    def _take(self, key: _Key, lease: Lease) -> bool:
+        """Give the lease the entry of a key, if there is one."""
         with self._lock:
-            self._building.pop(key, None)
+            entry = self._entries.get(key)
+            if entry is None:
+                return False
+            self._entries.move_to_end(key)
+            self._totals.hits += 1
+            lease.primitive = entry.primitive
+            entry.users += 1
+            lease._entry = entry
+            return True
+
+    def _build(
+        self, key: _Key, problem: Problem, engine: Engine, threads: int, lease: Lease
+    ) -> None:
+        """Build outside the lock, list the result, and make room for it."""
+        with self._lock:
+            self._totals.misses += 1
+        start = time.perf_counter()
+        primitive = engine.build(problem, threads)
+        seconds = time.perf_counter() - start
+        entry = _Entry(engine, primitive, primitive.resident_bytes)
+        with self._lock:
             self._totals.builds += 1
-            self._totals.seconds += time.perf_counter() - start
+            self._totals.seconds += seconds
             self._totals.bytes += entry.nbytes
             self._entries[key] = entry
+            lease.primitive = primitive
+            entry.users += 1
+            lease._entry = entry
             closing = self._shrink()
-        flight.set_result(entry)
         _close(closing)
-        return Lease(self, entry)
 
     def _shrink(self) -> list[_Entry | None]:
         """Drop the least recently used until both bounds hold."""
@@ -319,10 +332,19 @@ class PrimitiveCache:
         if last:
             entry.primitive.close()
 
+    def _settle(self) -> None:
+        """Release what leases that were forgotten held."""
+        while self._forgotten:
+            try:
+                entry = self._forgotten.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            self._release(entry)
+
     def _after_fork(self) -> None:
         """A child has only the thread that forked: no lock is held and no build goes on."""
         self._lock = threading.Lock()
-        self._building = {}
+        self._flights = weakref.WeakValueDictionary()
 
 
 _caches: weakref.WeakSet[PrimitiveCache] = weakref.WeakSet()
@@ -348,7 +370,7 @@ def _bound(variable: str, default: int) -> int:
     text = os.environ.get(variable, "").strip()
     if not text:
         return default
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 18:
         raise ArgumentError(
             variable, brief(text), "an integer >= 0", "It is an environment variable."
         )
@@ -372,6 +394,5 @@ def cache_info() -> CacheInfo:
 
 def cache_clear() -> None:
     """Drop every cached primitive, forget the choices of engines, and set the counts to zero."""
-    choose.cache_clear()
-    _select_named.cache_clear()
+    _choose_named.cache_clear()
     shared_cache().clear()

@@ -12,13 +12,17 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from .arguments import Frozen, convolved_axes, epilogue, frozen, one_of, transposed_axes
-from .arrays import Operand, element_type, same_dtype
-from .errors import ArgumentError, ShapeError
+from .arrays import Operand, as_array, described, element_type, same_dtype
+from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT
 from .problem import DataLayout, Direction, Problem, WeightLayout
 
 Shape = tuple[int, ...]
+
+_MOST_BYTES = 1 << 62
 
 
 class Keywords(NamedTuple):
@@ -59,16 +63,22 @@ class Keywords(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """A checked call: its problem, the result's shape to the caller, and whether x had N."""
+    """A checked call: its problem, the result's shape and bytes to the caller, whether x had N."""
 
     problem: Problem
     shape: Shape
+    nbytes: int
     batched: bool
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the result."""
-        return prod(self.shape) * self.problem.dtype.itemsize
+    @classmethod
+    def of(cls, problem: Problem, shape: Shape, *, batched: bool) -> Signature:
+        """The signature of a result of `shape`.
+
+        An empty result counts no bytes, unless its other extents are beyond what any array has.
+        """
+        span = problem.dtype.itemsize * prod(max(1, size) for size in shape)
+        nbytes = span if all(shape) or span > _MOST_BYTES else 0
+        return cls(problem, shape, nbytes, batched)
 
 
 @lru_cache(maxsize=4096)
@@ -99,11 +109,24 @@ class Request(NamedTuple):
 
     def signature(self, *, residual: bool) -> Signature:
         """The checked signature with or without a residual of the result's shape."""
-        bare = transposed(self.x, self.weight, self.bias, None, self.keywords, self.activation)
-        if not residual:
-            return bare
-        extra = Operand(bare.shape, self.x.dtype)
-        return transposed(self.x, self.weight, self.bias, extra, self.keywords, self.activation)
+        bare = self._with(None)
+        return self._with(Operand(bare.shape, self.x.dtype)) if residual else bare
+
+    def takes_residual(self, residual: object) -> bool:
+        """Whether a `residual` asks for one: None, a bool, or an array of the result's shape."""
+        if residual is None or isinstance(residual, bool | np.bool_):
+            return bool(residual)
+        if not any(hasattr(type(residual), name) for name in ("__array__", "__dlpack__")):
+            raise DTypeError("residual", f"a {type(residual).__name__}", "None, a bool or an array")
+        self._with(described(as_array("residual", residual)))
+        return True
+
+    def _with(self, residual: Operand | None) -> Signature:
+        x, weight, bias, keywords, activation = self
+        try:
+            return transposed(x, weight, bias, residual, keywords, activation)
+        except ShapeError as error:  # there is no x yet: its shape was an argument
+            raise error.renamed("x.shape", "input_shape") from None
 
 
 @lru_cache(maxsize=4096)
@@ -134,9 +157,11 @@ def transposed_gradient(
     _check_gradient(grad, problem.y_shape, batched, x)
     problem = problem.replace(accumulate=accumulate)
     return {
-        "x": Signature(problem.replace(direction=Direction.INPUT_GRAD), x.shape, batched),
-        "weight": Signature(
-            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched
+        "x": Signature.of(
+            problem.replace(direction=Direction.INPUT_GRAD), x.shape, batched=batched
+        ),
+        "weight": Signature.of(
+            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched=batched
         ),
     }
 
@@ -150,9 +175,9 @@ def convolution_gradient(
     _check_gradient(grad, problem.x_shape, batched, x)
     problem = problem.replace(accumulate=accumulate)
     return {
-        "x": Signature(problem.replace(direction=Direction.FORWARD), x.shape, batched),
-        "weight": Signature(
-            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched
+        "x": Signature.of(problem.replace(direction=Direction.FORWARD), x.shape, batched=batched),
+        "weight": Signature.of(
+            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched=batched
         ),
     }
 
@@ -162,11 +187,10 @@ def _transposed_problem(x: Operand, weight: Operand, keywords: Keywords) -> tupl
     frame = _Frame.of(x, weight, keywords)
     i, per_group, kernel = frame.weight_extents(weight.shape)
     if i != frame.channels:
-        got = (
-            f"{weight.shape}, which has {i} input channels (axis I of {frame.weight_layout.value})"
-        )
-        expected = f"{frame.channels} input channels, as x {x.shape} has"
-        raise ShapeError("weight.shape", got, expected, _swap_hint(i, per_group, frame.channels))
+        got = f"{weight.shape}, with {i} on axis I of {frame.weight_layout.value}"
+        expected = f"{frame.channels} there, the channels of x {x.shape}"
+        hint = _swap_hint(frame.weight_layout, swapped=per_group == frame.channels)
+        raise ShapeError("weight.shape", got, expected, hint)
     groups = _groups(keywords.groups, {"input channels": i})
     axes = transposed_axes(
         frame.size,
@@ -197,10 +221,10 @@ def _convolution_problem(x: Operand, weight: Operand, keywords: Keywords) -> tup
     per_group, o, kernel = frame.weight_extents(weight.shape)
     groups = _groups(keywords.groups, {"output channels": o})
     if per_group * groups != frame.channels:
-        got = f"{weight.shape}, which has {per_group} input channels per group"
-        expected = f"{frame.channels} / {groups} of them: x {x.shape} has {frame.channels} channels"
-        hint = f" and groups is {groups}"
-        raise ShapeError("weight.shape", got, expected + hint)
+        got = f"{weight.shape}, with {per_group} on axis I of {frame.weight_layout.value}"
+        expected = f"{frame.channels} / {groups} there, the channels of x {x.shape} over groups"
+        hint = _swap_hint(frame.weight_layout, swapped=o * groups == frame.channels)
+        raise ShapeError("weight.shape", got, expected, hint)
     axes = convolved_axes(frame.size, kernel, keywords.stride, keywords.padding, keywords.dilation)
     problem = Problem(
         Direction.FORWARD,
@@ -241,7 +265,7 @@ class _Frame(NamedTuple):
             raise ShapeError(
                 "x.shape",
                 str(x.shape),
-                f"{rank + 2} axes ({layout.value} with {rank} spatial axes, as the weight has),"
+                f"{rank + 2} axes ({layout.value}, X being as many axes as the kernel has, {rank}),"
                 f" or {rank + 1} without the batch",
             )
         same_dtype("x", x.dtype, "weight", weight.dtype)
@@ -266,19 +290,18 @@ def _require_extents(name: str, shape: Shape) -> None:
 
 def _groups(value: Frozen, channels: dict[str, int]) -> int:
     if not isinstance(value, int) or not 1 <= value <= LIMIT:
-        raise ArgumentError("groups", repr(value), "an integer >= 1")
+        raise ArgumentError("groups", brief(value), "an integer >= 1 that divides the channels")
     for name, count in channels.items():
         if count % value:
             raise ArgumentError("groups", str(value), f"a divisor of the {count} {name}")
     return value
 
 
-def _swap_hint(i: int, o: int, channels: int) -> str:
-    if o == channels:
-        return (
-            "The two channel axes look swapped: say weight_layout='OIX', or transpose the weight."
-        )
-    return "A weight is (in, out/groups, *kernel) in 'IOX': the input channels come first."
+def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:
+    if swapped:
+        other = layout.swapped().value
+        return f"The two look swapped: say weight_layout={other!r}, or transpose the weight."
+    return f"Is the weight really in the order {layout.value!r} (I input, O output channels)?"
 
 
 def _with_extras(
@@ -296,7 +319,7 @@ def _with_extras(
         if residual.shape != shape:
             expected = f"{shape}, the shape of the result"
             raise ShapeError("residual.shape", str(residual.shape), expected)
-    return Signature(problem, shape, batched)
+    return Signature.of(problem, shape, batched=batched)
 
 
 def _check_gradient(grad: Operand, expected: Shape, batched: bool, x: Operand) -> None:
@@ -307,5 +330,5 @@ def _check_gradient(grad: Operand, expected: Shape, batched: bool, x: Operand) -
             "grad.shape",
             str(grad.shape),
             f"{shape}, the shape of the forward result",
-            "Pass the forward call's stride, padding, output_padding, dilation and output_size.",
+            "Pass the keywords of the forward call.",
         )

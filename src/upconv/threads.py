@@ -7,6 +7,7 @@ the processors this process may run on (affinity and control-group quota).
 from __future__ import annotations
 
 import math
+import operator
 import os
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def set_num_threads(n: int | None) -> None:
     >>> set_num_threads(None)
     """
     global _chosen
-    _chosen = None if n is None else checked(n)
+    _chosen = None if n is None else checked(n, "n")
 
 
 def get_num_threads() -> int:
@@ -46,21 +47,27 @@ def get_num_threads() -> int:
 
 def checked(n: int, argument: str = "threads") -> int:
     """`n` if it is a possible number of threads, else `ArgumentError`."""
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST:
+    try:
+        count = operator.index(n)
+    except Exception:  # TypeError where there is no __index__, anything where it fails
+        count = 0
+    if isinstance(n, bool) or not 1 <= count <= _MOST:
         raise ArgumentError(argument, brief(n), f"an integer from 1 to {_MOST}")
-    return n
+    return count
 
 
 def _from_environment() -> int | None:
     own = os.environ.get("UPCONV_NUM_THREADS", "").strip()
     if own:
-        if not own.isdecimal():
+        if not own.isdecimal() or len(own) > 9:
             raise ArgumentError("UPCONV_NUM_THREADS", brief(own), f"an integer from 1 to {_MOST}")
         return checked(int(own), "UPCONV_NUM_THREADS")
     # OpenMP allows a list, one number per nesting level; a value it would reject is not ours to
     # judge.
     outer = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(int(outer), _MOST) if outer.isdecimal() and int(outer) >= 1 else None
+    if not outer.isdecimal() or len(outer) > 9 or int(outer) < 1:
+        return None
+    return min(int(outer), _MOST)
 
 
 def _processors() -> int:

@@ -26,10 +26,10 @@ from enum import Enum
 from typing import Any
 
 from ..errors import ArgumentError, TranslationError, brief
-from ..geometry import LIMIT, Axis, centred
+from ..geometry import LIMIT, Axis, centred, scaled
 from ..problem import DataLayout, WeightLayout
 from . import values
-from .layer import Layer
+from .layer import Layer, require_layer
 
 
 class Mode(Enum):
@@ -93,6 +93,7 @@ def to_jax(layer: Layer) -> dict[str, Any]:
     >>> to_jax(from_jax((5,), (3,), strides=(2,), padding="SAME"))["padding"]
     ((0, 1),)
     """
+    require_layer(layer)
     rank = len(layer.axes)
     if layer.groups > 1:
         raise TranslationError(
@@ -121,12 +122,12 @@ def nearest_jax(layer: Layer) -> Layer:
 
 
 def _same(size: int, k: int, s: int, d: int) -> Axis:
-    return centred(size, k, s, d, Axis(size, k, s, d).scaled, upper=True)
+    return centred(size, k, s, d, scaled(size, s), upper=True)
 
 
 def _valid(size: int, k: int, s: int, d: int) -> Axis:
     whole = Axis(size, k, s, d)
-    return centred(size, k, s, d, max(whole.scaled, whole.full), upper=True)
+    return centred(size, k, s, d, max(scaled(size, s), whole.full), upper=True)
 
 
 def _around(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:

@@ -29,10 +29,10 @@ from itertools import product
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError, TranslationError
-from ..geometry import Axis, centred, convolved, padded, same_padding
+from ..geometry import Axis, centred, convolved, padded, same_padding, scaled
 from ..problem import DataLayout, WeightLayout
 from . import values
-from .layer import Layer
+from .layer import Layer, require_layer
 from .limits import check_rank
 
 DIALECT, MOST_AXES = "Keras", 3
@@ -102,6 +102,7 @@ def to_keras(layer: Layer) -> dict[str, Any]:
     >>> to_keras(from_keras((5,), 4, strides=2, padding="same"))["padding"]
     'same'
     """
+    require_layer(layer)
     closest = _closest(layer)
     for i, (axis, found) in enumerate(zip(layer.axes, closest.axes, strict=True)):
         if axis != found:
@@ -195,11 +196,11 @@ def _numbers(axis: Axis) -> tuple[int, int, int, int]:
 
 def _valid(size: int, k: int, s: int, d: int) -> Axis:
     whole = Axis(size, k, s, d)
-    return centred(size, k, s, d, max(whole.scaled, whole.full), upper=True)
+    return centred(size, k, s, d, max(scaled(size, s), whole.full), upper=True)
 
 
 def _same(size: int, k: int, s: int, d: int) -> Axis:
-    return centred(size, k, s, d, Axis(size, k, s, d).scaled, upper=True)
+    return centred(size, k, s, d, scaled(size, s), upper=True)
 
 
 def _valid_extended(size: int, k: int, s: int, d: int, extra: int) -> Axis:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import Axis
 from ..problem import DataLayout, WeightLayout
 
@@ -88,6 +88,8 @@ class Layer:
         >>> Layer((Axis(5, 3),), flipped=True).weight(np.array([[[1, 2, 3]]]))
         array([[[3, 2, 1]]])
         """
+        if not hasattr(w, "shape"):
+            raise DTypeError("the weight", f"{brief(w)} ({type(w).__name__})", "an array")
         rank, shape = len(self.axes), tuple(w.shape)
         start = self.weight_layout.value.index("X")
         if len(shape) != rank + 2 or shape[start : start + rank] != self.kernel:
@@ -117,4 +119,12 @@ class Layer:
             f"{each('size')}->{each('out')} k{each('kernel')} s{each('stride')} d{each('dilation')}"
             f" crop{crops} g{self.groups} {self.layout.value} {self.weight_layout.value}"
             + (" flipped" if self.flipped else "")
+        )
+
+
+def require_layer(layer: object) -> None:
+    """Raise `DTypeError` unless `layer` is a `Layer`."""
+    if not isinstance(layer, Layer):
+        raise DTypeError(
+            "layer", f"{brief(layer)} ({type(layer).__name__})", "a Layer, as from_* makes them"
         )

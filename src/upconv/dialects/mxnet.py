@@ -25,7 +25,7 @@ from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import Axis, centred, padded
 from ..problem import DataLayout, WeightLayout
 from . import values
-from .layer import Layer
+from .layer import Layer, require_layer
 from .limits import Limits
 
 LIMITS = Limits(
@@ -115,6 +115,7 @@ def to_mxnet(layer: Layer) -> dict[str, Any]:
     >>> to_mxnet(from_mxnet(5, kernel=3, stride=2, pad=1, adj=1))["adj"]
     (1,)
     """
+    require_layer(layer)
     rank = len(layer.axes)
     paddings = LIMITS.paddings(layer)
     if rank == 3 and any(axis.dilation > 1 for axis in layer.axes):
@@ -211,7 +212,7 @@ def _shape(name: str, value: object, low: int) -> tuple[int, ...]:
         word = values.text(name, value).strip()
         if not _SHAPE_TEXT.fullmatch(word):
             raise ArgumentError(name, brief(value), 'a shape such as "(3, 3)"')
-        value = tuple(int(digits) for digits in re.findall(r"-?\d+", word))
+        value = tuple(values.digits(name, found) for found in re.findall(r"-?\d+", word))
     if values.is_sequence(value):
         return values.integers(name, value, low)
     return (values.integer(name, value, low),)
@@ -219,7 +220,7 @@ def _shape(name: str, value: object, low: int) -> tuple[int, ...]:
 
 def _count(name: str, value: object) -> int:
     if isinstance(value, (str, bytes)) and values.text(name, value).strip().isdecimal():
-        value = int(value)
+        value = values.digits(name, values.text(name, value).strip())
     return values.integer(name, value, low=1)
 
 

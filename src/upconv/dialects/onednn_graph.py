@@ -29,10 +29,10 @@ from enum import Enum
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError
-from ..geometry import Axis, centred, convolved, padded, same_padding
+from ..geometry import Axis, centred, convolved, padded, same_padding, scaled
 from ..problem import DataLayout, WeightLayout
 from . import values
-from .layer import Layer
+from .layer import Layer, require_layer
 from .limits import Limits
 
 
@@ -187,6 +187,7 @@ def to_onednn_graph(layer: Layer) -> dict[str, Any]:
     >>> to_onednn_graph(layer)["pads_end"]
     (1,)
     """
+    require_layer(layer)
     paddings = LIMITS.paddings(layer)
     known = layer.weight_layout in WEIGHTS[Operation.CONV_TRANSPOSE].values()
     return {
@@ -214,7 +215,7 @@ def _same(upper: bool) -> Callable[[_Given], Axis]:
     def axis(given: _Given) -> Axis:
         extra = given.extra_below_stride
         whole = Axis(*given.numbers)
-        out = min(whole.full, whole.scaled) + extra
+        out = min(whole.full, scaled(given.size, given.stride)) + extra
         return centred(*given.numbers, out, upper=upper, output_padding=extra)
 
     return axis

@@ -29,9 +29,9 @@ from enum import Enum
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError
-from ..geometry import LIMIT, Axis, centred, fitted, padded
+from ..geometry import LIMIT, Axis, centred, fitted, padded, scaled
 from . import values
-from .layer import Layer
+from .layer import Layer, require_layer
 from .limits import Limits
 
 
@@ -173,6 +173,7 @@ def to_onnx(layer: Layer, *, rule: object = "spec") -> dict[str, Any]:
     >>> to_onnx(from_onnx((5,), [3], strides=[2], auto_pad="SAME_UPPER"))["pads"]
     (0, 1)
     """
+    require_layer(layer)
     paddings = LIMITS[values.member("rule", rule, Rule)].paddings(layer)
     return {
         "kernel_shape": layer.kernel,
@@ -231,7 +232,7 @@ def _same(rule: Rule, mode: AutoPad, opset: int) -> Callable[..., Axis]:
 
     def axis(size: int, k: int, s: int, d: int, extra: int) -> Axis:
         whole = padded(size, k, s, d, 0, 0, extra)
-        out = min(whole.scaled, whole.out) if reading.same_at_most_full else whole.scaled
+        out = min(scaled(size, s), whole.out) if reading.same_at_most_full else scaled(size, s)
         return centred(size, k, s, d, out, upper=upper, output_padding=extra)
 
     return axis

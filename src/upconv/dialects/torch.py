@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ArgumentError, ShapeError
 from ..geometry import Axis, fitted, padded
 from . import values
-from .layer import Layer
+from .layer import Layer, require_layer
 from .limits import Limits
 
 LIMITS = Limits(
@@ -86,6 +86,7 @@ def to_torch(layer: Layer) -> dict[str, Any]:
     >>> to_torch(from_torch(5, 3, stride=2, padding=1, output_padding=1))["output_padding"]
     (1,)
     """
+    require_layer(layer)
     paddings = LIMITS.paddings(layer)
     return {
         "kernel_size": layer.kernel,

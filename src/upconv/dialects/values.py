@@ -34,11 +34,11 @@ def integer(name: str, value: object, low: int) -> int:
         raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "an integer")
     try:
         number = index(value)
-    except TypeError:  # an array of several numbers has __index__ too
+    except Exception:  # TypeError for an array of several numbers, anything where it fails
         raise DTypeError(name, brief(value), "one integer") from None
     if not low <= number <= LIMIT:
         bound = f">= {low}" if number < low else f"<= 2**48 = {LIMIT}"
-        raise ArgumentError(name, str(number), f"an integer {bound}")
+        raise ArgumentError(name, brief(number), f"an integer {bound}")
     return number
 
 
@@ -112,6 +112,13 @@ def _counted(name: str, entries: tuple[int, ...], rank: int) -> tuple[int, ...]:
             "The input size, given without N and C, decides how many axes there are.",
         )
     return entries
+
+
+def digits(name: str, word: str) -> int:
+    """The integer a word of digits spells, which Python reads up to some length only."""
+    if len(word) > 18:
+        raise ArgumentError(name, brief(word), f"an integer <= 2**48 = {LIMIT}")
+    return int(word)
 
 
 def text(name: str, value: object) -> str:

@@ -18,8 +18,8 @@ ENGINES: dict[str, str] = {
 """Name -> "module:Class", the preferred first."""
 
 
-def load(name: str) -> Engine:
-    """The engine called `name`, made once per process.
+def load(name: str, argument: str = "engine") -> Engine:
+    """The engine called `name`, made once per process; `argument` is what an error calls it.
 
     Raises `ArgumentError` for an unknown name and `EngineMissing` when its third party is absent.
 
@@ -27,7 +27,7 @@ def load(name: str) -> Engine:
     'reference'
     """
     if name not in ENGINES:
-        raise ArgumentError("engine", brief(name), f"one of {', '.join(ENGINES)}")
+        raise ArgumentError(argument, brief(name), f"one of {', '.join(ENGINES)}")
     return _instance(ENGINES[name])
 
 
