@@ -66,40 +66,54 @@ def test_reads_holds_every_input_that_reaches(axis: Axis, lo: int, hi: int) -> N
 
 
 @given(axes())
-def test_trimmed_keeps_every_product(axis: Axis) -> None:
-    trimmed, inputs = axis.trimmed()
-    assert trimmed.out == axis.out
-    assert trimmed.size == len(inputs)
-    moved = {(o, i + inputs.start, t) for o, i, t in contributions(trimmed)}
-    assert moved == contributions(axis)
+def test_used_taps_holds_every_tap_that_reaches(axis: Axis) -> None:
+    reaching = {t for _, _, t in contributions(axis)}
+    assert reaching <= set(axis.used_taps()) <= set(range(axis.kernel))
+    if axis.stride == 1 and axis.size and axis.out:
+        assert reaching == set(axis.used_taps()), "the interval is not the smallest"
 
 
 @given(axes())
-def test_lattice_lays_every_product_on_its_window(axis: Axis) -> None:
+def test_trimmed_keeps_every_product(axis: Axis) -> None:
+    trimmed = axis.trimmed()
+    assert trimmed.axis.out == axis.out
+    if trimmed.inputs:
+        assert (trimmed.axis.size, trimmed.axis.kernel) == (len(trimmed.inputs), len(trimmed.taps))
+    moved = {
+        (o, i + trimmed.inputs.start, t + trimmed.taps.start)
+        for o, i, t in contributions(trimmed.axis)
+    }
+    assert moved == contributions(axis)
+
+
+@given(axes(), st.integers(1, 7))
+def test_lattice_lays_every_product_on_its_window(axis: Axis, rows: int) -> None:
     lattice = Lattice.of(axis)
-    met = set()
-    for taps in lattice.runs():
-        places = [
-            lattice.origin + lattice.stride * i + lattice.dilation * t
-            for i in range(lattice.size)
-            for t in range(lattice.kernel)[taps]
-        ]
-        assert len(set(places)) == len(places), "two products of one run meet"
-        assert all(0 <= place < lattice.length for place in places)
-        met |= {
-            (place - lattice.window.start, i + lattice.inputs.start, t)
-            for place, (i, t) in zip(
-                places,
-                [(i, t) for i in range(lattice.size) for t in range(lattice.kernel)[taps]],
-                strict=True,
-            )
-            if 0 <= place - lattice.window.start < axis.out
-        }
+    met: list[tuple[int, int, int]] = []
+    for first in range(0, lattice.size, rows):  # in slabs, as engines do
+        inputs = range(lattice.size)[first : first + rows]
+        for run in lattice.runs(len(inputs)):
+            pairs = [(i, t) for i in inputs[run.inputs] for t in range(lattice.kernel)[run.taps]]
+            places = [lattice.origin + lattice.stride * i + lattice.dilation * t for i, t in pairs]
+            assert len(set(places)) == len(places), "two products of one run meet"
+            assert all(0 <= place < lattice.length for place in places)
+            met += [
+                (place - lattice.window.start, i + lattice.inputs.start, t + lattice.taps.start)
+                for place, (i, t) in zip(places, pairs, strict=True)
+            ]
     assert lattice.window.stop - lattice.window.start == axis.out
     assert lattice.window.stop <= lattice.length
-    assert met == contributions(axis)
+    assert len(set(met)) == len(met) == lattice.size * lattice.kernel
+    assert {product for product in met if 0 <= product[0] < axis.out} == contributions(axis)
     if lattice.is_tiled:
-        assert lattice.length == lattice.size * lattice.kernel
+        assert len({o for o, _, _ in met}) == lattice.length
+
+
+def test_a_lattice_takes_the_fewer_runs() -> None:
+    assert sum(1 for _ in Lattice.of(Axis(2, 1000)).runs(2)) == 2
+    assert sum(1 for _ in Lattice.of(Axis(1000, 2)).runs(1000)) == 2
+    assert sum(1 for _ in Lattice.of(Axis(10, 1000, stride=250)).runs(10)) == 4
+    assert sum(1 for _ in Lattice.of(Axis(1, 10**9)).runs(1)) == 1
 
 
 @pytest.mark.parametrize(

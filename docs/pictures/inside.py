@@ -69,7 +69,7 @@ def canvas() -> Drawing:
     """Inputs and taps of one run never meet: a run is one strided addition to the canvas."""
     axis = Axis(3, 5, 2, 1, crop_begin=1, crop_end=-1)
     lattice = Lattice.of(axis)
-    runs = lattice.runs()
+    runs = [run.taps for run in lattice.runs(lattice.size)]
     top, row = 76, 48
     bottom = top + row * len(runs)
     title = "kernel 5, stride 2: three runs, three additions"

@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
+_PIECE = 16384
+SCRATCH_BYTES = 16 * _PIECE * 8
+"""What `apply` may allocate for a while: gelu takes a dozen temporaries of one piece."""
+
+
 class Activation(Enum):
     """The activations; the value is the name users write ("" is none)."""
 
@@ -39,8 +44,16 @@ def apply(activation: Activation, slope: float, values: Array) -> None:
     >>> values
     array([-1.,  3.])
     """
+    if activation is Activation.NONE or not values.size:
+        return
     with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
-        _IN_PLACE[activation](values, slope)
+        # Piece by piece, so that temporaries stay in cache and do not grow with the array.
+        pieces: Any = np.nditer(
+            [values], ["external_loop", "buffered"], [["readwrite"]], buffersize=_PIECE
+        )
+        with pieces:
+            for piece in pieces:
+                _IN_PLACE[activation](piece, slope)
 
 
 def erf(x: Array) -> Array:
@@ -61,10 +74,6 @@ def erf(x: Array) -> Array:
     signed = np.copysign(np.where(magnitude <= 4, middle, tail), x)
     result: Array = np.where(magnitude <= 0.46875, small, signed)
     return np.where(np.isnan(x), x, result)
-
-
-def _none(values: Array, slope: float) -> None:
-    pass
 
 
 def _relu(values: Array, slope: float) -> None:
@@ -104,7 +113,6 @@ def _logistic(values: Array) -> Array:
 
 
 _IN_PLACE: dict[Activation, Callable[[Array, float], None]] = {
-    Activation.NONE: _none,
     Activation.RELU: _relu,
     Activation.LEAKY_RELU: _leaky_relu,
     Activation.TANH: _tanh,

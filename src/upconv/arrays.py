@@ -48,7 +48,8 @@ def converted(argument: str, value: object, dtype: object) -> Array:
     array = as_array(argument, value)
     if dtype is None:
         return array
-    return _astype(f"{argument} as {dtype}", array, dtype_of(dtype))
+    kind = dtype_of(dtype)
+    return _astype(f"{argument} as {kind}", array, kind)
 
 
 def copied(purpose: str, array: Array) -> Array:

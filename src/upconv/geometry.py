@@ -16,7 +16,9 @@ What lives here: sizes, crops, phases, reads. What never does: arrays, channels,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import gcd
 
 from .errors import ArgumentError, ShapeError
@@ -143,18 +145,46 @@ class Axis:
         last = min((hi - 1 + self.crop_begin) // self.stride, self.size - 1)
         return range(first, last + 1) if first <= last else range(0)
 
-    def trimmed(self) -> tuple[Axis, range]:
-        """The same outputs from only the inputs that reach them: the smaller axis, and which.
+    def used_taps(self) -> range:
+        """An interval of taps that holds every tap which reaches an output; as tight as `reads`.
 
-        Where `reads` finds no input the trimmed axis has size 0 and the same `out`.
+        >>> Axis(size=5, kernel=3, dilation=100, crop_begin=100, crop_end=100).used_taps()
+        range(1, 2)
         """
-        inputs = self.reads(0, self.out)
-        begin = self.crop_begin - self.stride * inputs.start
-        return self.with_out(len(inputs), begin, self.out), inputs
+        first = -(-(self.crop_begin - self.stride * (self.size - 1)) // self.dilation)
+        last = (self.out - 1 + self.crop_begin) // self.dilation
+        first, last = max(first, 0), min(last, self.kernel - 1)
+        return range(first, last + 1) if self.size and first <= last else range(0)
 
-    def with_out(self, size: int, crop_begin: int, out: int) -> Axis:
-        """This kernel on `size` inputs, cropped at the begin by `crop_begin`, `out` outputs."""
-        return fitted(size, self.kernel, self.stride, self.dilation, crop_begin, out)
+    def trimmed(self) -> Trimmed:
+        """The same outputs from only the inputs and taps that reach them."""
+        inputs, taps = self.reads(0, self.out), self.used_taps()
+        if not inputs or not taps:
+            empty = fitted(0, 1, self.stride, self.dilation, self.crop_begin, self.out)
+            return Trimmed(empty, range(0), range(0))
+        begin = self.crop_begin - self.stride * inputs.start - self.dilation * taps.start
+        axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
+        return Trimmed(axis, inputs, taps)
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """An axis made of some inputs and taps of a larger one, with the same outputs.
+
+    Where nothing reaches an output both ranges are empty, and `axis` has size 0.
+    """
+
+    axis: Axis
+    inputs: range
+    taps: range
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some taps of some inputs, whose positions on the canvas are pairwise different."""
+
+    taps: slice
+    inputs: slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,57 +192,68 @@ class Lattice:
     """Where an axis's inputs and taps lie on its *canvas*, for engines that write to one.
 
     The canvas is the full result, extended where a crop is negative; the outputs are its `window`.
-    Tap t of input i lies at canvas position origin + stride*i + dilation*t. Within a `run` of taps
-    the positions of all inputs and taps are pairwise different, so that a whole run can be added to
-    the canvas at once. Only `size` inputs, the slice `inputs` of all, reach the window.
+    Tap t of input i lies at canvas position origin + stride*i + dilation*t. Only `size` inputs, the
+    slice `inputs` of all, and `kernel` taps, the slice `taps` of all, reach the window.
 
     >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
-    >>> lattice.length, lattice.window, lattice.runs()
-    (10, slice(1, 10, None), [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)])
+    >>> lattice.length, lattice.window
+    (10, slice(1, 10, None))
     """
 
     size: int
     kernel: int
     stride: int
     dilation: int
-    run: int
     length: int
     origin: int
     window: slice
     inputs: slice
+    taps: slice
 
     @classmethod
     def of(cls, axis: Axis) -> Lattice:
-        """The lattice of an axis, from only the inputs that reach its outputs."""
-        axis, inputs = axis.trimmed()
+        """The lattice of an axis, from only the inputs and taps that reach its outputs."""
+        trimmed = axis.trimmed()
+        axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
         begin, end = axis.crop_begin, axis.crop_end
-        # With one input any stride is the same; one beyond the kernel makes all taps a single run.
-        single = axis.size <= 1
         start = max(0, begin) if axis.size else 0
         return cls(
             size=axis.size,
             kernel=axis.kernel,
-            stride=axis.dilation * axis.kernel if single else axis.stride,
+            stride=axis.stride,
             dilation=axis.dilation,
-            run=axis.kernel if single else min(axis.period, axis.kernel),
             length=axis.full + max(0, -begin) + max(0, -end) if axis.size else axis.out,
             origin=max(0, -begin),
             window=slice(start, start + axis.out),
             inputs=slice(inputs.start, inputs.stop),
+            taps=slice(taps.start, taps.stop),
         )
 
     @property
     def is_tiled(self) -> bool:
-        """Whether inputs and taps cover the canvas exactly, each position once."""
-        covered = self.dilation == 1 and self.stride == self.kernel
-        return covered and self.length == self.size * self.kernel
+        """Whether one run covers the canvas exactly, each position once."""
+        single = sum(1 for _ in islice(self.runs(self.size), 2)) == 1
+        return single and self.length == self.size * self.kernel
 
-    def runs(self) -> list[slice]:
-        """The taps of each run."""
-        return [
-            slice(start, min(start + self.run, self.kernel))
-            for start in range(0, self.kernel, self.run)
-        ]
+    def runs(self, inputs: int) -> Iterator[Run]:
+        """Runs that together hold every pair of a tap and one of `inputs` consecutive inputs once.
+
+        Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) taps in a row,
+        and for all taps and d / gcd(s, d) inputs in a row. Of the two ways to cut, the one with
+        fewer runs is taken.
+
+        >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2))
+        >>> [run.taps for run in lattice.runs(3)]
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+        """
+        common = gcd(self.stride, self.dilation)
+        taps, rows = self.stride // common, self.dilation // common
+        if -(-self.kernel // taps) <= -(-inputs // rows):
+            for start in range(0, self.kernel, taps):
+                yield Run(slice(start, min(start + taps, self.kernel)), slice(0, inputs))
+        else:
+            for start in range(0, inputs, rows):
+                yield Run(slice(0, self.kernel), slice(start, min(start + rows, inputs)))
 
 
 def padded(

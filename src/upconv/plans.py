@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from . import memory
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
@@ -156,7 +158,7 @@ class Plan:
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
         self._variants = _CLOSED
-        self._weight = self._weight[:0]
+        self._weight = np.empty(0)
         self._bias = None
 
     def __enter__(self) -> Plan:

@@ -23,7 +23,7 @@ class Primitive(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory of one running call."""
+        """The most scratch memory one running call takes, in bytes; a packed weight not counted."""
 
     @property
     def resident_bytes(self) -> int:

@@ -9,14 +9,16 @@ another view. With the columns of a piece of the problem, a (F*K, P) matrix per 
     WEIGHT_GRAD   canvas = g;         columns = canvas (im2col);         dw = x columns^T
 
 The *canvas* is the full result of the algebra in geometry.py, extended where a crop is negative; g
-and y are a *window* of it. Tap t of input i lies at canvas position s*i + d*t. For taps of one run
-of `period` that position is different for every (i, t), so one strided view of the canvas holds a
-whole run of taps for all inputs at once, and col2im is one addition per run: k/s of them for k >= s
-and dilation 1, not k, and never a loop over positions.
+and y are a *window* of it. Tap t of input i lies at canvas position s*i + d*t. A *run* holds some
+taps and inputs whose positions are all different (`Lattice.runs`), so one strided view of the
+canvas holds a whole run, and col2im is one addition per run: for dilation 1 that is k/s of them
+along an axis, not k, and never a loop over positions. Taps and inputs that reach no output are
+left out.
 
-The work is cut into blocks (batch items x groups x output channels, and slabs of the first spatial
-axis) whose columns and canvas stay in cache, so memory does not grow with k^n times the input.
-Products of 16-bit types are summed in float32. BLAS may use threads of its own; nothing else does.
+The work is cut into blocks (batch items x groups x output channels, and slabs of the longest
+spatial axis) whose columns and canvas stay in cache, so memory does not grow with k^n times the
+input. Products of 16-bit types are summed in float32. BLAS may use threads of its own; nothing
+else does.
 """
 
 from __future__ import annotations
@@ -29,15 +31,18 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import apply
+from .. import memory
+from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
 from ..geometry import Lattice
-from ..problem import Direction, DType, Problem
+from ..problem import Direction, Problem
 from .base import Array
+from .columns import Columns
 
 _COLUMNS_BYTES = 4 << 20  # a block's columns: about what the last-level cache gives one core
 _MOST_COLUMNS_BYTES = 64 << 20  # ... and what they may grow to under a long kernel
 _CANVAS_BYTES = 8 << 20
+_LIGHT_BYTES = 256 << 10  # a block is worth its Python only from about here
 _ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items, rows
 _ENOUGH_ROWS = 256  # and likewise its rows: take more channels
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
@@ -89,24 +94,31 @@ class ReferencePrimitive:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.lattices = tuple(Lattice.of(axis) for axis in problem.axes)
-        self.kernel = problem.kernel
+        self.kernel = tuple(lattice.kernel for lattice in self.lattices)
         self.taps = prod(self.kernel)
         self.size = tuple(lattice.size for lattice in self.lattices)
         self.positions = prod(self.size)
         self.canvas_size = tuple(lattice.length for lattice in self.lattices)
         self.window: Any = (..., *(lattice.window for lattice in self.lattices))
         self.inputs: Any = (..., *(lattice.inputs for lattice in self.lattices))
-        self.axis_runs = [lattice.runs() for lattice in self.lattices]
+        self.used_taps: Any = (..., *(lattice.taps for lattice in self.lattices))
         self.is_tiled = all(lattice.is_tiled for lattice in self.lattices)
         self.dtype = problem.dtype.accumulator.numpy
         self.in_per_group = problem.in_channels // problem.groups
         self.out_per_group = problem.out_channels // problem.groups
-        self.steps, self.slab = self._block_steps()
+        self.columns = Columns(self.lattices, slab_axis=self.size.index(max(self.size)))
+        self.steps = self._block_steps()
         self.workspace_bytes = self._workspace_bytes()
 
     def pack(self, weight: Array) -> Array:
-        """The weight as (G, C, F, *kernel) in the accumulator's type; a view where that is one."""
-        return np.ascontiguousarray(self._grouped_weight(weight), dtype=self.dtype)
+        """The weight as (G, C, F*taps) in the accumulator's type; a view where that is one."""
+        if not self.positions:  # no tap is used either
+            return np.empty((self.problem.groups, self.in_per_group, 0), self.dtype)
+        used = self._grouped_weight(weight)[self.used_taps]
+        if used.dtype != self.dtype or not used.flags.c_contiguous:
+            memory.require(used.size * self.dtype.itemsize, "the packed weight")
+        packed = np.ascontiguousarray(used, dtype=self.dtype)
+        return packed.reshape(*packed.shape[:2], self.out_per_group * self.taps)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -124,72 +136,94 @@ class ReferencePrimitive:
             if self.problem.direction is Direction.WEIGHT_GRAD:
                 self._weight_grad(out, a, b)
                 return
+            result, operand = self._grouped(out), self._grouped(a)
+            grouped_bias = None
+            if bias is not None:
+                grouped_bias = bias.reshape(self.problem.groups, -1).astype(self.dtype)
             extra = None if residual is None else self._grouped(residual)
-            if self.problem.direction is Direction.FORWARD:
-                self._forward(self._grouped(out), self._grouped(a), b, self._per_group(bias), extra)
-            else:
-                self._input_grad(
-                    self._grouped(out), self._grouped(a), b, self._per_group(bias), extra
-                )
+            forward = self.problem.direction is Direction.FORWARD
+            compute = self._forward if forward else self._input_grad
+            compute(result, operand, b, grouped_bias, extra)
 
     # The three directions -------------------------------------------------------------------------
 
     def _forward(
         self, y: Array, x: Array, w: Array, bias: Array | None, residual: Array | None
     ) -> None:
-        x = self._accumulable(x[self.inputs])
-        weights = w.reshape(*w.shape[:2], self.out_per_group * self.taps)
-        in_place = self._is_canvas(y) and not self.problem.accumulate
+        x = x[self.inputs].astype(self.dtype, copy=False)
         for block in self._blocks():
             place: Any = (block.items, block.groups, block.channels)
-            canvas = y[place] if in_place else self._new_canvas(block)
-            start = None if bias is None else _over_space(bias[place[1:]], canvas.ndim)
-            if not self.is_tiled:
-                canvas[...] = 0 if start is None else start
-            rows = weights[block.groups, :, self._weight_columns(block)].swapaxes(1, 2)
-            for slab in self._slabs():
-                columns = _product(rows, self._positions_of(x, block, slab))
-                self._col2im(canvas, columns, block, slab, start)
-            result = canvas if in_place else canvas[self.window]
-            target = canvas if in_place else y[place]
-            self._finish(target, result, None if residual is None else residual[place])
+            rows = w[block.groups, :, self._weight_columns(block)].swapaxes(1, 2)
+            start = None if bias is None else _over_space(bias[place[1:]], y.ndim)
+            extra = None if residual is None else residual[place]
+            self._forward_block(y[place], x, rows, block, start, extra)
+
+    def _forward_block(
+        self,
+        y: Array,
+        x: Array,
+        rows: Array,
+        block: _Block,
+        start: Array | None,
+        residual: Array | None,
+    ) -> None:
+        """One block of y: on y itself where it can be the canvas."""
+        in_place = self._is_canvas(y) and not self.problem.accumulate
+        canvas = y if in_place else self._new_canvas(block)
+        if not self.is_tiled:
+            canvas[...] = 0 if start is None else start
+        for slab in self._slabs():
+            self._col2im(canvas, _product(rows, self._inputs(x, block, slab)), block, slab, start)
+        self._finish(y, canvas if in_place else canvas[self.window], residual)
 
     def _input_grad(
         self, dx: Array, g: Array, w: Array, bias: Array | None, residual: Array | None
     ) -> None:
-        weights = w.reshape(*w.shape[:2], self.out_per_group * self.taps)
-        for items, groups in product(*self._cut(("items", "groups"))):
+        for items, groups in product(self._cut("items"), self._cut("groups")):
             place = (items, groups)
-            counts = (_count(items), _count(groups))
-            result = np.zeros((*counts, *dx.shape[2:]), self.dtype)
+            result = np.zeros((_count(items), _count(groups), *dx.shape[2:]), self.dtype)
             if bias is not None:
                 result += _over_space(bias[groups], result.ndim)
-            reached = result[self.inputs]
-            for channels in self._cut(("channels",))[0]:
+            for channels in self._cut("channels"):
                 block = _Block(items, groups, channels)
-                canvas = self._filled_canvas(g, block)
-                rows = weights[groups, :, self._weight_columns(block)]
-                for slab in self._slabs():
-                    part = _product(rows, self._im2col(canvas, block, slab))
-                    part = part.reshape(*part.shape[:2], counts[0], -1, *self.size[1:])
-                    reached[:, :, :, slab] += np.moveaxis(part, 2, 0)
+                rows = w[groups, :, self._weight_columns(block)]
+                self._input_grad_block(result[self.inputs], g, rows, block)
             self._finish(dx[place], result, None if residual is None else residual[place])
+            del result  # before the next one is made
+
+    def _input_grad_block(self, reached: Array, g: Array, rows: Array, block: _Block) -> None:
+        """Add what one block of output channels gives to the inputs that reach outputs."""
+        canvas = self._filled_canvas(g, block)
+        for slab in self._slabs():
+            part = _product(rows, self._im2col(canvas, block, slab))
+            size = self.columns.slab_size(slab)
+            place: Any = (..., *self.columns.slab_index(slab))
+            reached[place] += np.moveaxis(part.reshape(*part.shape[:2], -1, *size), 2, 0)
+            del part  # before the next one is made
 
     def _weight_grad(self, dw: Array, g: Array, x: Array) -> None:
-        g, x = self._grouped(g), self._accumulable(self._grouped(x)[self.inputs])
+        g = self._grouped(g)
+        x = self._grouped(x)[self.inputs].astype(self.dtype, copy=False)
         dw = self._grouped_weight(dw)
-        for groups, channels in product(*self._cut(("groups", "channels"))):
-            total: Array | float = 0.0
-            for items in self._cut(("items",))[0]:
-                block = _Block(items, groups, channels)
-                canvas = self._filled_canvas(g, block)
-                for slab in self._slabs():
-                    columns = self._im2col(canvas, block, slab)
-                    total = total + _product(
-                        self._positions_of(x, block, slab), columns.swapaxes(1, 2)
-                    )
-            place = dw[groups, :, channels]
-            self._store(place, np.asarray(total).reshape(place.shape) if np.ndim(total) else total)
+        if not self.problem.accumulate:
+            dw[...] = 0  # taps that reach nothing
+        for groups, channels in product(self._cut("groups"), self._cut("channels")):
+            columns = _count(channels) * self.taps
+            total = np.zeros((_count(groups), self.in_per_group, columns), self.dtype)
+            for items in self._cut("items"):
+                self._weight_grad_block(total, g, x, _Block(items, groups, channels))
+            place = dw[groups, :, channels][self.used_taps]
+            if self.positions:
+                self._store(place, total.reshape(place.shape))
+            del total  # before the next one is made
+
+    def _weight_grad_block(self, total: Array, g: Array, x: Array, block: _Block) -> None:
+        """Add what one block gives to the gradient of its part of the weight."""
+        canvas = self._filled_canvas(g, block)
+        for slab in self._slabs():
+            columns = self._im2col(canvas, block, slab)
+            total += _product(self._inputs(x, block, slab), columns.swapaxes(1, 2))
+            del columns  # before the next ones are made
 
     # Columns and canvas ---------------------------------------------------------------------------
 
@@ -197,10 +231,8 @@ class ReferencePrimitive:
         self, canvas: Array, columns: Array, block: _Block, slab: slice, start: Array | None
     ) -> None:
         """Add every column to the positions its taps lie at, or set them where each is met once."""
-        columns = self._as_taps(columns, block, slab)
-        for taps in product(*self.axis_runs):
-            view = self._lattice_view(canvas, taps, slab)
-            values = columns[(slice(None), slice(None), *taps)]
+        columns = columns.reshape(self.columns.shape(block.counts, slab))
+        for view, values in self.columns.runs(canvas, columns, slab):
             if not self.is_tiled:
                 view += values
             elif start is None:
@@ -209,37 +241,13 @@ class ReferencePrimitive:
                 np.add(values, self._like_columns(start), out=view)
 
     def _im2col(self, canvas: Array, block: _Block, slab: slice) -> Array:
-        """The (G, F*K, N*P) columns of a slab, gathered from the canvas."""
+        """The (G, F*taps, N*P) columns of a slab, gathered from the canvas."""
+        columns = np.empty(self.columns.shape(block.counts, slab), self.dtype)
+        for view, values in self.columns.runs(canvas, columns, slab):
+            values[...] = view
         items, groups, channels = block.counts
-        rows = _count(slab)
-        shape = (groups, channels, *self.kernel, items, rows, *self.size[1:])
-        columns = np.empty(shape, self.dtype)
-        for taps in product(*self.axis_runs):
-            columns[(slice(None), slice(None), *taps)] = self._lattice_view(canvas, taps, slab)
-        return columns.reshape(groups, channels * self.taps, items * prod(shape[-len(self.size) :]))
-
-    def _as_taps(self, columns: Array, block: _Block, slab: slice) -> Array:
-        items, groups, channels = block.counts
-        rows = _count(slab)
-        return columns.reshape(groups, channels, *self.kernel, items, rows, *self.size[1:])
-
-    def _lattice_view(self, canvas: Array, taps: tuple[slice, ...], slab: slice) -> Array:
-        """The canvas (N, G, F, *length) seen as (G, F, *taps, N, *inputs) for one run of taps."""
-        starts, counts, tap_strides, input_strides = [], [], [], []
-        for lattice, run, step in zip(self.lattices, taps, canvas.strides[3:], strict=True):
-            starts.append(lattice.origin + lattice.dilation * run.start)
-            counts.append(_count(run))
-            tap_strides.append(lattice.dilation * step)
-            input_strides.append(lattice.stride * step)
-        starts[0] += self.lattices[0].stride * slab.start
-        items, groups, channels = canvas.shape[:3]
-        by_item, by_group, by_channel = canvas.strides[:3]
-        corner_index: Any = (..., *(slice(start, None) for start in starts))
-        return np.lib.stride_tricks.as_strided(
-            canvas[corner_index],
-            (groups, channels, *counts, items, _count(slab), *self.size[1:]),
-            (by_group, by_channel, *tap_strides, by_item, *input_strides),
-        )
+        positions = items * prod(self.columns.slab_size(slab))
+        return columns.reshape(groups, channels * self.taps, positions)
 
     def _like_columns(self, per_channel: Array) -> Array:
         """(1, G, F, 1...) seen as (G, F, *taps, N, *inputs)."""
@@ -268,14 +276,14 @@ class ReferencePrimitive:
     def _finish(self, out: Array, result: Array, residual: Array | None) -> None:
         """Residual, activation, and into `out`."""
         if residual is not None:
-            result += residual.astype(self.dtype, copy=False)
+            np.add(result, residual, out=result, casting="unsafe")
         epilogue = self.problem.epilogue
         apply(epilogue.activation, epilogue.slope, result)
         self._store(out, result)
 
-    def _store(self, out: Array, result: Array | float) -> None:
+    def _store(self, out: Array, result: Array) -> None:
         if self.problem.accumulate:
-            out[...] = out.astype(self.dtype, copy=False) + result
+            np.add(out, result, out=out, casting="unsafe")
         elif result is not out:
             out[...] = result
 
@@ -292,30 +300,25 @@ class ReferencePrimitive:
         iox = weight.transpose(self.problem.weight_layout.to_iox(self.problem.rank))
         return iox.reshape(self.problem.groups, self.in_per_group, *iox.shape[1:])
 
-    def _per_group(self, bias: Array | None) -> Array | None:
-        return None if bias is None else bias.reshape(self.problem.groups, -1).astype(self.dtype)
-
-    def _accumulable(self, data: Array) -> Array:
-        return data.astype(self.dtype, copy=False)
-
     def _weight_columns(self, block: _Block) -> slice:
         return slice(block.channels.start * self.taps, block.channels.stop * self.taps)
 
-    def _positions_of(self, x: Array, block: _Block, slab: slice) -> Array:
-        """The block's x as (G, C, N*P), copied only to bring batch items together."""
-        part = np.moveaxis(x[block.items, block.groups, :, slab], 0, 2)
+    def _inputs(self, x: Array, block: _Block, slab: slice) -> Array:
+        """The block's x as (G, C, N*P), copied only where its positions do not lie in a row."""
+        part = x[block.items, block.groups][(..., *self.columns.slab_index(slab))]
+        part = np.moveaxis(part, 0, 2)
         return part.reshape(*part.shape[:2], prod(part.shape[2:]))
 
     # Blocks ---------------------------------------------------------------------------------------
 
-    def _block_steps(self) -> tuple[dict[str, int], int]:
+    def _block_steps(self) -> dict[str, int]:
         """How many items, groups and channels a block has at most, and how many rows a slab."""
         problem, width = self.problem, self.dtype.itemsize
         canvas = max(1, width * prod(self.canvas_size))
         per_item = max(1, width * self.taps * self.positions)  # columns of one channel
-        items = _within(
-            problem.batch, -(-_ENOUGH_POSITIONS // max(1, self.positions)), _CANVAS_BYTES // canvas
-        )
+        enough = -(-_ENOUGH_POSITIONS // max(1, self.positions))
+        light = _LIGHT_BYTES // (per_item * self.out_per_group)
+        items = _within(problem.batch, max(enough, light), _CANVAS_BYTES // canvas)
         wanted = max(_COLUMNS_BYTES // (per_item * items), -(-_ENOUGH_ROWS // self.taps))
         channels = _within(self.out_per_group, wanted, _CANVAS_BYTES // (canvas * items))
         groups = 1
@@ -323,46 +326,50 @@ class ReferencePrimitive:
             block = channels * items
             wanted = _COLUMNS_BYTES // (per_item * block)
             groups = _within(problem.groups, wanted, _CANVAS_BYTES // (canvas * block))
-        rows = self.size[0]
+        rows = self.size[self.columns.slab_axis]
         per_row = max(1, per_item * items * channels * groups // max(1, rows))
         positions_per_row = max(1, self.positions // max(1, rows))
-        enough = -(-_ENOUGH_POSITIONS // positions_per_row)  # a slab costs a step per run of taps
+        enough = -(-_ENOUGH_POSITIONS // positions_per_row)  # a slab costs a step for every run
         fitting = max(_COLUMNS_BYTES // per_row, min(enough, _MOST_COLUMNS_BYTES // per_row))
         slab = _within(rows, rows, fitting)
-        return {"items": items, "groups": groups, "channels": channels}, slab
+        return {"items": items, "groups": groups, "channels": channels, "rows": slab}
 
-    def _cut(self, names: tuple[str, ...]) -> list[list[slice]]:
-        problem = self.problem
-        totals = {"items": problem.batch, "groups": problem.groups, "channels": self.out_per_group}
-        return [_slices(totals[name], self.steps[name]) for name in names]
+    def _cut(self, name: str) -> list[slice]:
+        totals = {
+            "items": self.problem.batch,
+            "groups": self.problem.groups,
+            "channels": self.out_per_group,
+        }
+        return _slices(totals[name], self.steps[name])
 
     def _blocks(self) -> Iterator[_Block]:
-        for items, groups, channels in product(*self._cut(("items", "groups", "channels"))):
+        for items, groups, channels in product(*map(self._cut, ("items", "groups", "channels"))):
             yield _Block(items, groups, channels)
 
     def _slabs(self) -> list[slice]:
-        """Slabs of the first spatial axis; none at all when there is no input position."""
-        return _slices(self.size[0], self.slab) if self.positions else []
+        """Slabs of the longest spatial axis; none at all when there is no input position."""
+        return (
+            _slices(self.size[self.columns.slab_axis], self.steps["rows"]) if self.positions else []
+        )
 
     def _workspace_bytes(self) -> int:
-        """An upper bound of what one run allocates at a time."""
-        problem, width = self.problem, self.dtype.itemsize
-        block = prod(self.steps.values())
-        per_position = self.steps["items"] * self.steps["groups"]
-        slab_positions = self.slab * prod(self.size[1:])
+        """An upper bound of what one run allocates at a time, activations' scratch included."""
+        problem, steps = self.problem, self.steps
+        pairs = steps["items"] * steps["groups"]
+        block = pairs * steps["channels"]
+        slab_positions = self.positions // max(1, self.size[self.columns.slab_axis]) * steps["rows"]
         columns = block * self.taps * slab_positions
         canvas = block * prod(self.canvas_size)
-        inputs = per_position * self.in_per_group * slab_positions
-        whole = 0
-        if problem.dtype is not DType.FLOAT32 and problem.dtype is not DType.FLOAT64:
-            whole = prod(problem.x_shape)  # 16-bit x in the accumulator's type
+        inputs = pairs * self.in_per_group * slab_positions
+        elements = columns + canvas + inputs
+        if problem.dtype.accumulator is not problem.dtype:
+            elements += prod(problem.x_shape)  # 16-bit x in the accumulator's type
         if problem.direction is Direction.INPUT_GRAD:
-            inputs += per_position * self.in_per_group * prod(problem.size)
+            elements += pairs * self.in_per_group * prod(problem.size)
         if problem.direction is Direction.WEIGHT_GRAD:
-            inputs += (
-                2 * self.steps["groups"] * self.in_per_group * self.steps["channels"] * self.taps
-            )
-        return width * (columns + canvas + inputs + whole)
+            elements += 2 * steps["groups"] * self.in_per_group * steps["channels"] * self.taps
+        plain = problem.epilogue.activation is Activation.NONE
+        return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)
 
 
 def _product(a: Array, b: Array) -> Array:
