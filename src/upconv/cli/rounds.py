@@ -2,9 +2,9 @@
 
 Rounds are interleaved, so drift of the machine falls on all alike, and every sample is kept. A
 sample is the time of one call, averaged over as many calls as make it longer than the clock's
-noise. Before its turn of a round a contender waits until the threads of the one before it are
-asleep: OpenBLAS's, OpenMP's and ONNX Runtime's spin for up to 20 ms after their work is done, and
-on a machine of few cores would be timed with the next contender.
+noise. A contender's turn begins with calls that are not counted: the threads of the one before it
+(OpenBLAS's, OpenMP's, ONNX Runtime's) spin for up to 20 ms after their work is done, its own have
+to wake up and find a core each, and on a machine of few cores both would be timed with it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def timed(contenders: Sequence[Contender], seconds: float) -> list[Timing]:
             break
         for i in waiting:
             start = time.perf_counter()
-            time.sleep(settle)
+            _settle(contenders[i], settle)
             rounds[i].append(_round(contenders[i], calls[i]))
             spent[i] += time.perf_counter() - start
     return [Timing(tuple(series)) for series in rounds]
@@ -67,10 +67,16 @@ def _calls_per_sample(contender: Contender) -> int:
     return max(1, min(1000, int(_SAMPLE_SECONDS / max(_sample(contender, 1), 1e-9))))
 
 
-def _round(contender: Contender, calls: int) -> tuple[float, ...]:
-    """The samples of one turn, after a call that is not counted and refills the caches."""
-    if calls > 1:
+def _settle(contender: Contender, seconds: float) -> None:
+    """Run without counting for a while."""
+    end = time.perf_counter() + seconds
+    contender.run()
+    while time.perf_counter() < end:
         contender.run()
+
+
+def _round(contender: Contender, calls: int) -> tuple[float, ...]:
+    """The samples of one turn."""
     samples = [_sample(contender, calls)]
     while sum(samples) * calls < _ROUND_SECONDS:
         samples.append(_sample(contender, calls))

@@ -42,7 +42,7 @@ from .columns import Columns
 _COLUMNS_BYTES = 4 << 20  # a block's columns: about what the last-level cache gives one core
 _MOST_COLUMNS_BYTES = 64 << 20  # ... and what they may grow to under a long kernel
 _CANVAS_BYTES = 8 << 20
-_LIGHT_BYTES = 256 << 10  # a block is worth its Python only from about here
+_LIGHT_BYTES = 1 << 20  # a block is worth its Python only from about here
 _ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items, rows
 _ENOUGH_ROWS = 256  # and likewise its rows: take more channels
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
