@@ -123,12 +123,12 @@ def dtype_of(name: object) -> np.dtype[Any]:
     if isinstance(name, str) and name == DType.BFLOAT16.value:
         return DType.BFLOAT16.numpy
     try:
-        dtype: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
+        dtype: np.dtype[Any] = np.dtype(name).newbyteorder("=")  # type: ignore[call-overload]
     except Exception:  # NumPy raises many kinds for what is no dtype
         raise DTypeError("dtype", brief(name), _ACCEPTED) from None
     if dtype not in _KNOWN and dtype.name != DType.BFLOAT16.value:
         raise DTypeError("dtype", brief(name), _ACCEPTED)
-    return dtype.newbyteorder("=")
+    return dtype
 
 
 def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype[Any]) -> None:

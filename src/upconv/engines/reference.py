@@ -15,16 +15,13 @@ canvas holds a whole run, and col2im is one addition per run: for dilation 1 tha
 along an axis, not k, and never a loop over positions. Taps and inputs that reach no output are
 left out.
 
-The work is cut into blocks (batch items x groups x output channels, and slabs of the longest
-spatial axis) whose columns and canvas stay in cache, so memory does not grow with k^n times the
-input. Products of 16-bit types are summed in float32. BLAS may use threads of its own; nothing
-else does.
+The work is cut into blocks (batch items x groups x output channels) and boxes of inputs whose
+columns and canvas stay in cache, so memory does not grow with k^n times the input. Products of
+16-bit types are summed in float32. BLAS may use threads of its own; nothing else does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -37,14 +34,9 @@ from ..errors import EngineMissing
 from ..geometry import Lattice
 from ..problem import Direction, Problem
 from .base import Array
-from .columns import Columns
+from .blocks import Block, Blocking, count
+from .columns import Box, Columns, box_size
 
-_COLUMNS_BYTES = 4 << 20  # a block's columns: about what the last-level cache gives one core
-_MOST_COLUMNS_BYTES = 64 << 20  # ... and what they may grow to under a long kernel
-_CANVAS_BYTES = 8 << 20
-_LIGHT_BYTES = 1 << 20  # a block is worth its Python only from about here
-_ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items, rows
-_ENOUGH_ROWS = 256  # and likewise its rows: take more channels
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 
 
@@ -72,20 +64,6 @@ class ReferenceEngine:
         return ReferencePrimitive(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Batch items, groups and output channels (of every group in the block) computed together."""
-
-    items: slice
-    groups: slice
-    channels: slice
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """How many of each."""
-        return _count(self.items), _count(self.groups), _count(self.channels)
-
-
 class ReferencePrimitive:
     """One problem laid out in blocks; see the module's docstring. Holds no memory."""
 
@@ -106,8 +84,14 @@ class ReferencePrimitive:
         self.dtype = problem.dtype.accumulator.numpy
         self.in_per_group = problem.in_channels // problem.groups
         self.out_per_group = problem.out_channels // problem.groups
-        self.columns = Columns(self.lattices, slab_axis=self.size.index(max(self.size)))
-        self.steps = self._block_steps()
+        self.columns = Columns(self.lattices)
+        self.blocking = Blocking.of(
+            (problem.batch, problem.groups, self.out_per_group),
+            size=self.size,
+            taps=self.taps,
+            canvas_bytes=self.dtype.itemsize * prod(self.canvas_size),
+            width=self.dtype.itemsize,
+        )
         self.workspace_bytes = self._workspace_bytes()
 
     def pack(self, weight: Array) -> Array:
@@ -151,7 +135,7 @@ class ReferencePrimitive:
         self, y: Array, x: Array, w: Array, bias: Array | None, residual: Array | None
     ) -> None:
         x = x[self.inputs].astype(self.dtype, copy=False)
-        for block in self._blocks():
+        for block in self.blocking.blocks():
             place: Any = (block.items, block.groups, block.channels)
             rows = w[block.groups, :, self._weight_columns(block)].swapaxes(1, 2)
             start = None if bias is None else _over_space(bias[place[1:]], y.ndim)
@@ -163,7 +147,7 @@ class ReferencePrimitive:
         y: Array,
         x: Array,
         rows: Array,
-        block: _Block,
+        block: Block,
         start: Array | None,
         residual: Array | None,
     ) -> None:
@@ -172,33 +156,33 @@ class ReferencePrimitive:
         canvas = y if in_place else self._new_canvas(block)
         if not self.is_tiled:
             canvas[...] = 0 if start is None else start
-        for slab in self._slabs():
-            self._col2im(canvas, _product(rows, self._inputs(x, block, slab)), block, slab, start)
+        for box in self.blocking.boxes():
+            self._col2im(canvas, _product(rows, self._inputs(x, block, box)), block, box, start)
         self._finish(y, canvas if in_place else canvas[self.window], residual)
 
     def _input_grad(
         self, dx: Array, g: Array, w: Array, bias: Array | None, residual: Array | None
     ) -> None:
-        for items, groups in product(self._cut("items"), self._cut("groups")):
+        for items, groups in product(self.blocking.items(), self.blocking.groups()):
             place = (items, groups)
-            result = np.zeros((_count(items), _count(groups), *dx.shape[2:]), self.dtype)
+            result = np.zeros((count(items), count(groups), *dx.shape[2:]), self.dtype)
             if bias is not None:
                 result += _over_space(bias[groups], result.ndim)
-            for channels in self._cut("channels"):
-                block = _Block(items, groups, channels)
+            for channels in self.blocking.channels():
+                block = Block(items, groups, channels)
                 rows = w[groups, :, self._weight_columns(block)]
                 self._input_grad_block(result[self.inputs], g, rows, block)
             self._finish(dx[place], result, None if residual is None else residual[place])
             del result  # before the next one is made
 
-    def _input_grad_block(self, reached: Array, g: Array, rows: Array, block: _Block) -> None:
+    def _input_grad_block(self, reached: Array, g: Array, rows: Array, block: Block) -> None:
         """Add what one block of output channels gives to the inputs that reach outputs."""
         canvas = self._filled_canvas(g, block)
-        for slab in self._slabs():
-            part = _product(rows, self._im2col(canvas, block, slab))
-            size = self.columns.slab_size(slab)
-            place: Any = (..., *self.columns.slab_index(slab))
-            reached[place] += np.moveaxis(part.reshape(*part.shape[:2], -1, *size), 2, 0)
+        for box in self.blocking.boxes():
+            part = _product(rows, self._im2col(canvas, block, box))
+            part = part.reshape(*part.shape[:2], count(block.items), *box_size(box))
+            place: Any = (..., *box)
+            reached[place] += np.moveaxis(part, 2, 0)
             del part  # before the next one is made
 
     def _weight_grad(self, dw: Array, g: Array, x: Array) -> None:
@@ -207,32 +191,32 @@ class ReferencePrimitive:
         dw = self._grouped_weight(dw)
         if not self.problem.accumulate:
             dw[...] = 0  # taps that reach nothing
-        for groups, channels in product(self._cut("groups"), self._cut("channels")):
-            columns = _count(channels) * self.taps
-            total = np.zeros((_count(groups), self.in_per_group, columns), self.dtype)
-            for items in self._cut("items"):
-                self._weight_grad_block(total, g, x, _Block(items, groups, channels))
+        for groups, channels in product(self.blocking.groups(), self.blocking.channels()):
+            columns = count(channels) * self.taps
+            total = np.zeros((count(groups), self.in_per_group, columns), self.dtype)
+            for items in self.blocking.items():
+                self._weight_grad_block(total, g, x, Block(items, groups, channels))
             place = dw[groups, :, channels][self.used_taps]
             if self.positions:
                 self._store(place, total.reshape(place.shape))
             del total  # before the next one is made
 
-    def _weight_grad_block(self, total: Array, g: Array, x: Array, block: _Block) -> None:
+    def _weight_grad_block(self, total: Array, g: Array, x: Array, block: Block) -> None:
         """Add what one block gives to the gradient of its part of the weight."""
         canvas = self._filled_canvas(g, block)
-        for slab in self._slabs():
-            columns = self._im2col(canvas, block, slab)
-            total += _product(self._inputs(x, block, slab), columns.swapaxes(1, 2))
+        for box in self.blocking.boxes():
+            columns = self._im2col(canvas, block, box)
+            total += _product(self._inputs(x, block, box), columns.swapaxes(1, 2))
             del columns  # before the next ones are made
 
     # Columns and canvas ---------------------------------------------------------------------------
 
     def _col2im(
-        self, canvas: Array, columns: Array, block: _Block, slab: slice, start: Array | None
+        self, canvas: Array, columns: Array, block: Block, box: Box, start: Array | None
     ) -> None:
         """Add every column to the positions its taps lie at, or set them where each is met once."""
-        columns = columns.reshape(self.columns.shape(block.counts, slab))
-        for view, values in self.columns.runs(canvas, columns, slab):
+        columns = columns.reshape(self.columns.shape(block.counts, box))
+        for view, values in self.columns.runs(canvas, columns, box):
             if not self.is_tiled:
                 view += values
             elif start is None:
@@ -240,13 +224,13 @@ class ReferencePrimitive:
             else:
                 np.add(values, self._like_columns(start), out=view)
 
-    def _im2col(self, canvas: Array, block: _Block, slab: slice) -> Array:
-        """The (G, F*taps, N*P) columns of a slab, gathered from the canvas."""
-        columns = np.empty(self.columns.shape(block.counts, slab), self.dtype)
-        for view, values in self.columns.runs(canvas, columns, slab):
+    def _im2col(self, canvas: Array, block: Block, box: Box) -> Array:
+        """The (G, F*taps, N*P) columns of a box, gathered from the canvas."""
+        columns = np.empty(self.columns.shape(block.counts, box), self.dtype)
+        for view, values in self.columns.runs(canvas, columns, box):
             values[...] = view
         items, groups, channels = block.counts
-        positions = items * prod(self.columns.slab_size(slab))
+        positions = items * prod(box_size(box))
         return columns.reshape(groups, channels * self.taps, positions)
 
     def _like_columns(self, per_channel: Array) -> Array:
@@ -254,10 +238,10 @@ class ReferencePrimitive:
         groups, channels = per_channel.shape[1:3]
         return per_channel.reshape(groups, channels, *[1] * (2 * len(self.size) + 1))
 
-    def _new_canvas(self, block: _Block) -> Array:
+    def _new_canvas(self, block: Block) -> Array:
         return np.empty((*block.counts, *self.canvas_size), self.dtype)
 
-    def _filled_canvas(self, g: Array, block: _Block) -> Array:
+    def _filled_canvas(self, g: Array, block: Block) -> Array:
         """The block's part of g in a canvas, zero around it; g itself where that is the same."""
         part = g[block.items, block.groups, block.channels]
         if self._is_canvas(g):
@@ -300,74 +284,30 @@ class ReferencePrimitive:
         iox = weight.transpose(self.problem.weight_layout.to_iox(self.problem.rank))
         return iox.reshape(self.problem.groups, self.in_per_group, *iox.shape[1:])
 
-    def _weight_columns(self, block: _Block) -> slice:
+    def _weight_columns(self, block: Block) -> slice:
         return slice(block.channels.start * self.taps, block.channels.stop * self.taps)
 
-    def _inputs(self, x: Array, block: _Block, slab: slice) -> Array:
+    def _inputs(self, x: Array, block: Block, box: Box) -> Array:
         """The block's x as (G, C, N*P), copied only where its positions do not lie in a row."""
-        part = x[block.items, block.groups][(..., *self.columns.slab_index(slab))]
-        part = np.moveaxis(part, 0, 2)
-        return part.reshape(*part.shape[:2], prod(part.shape[2:]))
-
-    # Blocks ---------------------------------------------------------------------------------------
-
-    def _block_steps(self) -> dict[str, int]:
-        """How many items, groups and channels a block has at most, and how many rows a slab."""
-        problem, width = self.problem, self.dtype.itemsize
-        canvas = max(1, width * prod(self.canvas_size))
-        per_item = max(1, width * self.taps * self.positions)  # columns of one channel
-        enough = -(-_ENOUGH_POSITIONS // max(1, self.positions))
-        light = _LIGHT_BYTES // (per_item * self.out_per_group)
-        items = _within(problem.batch, max(enough, light), _CANVAS_BYTES // canvas)
-        wanted = max(_COLUMNS_BYTES // (per_item * items), -(-_ENOUGH_ROWS // self.taps))
-        channels = _within(self.out_per_group, wanted, _CANVAS_BYTES // (canvas * items))
-        groups = 1
-        if channels == self.out_per_group:
-            block = channels * items
-            wanted = _COLUMNS_BYTES // (per_item * block)
-            groups = _within(problem.groups, wanted, _CANVAS_BYTES // (canvas * block))
-        rows = self.size[self.columns.slab_axis]
-        per_row = max(1, per_item * items * channels * groups // max(1, rows))
-        positions_per_row = max(1, self.positions // max(1, rows))
-        enough = -(-_ENOUGH_POSITIONS // positions_per_row)  # a slab costs a step for every run
-        fitting = max(_COLUMNS_BYTES // per_row, min(enough, _MOST_COLUMNS_BYTES // per_row))
-        slab = _within(rows, rows, fitting)
-        return {"items": items, "groups": groups, "channels": channels, "rows": slab}
-
-    def _cut(self, name: str) -> list[slice]:
-        totals = {
-            "items": self.problem.batch,
-            "groups": self.problem.groups,
-            "channels": self.out_per_group,
-        }
-        return _slices(totals[name], self.steps[name])
-
-    def _blocks(self) -> Iterator[_Block]:
-        for items, groups, channels in product(*map(self._cut, ("items", "groups", "channels"))):
-            yield _Block(items, groups, channels)
-
-    def _slabs(self) -> list[slice]:
-        """Slabs of the longest spatial axis; none at all when there is no input position."""
-        return (
-            _slices(self.size[self.columns.slab_axis], self.steps["rows"]) if self.positions else []
-        )
+        place: Any = (block.items, block.groups, slice(None), *box)
+        part = np.moveaxis(x[place], 0, 2)
+        positions: Array = part.reshape(*part.shape[:2], prod(part.shape[2:]))
+        return positions
 
     def _workspace_bytes(self) -> int:
         """An upper bound of what one run allocates at a time, activations' scratch included."""
-        problem, steps = self.problem, self.steps
-        pairs = steps["items"] * steps["groups"]
-        block = pairs * steps["channels"]
-        slab_positions = self.positions // max(1, self.size[self.columns.slab_axis]) * steps["rows"]
-        columns = block * self.taps * slab_positions
-        canvas = block * prod(self.canvas_size)
-        inputs = pairs * self.in_per_group * slab_positions
+        problem, positions = self.problem, prod(self.blocking.box)
+        items, groups, channels = self.blocking.steps
+        columns = items * groups * channels * self.taps * positions
+        canvas = items * groups * channels * prod(self.canvas_size)
+        inputs = items * groups * self.in_per_group * positions
         elements = columns + canvas + inputs
         if problem.dtype.accumulator is not problem.dtype:
             elements += prod(problem.x_shape)  # 16-bit x in the accumulator's type
         if problem.direction is Direction.INPUT_GRAD:
-            elements += pairs * self.in_per_group * prod(problem.size)
+            elements += items * groups * self.in_per_group * prod(problem.size)
         if problem.direction is Direction.WEIGHT_GRAD:
-            elements += 2 * steps["groups"] * self.in_per_group * steps["channels"] * self.taps
+            elements += 2 * groups * self.in_per_group * channels * self.taps
         plain = problem.epilogue.activation is Activation.NONE
         return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)
 
@@ -381,17 +321,3 @@ def _product(a: Array, b: Array) -> Array:
 def _over_space(per_channel: Array, ndim: int) -> Array:
     """(G, F) as (1, G, F, 1, ...) of `ndim` axes."""
     return per_channel.reshape(1, *per_channel.shape, *[1] * (ndim - 3))
-
-
-def _within(total: int, wanted: int, allowed: int) -> int:
-    """A part of `total`, near min(wanted, allowed) and at least 1, that cuts it evenly."""
-    most = max(1, min(total, wanted, allowed))
-    return max(1, -(-total // -(-total // most))) if total else 1
-
-
-def _count(part: slice) -> int:
-    return int(part.stop - part.start)
-
-
-def _slices(total: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, total)) for start in range(0, total, step)]
