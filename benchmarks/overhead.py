@@ -69,12 +69,24 @@ def cases() -> dict[str, Callable[[], object]]:
     w, b = np.zeros((8, 4, 4, 4), np.float32), np.zeros(4, np.float32)
     how = {"stride": 2, "padding": 1, "engine": engine}
     y = upconv.conv_transpose(x, w, b, **how)
+    z = np.empty_like(y)
     plan = upconv.plan(x.shape, w, b, **how)
     return {
         "conv_transpose(x, w, b)": lambda: upconv.conv_transpose(x, w, b, **how),
         "conv_transpose(..., out=y)": lambda: upconv.conv_transpose(x, w, b, out=y, **how),
         "conv_transpose, tuples": lambda: upconv.conv_transpose(
             x, w, b, stride=(2, 2), padding=((1, 1), (1, 1)), engine=engine
+        ),
+        "... with all there is": lambda: upconv.conv_transpose(
+            x,
+            w,
+            b,
+            stride=(2, 2),
+            padding=((1, 1), (1, 1)),
+            activation=("leaky_relu", 0.2),
+            residual=y,
+            engine=engine,
+            out=z,
         ),
         "plan(x)": lambda: plan(x),
         "plan(x, out=y)": lambda: plan(x, out=y),

@@ -12,7 +12,6 @@ import pytest
 
 import upconv
 from upconv import ArgumentError, DTypeError, Gradients, MemoryLimitError, ShapeError
-from upconv.testing import cases
 
 X, W, B = np.ones((2, 6, 5), "f"), np.ones((6, 4, 3), "f"), np.ones(4, "f")
 X2, W2 = np.ones((1, 6, 5, 7), "f"), np.ones((6, 4, 3, 2), "f")
@@ -110,9 +109,9 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("activation a function", lambda: T(X, W, activation=np.tanh), DTypeError, "activation is <ufunc 'tanh'> (ufunc); expected None or one of 'relu'"),
     ("activation with a slope it has not", lambda: T(X, W, activation=("relu", 0.1)), ArgumentError, "'relu' alone: it has no slope"),
     ("slope not a number", lambda: T(X, W, activation="leaky_relu:steep"), ArgumentError, "activation slope is 'steep'; expected a finite number."),
-    ("slope not finite", lambda: T(X, W, activation=("leaky_relu", float("nan"))), ArgumentError, "activation slope is nan; expected a finite number."),
+    ("slope not finite", lambda: T(X, W, activation=("leaky_relu", float("nan"))), ArgumentError, "activation slope is nan; expected a finite number. It is the factor"),
     ("engine unknown", lambda: T(X, W, engine="cuda"), ArgumentError, "engine is 'cuda'; expected one of"),
-    ("engine a number", lambda: T(X, W, engine=3), DTypeError, "engine is 3 (int); expected None, a name, or an object with `refuses` and `build`."),
+    ("engine a number", lambda: T(X, W, engine=3), DTypeError, "engine is 3 (int); expected None, a name, or an object with name, fingerprint, refuses, build."),
     ("needs unknown", lambda: BACK(Y, X, W, needs=("input",)), ArgumentError, "needs is ('input',); expected some of ('x', 'weight', 'bias')."),
     ("needs a number", lambda: BACK(Y, X, W, needs=3), ArgumentError, "needs is 3"),
     # Results
@@ -124,7 +123,6 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("out overlapping itself", lambda: T(X, W, out=_folded(Y.shape)), ArgumentError, "in which elements share memory; expected an array whose elements are separate."),
     ("out masked", lambda: T(X, W, out=np.ma.array(Y)), DTypeError, "out is of type MaskedArray"),
     ("gradients out a tuple", lambda: BACK(Y, X, W, out=(X, W, B)), DTypeError, "out is of type tuple; expected an upconv.Gradients or None."),
-    ("gradients sharing memory", lambda: BACK(Y, W.copy()[:2, :, :], W, out=None, accumulate=True), ShapeError, "weight.shape is"),
     ("gradients on one array", lambda: _shared(), ArgumentError, "out is one in which x and weight share memory; expected separate arrays."),
     ("accumulating into nothing", lambda: BACK(Y, X, W, accumulate=True), ArgumentError, "accumulate is True; expected an array to add into in out.x. Pass out=Gradients(...)."),
     ("accumulate not a bool", lambda: BACK(Y, X, W, accumulate="no"), DTypeError, "accumulate is 'no'; expected a bool."),
@@ -185,6 +183,8 @@ def test_bad_input(name: str, call: Callable, kind: type[Exception], message: st
     assert isinstance(caught.value, kind)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 400, "a message is read, not scrolled"
+    if isinstance(caught.value, ArgumentError):
+        assert caught.value.remedy.endswith((".", "?")), "a message says what to do"
 
 
 def test_arguments_are_named_by_keyword_or_not_taken() -> None:
@@ -205,7 +205,3 @@ def test_a_wrong_value_is_not_hidden_by_an_earlier_right_one() -> None:
     ):
         with pytest.raises(DTypeError):
             T(X, W, **how)
-
-
-def test_the_cases_of_the_suite_are_all_legal() -> None:
-    assert all(min(problem.result_shape) >= 0 for problem in cases())

@@ -23,8 +23,8 @@ ROWS = [
     {"geometry", "memory", "threads", "activations"},
     {"problem"},
     {"engines", "dialects", "arguments"},
-    {"arrays", "primitives"},
-    {"signatures"},
+    {"arrays", "choices"},
+    {"signatures", "primitives"},
     {"execution"},
     {"ops", "plans", "explanations"},
     {"testing"},
@@ -138,12 +138,12 @@ def test_importing_upconv_loads_numpy_and_the_standard_library_only() -> None:
 
 
 def test_importing_upconv_adds_little_to_numpy() -> None:
-    """Under 60 ms on a quiet machine; here the best of five with a margin for a busy one."""
+    """Under 60 ms; in processor time, so that a busy machine does not count."""
     code = (
-        "import numpy, time; start = time.perf_counter(); import upconv;"
-        "print(time.perf_counter() - start)"
+        "import numpy, time; start = time.process_time(); import upconv;"
+        "print(time.process_time() - start)"
     )
-    assert min(float(python(code)) for _ in range(5)) < 0.12
+    assert min(float(python(code)) for _ in range(5)) < 0.06
 
 
 def test_the_version_is_in_one_place() -> None:
@@ -155,6 +155,7 @@ def test_the_version_is_in_one_place() -> None:
 
 def test_the_rows_are_the_ones_in_the_architecture_page() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    for rooms in ROWS[:-3]:
-        for name in rooms - {"_version"}:
-            assert re.search(rf"\b{name}\b", page), f"docs/architecture.md does not name {name}"
+    table = dict(re.findall(r"^\| (\d+) \| (.*?) \|", page, re.MULTILINE))
+    rows = [rooms - {"_version", "__init__", "__main__"} for rooms in ROWS]
+    told = {int(row): set(re.findall(r"`(\w+)`", names)) for row, names in table.items()}
+    assert told == dict(enumerate(rooms for rooms in rows if rooms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import pickle
 import threading
 import weakref
@@ -143,6 +144,7 @@ def test_output_size_cuts_the_end() -> None:
         ("tanh", np.tanh),
         ("sigmoid", lambda v: 1 / (1 + np.exp(-v))),
         ("silu", lambda v: v / (1 + np.exp(-v))),
+        ("gelu", lambda v: v * (1 + np.vectorize(math.erf)(v / math.sqrt(2))) / 2),
         (None, lambda v: v),
     ],
 )
@@ -315,10 +317,14 @@ class TestPlan:
     def test_takes_a_residual_planned_or_not(self) -> None:
         wanted = upconv.conv_transpose(X, W, B, residual=GRAD, activation="relu", **HOW)
         plain = upconv.conv_transpose(X, W, B, activation="relu", **HOW)
-        for residual in (None, True, GRAD):
+        for residual in (None, False, True, GRAD):
             plan = upconv.plan(X.shape, W, B, residual=residual, activation="relu", **HOW)
             np.testing.assert_array_equal(plan(X, GRAD), wanted)
-            np.testing.assert_array_equal(plan(X), plain)
+            if residual is None or residual is False:
+                np.testing.assert_array_equal(plan(X), plain)
+            else:
+                with pytest.raises(upconv.DTypeError, match="the plan was made with one"):
+                    plan(X)
 
     def test_keeps_its_own_weights(self) -> None:
         w, b = W.copy(), B.copy()

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import upconv
+from upconv.choices import choose, select
 from upconv.engines import ENGINES, load
 from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
 from upconv.geometry import Axis
-from upconv.primitives import PrimitiveCache, choose, select
+from upconv.primitives import PrimitiveCache
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
 
 BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6, 12, 3)

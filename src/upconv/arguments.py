@@ -34,18 +34,22 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
     >>> frozen("padding", [(0, 1), np.array([2, 3])])
     ((0, 1), (2, 3))
     """
-    if type(value) is int or value is None or type(value) is str:
+    if type(value) is int or value is None or type(value) is str or _is_frozen(value):
         return value
     if isinstance(value, str):
         return str.__str__(value)  # str() of a member of an enum of strings is its name
     if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_ENTRIES:
         value = value.tolist()
     if isinstance(value, list | tuple) and len(value) > _MOST_ENTRIES:
-        raise ArgumentError(argument, f"{len(value)} values", "an int, or one int per spatial axis")
+        got, expected = f"{len(value)} values", "an int, or one int per spatial axis"
+        raise ArgumentError(argument, got, expected, _ONE_EACH)
     if isinstance(value, list | tuple) and depth:
         return tuple(frozen(f"{argument}[{i}]", entry, depth - 1) for i, entry in enumerate(value))
     refusal = DTypeError(
-        argument, f"{brief(value)} ({type(value).__name__})", "an int, or a tuple of ints"
+        argument,
+        f"{brief(value)} ({type(value).__name__})",
+        "an int, or a tuple of ints",
+        "Convert it with int() if it is a whole number.",
     )
     if isinstance(value, bool | np.bool_):
         raise refusal
@@ -53,6 +57,23 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
         return operator.index(value)  # type: ignore[arg-type]
     except Exception:  # TypeError where there is no __index__, anything where it fails
         raise refusal from None
+
+
+def _is_frozen(value: object) -> bool:
+    """Whether `value` is a tuple of ints, or of tuples of ints: the forms met on most calls."""
+    if type(value) is not tuple or len(value) > _MOST_ENTRIES:
+        return False
+    for entry in value:
+        if type(entry) is not int and not (type(entry) is tuple and _only_integers(entry)):
+            return False
+    return True
+
+
+def _only_integers(entries: tuple[object, ...]) -> bool:
+    for entry in entries:
+        if type(entry) is not int:
+            return False
+    return len(entries) <= _MOST_ENTRIES
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
@@ -64,9 +85,9 @@ def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ..
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
     if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):
-        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank))
+        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
     if len(value) != rank:
-        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank))
+        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
     return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
 
 
@@ -74,9 +95,10 @@ def boolean(argument: str, value: object) -> bool:
     """`value` if it is True or False, else `DTypeError`: "no" and [0] are true to Python."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    raise DTypeError(argument, brief(value), "a bool")
+    raise DTypeError(argument, brief(value), "a bool", "Write True or False.")
 
 
+_ONE_EACH = "One int stands for all axes."
 _FORMS = "an int, or one int per spatial axis (the weight has {rank})"
 
 
@@ -101,11 +123,12 @@ def paddings(value: Frozen, rank: int) -> Pairs | Same:
     if isinstance(value, int):
         value = (value,) * rank
     if not isinstance(value, tuple) or len(value) != rank:
-        hint = "For one axis write ((begin, end),)." if rank == 1 and value is not None else ""
+        hint = "For one axis write ((begin, end),)." if rank == 1 else _PAIRS
         raise ArgumentError("padding", brief(value), _PADDING_FORMS.format(rank=rank), hint)
     return tuple(_pair(f"padding[{i}]", entry) for i, entry in enumerate(value))
 
 
+_PAIRS = "Pairs are ((begin, end), ...), negative values add positions."
 _PADDING_FORMS = (
     "an int, or one int or (begin, end) pair per spatial axis (the weight has {rank}), or 'valid',"
     " 'same_upper' or 'same_lower'"
@@ -118,7 +141,8 @@ def _named_padding(value: str, rank: int) -> Pairs | Same:
     for rule in Same:
         if value == rule.value:
             return rule
-    hint = "'same' alone does not say which end gets the odd position." if value == "same" else ""
+    same = "'same' alone does not say which end gets the odd position."
+    hint = same if value == "same" else _PAIRS
     raise ArgumentError("padding", brief(value), _PADDING_FORMS.format(rank=rank), hint)
 
 
@@ -130,7 +154,7 @@ def _pair(argument: str, entry: Frozen) -> tuple[int, int]:
         or len(entry) != 2
         or any(type(end) is not int for end in entry)
     ):
-        raise ArgumentError(argument, brief(entry), "an int or a (begin, end) pair of ints")
+        raise ArgumentError(argument, brief(entry), "an int or a (begin, end) pair of ints", _PAIRS)
     begin, end = (_bounded(argument, value, -LIMIT) for value in entry)
     return begin, end
 
@@ -139,7 +163,16 @@ def _bounded(argument: str, value: int, low: int) -> int:
     if low <= value <= LIMIT:
         return value
     expected = f"an integer >= {low}" if value < low else f"an integer <= 2**48 = {LIMIT}"
-    raise ArgumentError(argument, brief(value), expected)
+    raise ArgumentError(argument, brief(value), expected, _REMEDIES[argument.partition("[")[0]])
+
+
+_REMEDIES = {
+    "stride": "Use 1 where nothing is to be upsampled.",
+    "dilation": "Use 1 for a dense kernel.",
+    "padding": "It counts positions cut off, below 0 positions added.",
+    "output_padding": "To cut the end use padding=((begin, end), ...).",
+    "output_size": "Leave it out for the size that follows from the rest.",
+}
 
 
 def one_of(argument: str, value: Frozen, kinds: type[Choice]) -> Choice:
@@ -151,7 +184,9 @@ def one_of(argument: str, value: Frozen, kinds: type[Choice]) -> Choice:
     for kind in kinds:
         if kind.value == value:
             return kind
-    raise ArgumentError(argument, brief(value), f"one of {', '.join(repr(k.value) for k in kinds)}")
+    names = ", ".join(repr(kind.value) for kind in kinds)
+    remedy = "N is the batch, C channels, I and O channels in and out, X all spatial axes."
+    raise ArgumentError(argument, brief(value), f"one of {names}", remedy)
 
 
 def epilogue(activation: Frozen, residual: bool) -> Epilogue:
@@ -160,7 +195,7 @@ def epilogue(activation: Frozen, residual: bool) -> Epilogue:
     >>> epilogue("leaky_relu:0.2", residual=False).slope
     0.2
     """
-    if activation is None or (isinstance(activation, str) and not activation):
+    if activation is None:
         return Epilogue(residual=residual)
     name, slope = activation, None
     if isinstance(activation, str) and ":" in activation:
@@ -169,10 +204,11 @@ def epilogue(activation: Frozen, residual: bool) -> Epilogue:
         name, slope = activation
     kinds = [kind for kind in Activation if kind.value == name and name]
     if not kinds:
-        raise ArgumentError("activation", brief(activation), _ACTIVATIONS)
+        raise ArgumentError("activation", brief(activation), _ACTIVATIONS, _OTHERS)
     if kinds[0] is not Activation.LEAKY_RELU:
         if slope is not None:
-            raise ArgumentError("activation", brief(activation), f"{name!r} alone: it has no slope")
+            expected = f"{name!r} alone: it has no slope"
+            raise ArgumentError("activation", brief(activation), expected, "Leave the slope out.")
         return Epilogue(kinds[0], residual=residual)
     factor = _LEAKY_SLOPE if slope is None else _slope(slope)
     return Epilogue(Activation.LEAKY_RELU, factor, residual)
@@ -186,19 +222,25 @@ def frozen_activation(value: object) -> Frozen:
         return str.__str__(value)
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):
         return (str.__str__(value[0]), _slope(value[1]))
-    raise DTypeError("activation", f"{brief(value)} ({type(value).__name__})", _ACTIVATIONS)
+    got = f"{brief(value)} ({type(value).__name__})"
+    raise DTypeError("activation", got, _ACTIVATIONS, _OTHERS)
+
+
+_SLOPE = "It is the factor of negative values, as in ('leaky_relu', 0.2)."
 
 
 def _slope(value: object) -> float:
     expected = "a finite number"
-    if not isinstance(value, str | int | float | np.floating | np.integer | np.ndarray):
-        raise DTypeError("activation slope", f"{brief(value)} ({type(value).__name__})", expected)
+    if isinstance(value, bool) or not isinstance(value, str | int | float | np.number):
+        got = f"{brief(value)} ({type(value).__name__})"
+        raise DTypeError("activation slope", got, expected, _SLOPE)
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError("activation slope", brief(value), expected) from None
+        raise ArgumentError("activation slope", brief(value), expected, _SLOPE) from None
 
 
+_OTHERS = "Apply any other function to the result."
 _ACTIVATIONS = (
     "None or one of "
     + ", ".join(repr(kind.value) for kind in Activation if kind.value)

@@ -23,6 +23,8 @@ from .problem import DType
 Array = NDArray[Any]
 
 _ACCEPTED = "float16, bfloat16, float32 or float64"
+_FLOATS = "Only real floating-point numbers are computed on."
+_NEW = "Make one with numpy.empty(shape, dtype), or let upconv make it."
 _ON_THE_HOST = 1  # DLPack's device type of ordinary memory
 
 
@@ -70,6 +72,9 @@ def _astype(purpose: str, array: Array, dtype: np.dtype[Any], *, copy: bool = Fa
     return result
 
 
+_AS_SHAPE = "Give it as an array's .shape has it."
+
+
 def as_shape(argument: str, value: object) -> tuple[int, ...]:
     """A shape as a tuple of non-negative ints.
 
@@ -78,12 +83,11 @@ def as_shape(argument: str, value: object) -> tuple[int, ...]:
     """
     shape = frozen(argument, value, depth=1)
     if not isinstance(shape, tuple) or any(not isinstance(size, int) for size in shape):
-        raise DTypeError(argument, brief(value), "a tuple of ints")
+        raise DTypeError(argument, brief(value), "a tuple of ints", _AS_SHAPE)
     for i, size in enumerate(shape):
         if not 0 <= size <= LIMIT:
-            raise ShapeError(
-                f"{argument}[{i}]", brief(size), f"an integer from 0 to 2**48 = {LIMIT}"
-            )
+            expected = f"an integer from 0 to 2**48 = {LIMIT}"
+            raise ShapeError(f"{argument}[{i}]", brief(size), expected, _AS_SHAPE)
     return shape
 
 
@@ -125,9 +129,9 @@ def dtype_of(name: object) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = np.dtype(name).newbyteorder("=")  # type: ignore[call-overload]
     except Exception:  # NumPy raises many kinds for what is no dtype
-        raise DTypeError("dtype", brief(name), _ACCEPTED) from None
+        raise DTypeError("dtype", brief(name), _ACCEPTED, _FLOATS) from None
     if dtype not in _KNOWN and dtype.name != DType.BFLOAT16.value:
-        raise DTypeError("dtype", brief(name), _ACCEPTED)
+        raise DTypeError("dtype", brief(name), _ACCEPTED, _FLOATS)
     return dtype
 
 
@@ -145,12 +149,12 @@ def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype
 def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
-        raise DTypeError(argument, f"of type {type(out).__name__}", "a numpy.ndarray or None")
+        raise DTypeError(argument, f"of type {type(out).__name__}", "a numpy.ndarray or None", _NEW)
     if out.shape != shape:
         remedy = "Results are never broadcast."
         raise ShapeError(f"{argument}.shape", str(out.shape), str(shape), remedy)
     if out.dtype != dtype:
-        raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype))
+        raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype), _NEW)
     if not out.flags.writeable:
         raise ArgumentError(argument, "read-only", "a writeable array", "Pass a copy.")
     if _overlaps_itself(out):
@@ -235,6 +239,8 @@ _CONVERSIONS: dict[str, Callable[[Any], Array]] = {
 
 def _overlaps_itself(array: Array) -> bool:
     """Whether two elements may share memory; False for every view that slicing can make."""
+    if array.flags.c_contiguous:
+        return False
     reach = array.itemsize
     for stride, count in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
         if count > 1 and array.size:

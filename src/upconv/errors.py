@@ -8,13 +8,13 @@ The tree (each kind also derives from the built-in error a caller would expect):
     │   └── DTypeError (TypeError)     ... and it is a kind of element or of object
     ├── TranslationError (ValueError)  a layer cannot be said in the dialect asked for
     ├── EngineError (RuntimeError)     an engine failed
-    │   ├── EngineRefusal              the engine asked for by name cannot do this problem
+    │   ├── EngineRefusal              the engine asked for, or every one, cannot do this problem
     │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
     ├── FileError (OSError)            a file cannot be read or must not be written
     └── MemoryLimitError (MemoryError)  the result would not fit; raised before allocating
 
 A message says what was given, what is allowed and what to do:
-"stride[1] is 0; expected an integer >= 1. Use 1 for a layer that does not upsample."
+"stride[1] is 0; expected an integer >= 1. Use 1 where nothing is to be upsampled."
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class EngineError(UpconvError, RuntimeError):
 
 
 class EngineRefusal(EngineError):
-    """The engine asked for by name cannot do this problem; the message is its reason."""
+    """The engine asked for, or every engine, cannot do this problem; the message says why."""
 
 
 class EngineMissing(EngineError, ImportError):

@@ -1,8 +1,8 @@
 """Running a checked signature: memory, overlap of results and operands, the batch axis.
 
-Two ways in: `run` for one result and `gradients` for up to three. An error leaves every caller's
-array as it was: engines are chosen, primitives built and memory asked for before anything is
-written. (Ctrl-C in the middle of the work does not.)
+Two ways in: `run` for one result and `gradients` for up to three. Engines are chosen, primitives
+built and memory asked for before anything is written, so a refusal leaves every caller's array as
+it was. Ctrl-C, or an engine that fails, in the middle of the work may leave results half written.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 
 from . import memory
 from .arrays import Array, check_out, copied, overlap, shares_memory
+from .choices import select
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import ArgumentError, DTypeError, brief
-from .primitives import select, shared_cache
+from .primitives import shared_cache
 from .problem import DataLayout, Direction
 from .signatures import Signature
 from .threads import get_num_threads
@@ -153,7 +154,10 @@ def gradients(
     for first, second in combinations(given, 2):
         if shares_memory(given[first], given[second]):
             raise ArgumentError(
-                "out", f"one in which {first} and {second} share memory", "separate arrays"
+                "out",
+                f"one in which {first} and {second} share memory",
+                "separate arrays",
+                "Copy one of them.",
             )
     # An operand that a result is written over is copied: the next gradient still reads it.
     grad, x, weight = (
@@ -163,6 +167,7 @@ def gradients(
         for operand in (grad, x, weight)
     )
     operands = {"x": (grad, weight), "weight": _weight_gradient_operands(signatures["x"], grad, x)}
+    bias_total = _bias_total(grad, channel_axis) if "bias" in targets else None
     names: list[str] = [name for name in operands if name in targets]
     with ExitStack() as held:
         work: dict[str, Primitive] = {}
@@ -176,9 +181,9 @@ def gradients(
         }
         for name, primitive in work.items():
             _run_on(primitive, signatures[name], results[name], *operands[name])
-    if "bias" in targets:
+    if bias_total is not None:
         results["bias"] = _bias_gradient(
-            grad, channel_axis, given.get("bias"), accumulate=problem.accumulate
+            bias_total, grad.dtype, given.get("bias"), accumulate=problem.accumulate
         )
     return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
 
@@ -193,13 +198,21 @@ def _weight_gradient_operands(of_x: Signature, grad: Array, x: Array) -> tuple[A
     return (x, grad) if of_x.problem.direction is Direction.FORWARD else (grad, x)
 
 
-def _bias_gradient(grad: Array, channel_axis: int, out: Array | None, *, accumulate: bool) -> Array:
+def _bias_total(grad: Array, channel_axis: int) -> Array:
     """The sum over all axes but the channels; in float64, because its length has no bound."""
     axes = tuple(axis for axis in range(grad.ndim) if axis != channel_axis % grad.ndim)
+    memory.require(3 * 8 * grad.shape[channel_axis], "the bias gradient")
     with np.errstate(all="ignore"):
-        total = np.add.reduce(grad, axis=axes, dtype=np.float64)
+        return np.asarray(np.add.reduce(grad, axis=axes, dtype=np.float64))
+
+
+def _bias_gradient(
+    total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool
+) -> Array:
+    """The total in the caller's array, or in a new one of the caller's type."""
+    with np.errstate(all="ignore"):
         if out is None:
-            return np.asarray(total.astype(grad.dtype))
+            return total.astype(dtype)
         out[...] = out + total if accumulate else total
     return out
 
@@ -218,9 +231,12 @@ def _targets(
     if len(names) > len(NEEDS) or any(
         not isinstance(name, str) or name not in NEEDS for name in names
     ):
-        raise ArgumentError("needs", brief(needs), f"some of {NEEDS}")
+        remedy = "Name the gradients you want, as in needs=('x',)."
+        raise ArgumentError("needs", brief(needs), f"some of {NEEDS}", remedy)
     if out is not None and not isinstance(out, Gradients):
-        raise DTypeError("out", f"of type {type(out).__name__}", "an upconv.Gradients or None")
+        remedy = "Write out=upconv.Gradients(x=..., weight=..., bias=...)."
+        got, expected = f"of type {type(out).__name__}", "an upconv.Gradients or None"
+        raise DTypeError("out", got, expected, remedy)
     targets = {name: getattr(out, name) if out else None for name in NEEDS if name in names}
     missing = [name for name, target in targets.items() if target is None]
     if accumulate and missing:

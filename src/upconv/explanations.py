@@ -11,10 +11,11 @@ import numpy as np
 from . import memory
 from .arguments import frozen_activation
 from .arrays import Operand, as_array, as_shape, dtype_of
+from .choices import Refusal, choose
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .errors import EngineMissing
-from .primitives import Refusal, choose, shared_cache
+from .primitives import shared_cache
 from .problem import Problem
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
@@ -109,10 +110,11 @@ class Explanation:
         """One row per spatial axis: its sizes, and how many of its phases have taps."""
         rows = []
         for i, axis in enumerate(self.problem.axes):
-            live = min(axis.period, axis.kernel)
+            live, whole = min(axis.period, axis.kernel), axis.out >= axis.stride
             sizes = f"{axis.size} -> {axis.out} of {axis.full}"
             cuts = f"cut {axis.crop_begin} and {axis.crop_end}"
-            rows.append((f"axis {i}", f"{sizes}, {cuts}; {live} of {axis.stride} phases have taps"))
+            phases = f"; {live} of {axis.stride} phases have taps" if whole else ""
+            rows.append((f"axis {i}", f"{sizes}, {cuts}{phases}"))
         return rows
 
 

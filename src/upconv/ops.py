@@ -37,25 +37,23 @@ def conv_transpose(
 ) -> Array:
     """Transposed convolution: every input position adds `weight` times its value to the output.
 
-    Along one axis of `size` inputs, output `o` is the sum of `x[i] * weight[t]` over all
-    `stride*i + dilation*t = o + begin`, and there are `(size - 1)*stride + dilation*(kernel - 1) +
-    1
-    - begin - end + output_padding` outputs: PyTorch's `conv_transpose` and ONNX's ConvTranspose.
+    Along one axis of `size` inputs output `o` is the sum of `x[i] * weight[t]` over all pairs with
+    `stride*i + dilation*t = o + begin`, as in PyTorch and in ONNX's ConvTranspose; there are
+    `(size-1)*stride + dilation*(kernel-1) + 1 - begin - end + output_padding` outputs.
 
     x: (N, C, *size), or (C, *size) without a batch; (N, *size, C) with layout "NXC".
     weight: (C, F/groups, *kernel) in "IOX", (F/groups, C, *kernel) in "OIX", (*kernel, C, F/groups)
         in "XIO", (*kernel, F/groups, C) in "XOI"; "IXO" and "OXI" alike. Axis I always holds all
-        input channels, axis O the output channels of one group; group j owns the j-th block of
-        each.
+        input channels, axis O the output channels of one group; group j owns each j-th block.
     bias: (F,). residual: the shape of the result.
     stride, dilation, output_padding: an int, or one per axis; output_padding may exceed the stride.
     padding: what is cut off the full result: an int, one per axis, one (begin, end) pair per axis,
         "valid", "same_upper" or "same_lower" (out = size*stride; the odd position is cut from the
         end, or from the begin). Negative values add positions that hold the bias alone.
-    output_size: fixes the size, an int or one per axis; the begin is cut by `padding`, the end
-    fits. activation: None, "relu", "leaky_relu" (or ("leaky_relu", slope); 0.01 if not given),
-    "tanh",
-        "sigmoid", "silu", "gelu" (with erf); applied after bias and residual.
+    output_size: the size, an int or one per axis; `padding` cuts the begin, the end fits.
+    activation: None, "relu", "leaky_relu" (slope 0.01; else ("leaky_relu", slope) or
+        "leaky_relu:slope"), "tanh", "sigmoid", "silu", "gelu" (with erf); it comes last, after bias
+        and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
     out: a NumPy array of the result's shape and dtype to write into; it may overlap the inputs.
 
@@ -156,13 +154,11 @@ def conv(
 ) -> Array:
     """Ordinary convolution (cross-correlation, as in every deep-learning framework).
 
-    Along one axis, output `i` is the sum of `x[stride*i + dilation*t - begin] * weight[t]`, x
-    being 0 outside; there are `floor((size + begin + end - dilation*(kernel - 1) - 1) / stride) +
-    1` outputs.
+    Along one axis output `i` is the sum of `x[stride*i + dilation*t - begin] * weight[t]`, x being
+    0 outside; there are `(size + begin + end - dilation*(kernel-1) - 1) // stride + 1` outputs.
 
     x: (N, C, *size), or without N; (N, *size, C) with layout "NXC".
-    weight: (F, C/groups, *kernel) in "OIX"; the other five orders as in `conv_transpose`, where
-    here
+    weight: (F, C/groups, *kernel) in "OIX"; the other five orders as in `conv_transpose`, but here
         axis O holds all output channels and axis I the input channels of one group.
     padding: zeros around x: as in `conv_transpose`; a negative value cuts x. "same_upper" and
         "same_lower" give ceil(size / stride) outputs.

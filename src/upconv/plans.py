@@ -12,10 +12,11 @@ import numpy as np
 from . import memory
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
+from .choices import select
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import delivered, packed, result_array, run_batched
-from .primitives import Lease, select, shared_cache
+from .primitives import Lease, shared_cache
 from .problem import Problem
 from .signatures import Keywords, Request, Signature
 from .threads import checked, get_num_threads
@@ -45,7 +46,7 @@ def plan(
 
     input_shape: the shape of x, with or without N. weight, bias and the other keywords are
         `conv_transpose`'s.
-    residual: True, or an array of the result's shape, prepares for calls with a residual.
+    residual: True, or an array of the result's shape, makes a plan that is called with a residual.
     dtype: the type to work in, which weight and bias are converted to (default: the weight's own).
     threads: for this plan (default: `get_num_threads()` now).
 
@@ -75,6 +76,7 @@ class _Ready:
     """One variant of a plan: a primitive held by a lease, and the weight in its order."""
 
     signature: Signature
+    engine: str
     lease: Lease
     primitive: Primitive
     packed: PackedWeight
@@ -111,7 +113,7 @@ class Plan:
         self._bias = None if bias is None else copied("the plan's bias", bias)
         self._variants: dict[bool, _Ready] = {}
         ready = self._variant(residual)
-        self._signature = ready.signature
+        self._signature, self._engine_name = ready.signature, ready.engine
         self._workspace_bytes = ready.primitive.workspace_bytes
 
     @property
@@ -122,7 +124,7 @@ class Plan:
     @property
     def engine(self) -> str:
         """The name of the engine that runs this plan."""
-        return select(self.problem, self._engine).name
+        return self._engine_name
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -142,9 +144,14 @@ class Plan:
     def __call__(self, x: Any, residual: Any = None, out: Array | None = None) -> Array:
         """Run on x, of `input_shape`.
 
-        residual: of `output_shape`; the first call with one prepares for it, unless the plan was
-        made with `residual=True`. out: as in `conv_transpose`. Raises what `conv_transpose` raises.
+        residual: of `output_shape`. A plan made with one must be given one; any other plan may be,
+        and prepares for it in the first such call. out: as in `conv_transpose`.
+
+        Raises what `conv_transpose` raises.
         """
+        if residual is None and self._residual:
+            expected = f"an array of shape {self.output_shape}: the plan was made with one"
+            raise DTypeError("residual", "None", expected, "Pass it, or plan without a residual.")
         ready = self._variants.get(residual is not None) or self._variant(residual is not None)
         signature = ready.signature
         x = self._operand("x", x, self._request.x.shape)
@@ -197,7 +204,8 @@ class Plan:
         engine = select(signature.problem, self._engine)
         lease = shared_cache().lease(signature.problem, engine, self._threads)
         memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
-        ready = _Ready(signature, lease, lease.primitive, packed(lease.primitive, self._weight))
+        weight = packed(lease.primitive, self._weight)
+        ready = _Ready(signature, engine.name, lease, lease.primitive, weight)
         return self._variants.setdefault(residual, ready)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:

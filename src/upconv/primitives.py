@@ -1,4 +1,4 @@
-"""Choosing an engine for a problem, and the cache of built primitives.
+"""The cache of built primitives.
 
 The key of the cache is what the field calls an operator's signature: (problem, engine,
 fingerprint), the fingerprint holding the engine's versions and the number of threads. Whatever
@@ -21,100 +21,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 
-from .engines import ENGINES, load
+from .choices import forget_choices
 from .engines.base import Engine, Primitive
-from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
+from .errors import ArgumentError, brief
 from .problem import Problem
 
 _DEFAULT_BYTES = 256 << 20
 _DEFAULT_ENTRIES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One engine's sentence on why it does not do a problem.
-
-    >>> str(Refusal("jit", "float16 needs AVX512-FP16"))
-    'jit: float16 needs AVX512-FP16'
-    """
-
-    engine: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.engine}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The engine that will do a problem, and what the ones before it said.
-
-    `engine` is None when every engine refused.
-    """
-
-    engine: Engine | None
-    refusals: tuple[Refusal, ...]
-
-
-def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
-    """The engine asked for, or the first in order of preference that does not refuse.
-
-    `engine` is a name, an `Engine` object, or None; `UPCONV_ENGINE` stands in for None, and is read
-    when a problem is first seen. An engine asked for is never replaced by another.
-
-    Raises `ArgumentError` for an unknown name, `DTypeError` for what is no engine.
-
-    >>> from upconv.geometry import Axis
-    >>> from upconv.problem import Direction, Problem
-    >>> choose(Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)).engine.name
-    'reference'
-    """
-    if engine is None or isinstance(engine, str):
-        return _choose_named(problem, engine)
-    if isinstance(engine, type) or not (hasattr(engine, "refuses") and hasattr(engine, "build")):
-        expected = "None, a name, or an object with `refuses` and `build`"
-        raise DTypeError("engine", f"{brief(engine)} ({type(engine).__name__})", expected)
-    return _asked(problem, engine)
-
-
-@lru_cache(maxsize=4096)
-def _choose_named(problem: Problem, name: str | None) -> Choice:
-    variable = os.environ.get("UPCONV_ENGINE", "").strip()
-    if name is not None or variable:
-        argument, wanted = ("engine", name) if name is not None else ("UPCONV_ENGINE", variable)
-        return _asked(problem, load(wanted or "", argument))
-    refusals = []
-    for known in ENGINES:
-        try:
-            engine = load(known)
-        except EngineMissing as missing:
-            refusals.append(Refusal(known, str(missing)))
-            continue
-        reason = engine.refuses(problem)
-        if reason is None:
-            return Choice(engine, tuple(refusals))
-        refusals.append(Refusal(known, reason))
-    return Choice(None, tuple(refusals))
-
-
-def _asked(problem: Problem, engine: Engine) -> Choice:
-    reason = engine.refuses(problem)
-    return Choice(engine, ()) if reason is None else Choice(None, (Refusal(engine.name, reason),))
-
-
-def select(problem: Problem, engine: str | Engine | None) -> Engine:
-    """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
-    choice = choose(problem, engine)
-    if choice.engine is None:
-        if engine is None:
-            reasons = "; ".join(map(str, choice.refusals))
-            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
-        refusal = choice.refusals[0]
-        raise EngineRefusal(
-            f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
-            " Use engine=None to let upconv choose."
-        )
-    return choice.engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +170,15 @@ class PrimitiveCache:
         self._settle()
         totals = self._totals
         return CacheInfo(
-            totals.hits,
-            totals.misses,
-            totals.builds,
-            totals.evictions,
-            totals.seconds,
-            len(self._entries),
-            totals.bytes,
-            self._max_entries,
-            self._max_bytes,
+            hits=totals.hits,
+            misses=totals.misses,
+            builds=totals.builds,
+            evictions=totals.evictions,
+            seconds=totals.seconds,
+            entries=len(self._entries),
+            bytes=totals.bytes,
+            max_entries=self._max_entries,
+            max_bytes=self._max_bytes,
         )
 
     def clear(self) -> None:
@@ -393,6 +306,11 @@ def cache_info() -> CacheInfo:
 
 
 def cache_clear() -> None:
-    """Drop every cached primitive, forget the choices of engines, and set the counts to zero."""
-    _choose_named.cache_clear()
+    """Drop every cached primitive, forget the choices of engines, and set the counts to zero.
+
+    >>> cache_clear()
+    >>> cache_info().entries
+    0
+    """
+    forget_choices()
     shared_cache().clear()

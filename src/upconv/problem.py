@@ -160,7 +160,8 @@ class Epilogue:
 
     def __post_init__(self) -> None:
         if not isfinite(self.slope):
-            raise ArgumentError("activation slope", str(self.slope), "a finite number")
+            remedy = "It is the factor of negative values, such as 0.2."
+            raise ArgumentError("activation slope", str(self.slope), "a finite number", remedy)
         if self.slope and self.activation is not Activation.LEAKY_RELU:
             raise ArgumentError("activation slope", str(self.slope), "0.0 unless leaky_relu")
 

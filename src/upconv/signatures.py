@@ -23,6 +23,7 @@ from .problem import DataLayout, Direction, Problem, WeightLayout
 Shape = tuple[int, ...]
 
 _MOST_BYTES = 1 << 62
+_GROUPS = "Groups are equal blocks of channels; 1 is an ordinary layer."
 
 
 class Keywords(NamedTuple):
@@ -117,7 +118,8 @@ class Request(NamedTuple):
         if residual is None or isinstance(residual, bool | np.bool_):
             return bool(residual)
         if not any(hasattr(type(residual), name) for name in ("__array__", "__dlpack__")):
-            raise DTypeError("residual", f"a {type(residual).__name__}", "None, a bool or an array")
+            expected, remedy = "None, a bool or an array", "Write True to plan for a residual."
+            raise DTypeError("residual", f"a {type(residual).__name__}", expected, remedy)
         self._with(described(as_array("residual", residual)))
         return True
 
@@ -155,15 +157,8 @@ def transposed_gradient(
     """The signatures of `conv_transpose_backward`: "x" and "weight"."""
     problem, batched = _transposed_problem(x, weight, keywords)
     _check_gradient(grad, problem.y_shape, batched, x)
-    problem = problem.replace(accumulate=accumulate)
-    return {
-        "x": Signature.of(
-            problem.replace(direction=Direction.INPUT_GRAD), x.shape, batched=batched
-        ),
-        "weight": Signature.of(
-            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched=batched
-        ),
-    }
+    directions = {"x": Direction.INPUT_GRAD, "weight": Direction.WEIGHT_GRAD}
+    return _gradients_of(problem, directions, (x, weight), batched, accumulate)
 
 
 @lru_cache(maxsize=4096)
@@ -173,12 +168,22 @@ def convolution_gradient(
     """The signatures of `conv_backward`: "x" (the transpose's forward) and "weight"."""
     problem, batched = _convolution_problem(x, weight, keywords)
     _check_gradient(grad, problem.x_shape, batched, x)
+    directions = {"x": Direction.FORWARD, "weight": Direction.WEIGHT_GRAD}
+    return _gradients_of(problem, directions, (x, weight), batched, accumulate)
+
+
+def _gradients_of(
+    problem: Problem,
+    directions: dict[str, Direction],
+    operands: tuple[Operand, Operand],
+    batched: bool,
+    accumulate: bool,
+) -> dict[str, Signature]:
+    """One signature for each operand, in the direction that makes its gradient."""
     problem = problem.replace(accumulate=accumulate)
     return {
-        "x": Signature.of(problem.replace(direction=Direction.FORWARD), x.shape, batched=batched),
-        "weight": Signature.of(
-            problem.replace(direction=Direction.WEIGHT_GRAD), weight.shape, batched=batched
-        ),
+        name: Signature.of(problem.replace(direction=way), operand.shape, batched=batched)
+        for (name, way), operand in zip(directions.items(), operands, strict=True)
     }
 
 
@@ -191,7 +196,7 @@ def _transposed_problem(x: Operand, weight: Operand, keywords: Keywords) -> tupl
         expected = f"{frame.channels} there, the channels of x {x.shape}"
         hint = _swap_hint(frame.weight_layout, swapped=per_group == frame.channels)
         raise ShapeError("weight.shape", got, expected, hint)
-    groups = _groups(keywords.groups, {"input channels": i})
+    groups = _groups(keywords.groups, i, "input channels")
     axes = transposed_axes(
         frame.size,
         kernel,
@@ -219,7 +224,7 @@ def _convolution_problem(x: Operand, weight: Operand, keywords: Keywords) -> tup
     """A convolution as its transpose's problem: its outputs are the transpose's inputs."""
     frame = _Frame.of(x, weight, keywords)
     per_group, o, kernel = frame.weight_extents(weight.shape)
-    groups = _groups(keywords.groups, {"output channels": o})
+    groups = _groups(keywords.groups, o, "output channels")
     if per_group * groups != frame.channels:
         got = f"{weight.shape}, with {per_group} on axis I of {frame.weight_layout.value}"
         expected = f"{frame.channels} / {groups} there, the channels of x {x.shape} over groups"
@@ -260,6 +265,7 @@ class _Frame(NamedTuple):
                 "weight.shape",
                 str(weight.shape),
                 f"at least 3 axes: two of channels and a kernel ({weight_layout.value})",
+                "For one tap add an axis, as in weight[..., None].",
             )
         if len(x.shape) not in (rank + 1, rank + 2):
             raise ShapeError(
@@ -267,6 +273,7 @@ class _Frame(NamedTuple):
                 str(x.shape),
                 f"{rank + 2} axes ({layout.value}, X being as many axes as the kernel has, {rank}),"
                 f" or {rank + 1} without the batch",
+                "Add what is missing, as in x[None], or take another weight.",
             )
         same_dtype("x", x.dtype, "weight", weight.dtype)
         batched = len(x.shape) == rank + 2
@@ -274,7 +281,10 @@ class _Frame(NamedTuple):
         _require_extents("weight", weight.shape)
         ordered = [shape[axis] for axis in layout.to_ncx(rank)]
         if ordered[1] < 1:
-            raise ShapeError("x.shape", str(x.shape), f"at least 1 channel ({layout.value})")
+            remedy = "Only the batch and the spatial axes may be empty."
+            raise ShapeError(
+                "x.shape", str(x.shape), f"at least 1 channel ({layout.value})", remedy
+            )
         return cls(layout, weight_layout, batched, ordered[0], ordered[1], tuple(ordered[2:]))
 
     def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:
@@ -285,15 +295,17 @@ class _Frame(NamedTuple):
 
 def _require_extents(name: str, shape: Shape) -> None:
     if min(shape) < 1:
-        raise ShapeError(f"{name}.shape", str(shape), "no axis of size 0")
+        remedy = "A layer has at least one channel and one tap."
+        raise ShapeError(f"{name}.shape", str(shape), "no axis of size 0", remedy)
 
 
-def _groups(value: Frozen, channels: dict[str, int]) -> int:
+def _groups(value: Frozen, count: int, name: str) -> int:
     if not isinstance(value, int) or not 1 <= value <= LIMIT:
-        raise ArgumentError("groups", brief(value), "an integer >= 1 that divides the channels")
-    for name, count in channels.items():
-        if count % value:
-            raise ArgumentError("groups", str(value), f"a divisor of the {count} {name}")
+        raise ArgumentError(
+            "groups", brief(value), "an integer >= 1 that divides the channels", _GROUPS
+        )
+    if count % value:
+        raise ArgumentError("groups", str(value), f"a divisor of the {count} {name}", _GROUPS)
     return value
 
 
@@ -313,12 +325,14 @@ def _with_extras(
         same_dtype("weight", weight.dtype, "bias", bias.dtype)
         if bias.shape != (problem.result_channels,):
             expected = f"({problem.result_channels},), one value per output channel"
-            raise ShapeError("bias.shape", str(bias.shape), expected)
+            remedy = "Flatten it, as in bias.reshape(-1), if it has more axes."
+            raise ShapeError("bias.shape", str(bias.shape), expected, remedy)
     if residual is not None:
         same_dtype("weight", weight.dtype, "residual", residual.dtype)
         if residual.shape != shape:
             expected = f"{shape}, the shape of the result"
-            raise ShapeError("residual.shape", str(residual.shape), expected)
+            remedy = "upconv.output_shape tells it beforehand."
+            raise ShapeError("residual.shape", str(residual.shape), expected, remedy)
     return Signature.of(problem, shape, batched=batched)
 
 

@@ -1,7 +1,8 @@
 """For engine authors: cases every engine is held to, an oracle by definition, tolerances, checks.
 
 The oracle, `scatter`, is the definition itself in float64: for every input position i and tap t the
-product x[i] * w[t] belongs to output s*i + d*t - p. It shares no code with any engine.
+product x[i] * w[t] belongs to output s*i + d*t - p. It loops where engines compute, and has
+activations of its own; it shares with engines only what a layout means.
 
 A result may differ from it by rounding alone. With u the accumulator's unit roundoff, n the length
 of the sum and M the sum of the magnitudes that were added up, a float sum errs by about
@@ -14,15 +15,15 @@ u*sqrt(n)*M; `tolerance` allows a small multiple of that, and the rounding of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import sqrt
+from math import erf, sqrt
 from typing import Any, cast
 
 import numpy as np
 
-from .activations import Activation, apply
+from .activations import Activation
 from .arrays import Array
 from .engines.base import Engine
 from .geometry import Axis, fitted
@@ -52,7 +53,12 @@ class Expected:
 
 
 def operands(problem: Problem, seed: int = 0) -> Operands:
-    """Reproducible operands: normal numbers, the weight scaled so that results are of order 1."""
+    """Reproducible operands: normal numbers, the weight scaled so that results are of order 1.
+
+    >>> axes = (Axis(4, 2, 2),)
+    >>> operands(Problem(Direction.FORWARD, axes, 1, 3, 5)).a.shape
+    (1, 3, 4)
+    """
     rng = np.random.default_rng([seed, problem.batch, problem.in_channels, problem.rank])
     dtype = problem.dtype.numpy
 
@@ -93,7 +99,12 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
 
 
 def expected(problem: Problem, given: Operands) -> Expected:
-    """The whole result of a problem on operands, and its tolerance, by `scatter`."""
+    """The whole result of a problem on operands, and its tolerance, by `scatter`.
+
+    >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
+    >>> bool(expected(problem, operands(problem)).allowed.max() < 1e-5)
+    True
+    """
     value = scatter(problem, given.a, given.b)
     magnitude = scatter(problem, np.abs(given.a), np.abs(given.b))
     if given.bias is not None:
@@ -104,12 +115,27 @@ def expected(problem: Problem, given: Operands) -> Expected:
     if given.residual is not None:
         value = value + given.residual.astype(np.float64)
         magnitude = magnitude + np.abs(given.residual.astype(np.float64))
-    value = np.array(value)
-    apply(problem.epilogue.activation, problem.epilogue.slope, value)
+    value = _ACTIVATED[problem.epilogue.activation](value, problem.epilogue.slope)
     if problem.accumulate:
         value = value + given.before.astype(np.float64)
         magnitude = magnitude + np.abs(given.before.astype(np.float64))
     return Expected(value, tolerance(problem) * magnitude + _rounding(problem, value))
+
+
+_ACTIVATED: dict[Activation, Callable[[Array, float], Array]] = {
+    Activation.NONE: lambda v, _: v,
+    Activation.RELU: lambda v, _: np.where(v > 0, v, 0.0),
+    Activation.LEAKY_RELU: lambda v, slope: np.where(v > 0, v, slope * v),
+    Activation.TANH: lambda v, _: np.tanh(v),
+    Activation.SIGMOID: lambda v, _: 1 / (1 + np.exp(-v)),
+    Activation.SILU: lambda v, _: v / (1 + np.exp(-v)),
+    Activation.GELU: lambda v, _: v * (1 + _erf(v / sqrt(2))) / 2,
+}
+
+
+def _erf(values: Array) -> Array:
+    """math.erf for every element: slow, and nobody's approximation."""
+    return np.array([erf(value) for value in values.ravel()]).reshape(values.shape)
 
 
 def tolerance(problem: Problem) -> float:
@@ -137,7 +163,13 @@ def _finfo_type(dtype: DType) -> type[Any]:
 
 
 def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:
-    """The engine's result, written into a copy of `given.before`."""
+    """The engine's result, written into a copy of `given.before`.
+
+    >>> from upconv.engines import load
+    >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
+    >>> compute(load("reference"), problem, operands(problem)).shape
+    (1, 5, 8)
+    """
     primitive = engine.build(problem, threads)
     try:
         b = given.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(given.b)
@@ -149,7 +181,11 @@ def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1)
 
 
 def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:
-    """Raise `AssertionError` unless the engine's result is within tolerance everywhere."""
+    """Raise `AssertionError` unless the engine's result is within tolerance everywhere.
+
+    >>> from upconv.engines import load
+    >>> check(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
+    """
     given = operands(problem, seed)
     wanted = expected(problem, given)
     got = compute(engine, problem, given, threads).astype(np.float64)
@@ -170,6 +206,9 @@ def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int 
 
     The three directions are derivatives of one form, so the three numbers are one number; no other
     implementation is needed to see that they agree.
+
+    >>> from upconv.engines import load
+    >>> check_adjoint(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
     """
     bare = problem.replace(bias=False, epilogue=NO_EPILOGUE, accumulate=False)
     by_direction = {way: bare.replace(direction=way) for way in Direction}
@@ -201,6 +240,9 @@ def cases() -> tuple[Problem, ...]:
     """The problems every engine is held to, in all three directions: small, and all different.
 
     Sizes are distinct so that swapped axes cannot agree by luck.
+
+    >>> len(cases()) > 200
+    True
     """
     return tuple(dict.fromkeys(_cases()))
 

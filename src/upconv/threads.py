@@ -36,7 +36,11 @@ def set_num_threads(n: int | None) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads engines use when a call does not say."""
+    """How many threads engines use when a call does not say.
+
+    >>> get_num_threads() >= 1
+    True
+    """
     global _default
     if _chosen is not None:
         return _chosen
@@ -52,7 +56,8 @@ def checked(n: int, argument: str = "threads") -> int:
     except Exception:  # TypeError where there is no __index__, anything where it fails
         count = 0
     if isinstance(n, bool) or not 1 <= count <= _MOST:
-        raise ArgumentError(argument, brief(n), f"an integer from 1 to {_MOST}")
+        remedy = "Leave it out for as many as this process may use."
+        raise ArgumentError(argument, brief(n), f"an integer from 1 to {_MOST}", remedy)
     return count
 
 

@@ -15,6 +15,8 @@ and JAX with transpose_kernel, takes w[t]; hence `flipped` layers. Weights are (
 with transpose_kernel (*k, C_out, C_in), in the default dimension numbers; data is NXC. There are no
 groups.
 
+A size that comes out negative, which JAX makes 0, is refused.
+
 Source: jax 0.10.2, run for every row.
 """
 

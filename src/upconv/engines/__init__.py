@@ -27,7 +27,8 @@ def load(name: str, argument: str = "engine") -> Engine:
     'reference'
     """
     if name not in ENGINES:
-        raise ArgumentError(argument, brief(name), f"one of {', '.join(ENGINES)}")
+        remedy = "Leave it out to let upconv choose."
+        raise ArgumentError(argument, brief(name), f"one of {', '.join(ENGINES)}", remedy)
     return _instance(ENGINES[name])
 
 

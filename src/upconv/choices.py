@@ -1,0 +1,111 @@
+"""Choosing an engine for a problem.
+
+Engines are asked in the order of the table; the first that does not refuse is taken, and what the
+others said is kept. One that is asked for is never replaced by another.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .engines import ENGINES, load
+from .engines.base import Engine
+from .errors import DTypeError, EngineMissing, EngineRefusal, brief
+from .problem import Problem
+
+_ENGINE_PARTS = ("name", "fingerprint", "refuses", "build")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One engine's sentence on why it does not do a problem.
+
+    >>> str(Refusal("jit", "float16 needs AVX512-FP16"))
+    'jit: float16 needs AVX512-FP16'
+    """
+
+    engine: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.engine}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine that will do a problem, and what the ones before it said.
+
+    `engine` is None when every engine refused.
+    """
+
+    engine: Engine | None
+    refusals: tuple[Refusal, ...]
+
+
+def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
+    """The engine asked for, or the first in order of preference that does not refuse.
+
+    `engine` is a name, an `Engine` object, or None; `UPCONV_ENGINE` stands in for None, and is read
+    when a problem is first seen. An engine asked for is never replaced by another.
+
+    Raises `ArgumentError` for an unknown name, `DTypeError` for what is no engine.
+
+    >>> from upconv.geometry import Axis
+    >>> from upconv.problem import Direction, Problem
+    >>> choose(Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)).engine.name
+    'reference'
+    """
+    if engine is None or isinstance(engine, str):
+        return _choose_named(problem, engine)
+    if isinstance(engine, type) or not all(hasattr(engine, part) for part in _ENGINE_PARTS):
+        expected = f"None, a name, or an object with {', '.join(_ENGINE_PARTS)}"
+        remedy = "upconv.engines() lists the names."
+        raise DTypeError("engine", f"{brief(engine)} ({type(engine).__name__})", expected, remedy)
+    return _asked(problem, engine)
+
+
+@lru_cache(maxsize=4096)
+def _choose_named(problem: Problem, name: str | None) -> Choice:
+    variable = os.environ.get("UPCONV_ENGINE", "").strip()
+    if name is not None or variable:
+        argument, wanted = ("engine", name) if name is not None else ("UPCONV_ENGINE", variable)
+        return _asked(problem, load(wanted or "", argument))
+    refusals = []
+    for known in ENGINES:
+        try:
+            engine = load(known)
+        except EngineMissing as missing:
+            refusals.append(Refusal(known, str(missing)))
+            continue
+        reason = engine.refuses(problem)
+        if reason is None:
+            return Choice(engine, tuple(refusals))
+        refusals.append(Refusal(known, reason))
+    return Choice(None, tuple(refusals))
+
+
+def _asked(problem: Problem, engine: Engine) -> Choice:
+    reason = engine.refuses(problem)
+    return Choice(engine, ()) if reason is None else Choice(None, (Refusal(engine.name, reason),))
+
+
+def select(problem: Problem, engine: str | Engine | None) -> Engine:
+    """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
+    choice = choose(problem, engine)
+    if choice.engine is None:
+        if engine is None:
+            reasons = "; ".join(map(str, choice.refusals))
+            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
+        refusal = choice.refusals[0]
+        raise EngineRefusal(
+            f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
+            " Use engine=None to let upconv choose."
+        )
+    return choice.engine
+
+
+def forget_choices() -> None:
+    """Ask the engines anew from now on: what they refuse, and `UPCONV_ENGINE`, was remembered."""
+    _choose_named.cache_clear()
