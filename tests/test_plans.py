@@ -1,0 +1,106 @@
+"""Plans and explanations: weights packed once, and what would be done without doing it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import upconv
+
+HOW = {"stride": (2, 3), "padding": ((1, 0), (2, 3)), "groups": 3}
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((2, 6, 5, 7)).astype(np.float32)
+W = RNG.standard_normal((6, 4, 3, 2)).astype(np.float32)
+B = RNG.standard_normal(12).astype(np.float32)
+Y = upconv.conv_transpose(X, W, B, **HOW)
+RESIDUAL = RNG.standard_normal(Y.shape).astype(np.float32)
+
+
+class TestPlan:
+    def test_is_the_function(self) -> None:
+        plan = upconv.plan(X.shape, W, B, **HOW)
+        np.testing.assert_array_equal(plan(X), Y)
+        out = np.empty_like(Y)
+        assert plan(X, out=out) is out
+        np.testing.assert_array_equal(out, Y)
+        assert (plan.input_shape, plan.output_shape) == (X.shape, Y.shape)
+        assert plan.workspace_bytes > 0
+        assert "6->12" in repr(plan)
+
+    def test_takes_a_residual_planned_or_not(self) -> None:
+        wanted = upconv.conv_transpose(X, W, B, residual=RESIDUAL, activation="relu", **HOW)
+        plain = upconv.conv_transpose(X, W, B, activation="relu", **HOW)
+        for residual in (None, False, True, RESIDUAL):
+            plan = upconv.plan(X.shape, W, B, residual=residual, activation="relu", **HOW)
+            np.testing.assert_array_equal(plan(X, RESIDUAL), wanted)
+            if residual is None or residual is False:
+                np.testing.assert_array_equal(plan(X), plain)
+            else:
+                with pytest.raises(upconv.DTypeError, match="the plan was made with one"):
+                    plan(X)
+
+    def test_keeps_its_own_weights(self) -> None:
+        w, b = W.copy(), B.copy()
+        plan = upconv.plan(X.shape, w, b, **HOW)
+        w[...] = 0
+        b[...] = 0
+        np.testing.assert_array_equal(plan(X), Y)
+
+    def test_closes(self) -> None:
+        with upconv.plan(X.shape, W, B, **HOW) as plan:
+            plan(X)
+        with pytest.raises(upconv.EngineError, match=r"closed\. Make a new one"):
+            plan(X)
+        plan.close()
+
+    def test_is_freed(self) -> None:
+        plan = upconv.plan(X.shape, W, B, **HOW)
+        gone = weakref.ref(plan)
+        del plan
+        gc.collect()
+        assert gone() is None
+
+    def test_runs_in_many_threads(self) -> None:
+        plan = upconv.plan(X.shape, W, B, **HOW)
+        results: list[np.ndarray] = []
+        threads = [threading.Thread(target=lambda: results.append(plan(X))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 8
+        for result in results:
+            np.testing.assert_array_equal(result, Y)
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (
+                lambda p: p(X[:1]),
+                r"x\.shape is \(1, 6, 5, 7\); expected \(2, 6, 5, 7\), as planned",
+            ),
+            (lambda p: p(X.astype(float)), r"x\.dtype is float64; expected float32, as planned"),
+            (lambda p: p(X, X), r"residual\.shape is .* expected \(2, 12, 10, 15\)"),
+            (lambda p: p(X, out=X), r"out\.shape"),
+            (lambda p: p([1.0]), r"x is \[1\.0\] \(list\)"),
+        ],
+    )
+    def test_refuses_in_words(self, call, message: str) -> None:
+        with pytest.raises(upconv.ArgumentError, match=message):
+            call(upconv.plan(X.shape, W, B, **HOW))
+
+
+def test_explain_names_engine_and_sizes() -> None:
+    told = upconv.explain(X.shape, W, B, residual=True, activation="gelu", **HOW)
+    assert told.engine == upconv.plan(X.shape, W, B, **HOW).engine
+    assert told.output_shape == Y.shape
+    assert told.multiply_adds == 2 * 6 * 5 * 7 * 4 * 3 * 2
+    assert told.nbytes == 4 * (X.size + W.size + Y.size)
+    assert "gelu" in str(told)
+    by_shape = upconv.explain(X.shape, W.shape, B.shape, residual=True, activation="gelu", **HOW)
+    assert by_shape == told
+    assert upconv.explain(X.shape, W, engine="reference", **HOW).engine == "reference"
