@@ -253,10 +253,15 @@ def test_layer_files_that_are_no_files(tmp_path, name):
     assert done.stderr.startswith(b"error: ")
 
 
-def test_only_names_that_are_there():
-    done = ran("bench", "--only", "nothing")
-    assert done.returncode == 3
-    assert b"unet_up1" in done.stderr
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [("--only", b"unet_up1"), ("--engines", b"reference"), ("--peers", b"onnxruntime")],
+)
+def test_a_name_that_is_not_there_is_wrong_usage(option, known):
+    done = ran("bench", option, "nothing")
+    assert done.returncode == 2
+    assert b"'nothing' is not one of" in done.stderr
+    assert known in done.stderr
 
 
 # Terminals and signals ----------------------------------------------------------------------------

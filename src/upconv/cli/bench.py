@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..arrays import dtype_of
-from ..errors import ArgumentError, EngineMissing, FileError, brief
+from ..errors import EngineMissing, FileError, brief
 from ..explanations import EngineStatus, engines
 from ..problem import DType
 from ..threads import get_num_threads, set_num_threads
@@ -153,7 +153,7 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
         names = [layer.name for layer in found]
         for name in only:
             if name not in names:
-                raise ArgumentError("--only", brief(name), f"some of {', '.join(names)}")
+                raise _unknown("--only", name, names)
         found = [layer for layer in found if layer.name in only]
     if quick:
         small = _QUICK_MULTIPLY_ADDS
@@ -173,7 +173,7 @@ def _chosen_engines(
     known = {status.name: status for status in statuses}
     for name in wanted:
         if name not in known:
-            raise ArgumentError("--engines", brief(name), f"some of {', '.join(known)}")
+            raise _unknown("--engines", name, known)
         if not known[name].available:
             raise EngineMissing(known[name].reason)
     return tuple(wanted)
@@ -184,10 +184,12 @@ def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
         return peers.installed()
     for name in wanted:
         if name not in peers.PEERS and wanted != ("none",):
-            raise typer.BadParameter(
-                f"{name!r} is not one of {', '.join(peers.PEERS)}, none", param_hint="--peers"
-            )
+            raise _unknown("--peers", name, (*peers.PEERS, "none"))
     return () if wanted == ("none",) else tuple(wanted)
+
+
+def _unknown(option: str, name: str, known: Iterable[str]) -> typer.BadParameter:
+    return typer.BadParameter(f"{brief(name)} is not one of {', '.join(known)}", param_hint=option)
 
 
 # What is said and printed -------------------------------------------------------------------------
