@@ -2,6 +2,9 @@
 
 A new engine is one file or folder and one line here. Loading is lazy: an engine's third party is
 imported when the engine is first asked about, never by `import upconv`.
+
+The public function `upconv.engines()` has this package's name. Import from here as in
+`from upconv.engines.base import Engine`; `import upconv.engines.base as base` finds the function.
 """
 
 from __future__ import annotations
