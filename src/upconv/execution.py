@@ -20,8 +20,8 @@ from .arrays import Array, check_out, copied, overlap, shares_memory
 from .choices import select
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import ArgumentError, DTypeError, brief
-from .primitives import shared_cache
-from .problem import DataLayout, Direction
+from .primitives import Lease, shared_cache
+from .problem import DataLayout, Direction, Problem
 from .signatures import Signature
 from .threads import get_num_threads
 
@@ -53,10 +53,16 @@ def run(
     """The result of a signature on operands (a, b) as `Primitive.run` orders them, b not packed."""
     problem = signature.problem
     target = result_array(signature, out, (a, b, bias, residual))
-    with shared_cache().lease(problem, select(problem, engine), get_num_threads()) as primitive:
-        memory.require(primitive.workspace_bytes, "the scratch memory of this call")
+    with _lease(problem, engine) as primitive:
         _run_on(primitive, signature, target, a, b, bias, residual)
     return delivered(target, out)
+
+
+def _lease(problem: Problem, engine: str | Engine | None) -> Lease:
+    """A primitive for a problem, whose scratch memory would fit."""
+    lease = shared_cache().lease(problem, select(problem, engine), get_num_threads())
+    memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
+    return lease
 
 
 def result_array(signature: Signature, out: Array | None, operands: Iterable[Any]) -> Array:
@@ -172,10 +178,7 @@ def gradients(
     with ExitStack() as held:
         work: dict[str, Primitive] = {}
         for name in names:
-            signed = signatures[name].problem
-            lease = shared_cache().lease(signed, select(signed, engine), get_num_threads())
-            work[name] = held.enter_context(lease)
-            memory.require(work[name].workspace_bytes, "the scratch memory of this call")
+            work[name] = held.enter_context(_lease(signatures[name].problem, engine))
         results: dict[str, Array] = {
             name: given[name] if name in given else _new_result(signatures[name]) for name in work
         }
