@@ -15,40 +15,12 @@ import numpy as np
 import pytest
 
 import upconv
+from processes import environment, failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
 
-SOURCE = str(Path(upconv.__file__).parents[1])
-MAIN = "from upconv.__main__ import main; main()"
 posix = pytest.mark.skipif(os.name != "posix", reason="signals, pipes and limits of POSIX")
-
-
-def environment(**variables):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
-    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
-    return {**kept, "PYTHONPATH": path, **variables}
-
-
-def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):
-    """The finished process of `upconv args`; `driver` is Python to run in its place, before it."""
-    start = ["-m", "upconv"] if driver is None else ["-c", f"{driver}\n{MAIN}"]
-    command = [sys.executable, *start, *map(str, args)]
-    return subprocess.run(
-        command, cwd=cwd, input=stdin, env=environment(**(env or {})), capture_output=True,
-        timeout=120, **how,
-    )  # fmt: skip
-
-
-def failed(done, code):
-    """The one line on stderr of a process that had to end with `code` and print no data."""
-    assert done.returncode == code, done
-    assert done.stdout == b""
-    said = done.stderr.decode()
-    assert "Traceback" not in said
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.fixture

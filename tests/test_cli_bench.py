@@ -9,35 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-import upconv
+from processes import environment, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
 
-SOURCE = str(Path(upconv.__file__).parents[1])
-MAIN = "from upconv.__main__ import main; main()"
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 
 SMALL = ["bench", "--only", "dcgan_first", "--peers", "none", "--seconds", "0"]
 LAYER = {"name": "a", "n": 2, "ic": 6, "oc": 4, "size": [5, 7], "k": 3, "s": 2, "p": 1, "op": 1,
          "d": 1, "g": 2}  # fmt: skip
-
-
-def environment(**variables):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
-    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
-    return {**kept, "PYTHONPATH": path, **variables}
-
-
-def ran(*args, driver=None, cwd=None):
-    """The finished process of `upconv args`; `driver` is Python to run before it."""
-    start = ["-m", "upconv"] if driver is None else ["-c", f"{driver}\n{MAIN}"]
-    command = [sys.executable, *start, *map(str, args)]
-    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, timeout=120)
 
 
 def rows(done):

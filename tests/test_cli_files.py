@@ -5,42 +5,17 @@ from __future__ import annotations
 import io
 import os
 import struct
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import upconv
+from processes import failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
 
-SOURCE = str(Path(upconv.__file__).parents[1])
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes and limits of POSIX")
-
-
-def ran(*args, cwd, env=None, **how):
-    """The finished process of `upconv args`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
-    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
-    return subprocess.run(
-        [sys.executable, "-m", "upconv", *args], cwd=cwd, capture_output=True, timeout=120,
-        env={**kept, "PYTHONPATH": path, **(env or {})}, **how,
-    )  # fmt: skip
-
-
-def failed(done, code):
-    """The one line on stderr of a process that had to end with `code` and print no data."""
-    assert done.returncode == code, done
-    assert done.stdout == b""
-    said = done.stderr.decode()
-    assert "Traceback" not in said
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.fixture

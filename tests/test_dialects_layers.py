@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layer_oracle import layers
 from upconv.dialects import (
     Layer,
     from_jax,
@@ -23,7 +24,7 @@ from upconv.dialects import (
     to_torch,
 )
 from upconv.errors import ArgumentError, ShapeError, TranslationError
-from upconv.geometry import Axis, centred
+from upconv.geometry import Axis
 from upconv.problem import DataLayout, WeightLayout
 
 UNSAYABLE = [
@@ -184,25 +185,7 @@ def test_a_layer_has_axes_and_groups():
         Layer((Axis(5, 3),), groups=0)
 
 
-AXES = st.builds(
-    lambda size, k, s, d, p, q: Axis(size, k, s, d, p, min(q, Axis(size, k, s, d).full - p)),
-    *(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)),
-    *(st.integers(-3, 3), st.integers(-4, 4)),
-)
-SAME = st.builds(
-    lambda size, k, s: centred(size, k, s, 1, size * s, upper=True),
-    *(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)),
-)
-LAYERS = st.builds(
-    Layer,
-    st.sampled_from((AXES, SAME, SAME)).flatmap(  # a dialect with few words says few free layers
-        lambda axes: st.lists(axes, min_size=1, max_size=3).map(tuple)
-    ),
-    st.integers(1, 3),
-    st.sampled_from(DataLayout),
-    st.sampled_from(WeightLayout),
-    st.booleans(),
-)
+LAYERS = layers(most=(6, 5, 4, 3), begin=(-3, 3), end=(-4, 4), groups=3)
 PAIRS = [
     (to_torch, from_torch),
     (to_onnx, from_onnx),

@@ -7,13 +7,13 @@ with the crops that the dialect derived. MXNet's answers are stored (tests/data/
 from __future__ import annotations
 
 import os
-from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layer_oracle import SLOW, agree, arrays, full_of, given_layer, scatter
 from upconv.dialects import (
     Layer,
     from_jax,
@@ -31,80 +31,6 @@ from upconv.problem import DataLayout, WeightLayout
 
 # The frameworks warn about their own deprecations, at import too.
 pytestmark = pytest.mark.filterwarnings("ignore")
-SLOW = settings(
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-
-def scatter(layer: Layer, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The definition, one product at a time: arrays in the layer's orders, result too."""
-    rank = len(layer.axes)
-    data, weights = layer.layout.to_ncx(rank), layer.weight_layout.to_iox(rank)
-    x, w = x.transpose(data), w.transpose(weights)
-    if layer.flipped:
-        w = w[(..., *(slice(None, None, -1),) * rank)]
-    groups, (channels, filters) = layer.groups, w.shape[:2]
-    y = np.zeros((x.shape[0], filters * groups, *layer.output_size), x.dtype)
-    for i in product(*(range(axis.size) for axis in layer.axes)):
-        for t in product(*(range(axis.kernel) for axis in layer.axes)):
-            o = tuple(
-                axis.stride * i[n] + axis.dilation * t[n] - axis.crop_begin
-                for n, axis in enumerate(layer.axes)
-            )
-            if not all(0 <= o[n] < axis.out for n, axis in enumerate(layer.axes)):
-                continue
-            for g in range(groups):
-                reads = slice(g * channels // groups, (g + 1) * channels // groups)
-                y[(slice(None), slice(g * filters, (g + 1) * filters), *o)] += (
-                    x[(slice(None), reads, *i)] @ w[(reads, slice(None), *t)]
-                )
-    return y.transpose(np.argsort(data))
-
-
-def arrays(layer: Layer, filters: int = 2, channels: int = 2, dtype=np.float32):
-    """x and w in the layer's orders, small integers so that every sum is exact."""
-    rng = np.random.default_rng(2026)
-    size = tuple(axis.size for axis in layer.axes)
-    x = layer.layout.shape(2, channels * layer.groups, size)
-    w = layer.weight_layout.shape(channels * layer.groups, filters, layer.kernel)
-    return (rng.integers(-9, 10, shape).astype(dtype) for shape in (x, w))
-
-
-def agree(layer: Layer, y: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
-    """The framework's result is the definition's; both sum integers well inside float32."""
-    expected = scatter(layer, x, w)
-    assert y.shape == expected.shape
-    np.testing.assert_allclose(y, expected, atol=1e-3)
-
-
-def each(low: int, high: int, rank: int) -> st.SearchStrategy:
-    return st.tuples(*(st.integers(low, high),) * rank)
-
-
-@st.composite
-def given_layer(draw, most_axes: int = 2) -> dict:
-    rank = draw(st.integers(1, most_axes))
-    return {
-        "size": draw(each(1, 4, rank)),
-        "kernel": draw(each(1, 4, rank)),
-        "s": draw(each(1, 4, rank)),
-        "d": draw(each(1, 3, rank)),
-        "groups": draw(st.integers(1, 3)),
-        "begin": draw(each(0, 3, rank)),
-        "end": draw(each(0, 3, rank)),
-        "extra": draw(st.one_of(st.just((0,) * rank), each(0, 4, rank))),
-        "shift": draw(each(-2, 5, rank)),  # output size asked for, below the full result
-    }
-
-
-def full_of(one: dict) -> tuple[int, ...]:
-    numbers = zip(one["size"], one["kernel"], one["s"], one["d"], strict=True)
-    return tuple(Axis(*row).full for row in numbers)
-
-
-# ---------------------------------------------------------------------------------- the oracle
 
 
 def test_the_oracle_itself_worked_by_hand():
@@ -262,6 +188,37 @@ def test_openvino_rule(drawn):
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU")
     agree(layer, compiled([x])[0], x, w)
+
+
+def run_onnxruntime(model, x: np.ndarray) -> np.ndarray:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    runtime.set_default_logger_severity(4)
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"X": x})[0]
+
+
+def run_openvino(model, x: np.ndarray) -> np.ndarray:
+    core = pytest.importorskip("openvino", reason="openvino is not installed").Core()
+    return core.compile_model(core.read_model(model.SerializeToString()), "CPU")([x])[0]
+
+
+@pytest.mark.parametrize("mode", ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("shape", [(6, 6), None])
+@pytest.mark.parametrize(
+    ("rule", "run"), [("onnxruntime", run_onnxruntime), ("openvino", run_openvino)]
+)
+def test_every_odd_total_of_a_runtime(rule, run, shape, groups, mode):
+    """A total of 1 under every mode: random nodes meet some of these corners too seldom."""
+    one = {"size": (3, 3), "kernel": (3, 3), "groups": groups}
+    attributes = {"strides": (2, 2), "group": groups, "auto_pad": mode}
+    if shape is not None:
+        attributes["output_shape"] = shape
+    model, x, w = node_model(one, attributes, 22)
+    layer = from_onnx(one["size"], one["kernel"], **attributes, rule=rule)
+    agree(layer, run(model, x), x, w)
 
 
 @settings(SLOW, max_examples=80)

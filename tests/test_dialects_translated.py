@@ -9,31 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layer_oracle import layers
 from upconv import conv_transpose
 from upconv.dialects import DIALECTS, Layer, Verdict, translate
 from upconv.errors import TranslationError
-from upconv.geometry import Axis, centred
-from upconv.problem import DataLayout, WeightLayout
+from upconv.geometry import Axis
 
-AXES = st.builds(
-    lambda size, k, s, d, p, q: Axis(size, k, s, d, p, min(q, Axis(size, k, s, d).full - p)),
-    *(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2)),
-    *(st.integers(-2, 3), st.integers(-2, 3)),
-)
-SAME = st.builds(
-    lambda size, k, s: centred(size, k, s, 1, size * s, upper=True),
-    *(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)),
-)
-LAYERS = st.builds(
-    Layer,
-    st.sampled_from((AXES, SAME, SAME)).flatmap(  # a dialect with few words says few free layers
-        lambda axes: st.lists(axes, min_size=1, max_size=3).map(tuple)
-    ),
-    st.integers(1, 2),
-    st.sampled_from(DataLayout),
-    st.sampled_from(WeightLayout),
-    st.booleans(),
-)
+LAYERS = layers(most=(5, 4, 3, 2), begin=(-2, 3), end=(-2, 3), groups=2)
 ROUTES = list(product(DIALECTS, DIALECTS))
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import upconv
 from upconv.engines import load
+from upconv.engines.reference import ReferenceEngine
 from upconv.errors import EngineRefusal
 from upconv.geometry import Axis
 from upconv.primitives import PrimitiveCache
@@ -104,6 +105,7 @@ def test_a_child_forked_while_a_plan_is_prepared_can_use_the_plan() -> None:
     code = """
 import os, threading, time, numpy as np, upconv
 from upconv.engines import load
+from upconv.engines.reference import ReferenceEngine
 class Slow:
     name = "slow"
     def fingerprint(self): return "1"
@@ -151,14 +153,8 @@ class TestPlans:
     def test_closing_does_not_disturb_a_call_that_runs(self) -> None:
         started, go_on = threading.Event(), threading.Event()
 
-        class Waiting:
+        class Waiting(ReferenceEngine):
             name = "waiting"
-
-            def fingerprint(self) -> str:
-                return "1"
-
-            def refuses(self, problem: Problem) -> None:
-                return None
 
             def build(self, problem: Problem, threads: int):
                 inner = load("reference").build(problem, threads)
@@ -199,18 +195,12 @@ class TestPlans:
 class TestGradients:
     """An error leaves every array of the caller's as it was."""
 
-    class Partial:
+    class Partial(ReferenceEngine):
         name = "partial"
-
-        def fingerprint(self) -> str:
-            return "1"
 
         def refuses(self, problem: Problem) -> str | None:
             weight = problem.direction is Direction.WEIGHT_GRAD
             return "it makes no weight gradients" if weight else None
-
-        def build(self, problem: Problem, threads: int):
-            return load("reference").build(problem, threads)
 
     def test_a_refusal_comes_before_anything_is_written(self) -> None:
         out = upconv.Gradients(x=np.full_like(X, 7), weight=np.full_like(W, 7))
@@ -229,14 +219,8 @@ class TestGradients:
 
 
 def test_a_weight_packed_into_a_foreign_object_is_still_seen_to_overlap() -> None:
-    class Packing:
+    class Packing(ReferenceEngine):
         name = "packing"
-
-        def fingerprint(self) -> str:
-            return "1"
-
-        def refuses(self, problem: Problem) -> None:
-            return None
 
         def build(self, problem: Problem, threads: int):
             inner = load("reference").build(problem, threads)

@@ -1,0 +1,113 @@
+"""For the tests of dialects: random layers, their arrays, and their results by the definition."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from upconv.dialects import Layer
+from upconv.geometry import Axis, centred
+from upconv.problem import DataLayout, WeightLayout
+
+SLOW = settings(
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def scatter(layer: Layer, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The definition, one product at a time: arrays in the layer's orders, result too."""
+    rank = len(layer.axes)
+    data, weights = layer.layout.to_ncx(rank), layer.weight_layout.to_iox(rank)
+    x, w = x.transpose(data), w.transpose(weights)
+    if layer.flipped:
+        w = w[(..., *(slice(None, None, -1),) * rank)]
+    groups, (channels, filters) = layer.groups, w.shape[:2]
+    y = np.zeros((x.shape[0], filters * groups, *layer.output_size), x.dtype)
+    for i in product(*(range(axis.size) for axis in layer.axes)):
+        for t in product(*(range(axis.kernel) for axis in layer.axes)):
+            o = tuple(
+                axis.stride * i[n] + axis.dilation * t[n] - axis.crop_begin
+                for n, axis in enumerate(layer.axes)
+            )
+            if not all(0 <= o[n] < axis.out for n, axis in enumerate(layer.axes)):
+                continue
+            for g in range(groups):
+                reads = slice(g * channels // groups, (g + 1) * channels // groups)
+                y[(slice(None), slice(g * filters, (g + 1) * filters), *o)] += (
+                    x[(slice(None), reads, *i)] @ w[(reads, slice(None), *t)]
+                )
+    return y.transpose(np.argsort(data))
+
+
+def arrays(layer: Layer, filters: int = 2, channels: int = 2, dtype=np.float32):
+    """x and w in the layer's orders, small integers so that every sum is exact."""
+    rng = np.random.default_rng(2026)
+    size = tuple(axis.size for axis in layer.axes)
+    x = layer.layout.shape(2, channels * layer.groups, size)
+    w = layer.weight_layout.shape(channels * layer.groups, filters, layer.kernel)
+    return (rng.integers(-9, 10, shape).astype(dtype) for shape in (x, w))
+
+
+def agree(layer: Layer, y: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
+    """The framework's result is the definition's; both sum integers well inside float32."""
+    expected = scatter(layer, x, w)
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, atol=1e-3)
+
+
+def each(low: int, high: int, rank: int) -> st.SearchStrategy:
+    return st.tuples(*(st.integers(low, high),) * rank)
+
+
+@st.composite
+def given_layer(draw, most_axes: int = 2) -> dict:
+    rank = draw(st.integers(1, most_axes))
+    return {
+        "size": draw(each(1, 4, rank)),
+        "kernel": draw(each(1, 4, rank)),
+        "s": draw(each(1, 4, rank)),
+        "d": draw(each(1, 3, rank)),
+        "groups": draw(st.integers(1, 3)),
+        "begin": draw(each(0, 3, rank)),
+        "end": draw(each(0, 3, rank)),
+        "extra": draw(st.one_of(st.just((0,) * rank), each(0, 4, rank))),
+        "shift": draw(each(-2, 5, rank)),  # output size asked for, below the full result
+    }
+
+
+def full_of(one: dict) -> tuple[int, ...]:
+    numbers = zip(one["size"], one["kernel"], one["s"], one["d"], strict=True)
+    return tuple(Axis(*row).full for row in numbers)
+
+
+# ---------------------------------------------------------------------------------- the oracle
+
+
+def layers(
+    *, most: tuple[int, int, int, int], begin: tuple[int, int], end: tuple[int, int], groups: int
+) -> st.SearchStrategy[Layer]:
+    """Layers of any order and grouping; `most` bounds size, kernel, stride and dilation."""
+    free = st.builds(
+        lambda size, k, s, d, p, q: Axis(size, k, s, d, p, min(q, Axis(size, k, s, d).full - p)),
+        *(st.integers(1, bound) for bound in most),
+        *(st.integers(*begin), st.integers(*end)),
+    )
+    same = st.builds(
+        lambda size, k, s: centred(size, k, s, 1, size * s, upper=True),
+        *(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)),
+    )
+    return st.builds(
+        Layer,
+        st.sampled_from((free, same, same)).flatmap(  # a dialect of few words says few free layers
+            lambda axes: st.lists(axes, min_size=1, max_size=3).map(tuple)
+        ),
+        st.integers(1, groups),
+        st.sampled_from(DataLayout),
+        st.sampled_from(WeightLayout),
+        st.booleans(),
+    )
