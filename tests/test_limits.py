@@ -1,0 +1,134 @@
+"""What this process may use: threads by call and environment, memory by every limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import upconv
+from upconv import memory, threads
+
+
+def count(**variables: str) -> str:
+    """`get_num_threads()` in a process with these variables, or the error it ends in."""
+    code = (
+        "import upconv\n"
+        "try: print(upconv.get_num_threads())\n"
+        "except upconv.UpconvError as error: print(error)"
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"UPCONV_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, "3"),
+        ({"OMP_NUM_THREADS": "5"}, "5"),
+        ({"OMP_NUM_THREADS": "5,2"}, "5"),
+        ({"UPCONV_NUM_THREADS": " 7 "}, "7"),
+    ],
+)
+def test_the_environment_says_how_many_threads(variables: dict, wanted: str) -> None:
+    assert count(**variables) == wanted
+
+
+@pytest.mark.parametrize("junk", ["", "0", "-1", "many", "1e3", "9" * 5000])
+def test_junk_meant_for_openmp_is_passed_over(junk: str) -> None:
+    assert count(OMP_NUM_THREADS=junk) == count()
+
+
+@pytest.mark.parametrize("junk", ["0", "-1", "many", "5000", "9" * 5000])
+def test_junk_meant_for_upconv_is_refused(junk: str) -> None:
+    assert count(UPCONV_NUM_THREADS=junk).startswith("UPCONV_NUM_THREADS is ")
+
+
+def test_a_call_comes_before_the_environment() -> None:
+    before = upconv.get_num_threads()
+    upconv.set_num_threads(before + 1)
+    assert upconv.get_num_threads() == before + 1
+    upconv.set_num_threads(None)
+    assert upconv.get_num_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs processor affinity")
+def test_affinity_bounds_the_default() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert threads._processors() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
+        (
+            {
+                "/proc/meminfo": "MemAvailable: 4194304 kB\n",
+                "/sys/fs/cgroup/memory.max": f"{3 * GIB}\n",
+                "/sys/fs/cgroup/memory.current": f"{2 * GIB}\n",
+            },
+            GIB,
+        ),
+        (
+            {
+                "/sys/fs/cgroup/memory.max": f"{3 * GIB}",
+                "/sys/fs/cgroup/memory.current": f"{2 * GIB}",
+                "/sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB}\n",
+            },
+            2 * GIB,
+        ),
+        (
+            {
+                "/proc/meminfo": "MemAvailable: 1048576 kB\n",
+                "/sys/fs/cgroup/memory.max": "max\n",
+                "/sys/fs/cgroup/memory.current": "12\n",
+            },
+            GIB,
+        ),
+        (
+            {
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}",
+                "/sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GIB}",
+            },
+            0,
+        ),
+    ],
+)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="these files are Linux's")
+def test_the_least_limit_counts(files: dict, wanted: int, monkeypatch) -> None:
+    monkeypatch.setattr(memory, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(memory, "_address_space", lambda: iter(()))
+    assert memory.available_bytes() == wanted
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+def test_a_limit_of_the_address_space_counts() -> None:
+    code = """
+import resource
+from upconv import memory
+free = memory.available_bytes()
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+print(memory.available_bytes() < (2 << 30) <= free)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [(0, "0 B"), (1023, "1.02e+03 B"), (1536, "1.5 KiB"), (3 << 29, "1.5 GiB"), (1 << 60, "1 EiB")],
+)
+def test_bytes_are_readable(nbytes: int, words: str) -> None:
+    assert memory.readable(nbytes) == words
