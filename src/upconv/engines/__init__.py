@@ -16,6 +16,7 @@ from ..errors import ArgumentError, brief
 from .base import Engine
 
 ENGINES: dict[str, str] = {
+    "jit": "upconv.engines.jit:JitEngine",
     "reference": "upconv.engines.reference:ReferenceEngine",
 }
 """Name -> "module:Class", the preferred first."""

@@ -1,0 +1,57 @@
+"""The JIT engine: kernels in LLVM IR, made for a problem's class and this machine's processor.
+
+    cpu        the processor: vector width, registers, caches (a variable forces an older one)
+    emit       IR as text; compile: from text to machine code
+    schedule   plain data: which tiles, blocks, windows, jobs
+    tile       the register tile; driver: jobs around it; rows: moving rows in and out
+    weights    packing weights; positions: the primitive
+    pool       fork and join; workspace: scratch memory; slots: arguments of compiled functions
+
+What lives here: the engine. What never does: size arithmetic of axes, which is geometry's.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import llvmlite
+
+from ..._version import __version__
+from ...problem import DataLayout, Direction, DType, Problem
+from ..base import Primitive
+from .cells import without_points
+from .cpu import host
+from .positions import Positions
+from .primitive import Empty, Guarded
+from .schedule import VARIANTS, too_much
+
+
+class JitEngine:
+    """Compiles what it computes."""
+
+    name = "jit"
+
+    def fingerprint(self) -> str:
+        """What compiled code depends on besides its problem."""
+        return f"jit {__version__} llvmlite {llvmlite.__version__} {host().name}"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None when this engine can do `problem`, else why not."""
+        if problem.direction is not Direction.FORWARD:
+            return "it computes transposed convolutions only, not their gradients"
+        if problem.layout is not DataLayout.NCX:
+            return "it computes NCX data only"
+        if problem.dtype is DType.FLOAT16 and not host().half:
+            return "this processor converts no float16"
+        return too_much(problem)
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """The names of `VARIANTS`."""
+        return tuple(VARIANTS)
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """Compile what the problem's class needs, and lay the problem out."""
+        if not prod(problem.y_shape):
+            return Empty()
+        kernel = Positions(without_points(problem), threads, host(), VARIANTS[variant])
+        return Guarded(kernel, problem, threads)

@@ -1,0 +1,118 @@
+"""The processor that code is made for: its name and features, vectors, registers and caches.
+
+`UPCONV_JIT_CPU` names an older processor to make code for, in LLVM's words (`x86-64` has SSE2 only,
+`haswell` AVX2 and FMA, `skylake-avx512` AVX-512): for tests, and for results that must not depend
+on the machine. A processor that this one cannot stand in for makes code that stops the process.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ...errors import ArgumentError, brief
+
+VARIABLE = "UPCONV_JIT_CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """A target of code.
+
+    `vector_bytes` is the width of one vector register and `registers` how many there are; `fused`
+    says whether it multiplies and adds in one instruction, `half` whether it converts float16;
+    `l1` and `l2` are the data caches of one core in bytes.
+    """
+
+    triple: str
+    name: str
+    features: str
+    vector_bytes: int
+    registers: int
+    fused: bool
+    half: bool
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in one vector."""
+        return self.vector_bytes // itemsize
+
+    @property
+    def attributes(self) -> str:
+        """What every function is marked with."""
+        wide = f'"prefer-vector-width"="{8 * self.vector_bytes}"'
+        return f'nounwind "target-cpu"="{self.name}" "target-features"="{self.features}" {wide}'
+
+
+def host() -> Cpu:
+    """This machine's processor, or the one that `UPCONV_JIT_CPU` names.
+
+    Raises `ArgumentError` for a name LLVM does not know.
+    """
+    return _host(os.environ.get(VARIABLE, "").strip())
+
+
+@lru_cache(maxsize=8)
+def _host(forced: str) -> Cpu:
+    import llvmlite.binding as llvm
+
+    triple = llvm.get_process_triple()
+    if not forced:
+        features = llvm.get_host_cpu_features()
+        enabled = {name for name, on in features.items() if on}
+        return target(triple, llvm.get_host_cpu_name(), features.flatten(), enabled)
+    return _forced(triple, forced)
+
+
+def _forced(triple: str, name: str) -> Cpu:
+    if name not in _KNOWN:
+        raise ArgumentError(
+            VARIABLE, brief(name), f"one of {', '.join(_KNOWN)}", "Unset it for this machine's own."
+        )
+    return target(triple, name, "", _KNOWN[name])
+
+
+_AVX2 = {"avx", "avx2", "fma", "f16c"}
+_KNOWN: dict[str, set[str]] = {
+    "x86-64": {"sse2"},
+    "x86-64-v2": {"sse2", "sse4.2"},
+    "haswell": _AVX2,
+    "x86-64-v3": _AVX2,
+    "skylake-avx512": _AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"},
+    "x86-64-v4": _AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"},
+    "cortex-a72": {"neon"},
+    "apple-m1": {"neon"},
+}
+
+
+def target(triple: str, name: str, features: str, enabled: set[str]) -> Cpu:
+    """A processor from its name and features, with the caches of this machine."""
+    x86 = triple.startswith(("x86_64", "i686", "amd64"))
+    if x86 and "avx512vl" in enabled:
+        vector_bytes, registers = 64, 32
+    elif x86 and "avx" in enabled:
+        vector_bytes, registers = 32, 16
+    else:
+        vector_bytes, registers = 16, 16 if x86 else 32
+    fused, half = "fma" in enabled or not x86, "f16c" in enabled or not x86
+    l1, l2 = _caches()
+    return Cpu(triple, name, features, vector_bytes, registers, fused, half, l1, l2)
+
+
+@lru_cache(maxsize=1)
+def _caches() -> tuple[int, int]:
+    """L1 data and L2 bytes of one core, or usual sizes where the system does not say."""
+    sizes = {1: 32 << 10, 2: 512 << 10}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            level = int((index / "level").read_text())
+            kind = (index / "type").read_text().strip()
+            text = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if level in sizes and kind in ("Data", "Unified") and text[:-1].isdecimal():
+            sizes[level] = int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
+    return sizes[1], sizes[2]

@@ -1,0 +1,167 @@
+"""The positions kernel around its tiles: packing windows of the input, and jobs.
+
+Compiled once per process: what differs between layers is in its arguments (layout.py), in tables
+they point to, and in the tiles and row functions, which it calls by their addresses. The function
+`positions` is what every thread runs; placing.py has what happens to each tile.
+"""
+
+from __future__ import annotations
+
+from .cpu import Cpu
+from .emit import Function, Module
+from .layout import BLOCK, SLOTS
+from .placing import NO, emit_place, emit_spread
+from .slots import Arguments, jobs
+from .values import I64, PTR, Value
+
+STAGE_BYTES = 8192
+
+
+def emit_driver(module: Module, cpu: Cpu) -> None:
+    """The function `positions(args)`, which every thread runs."""
+    _emit_pack(module)
+    emit_spread(module)
+    emit_place(module)
+    _emit_job(module)
+    with module.function("positions", {"args": PTR}) as f:
+        a = SLOTS.reader(f)
+        thread = f.take(a.address("next_thread"))
+        stage = f.scratch(STAGE_BYTES)
+        with f.when(f.compare("ne", a["shared"], 0)):
+            with jobs(f, a.address("next_pack"), a["pack_jobs"]) as job:
+                _pack_shared(f, a, job)
+                f.raise_by(a.address("packed"), 1)
+            with f.forever() as waiting:
+                done = f.compare("sge", f.observe(a.address("packed")), a["pack_jobs"])
+                f.leave(waiting, done)
+                f.relax(cpu.triple)
+        with jobs(f, a.address("next_job"), a["jobs"]) as job:
+            f.call("job", f["args"], stage, thread, job)
+
+
+def _pack_shared(f: Function, a: Arguments, job: Value) -> None:
+    """One piece of the shared packing: some channels of some lanes of a group."""
+    lane_count = f.add(a["total"], f.add(a["front"], a["back"]))
+    lane_parts = f.div(f.add(lane_count, f.sub(a["pack_lanes"], 1)), a["pack_lanes"])
+    channel_parts = f.div(f.add(a["channels"], f.sub(a["pack_channels"], 1)), a["pack_channels"])
+    part, rest = f.rem(job, lane_parts), f.div(job, lane_parts)
+    lane = f.mul(part, a["pack_lanes"])
+    channel = f.mul(f.rem(rest, channel_parts), a["pack_channels"])
+    group = f.div(rest, channel_parts)
+    place = f.add(f.mul(group, a["buffer_part"]), f.mul(channel, a["buffer_channel"]))
+    f.call(
+        "pack",
+        f["args"],
+        f.at(a["buffer"], f.add(place, f.mul(lane, a["element"]))),
+        group,
+        f.sub(lane, a["front"]),
+        f.sub(f.min(lane_count, f.add(lane, a["pack_lanes"])), a["front"]),
+        channel,
+        f.min(a["channels"], f.add(channel, a["pack_channels"])),
+    )
+
+
+def _emit_pack(module: Module) -> None:
+    """`pack`: lanes [first, last) of channels [low, high) of a group, zeros included."""
+    parameters = {"args": PTR, "dst": PTR} | dict.fromkeys(
+        ("group", "first", "last", "low", "high"), I64
+    )
+    with module.function("pack", parameters, exported=False) as f:
+        a = SLOTS.reader(f)
+        pitch, lead = a["in_pitch"], a["lead"]
+        # Rows before the first are counted too, so that divisions see no negative number.
+        first = f.add(f["first"], f.mul(lead, pitch))
+        last = f.add(f["last"], f.mul(lead, pitch))
+        start, stop = f.div(first, pitch), f.div(f.add(last, f.sub(pitch, 1)), pitch)
+        x = f.at(a["x"], f.mul(f["group"], a["x_group"]))
+        x = f.at(x, f.mul(f["low"], a["x_channel"]))
+        channels = f.sub(f["high"], f["low"])
+        with f.loop(start, stop) as row:
+            origin = f.mul(row.index, pitch)
+            low = f.sub(f.max(first, origin), origin)
+            high = f.sub(f.min(last, f.add(origin, pitch)), origin)
+            dst = f.at(f["dst"], f.mul(f.sub(f.add(origin, low), first), a["element"]))
+            _pack_row(f, a, x, dst, channels, f.sub(row.index, lead), low, high)
+
+
+def _pack_row(
+    f: Function,
+    a: Arguments,
+    x: Value,
+    dst: Value,
+    channels: Value,
+    row: Value,
+    low: Value,
+    high: Value,
+) -> None:
+    """Lanes [low, high) of one row, for some channels."""
+    rows = a["in_rows"]
+    inside = f.compare("ult", row, f.mul(rows, a["images"]))
+    safe = f.select(inside, row, 0)
+    image, own = f.div(safe, rows), f.rem(safe, rows)
+    offset = f.load(I64, f.at(a["xrows"], own, I64))
+    real = f.select(inside, f.compare("sge", offset, 0), NO)
+    end = f.select(real, f.min(high, a["in_width"]), 0)
+    count = f.max(f.sub(end, low), 0)
+    source = f.add(f.add(f.mul(image, a["x_image"]), offset), f.mul(low, a["x_bytes"]))
+    zeros = f.sub(f.sub(high, low), count)
+    x = f.at(x, source)
+    f.call(a["fill"], dst, x, count, zeros, channels, a["buffer_channel"], a["x_channel"])
+
+
+def _emit_job(module: Module) -> None:
+    """`job`: one window of one group for a run of blocks."""
+    parameters = {"args": PTR, "stage": PTR, "thread": I64, "number": I64}
+    with module.function("job", parameters, exported=False) as f:
+        a = SLOTS.reader(f)
+        windows, runs = a["windows"], a["block_runs"]
+        window, rest = f.rem(f["number"], windows), f.div(f["number"], windows)
+        run, group = f.rem(rest, runs), f.div(rest, runs)
+        first = f.mul(window, a["window"])
+        last = f.min(a["total"], f.add(first, a["window"]))
+        shared = f.compare("ne", a["shared"], 0)
+        buffer = f.at(a["buffer"], f.mul(f.select(shared, group, f["thread"]), a["buffer_part"]))
+        with f.when(f.compare("eq", a["shared"], 0)):
+            low, high = f.sub(first, a["front"]), f.add(last, a["back"])
+            f.call("pack", f["args"], buffer, group, low, high, f.integer(0), a["channels"])
+        x = f.at(buffer, f.select(shared, f.mul(first, a["element"]), 0))
+        start = f.mul(run, a["block_run"])
+        stop = f.min(a["block_count"], f.add(start, a["block_run"]))
+        with f.loop(start, stop) as block, f.loop(0, a["combo_count"]) as combo:
+            _window(f, a, x, group, block.index, combo.index, first, last)
+
+
+def _window(
+    f: Function,
+    a: Arguments,
+    x: Value,
+    group: Value,
+    block: Value,
+    combo: Value,
+    first: Value,
+    last: Value,
+) -> None:
+    """All tiles of a window, for one block and one combination of outer phases."""
+    fields = f.at(a["blocks"], f.mul(block, len(BLOCK)), I64)
+    wide, narrow = f.load(PTR, fields), f.load(PTR, f.at(fields, 1, I64))
+    place = f.at(a["places"], f.add(f.mul(combo, a["block_count"]), block), I64)
+    w = f.at(a["w"], f.add(f.mul(group, a["w_group"]), f.load(I64, place)))
+    taps = f.at(a["combos"], f.mul(combo, 2), I64)
+    start, count = f.load(I64, taps), f.load(I64, f.at(taps, 1, I64))
+    fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], start, I64), count, group, combo]
+    lanes, vectors = a["lanes"], a["vectors"]
+    width = f.mul(lanes, vectors)
+    with f.loop(first, last, a["span_step"]) as span:
+        length = f.min(f.sub(last, span.index), a["span"])
+        whole = f.div(length, width)
+        rest = f.div(f.add(f.sub(length, f.mul(whole, width)), f.sub(lanes, 1)), lanes)
+        # A rest of nearly a whole tile is cheaper as one than in single vectors.
+        nearly = f.compare("sgt", rest, a["most_narrow"])
+        whole = f.select(nearly, f.add(whole, 1), whole)
+        x = f.at(x, f.mul(f.sub(span.index, first), a["element"]))
+        with f.loop(0, f.mul(whole, width), width) as q:
+            at = f.at(x, f.mul(q.index, a["element"]))
+            f.call("place", *fixed, wide, at, f.add(span.index, q.index), width)
+        with f.loop(f.mul(whole, width), length, lanes) as q:
+            at = f.at(x, f.mul(q.index, a["element"]))
+            f.call("place", *fixed, narrow, at, f.add(span.index, q.index), lanes)

@@ -1,0 +1,201 @@
+"""LLVM IR as text: an emitter on which kernels read like the loops they are.
+
+Kernels are written as text because that is ten times as fast as building objects, and the time to
+the first result counts. Values are in static single assignment form from the start: a loop carries
+what changes in it, so no pass has to find that out again.
+
+What lives here: arithmetic, memory, loops and branches, functions, modules. What never
+does: what a kernel computes, and how a module becomes machine code.
+
+    with f.loop(0, count, carried=[total]) as loop:     total = init
+        x = f.load(FLOAT, f.at(p, loop.index, FLOAT))   for index in range(0, count):
+        loop.next([f.fadd(loop.carried[0], x)])             total = total + p[index]
+    (total,) = loop.results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from .instructions import Instructions
+from .values import I32, I64, PTR, Operand, Value, as_value, name_of
+
+
+class Loop:
+    """What the body of a loop sees, and after it the carried values' results."""
+
+    def __init__(self, index: Value, carried: list[Value]) -> None:
+        self.index = index
+        self.carried = carried
+        self.following = carried
+        self.results: list[Value] = []
+
+    def next(self, values: Sequence[Value]) -> None:
+        """What is carried into the next turn."""
+        self.following = list(values)
+
+
+class Function(Instructions):
+    """One function being emitted; the module collects it when its `with` block ends."""
+
+    def __init__(self, module: Module, name: str, parameters: dict[str, str], exported: bool):
+        super().__init__(module.declare)
+        self.name = name
+        self.parameters = {key: Value(kind, f"%{key}") for key, kind in parameters.items()}
+        self._exported = exported
+        self._block = "entry"
+
+    def __getitem__(self, parameter: str) -> Value:
+        return self.parameters[parameter]
+
+    def _start(self, label: str) -> None:
+        self._lines.append(f"{label}:")
+        self._block = label
+
+    def _jump(self, label: str) -> None:
+        self._lines.append(f"  br label %{label}")
+
+    def _branch(self, condition: Value, yes: str, no: str) -> None:
+        self._lines.append(f"  br i1 {condition.name}, label %{yes}, label %{no}")
+
+    def text(self) -> str:
+        """The finished function."""
+        arguments = ", ".join(
+            f"{v.type}{' noundef' if v.type != PTR else ''} {v.name}"
+            for v in self.parameters.values()
+        )
+        linkage = "" if self._exported else "internal "
+        body = "\n".join([self._lines[0], *self._allocas, *self._lines[1:], "  ret void"])
+        return f"define {linkage}void @{self.name}({arguments}) #0 {{\n{body}\n}}\n"
+
+    # Control ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(
+        self,
+        start: Operand,
+        stop: Operand,
+        step: Operand = 1,
+        carried: Sequence[Value] = (),
+    ) -> Iterator[Loop]:
+        """for index in range(start, stop, step), with values carried from turn to turn."""
+        before, body, done = self._block, self._fresh("body"), self._fresh("done")
+        self._branch(self.compare("slt", as_value(start), stop), body, done)
+        self._start(body)
+        index = Value(I64, f"%{self._fresh('i')}")
+        values = [Value(v.type, f"%{self._fresh('c')}") for v in carried]
+        place = len(self._lines)
+        loop = Loop(index, values)
+        yield loop
+        advanced = self.add(index, step)
+        latch = self._block
+        pairs = zip(values, carried, loop.following, strict=True)
+        ways = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
+        self._lines[place:place] = [f"  {index.name} = phi i64 {ways}"] + [
+            f"  {v.name} = phi {v.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]"
+            for v, first, then in pairs
+        ]
+        self._branch(self.compare("slt", advanced, stop), body, done)
+        self._start(done)
+        loop.results = [
+            self._do(
+                first.type,
+                f"phi {first.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]",
+            )
+            for first, then in zip(carried, loop.following, strict=True)
+        ]
+
+    @contextmanager
+    def forever(self) -> Iterator[str]:
+        """A loop that only `leave`, given what this yields, ends."""
+        body, done = self._fresh("body"), self._fresh("done")
+        self._jump(body)
+        self._start(body)
+        yield done
+        self._jump(body)
+        self._start(done)
+
+    def leave(self, loop: str, condition: Value) -> None:
+        """Leave a `forever` loop if a condition holds."""
+        on = self._fresh("on")
+        self._branch(condition, loop, on)
+        self._start(on)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """if condition: ..."""
+        yes, done = self._fresh("yes"), self._fresh("done")
+        self._branch(condition, yes, done)
+        self._start(yes)
+        yield
+        self._jump(done)
+        self._start(done)
+
+    def either(self, condition: Value) -> Either:
+        """if condition: ... else: ..., as two `with` blocks."""
+        return Either(self, condition)
+
+    def call(self, target: Value | str, *arguments: Operand) -> None:
+        """Call a function of this module by name, or any by its address."""
+        listed = ", ".join(f"{v.type} {v.name}" for v in (as_value(a) for a in arguments))
+        name = f"@{target}" if isinstance(target, str) else target.name
+        self._lines.append(f"  call void {name}({listed})")
+
+    def call_foreign(self, address: int, *arguments: Operand) -> Value:
+        """The int that a C function of this process returns; it may be variadic."""
+        listed = ", ".join(f"{v.type} {v.name}" for v in (as_value(a) for a in arguments))
+        return self._do(I32, f"call i32 (...) inttoptr (i64 {address} to ptr)({listed})")
+
+
+class Either:
+    """Two branches of which one is taken."""
+
+    def __init__(self, function: Function, condition: Value) -> None:
+        self._f = function
+        self._no, self._done = function._fresh("no"), function._fresh("done")
+        yes = function._fresh("yes")
+        function._branch(condition, yes, self._no)
+        function._start(yes)
+
+    @contextmanager
+    def so(self) -> Iterator[None]:
+        """What to do when the condition holds."""
+        yield
+        self._f._jump(self._done)
+        self._f._start(self._no)
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """What to do when it does not."""
+        yield
+        self._f._jump(self._done)
+        self._f._start(self._done)
+
+
+class Module:
+    """Functions that are compiled together."""
+
+    def __init__(self, attributes: str = "nounwind") -> None:
+        self._attributes = attributes
+        self._functions: list[str] = []
+        self._declarations: dict[str, None] = {}
+
+    def declare(self, line: str) -> None:
+        """Make an intrinsic or a foreign function known."""
+        self._declarations[line] = None
+
+    @contextmanager
+    def function(
+        self, name: str, parameters: dict[str, str], *, exported: bool = True
+    ) -> Iterator[Function]:
+        """A function without a result, emitted in the block."""
+        function = Function(self, name, parameters, exported)
+        yield function
+        self._functions.append(function.text())
+
+    def text(self) -> str:
+        """The whole module."""
+        return "\n".join(
+            [*self._declarations, *self._functions, f"attributes #0 = {{ {self._attributes} }}\n"]
+        )

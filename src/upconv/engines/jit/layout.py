@@ -1,0 +1,48 @@
+"""What the driver of the positions kernel is told: its argument block and its tables.
+
+The algebra. Input rows (all outer positions of all images) are laid one after another, each with
+`pitch` lanes: its inputs, then zeros. In these *lanes*, position j of row r is lane
+q = r*pitch + j, and what a tap with shifts (e_1 .. e_n) reads there is lane q - t with one
+constant t = (e_1 rows_1 + e_2 rows_2 + ...) pitch + e_n: a whole layer is one long row. Lanes that
+are no output (`yrows` < 0, or beyond `limit`) are computed with the others and not stored.
+
+A *window* is a run of lanes. A job is one window of one group for a run of blocks (rows of tiles).
+Either every job packs its own window (`shared` = 0), or all threads pack everything first and wait
+for each other (`shared` = 1).
+"""
+
+from __future__ import annotations
+
+from .slots import Slots
+
+SLOTS = Slots((
+    "x", "y", "w", "bias", "residual",  # operands
+    "buffer",  # packed input: one per group when shared, else one per thread
+    "fill", "finish",  # functions of rows.py
+    "xrows",  # rows: byte offset of an image's input row, < 0 where there is none
+    "yrows",  # combos x rows: byte offset of an image's output row, < 0 where there is none
+    "taps",  # byte offsets of outer taps from a tile's place in the buffer
+    "combos",  # per combination of outer phases: number of its first tap, count of its taps
+    "blocks",  # BLOCK numbers per block
+    "places",  # combos x blocks: byte offset of a block's weights
+), (
+    "groups", "images", "channels",
+    "in_rows", "in_width", "in_pitch",  # input rows, joined where no zeros are between them
+    "rows", "pitch", "limit", "stride",
+    "combo_count", "block_count", "lead",
+    "x_image", "x_group", "x_channel", "x_bytes",
+    "y_image", "y_group", "y_channel", "y_bytes",
+    "bias_group", "w_group", "element",
+    "buffer_part", "buffer_channel",
+    "total",  # lanes that hold outputs
+    "front", "back",  # lanes read before a window's first lane and after its last
+    "shared", "pack_channels", "pack_lanes", "pack_jobs",
+    "window", "windows",
+    "span", "span_step",  # a window's runs of lanes that tiles fill, and lanes from one to the next
+    "block_run", "block_runs", "jobs",
+    "lanes", "vectors", "most_narrow",
+    "direct",  # whether tiles may store what they compute as it is
+    "mixed",  # whether to look at each vector of a tile that is not all of one row's outputs
+), ("next_pack", "packed", "next_job", "next_thread"))  # fmt: skip
+BLOCK = ("wide", "narrow", "channel", "live", "phase", "phases")
+"""Numbers per block: two tiles' addresses, first channel, how many, first phase, how many."""

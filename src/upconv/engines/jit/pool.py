@@ -1,0 +1,166 @@
+"""Helper threads for compiled work, and `run`, which puts them to it.
+
+What lives here: the helpers of this process, from their start to a fork or to the end. What never
+does: how work is divided. Work functions do that with an atomic counter, so that any number of
+helpers may take part, and none need. How a run is opened, joined and closed is in `protocol`.
+
+1.  Helpers are daemon threads that stay in native code without the interpreter's lock. Where there
+    is a futex they sleep there and never come back, not even at exit: so neither their code nor
+    the control block is ever freed. Elsewhere they wait in Python for one of the tokens that
+    `run` hands out first. A token too many costs one look around; one too few, help in one run.
+2.  There are as many as the largest number of threads asked for needs, or as the system lets start.
+    They poll for a tenth of a millisecond after their last work: longer would take processor time
+    from other libraries' threads, shorter would put them to sleep between two layers.
+3.  One thread leads at a time. Another one that comes meanwhile works alone: the helpers are busy
+    anyway, and more threads than processors make everything slower.
+4.  Ctrl-C arrives before or after native code, never in it, so a run is never left half done.
+5.  In the child of a fork there are no helpers; the block starts anew, and helpers start when the
+    child runs. The lock is held over the fork, so that the child finds no half-made pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .compile import Code
+from .cpu import Cpu, host
+from .emit import Module
+from .places import Affinity
+from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, emit
+
+_POLL_SECONDS = 100e-6
+_FUTEX = {"x86_64": 202, "aarch64": 98}  # asm/unistd.h
+
+_LEAD = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_SERVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_TURN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def run(work: int, argument: int, threads: int) -> None:
+    """Call the function at address `work` on this thread and on up to `threads` - 1 others.
+
+    Each calls it at most once, with `argument`, in native code and without the interpreter's lock.
+    It returns when all have returned. Where another thread is inside `run`, this one works alone.
+    """
+    if threads <= 1:
+        _ALONE(work)(argument)
+        return
+    pool, limit = _pool or _made(), min(threads - 1, MOST)
+    if pool.helpers < limit:
+        pool.start(limit)
+    if pool.tokens is not None:
+        pool.hand_out_tokens(limit)
+    pool.lead(pool.control, work, argument, limit)
+
+
+class _Pool:
+    """The native code, the control block and the helpers of this process."""
+
+    def __init__(self, cpu: Cpu, system: System) -> None:
+        module = Module(cpu.attributes)
+        emit(module, system)
+        code = Code(module, ("lead", "serve", "turn"), cpu)
+        # Behind the block, what each helper has heard, where it outlives the stay in `serve`.
+        block = ctypes.create_string_buffer(NBYTES + 8 * MOST + 128)
+        for kept in (code, block):  # case 1
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        self.control = -(-ctypes.addressof(block) // 128) * 128
+        self.lead = _LEAD(code.addresses["lead"])
+        self._serve = _SERVE(code.addresses["serve"])
+        self._native = system.futex is not None
+        self.begin()
+        self._turns = self._measured(_TURN(code.addresses["turn"]))
+
+    def begin(self) -> None:
+        """No helpers, and a block at rest."""
+        ctypes.memset(self.control, 0, NBYTES + 8 * MOST)
+        for offset, number in FIRST.items():
+            ctypes.c_int64.from_address(self.control + offset).value = number
+        self.helpers = 0
+        self.tokens = None if self._native else threading.Semaphore(0)
+
+    def _measured(self, turn: Callable[[int, int], None]) -> int:
+        """How many turns helpers poll: processors take from 10 to 150 cycles for one."""
+        count, shortest = 1000, float("inf")
+        for _ in range(5):  # the shortest, since others may have had the processor meanwhile
+            start = time.perf_counter()
+            turn(self.control, count)
+            shortest = min(shortest, time.perf_counter() - start)
+        return max(1, int(_POLL_SECONDS / max(shortest, 1e-9) * count))
+
+    def start(self, helpers: int) -> None:
+        """Have so many helpers, or as many as can be."""
+        with _lock:
+            for index in range(self.helpers, helpers):
+                self.helpers = index + 1  # first: Ctrl-C may come when the thread has started
+                name = f"upconv-{index + 1}"
+                helper = threading.Thread(target=self._help, args=(index,), name=name, daemon=True)
+                try:
+                    helper.start()
+                except RuntimeError:
+                    # The system has no more threads, or the interpreter is ending. Fewer will do,
+                    # and the next run must not spend its time on trying again.
+                    self.helpers = helpers
+                    return
+
+    def _help(self, index: int) -> None:
+        memory = self.control + NBYTES + 8 * index
+        while True:
+            self._serve(self.control, memory, self._turns)
+            if self.tokens is not None:
+                self.tokens.acquire()
+
+    def hand_out_tokens(self, limit: int) -> None:
+        """Wake as many as there are seats that nobody awake could take."""
+        sleep = ctypes.c_uint64.from_address(self.control + SLEEP).value
+        count = min(limit - sleep // AWAKE, sleep // ASLEEP % (AWAKE // ASLEEP))
+        if count > 0 and self.tokens is not None:
+            self.tokens.release(count)
+
+
+_lock = threading.RLock()
+_pool: _Pool | None = None
+
+
+def _made() -> _Pool:
+    """The pool of this process, made at its first run."""
+    global _pool
+    with _lock:
+        if _pool is None:
+            cpu = host()
+            _pool = _Pool(cpu, _system(cpu.triple))
+        return _pool
+
+
+def _system(triple: str) -> System:
+    if sys.platform == "win32":
+        return System(triple, _address(ctypes.windll.kernel32.SwitchToThread), None, None)
+    c = ctypes.CDLL(None)
+    number = _FUTEX.get(os.uname().machine) if sys.platform == "linux" else None
+    if number is None or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return System(triple, _address(c.sched_yield), None, None)
+    affinity = Affinity(*map(_address, (c.sched_getcpu, c.sched_getaffinity, c.sched_setaffinity)))
+    return System(triple, _address(c.sched_yield), Futex(_address(c.syscall), number), affinity)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _begin_in_child() -> None:
+    if _pool is not None:
+        _pool.begin()
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):  # case 5
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_in_child
+    )

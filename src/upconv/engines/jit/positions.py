@@ -1,0 +1,329 @@
+"""The positions primitive: vectors run along positions of one phase; see driver.py and tile.py.
+
+What lives here: the tables and arguments of a scheduled problem, packing its weight, running it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...activations import Activation
+from ...problem import DType, Problem
+from ..base import Array
+from . import pool
+from .cells import Line
+from .compile import Code
+from .cpu import Cpu
+from .driver import emit_driver
+from .emit import Module
+from .layout import SLOTS
+from .rows import Finish, emit_fill, emit_finish
+from .schedule import (
+    VARIANTS,
+    Schedule,
+    Wishes,
+    in_tile,
+    predicted_cycles,
+    schedule,
+)
+from .tile import Tile, emit_tile
+from .values import BFLOAT, BYTES, DOUBLE, FLOAT, HALF
+from .weights import Entries, Packing
+from .workspace import workspace
+
+STORED = {
+    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
+}  # fmt: skip
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Positions:
+    """A forward problem, compiled and laid out."""
+
+    def __init__(
+        self, problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
+    ) -> None:
+        self.problem = problem
+        self.schedule = plan = schedule(problem, threads, cpu, wishes)
+        self._element = plan.tiles[0].element
+        self._compute = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
+        stored = STORED[problem.dtype]
+        epilogue = problem.epilogue
+        late = (epilogue.activation, epilogue.slope)
+        if in_tile(problem) == late:
+            late = (Activation.NONE, 0.0)
+        kind = Finish(self._element, stored, *late, epilogue.residual, problem.accumulate)
+        self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
+        self._rows = rows_code(kind, cpu)
+        self._driver = driver_code(cpu)
+        self._direct = kind == Finish(
+            self._element, self._element, Activation.NONE, 0.0, False, False
+        )
+        self._tables: list[Numbers] = []
+        uses = _entries(problem, plan)
+        self._packing = Packing(problem, self._compute, uses, threads, cpu)
+        itemsize = BYTES[self._element]
+        lanes = -(-plan.buffer_lanes // 16)
+        self._channel_bytes = (
+            (lanes + 1 - lanes % 2) * 16 * itemsize
+        )  # odd: no two in one cache set
+        own = problem.in_channels // problem.groups
+        parts = problem.groups if plan.shared else plan.threads
+        self._part_bytes = own * self._channel_bytes
+        self.workspace_bytes = parts * self._part_bytes + 64
+        self.resident_bytes = sum(t.nbytes for t in self._tables) + (1 << 15) * len(self._codes)
+        self._template = SLOTS.block(**self._arguments())
+
+    def pack(self, weight: Array) -> Array:
+        """The weight in the tiles' order of use."""
+        return self._packing.pack(weight)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        args = self._template.copy()
+        biases = np.zeros(self.problem.out_channels + 64, self._compute)
+        if bias is not None:
+            biases[: len(bias)] = bias
+        target = out if self._strides_fit(out) else np.empty(out.shape, out.dtype)
+        if target is not out and self.problem.accumulate:
+            target[...] = out
+        x = a if self._strides_fit(a) else np.ascontiguousarray(a)
+        if residual is not None:
+            if residual.strides != target.strides:
+                residual = _laid_out_like(target, residual)
+            args.update(residual=residual.ctypes.data)
+        groups = self.problem.groups
+        (x_image, x_channel), (y_image, y_channel) = x.strides[:2], target.strides[:2]
+        args.update(
+            x=x.ctypes.data,
+            y=target.ctypes.data,
+            w=b.ctypes.data,
+            bias=biases.ctypes.data,
+            x_image=x_image,
+            x_channel=x_channel,
+            x_group=x_channel * (self.problem.in_channels // groups),
+            y_image=y_image,
+            y_channel=y_channel,
+            y_group=y_channel * (self.problem.out_channels // groups),
+        )
+        with workspace(self.workspace_bytes) as buffer:
+            args.update(buffer=buffer)
+            pool.run(self._driver.addresses["positions"], args.address, self.schedule.threads)
+        if target is not out:
+            out[...] = target
+
+    def close(self) -> None:
+        """Let go of compiled code."""
+        self._codes = []
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
+
+    @property
+    def predicted_cycles(self) -> float:
+        """Cycles that each thread takes, by the schedule's model."""
+        return predicted_cycles(self.problem, self.schedule)
+
+    def _strides_fit(self, array: Array) -> bool:
+        """Whether the spatial axes lie as in a contiguous array; batch and channel may not."""
+        step = array.itemsize
+        for size, stride in zip(array.shape[:1:-1], array.strides[:1:-1], strict=True):
+            if size > 1 and stride != step:
+                return False
+            step *= size
+        return True
+
+    # Tables ---------------------------------------------------------------------------------------
+
+    def _table(self, numbers: Any) -> int:
+        table = np.ascontiguousarray(numbers, np.int64)
+        self._tables.append(table)
+        return table.ctypes.data
+
+    def _arguments(self) -> dict[str, int]:
+        problem, plan = self.problem, self.schedule
+        itemsize, stored = BYTES[self._element], problem.dtype.itemsize
+        own = problem.in_channels // problem.groups
+        pack_channels = max(1, min(own, -(-own * problem.groups // (4 * plan.threads))))
+        pack_lanes = plan.buffer_lanes
+        if pack_channels == 1:
+            pack_lanes = max(4096, -(-pack_lanes * own * problem.groups // (4 * plan.threads)))
+        lane_parts = -(-plan.buffer_lanes // pack_lanes)
+        return {
+            "fill": self._rows.addresses["fill"],
+            "finish": self._rows.addresses["finish"],
+            **self._input_rows(),
+            "yrows": self._table(_output_rows(problem, plan)),
+            **self._tap_tables(),
+            "blocks": self._table(self._block_rows()),
+            "places": self._table(self._packing.places),
+            "groups": problem.groups, "images": problem.batch, "rows": plan.cells.rows,
+            "channels": own, "pitch": plan.cells.pitch,
+            "limit": plan.cells.last.out, "stride": plan.cells.last.stride,
+            "block_count": len(plan.blocks),
+            "x_bytes": stored, "y_bytes": stored,
+            "bias_group": problem.out_channels // problem.groups,
+            "w_group": self._packing.group_bytes, "element": itemsize,
+            "buffer_part": self._part_bytes, "buffer_channel": self._channel_bytes,
+            "total": plan.cells.total, "front": plan.front, "back": plan.back,
+            "shared": int(plan.shared), "pack_channels": pack_channels, "pack_lanes": pack_lanes,
+            "pack_jobs": problem.groups * -(-own // pack_channels) * lane_parts,
+            "window": plan.window, "windows": plan.windows,
+            "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
+            "span_step": plan.cells.pitch if plan.by_row else plan.window,
+            "block_run": plan.block_run, "block_runs": plan.block_runs,
+            "jobs": problem.groups * plan.windows * plan.block_runs,
+            "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
+            "most_narrow": plan.most_narrow,
+            "direct": int(self._direct),
+            "mixed": int(self._direct and plan.cells.pitch >= 4 * plan.tiles[0].lanes),
+        }  # fmt: skip
+
+    def _input_rows(self) -> dict[str, int]:
+        """Where input rows lie in an image, joined where there are no zeros between them."""
+        lines = self.schedule.cells.lines
+        outer = len(lines) - 1
+        width = lines[-1].size
+        while outer and lines[outer].cells == lines[outer].size:
+            outer -= 1
+            width *= lines[outer].size
+        pitch = self.schedule.cells.pitch * prod(each.cells for each in lines[outer:-1])
+        front = self.schedule.front
+        return {
+            "xrows": self._table(_input_rows(self.problem, lines, outer)),
+            "in_rows": prod(each.cells for each in lines[:outer]),
+            "in_width": width,
+            "in_pitch": pitch,
+            "lead": max(0, -(-front // pitch)),
+        }
+
+    def _tap_tables(self) -> dict[str, int]:
+        """Where outer taps read, from a tile's place in the buffer, and whose taps they are."""
+        plan, itemsize = self.schedule, BYTES[self._element]
+        offsets: list[int] = []
+        ranges = []
+        for phases in plan.cells.combos():
+            start = len(offsets)
+            for taps in product(*(phase.taps for phase in phases)):
+                rows = sum(t.shift * s for t, s in zip(taps, plan.cells.steps, strict=True))
+                offsets.append((plan.front - rows * plan.cells.pitch) * itemsize)
+            ranges.append((start, len(offsets) - start))
+        return {
+            "taps": self._table(offsets or [0]),
+            "combos": self._table(ranges),
+            "combo_count": len(ranges),
+        }
+
+    def _block_rows(self) -> list[tuple[int, ...]]:
+        rows: list[tuple[int, ...]] = []
+        for block in self.schedule.blocks:
+            tile, code = self.schedule.tiles[block.kind], self._codes[block.kind]
+            wide = code.addresses["wide"]
+            narrow = code.addresses.get("narrow", wide)
+            row = (wide, narrow, block.channel, block.live, block.phase, tile.phases)
+            rows.append(row)
+        return rows
+
+
+def _laid_out_like(target: Array, values: Array) -> Array:
+    copy = np.empty_like(target)
+    copy[...] = values
+    return copy
+
+
+def _input_rows(problem: Problem, lines: tuple[Line, ...], outer: int) -> Any:
+    """Byte offset of each row of the first `outer` axes in an image, -1 where there is none."""
+    offsets = np.zeros((), np.int64)
+    missing = np.zeros((), bool)
+    for i, each in enumerate(lines[:outer]):
+        step = prod(other.size for other in lines[i + 1 :]) * problem.dtype.itemsize
+        cells = np.arange(each.cells)
+        offsets = offsets[..., None] + cells * step
+        missing = missing[..., None] | (cells >= each.size)
+    return np.where(missing, -1, offsets)
+
+
+def _output_rows(problem: Problem, plan: Schedule) -> Any:
+    """Byte offset of each row's output in an image per combination, -1 where there is none."""
+    tables = []
+    for phases in plan.cells.combos():
+        offsets = np.zeros((), np.int64)
+        missing = np.zeros((), bool)
+        for i, (each, phase) in enumerate(zip(plan.cells.outer, phases, strict=True)):
+            step = prod(other.out for other in plan.cells.lines[i + 1 :]) * problem.dtype.itemsize
+            cells = np.arange(each.cells)
+            offsets = offsets[..., None] + (cells * each.stride + phase.offset) * step
+            missing = missing[..., None] | (cells >= phase.length)
+        tables.append(np.where(missing, -1, offsets).ravel())
+    return np.concatenate(tables)
+
+
+def _entries(problem: Problem, plan: Schedule) -> Entries:
+    """Which weights the tiles use, in their order."""
+    last = plan.cells.last
+    indices = []
+    for block in plan.blocks:
+        tile = plan.tiles[block.kind]
+        indices.append(_tile_entries(tile, last.phases[block.phase : block.phase + tile.phases]))
+    taps = [
+        [tuple(t.index for t in chosen) for chosen in product(*(phase.taps for phase in phases))]
+        for phases in plan.cells.combos()
+    ]
+    channels = [block.channel for block in plan.blocks]
+    return Entries(tuple(channels), tuple(indices), tuple(map(tuple, taps)))
+
+
+@lru_cache(maxsize=256)
+def _tile_entries(tile: Tile, phases: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
+    """(channel of the tile, tap of the last axis) of every weight of one input channel."""
+    return tuple(
+        (channel, next(t.index for t in phases[number].taps if t.shift == step.shift))
+        for step in tile.steps
+        for channel in range(tile.channels)
+        for number in step.phases
+    )
+
+
+# Compiled code ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def tile_code(tile: Tile, cpu: Cpu) -> Code:
+    """The code of a tile, `wide`, and of the same rows on one vector, `narrow`."""
+    module = Module(cpu.attributes)
+    emit_tile(module, "wide", tile, cpu)
+    if tile.vectors > 1:
+        emit_tile(module, "narrow", tile.narrowed(1), cpu)
+        return Code(module, ("wide", "narrow"), cpu)
+    return Code(module, ("wide",), cpu)
+
+
+@lru_cache(maxsize=64)
+def rows_code(kind: Finish, cpu: Cpu) -> Code:
+    """The row functions of an epilogue between two element types."""
+    module = Module(cpu.attributes)
+    emit_fill(module, "fill", kind.stored, kind.computed, cpu)
+    emit_finish(module, "finish", kind, cpu)
+    return Code(module, ("fill", "finish"), cpu)
+
+
+@lru_cache(maxsize=4)
+def driver_code(cpu: Cpu) -> Code:
+    """The driver, the same for every layer."""
+    module = Module(cpu.attributes)
+    emit_driver(module, cpu)
+    return Code(module, ("positions",), cpu)

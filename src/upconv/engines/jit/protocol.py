@@ -1,0 +1,281 @@
+"""Fork and join in native code: how helpers join a run, leave it, and sleep.
+
+A run is led by the thread that asks for it. Words of the control block, hot ones on lines of their
+own:
+
+    OWNER   1 while some thread leads; EXPECTED beside it: members of all runs so far
+    STATE   generation << 16 | F; WORK, ARGUMENT and the LEADER's processor beside it
+    BELL    the newest generation that was opened; helpers poll it
+    DONE    members, of all runs so far, that have returned from their work
+    SLEEP   awake << 48 | asleep << 32 | permits: helpers that poll or work, helpers that sleep,
+            and of the awake ones those that were called and are not up yet
+
+F is the number of the next seat. A run with `limit` seats opens at FULL - limit; whoever takes a
+number below FULL is a member.
+
+    lead    own OWNER, or work alone                     serve   poll until BELL > heard
+            write WORK, ARGUMENT                                 heard, F = STATE++
+            STATE = generation + 1, FULL - limit                 if F < FULL:
+            BELL = generation + 1                                    call WORK
+            call sleepers; work                                      DONE++
+            F = STATE, STATE += FULL: closed                     poll again for a while, then sleep
+            members = min(limit, F - (FULL - limit))
+            wait until DONE = EXPECTED += members
+            release OWNER
+
+Why that is right. All changes of STATE, DONE and SLEEP are read-modify-writes: each word has one
+order of changes that all threads agree on, and a change sees all changes before it.
+
+1.  Who is a member is decided by STATE alone, in one step. A helper whose change comes before the
+    leader's closing one is in the F that the leader reads; one that comes after it gets a number
+    from FULL on and goes away. The leader waits for members and for no one else: not for a helper
+    that sleeps, is about to look, or was refused.
+2.  A member reads WORK and ARGUMENT after its change of STATE, which saw the leader's opening one,
+    made after they were written. They are not written again before its DONE++ was seen. A
+    refused helper reads neither; that is why the limit is part of F and no word of its own, in
+    which a refused helper could read the limit of a later run and call itself a member.
+3.  Who asked for the run sees what members wrote: DONE++ releases, later changes of DONE continue
+    its release sequence, and the leader's last look acquires. OWNER hands EXPECTED on likewise.
+4.  A late helper, woken by generation g when STATE has g + k, joins g + k if there is a seat, like
+    anyone else, and has then heard g + k. BELL may say less for a moment, and only BELL > heard
+    sends a helper to STATE, so it joins no generation twice. Each helper takes at most one number
+    of a generation, open or closed: F < FULL + FULL + MOST < 2**16 never runs into the generation.
+    Opening writes F anew; a number taken in the same moment makes it try again.
+5.  A generation has 47 bits: at one run per microsecond they last for four years.
+6.  To fall asleep a helper counts itself asleep, then looks at BELL; a leader sets BELL, then looks
+    who is asleep. These four are sequentially consistent, so one sees the other: a leader takes no
+    one for awake who sleeps through its run. (That would cost time, not results.)
+7.  Asleep + permits are all sleepers. A call moves n from asleep to awake and gives n permits. A
+    sleeper gets up by taking a permit or, if BELL has news and there is none, by moving itself
+    from asleep to awake. Each is one change of one word, so the counts never drift. Whoever was
+    called counts as awake at once: a run one microsecond later calls no second one in its place.
+8.  The futex is the lower half of SLEEP: a thread falls asleep only while it is 0, so that no
+    permit slips in between. A wake-up without a cause costs one more look. Where there is no
+    futex, `serve` returns, counted asleep, and counts itself awake when it is called again.
+9.  Nobody is waited for who was never there: in the child of a fork, where no helper lives on, no
+    state of the block makes a leader hang, except one copied in the middle of its own run, and the
+    forking thread is in none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .emit import Function, Module
+from .places import Affinity, current, emit_keep_away, new_place
+from .values import I64, PTR, Value
+
+MOST = 4095  # helpers
+FULL = 1 << 14
+GENERATION = 1 << 16
+AWAKE, ASLEEP, PERMIT = 1 << 48, 1 << 32, 1
+
+# Processors fetch lines of 64 bytes in pairs, and some have lines of 128.
+OWNER, EXPECTED = 0, 8
+STATE, WORK, ARGUMENT, LEADER = 128, 136, 144, 152
+BELL, DONE, SLEEP = 256, 384, 512
+NBYTES = 640
+FIRST = {STATE: GENERATION + FULL, BELL: 1, LEADER: -1}  # a block at rest; the rest is 0
+
+_TURNS_PER_LOOK = 64  # turns of a poll after which a helper looks where it runs
+_PYTHON_IS_SLOWER = 10
+_PATIENCE = 4096  # turns of a leader's wait from which on others get it every time
+_WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
+
+
+@dataclass(frozen=True, slots=True)
+class Futex:
+    """The address of `syscall` and the number of futex."""
+
+    syscall: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What there is to call; `switch` is the address of sched_yield or its like."""
+
+    triple: str
+    switch: int
+    futex: Futex | None
+    affinity: Affinity | None
+
+
+def emit(module: Module, system: System) -> None:
+    """`lead`, `serve` and `turn`, the measure of a poll."""
+    parameters = {"control": PTR, "work": PTR, "argument": PTR, "limit": I64}
+    with module.function("lead", parameters) as f:
+        branches = f.either(f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0))
+        with branches.so():
+            _lead(f, system)
+            f.publish(0, _word(f, OWNER))
+        with branches.otherwise():
+            f.call(f["work"], f["argument"])
+    if system.affinity:
+        emit_keep_away(module, system.affinity)
+    with module.function("serve", {"control": PTR, "memory": PTR, "turns": I64}) as f:
+        _serve(f, system)
+    with module.function("turn", {"control": PTR, "turns": I64}) as f, f.loop(0, f["turns"]):
+        f.observe(_word(f, BELL))
+        f.relax(system.triple)
+
+
+def _word(f: Function, offset: int) -> Value:
+    return f.at(f["control"], offset)
+
+
+def _count_down(f: Function, turns: Value) -> Value:
+    left = f.sub(f.load(I64, turns), 1)
+    f.store(left, turns)
+    return left
+
+
+# Leading -----------------------------------------------------------------------------------------
+
+
+def _lead(f: Function, system: System) -> None:
+    f.store(f["work"], _word(f, WORK))
+    f.store(f["argument"], _word(f, ARGUMENT))
+    if system.affinity:
+        f.publish(current(f, system.affinity), _word(f, LEADER))
+    f.publish(_open(f), _word(f, BELL), "seq_cst")
+    if system.futex:
+        _call_sleepers(f, system.futex)
+    f.call(f["work"], f["argument"])
+    seat = f.rem(f.exchange("add", _word(f, STATE), FULL), GENERATION)
+    members = f.min(f["limit"], f.sub(f.add(seat, f["limit"]), FULL))
+    expected = f.add(f.load(I64, _word(f, EXPECTED)), members)
+    f.store(expected, _word(f, EXPECTED))
+    _wait(f, system, expected)
+
+
+def _open(f: Function) -> Value:
+    """Open a generation; its number."""
+    opened = f.scratch(8)
+    seats = f.sub(FULL, f["limit"])
+    with f.forever() as done:
+        state = f.observe(_word(f, STATE))
+        generation = f.add(f.div(state, GENERATION), 1)
+        f.store(generation, opened)
+        new = f.add(f.mul(generation, GENERATION), seats)
+        f.leave(done, f.replace(_word(f, STATE), state, new))
+    return f.load(I64, opened)
+
+
+def _call_sleepers(f: Function, futex: Futex) -> None:
+    """Call as many as there are seats that nobody awake could take."""
+    with f.forever() as enough:
+        sleep = f.observe(_word(f, SLEEP), "seq_cst")
+        asleep = f.rem(f.div(sleep, ASLEEP), AWAKE // ASLEEP)
+        count = f.min(f.sub(f["limit"], f.div(sleep, AWAKE)), asleep)
+        f.leave(enough, f.compare("sle", count, 0))
+        called = f.add(sleep, f.mul(count, AWAKE - ASLEEP + PERMIT))
+        with f.when(f.replace(_word(f, SLEEP), sleep, called)):
+            _futex(f, futex, _WAKE, count)
+
+
+def _futex(f: Function, futex: Futex, operation: int, number: Value) -> None:
+    none = f.integer(0)
+    f.call_foreign(
+        futex.syscall, futex.number, _word(f, SLEEP), operation, number, none, none, none
+    )
+
+
+def _wait(f: Function, system: System, expected: Value) -> None:
+    """Wait until all members are done."""
+    turns = f.scratch(8)
+    f.store(f.integer(_PATIENCE), turns)
+    with f.forever() as joined:
+        f.leave(joined, f.compare("eq", f.observe(_word(f, DONE)), expected))
+        f.relax(system.triple)
+        left = _count_down(f, turns)
+        if system.switch:
+            with f.when(f.compare("slt", left, 0)):
+                f.call_foreign(system.switch)
+
+
+# Helping -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Helper:
+    """Where a helper keeps what it has heard, the turns it has left, and its place."""
+
+    heard: Value
+    turns: Value
+    place: Value
+
+
+def _serve(f: Function, system: System) -> None:
+    """Help until shutdown; without futex, until there is nothing to do, heard kept in `memory`."""
+    me = _Helper(f.scratch(8), f.scratch(8), new_place(f))
+    heard = f.load(I64, f["memory"])
+    f.store(heard, me.heard)
+    # Who has heard nothing is new, since BELL starts at 1; others come back from their sleep.
+    new = f.compare("eq", heard, 0)
+    f.exchange("add", _word(f, SLEEP), f.select(new, f.integer(AWAKE), AWAKE - ASLEEP))
+    # A token comes before the run it is for, and the interpreter may do other things in between.
+    first = f["turns"] if system.futex else f.mul(f["turns"], _PYTHON_IS_SLOWER)
+    with f.forever() as asleep:
+        f.store(first, me.turns)
+        with f.forever() as bored:
+            _poll(f, system, me)
+            f.leave(bored, f.compare("sle", f.observe(_word(f, BELL)), f.load(I64, me.heard)))
+            _join(f, me)
+        _keep_away(f, system, me)
+        f.exchange("add", _word(f, SLEEP), ASLEEP - AWAKE)
+        if system.futex:
+            _sleep(f, system.futex, me)
+            _make_way(f, system, me)
+        else:
+            f.store(f.load(I64, me.heard), f["memory"])
+            f.leave(asleep, Value("i1", "true"))
+
+
+def _poll(f: Function, system: System, me: _Helper) -> None:
+    """Wait for the bell as long as there are turns left."""
+    with f.forever() as done:
+        f.leave(done, f.compare("sgt", f.observe(_word(f, BELL)), f.load(I64, me.heard)))
+        left = _count_down(f, me.turns)
+        f.leave(done, f.compare("slt", left, 0))
+        f.relax(system.triple)
+        with f.when(f.compare("eq", f.rem(left, _TURNS_PER_LOOK), 0)):
+            _make_way(f, system, me)
+
+
+def _make_way(f: Function, system: System, me: _Helper) -> None:
+    """Beside the leader, move; and if there is no other processor, let the leader go first."""
+    if system.affinity:
+        leader, here = f.observe(_word(f, LEADER)), current(f, system.affinity)
+        with f.when(f.compare("eq", leader, here)):
+            _keep_away(f, system, me)
+            f.call_foreign(system.switch)
+
+
+def _join(f: Function, me: _Helper) -> None:
+    """Take a number, and work if it is a seat."""
+    state = f.exchange("add", _word(f, STATE), 1)
+    f.store(f.div(state, GENERATION), me.heard)
+    with f.when(f.compare("slt", f.rem(state, GENERATION), FULL)):
+        f.call(f.load(PTR, _word(f, WORK)), f.load(PTR, _word(f, ARGUMENT)))
+        f.exchange("add", _word(f, DONE), 1)
+        f.store(f["turns"], me.turns)
+
+
+def _keep_away(f: Function, system: System, me: _Helper) -> None:
+    if system.affinity:
+        f.call("keep_away", me.place, f.observe(_word(f, LEADER)))
+
+
+def _sleep(f: Function, futex: Futex, me: _Helper) -> None:
+    """Sleep until called, or until the bell says that it is not the time to."""
+    with f.forever() as up:
+        sleep = f.observe(_word(f, SLEEP))
+        called = f.compare("ne", f.rem(sleep, ASLEEP), 0)
+        news = f.compare("sgt", f.observe(_word(f, BELL), "seq_cst"), f.load(I64, me.heard))
+        branches = f.either(f.bitwise("or", called, news))
+        with branches.so():
+            change = f.select(called, f.integer(-PERMIT), AWAKE - ASLEEP)
+            f.leave(up, f.replace(_word(f, SLEEP), sleep, f.add(sleep, change)))
+        with branches.otherwise():
+            _futex(f, futex, _WAIT, f.integer(0))

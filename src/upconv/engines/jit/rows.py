@@ -1,0 +1,212 @@
+"""Moving rows: into the packed input, out of the stage, and weights into their order of use.
+
+Symbols: a *row* is a run of elements in memory. Each function is compiled once per element type
+(and, for `finish`, per epilogue) and called by its address from the kernels' drivers.
+
+    fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
+    finish  dst = activation(src + residual) (+ dst), out of the type of computing
+    gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ...activations import Activation
+from .activation import activated
+from .cpu import Cpu
+from .emit import Function, Module
+from .values import BFLOAT, BYTES, I16, I32, I64, PTR, Value, split, vector
+
+FILL = {
+    "dst": PTR,
+    "src": PTR,
+    "count": I64,
+    "zeros": I64,
+    "channels": I64,
+    "dst_channel": I64,  # bytes from one channel to the next
+    "src_channel": I64,
+}
+
+FINISH = {
+    "src": PTR,
+    "dst": PTR,
+    "residual": PTR,  # as dst lies, or whatever where the epilogue has none
+    "channels": I64,
+    "src_channel": I64,  # bytes from one channel to the next
+    "dst_channel": I64,
+    "runs": I64,  # runs of `length` elements each
+    "length": I64,
+    "src_run": I64,  # bytes from one run to the next
+    "dst_run": I64,
+}
+
+GATHER = {
+    "dst": PTR,
+    "src": PTR,
+    "table": PTR,  # element numbers, 64 bits each
+    "entries": I64,
+    "channels": I64,
+    "dst_channel": I64,  # bytes from one input channel to the next
+    "src_channel": I64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What `finish` does to a row, and between which types: its class."""
+
+    computed: str
+    stored: str
+    activation: Activation
+    slope: float
+    residual: bool
+    accumulate: bool
+
+
+def emit_fill(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:
+    """`fill` from elements of type `stored` to elements of type `computed`."""
+    lanes = cpu.lanes(BYTES[computed])
+    with module.function(name, FILL) as f:
+        zero = f.constant(vector(computed, lanes), 0.0)
+        numbers, clear = Spans(f, f["count"], lanes), Spans(f, f["zeros"], lanes)
+        with f.loop(0, f["channels"]) as channel:
+            src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
+            dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
+            rest = f.at(dst, f["count"], computed)
+
+            def copy(span: Span) -> None:
+                values = span.load(f.at(src, span.start, stored), stored)
+                span.store(converted(f, values, computed), f.at(dst, span.start, computed))
+
+            numbers.each(copy)
+            clear.each(lambda span: span.store(zero, f.at(rest, span.start, computed)))
+
+
+def emit_finish(module: Module, name: str, kind: Finish, cpu: Cpu) -> None:
+    """`finish` of one class."""
+    lanes = cpu.lanes(BYTES[kind.computed])
+    with module.function(name, FINISH) as f:
+        spans = Spans(f, f["length"], lanes)
+        with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
+            offset = f.add(f.mul(channel.index, f["dst_channel"]), f.mul(run.index, f["dst_run"]))
+            src = f.at(
+                f["src"],
+                f.add(f.mul(channel.index, f["src_channel"]), f.mul(run.index, f["src_run"])),
+            )
+            spans.each(partial(_finish_span, f, kind, cpu, src, offset))
+
+
+def _finish_span(
+    f: Function, kind: Finish, cpu: Cpu, src: Value, offset: Value, span: Span
+) -> None:
+    """One vector of results: + residual, activation, + what is there, in the type of computing."""
+    values = span.load(f.at(src, span.start, kind.computed), kind.computed)
+    dst = f.at(f.at(f["dst"], offset), span.start, kind.stored)
+    if kind.residual:
+        place = f.at(f.at(f["residual"], offset), span.start, kind.stored)
+        residual = converted(f, span.load(place, kind.stored), kind.computed)
+        values = f.arithmetic("fadd", values, residual)
+    values = activated(f, cpu, kind.activation, kind.slope, values)
+    if kind.accumulate:
+        there = converted(f, span.load(dst, kind.stored), kind.computed)
+        values = f.arithmetic("fadd", there, values)
+    span.store(converted(f, values, kind.stored), dst)
+
+
+def emit_gather(module: Module, name: str, stored: str, computed: str) -> None:
+    """`gather` from elements of type `stored` to elements of type `computed`."""
+    with module.function(name, GATHER) as f:
+        zero = f.constant(computed, 0.0)
+        with f.loop(0, f["channels"]) as channel:
+            src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
+            dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
+            with f.loop(0, f["entries"]) as entry:
+                place = f.load(I64, f.at(f["table"], entry.index, I64))
+                real = f.compare("sge", place, 0)
+                number = f.load(stored, f.at(src, f.max(place, 0), stored))
+                number = f.select(real, converted(f, number, computed), zero)
+                f.store(number, f.at(dst, entry.index, computed))
+
+
+def converted(f: Function, value: Value, element: str) -> Value:
+    """A number or vector in another element type, rounded to nearest even."""
+    own, lanes = split(value.type)
+    if own == element:
+        return value
+    kind = vector(element, lanes) if lanes else element
+    if own == BFLOAT:
+        return _widened(f, value, kind)
+    if element == BFLOAT:
+        return _narrowed(f, value, kind)
+    return f.convert("fpext" if BYTES[own] < BYTES[element] else "fptrunc", value, kind)
+
+
+def _widened(f: Function, value: Value, kind: str) -> Value:
+    """bfloat16 as float32: the upper half of its bits."""
+    short, wide = _bits(value.type, I16), _bits(value.type, I32)
+    bits = f.convert("zext", f.convert("bitcast", value, short), wide)
+    return f.convert("bitcast", f.arithmetic("shl", bits, f.splat(wide, 16)), kind)
+
+
+def _narrowed(f: Function, value: Value, kind: str) -> Value:
+    """float32 as bfloat16, by integers: LLVM calls a library where the processor has no such
+    instruction. Half of the last place is added, less one where the upper half is even; NaN, which
+    that might turn into infinity, is made quiet instead."""
+    short, wide = _bits(value.type, I16), _bits(value.type, I32)
+    bits = f.convert("bitcast", value, wide)
+    upper = f.arithmetic("lshr", bits, f.splat(wide, 16))
+    odd = f.arithmetic("and", upper, f.splat(wide, 1))
+    rounded = f.arithmetic("add", bits, f.arithmetic("add", odd, f.splat(wide, 0x7FFF)))
+    quiet = f.arithmetic("or", upper, f.splat(wide, 0x40))
+    rounded = f.arithmetic("lshr", rounded, f.splat(wide, 16))
+    result = f.select(f.fcompare("uno", value, value), quiet, rounded)
+    return f.convert("bitcast", f.convert("trunc", result, short), kind)
+
+
+def _bits(kind: str, element: str) -> str:
+    """The integer type of as many lanes as `kind` has."""
+    lanes = split(kind)[1]
+    return vector(element, lanes) if lanes else element
+
+
+class Span:
+    """A whole vector of a row, or the rest of it under a mask."""
+
+    def __init__(self, f: Function, start: Value, lanes: int, mask: Value | None) -> None:
+        self._f, self.start, self._lanes, self._mask = f, start, lanes, mask
+
+    def load(self, address: Value, element: str) -> Value:
+        """The elements of this span at an address."""
+        kind = vector(element, self._lanes)
+        if self._mask is None:
+            return self._f.load(kind, address)
+        return self._f.load_lanes(kind, address, self._mask)
+
+    def store(self, value: Value, address: Value) -> None:
+        """Write the elements of this span."""
+        if self._mask is None:
+            self._f.store(value, address)
+        else:
+            self._f.store_lanes(value, address, self._mask)
+
+
+class Spans:
+    """A row of `count` elements as whole vectors and a rest, for any number of rows."""
+
+    def __init__(self, f: Function, count: Value, lanes: int) -> None:
+        self._f, self._lanes = f, lanes
+        self._whole = f.mul(f.div(count, lanes), lanes)
+        self._ragged = f.compare("slt", self._whole, count)
+        # Outside the loop over rows: no pass of the compiler would take it out.
+        self._mask = f.lanes_below(f.sub(count, self._whole), lanes)
+
+    def each(self, body: Callable[[Span], None]) -> None:
+        """Emit `body` for the whole vectors of a row, and for its rest."""
+        f = self._f
+        with f.loop(0, self._whole, self._lanes) as loop:
+            body(Span(f, loop.index, self._lanes, None))
+        with f.when(self._ragged):
+            body(Span(f, self._whole, self._lanes, self._mask))

@@ -1,0 +1,83 @@
+"""Argument blocks: the 64-bit numbers a compiled function works on, by name on both sides.
+
+A function that all threads run takes one pointer to such a block. Counters that threads share lie
+in cache lines of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .emit import Function
+from .values import I64, PTR, Value
+
+_LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
+
+
+class Slots:
+    """The layout of an argument block."""
+
+    def __init__(
+        self, pointers: tuple[str, ...], sizes: tuple[str, ...], counters: tuple[str, ...]
+    ) -> None:
+        self._pointers = frozenset(pointers)
+        self._places = {name: i for i, name in enumerate(pointers + sizes)}
+        first = -(-len(self._places) // _LINE) * _LINE
+        self._places |= {name: first + _LINE * i for i, name in enumerate(counters)}
+        self._count = first + _LINE * len(counters)
+
+    def block(self, **values: int) -> Block:
+        """A new block with some values, the others being zero."""
+        block = Block(self._places, np.zeros(self._count, np.int64))
+        block.update(**values)
+        return block
+
+    def reader(self, f: Function) -> Arguments:
+        """The block that a function's parameter `args` points to."""
+        return Arguments(f, self._places, self._pointers)
+
+
+class Block:
+    """An argument block in memory."""
+
+    __slots__ = ("_numbers", "_places", "address")
+
+    def __init__(self, places: dict[str, int], numbers: np.ndarray[Any, Any]) -> None:
+        self._places, self._numbers = places, numbers
+        self.address = numbers.ctypes.data
+
+    def update(self, **values: int) -> None:
+        """Set some values."""
+        for name, value in values.items():
+            self._numbers[self._places[name]] = value
+
+    def copy(self) -> Block:
+        """A block with the same values."""
+        return Block(self._places, self._numbers.copy())
+
+
+class Arguments:
+    """Reads an argument block inside a function."""
+
+    def __init__(self, f: Function, places: dict[str, int], pointers: frozenset[str]) -> None:
+        self._f, self._places, self._pointers = f, places, pointers
+
+    def address(self, name: str) -> Value:
+        """Where a number of the block lies."""
+        return self._f.at(self._f["args"], self._places[name], I64)
+
+    def __getitem__(self, name: str) -> Value:
+        return self._f.load(PTR if name in self._pointers else I64, self.address(name))
+
+
+@contextmanager
+def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
+    """Take numbers below `count` from a counter all threads share, until there are no more."""
+    with f.forever() as taking:
+        job = f.take(counter)
+        f.leave(taking, f.compare("sge", job, count))
+        yield job

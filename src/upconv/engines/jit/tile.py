@@ -1,0 +1,204 @@
+"""The register tile of the positions kernel: where nearly all multiply-adds happen.
+
+A tile computes `lanes * vectors` consecutive positions j of one output row, for R = channels x
+phases rows of the tile: y[f, s*j + r] for `channels` channels f and `phases` consecutive phases r.
+Phase r takes input j - e for each of its shifts e. For one input channel and one outer tap
+
+    for each shift e:           V loads of x[j - e ...]
+        for each (f, r) that uses e:    broadcast w[f, r, e], V multiply-adds into acc[f, r]
+
+so R * V accumulators stay in registers from the bias to the store. Which row uses which shift is
+known when the tile is emitted: nothing is multiplied by zero. Weights lie in memory in exactly
+this order. At the end the phases are interleaved in registers, so that a row leaves as one run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from ...activations import Activation
+from .activation import activated
+from .cpu import Cpu
+from .emit import Function, Module
+from .values import BYTES, I64, PTR, Value, vector
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One shift of the input and the phases (numbered within the tile) that use it."""
+
+    shift: int
+    phases: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a tile's code depends on: its class. Extents are arguments.
+
+    `dense` says that the tile has all phases of the stride, so that a row of it is contiguous.
+    `activation`, with its `slope`, is applied before the store.
+    """
+
+    element: str
+    lanes: int
+    vectors: int
+    channels: int
+    phases: int
+    steps: tuple[Step, ...]
+    dense: bool
+    activation: Activation = Activation.NONE
+    slope: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Positions of one phase."""
+        return self.lanes * self.vectors
+
+    @property
+    def entries(self) -> int:
+        """Weights of one input channel and one outer tap."""
+        return self.channels * sum(len(step.phases) for step in self.steps)
+
+    def narrowed(self, vectors: int) -> Tile:
+        """The same rows on fewer positions, for the end of a row; same weights."""
+        return replace(self, vectors=vectors)
+
+
+PARAMETERS = {
+    "x": PTR,  # position j of the first input channel, in the packed input
+    "w": PTR,  # weights in the order of use
+    "taps": PTR,  # byte offsets of the outer taps' inputs
+    "ntaps": I64,
+    "channels": I64,  # input channels of the group
+    "pitch": I64,  # bytes from one input channel to the next
+    "bias": PTR,
+    "spots": PTR,  # where each vector of positions goes: `SPOT` numbers for each
+    "live": I64,  # output channels that exist
+}
+SPOT = ("address", "channel", "lane")
+"""An address, and the bytes from one output channel and (unless dense) one position to the next."""
+
+
+def emit_tile(module: Module, name: str, tile: Tile, cpu: Cpu) -> None:
+    """A function of `PARAMETERS` that computes one tile."""
+    with module.function(name, PARAMETERS) as f:
+        sums = _products(f, tile, cpu, _biases(f, tile))
+        sums = [activated(f, cpu, tile.activation, tile.slope, value) for value in sums]
+        rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
+        for channel in range(tile.channels):
+            mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
+            if channel == 0:
+                _leave(f, tile, mine, channel)
+                continue
+            with f.when(f.compare("sgt", f["live"], channel)):
+                _leave(f, tile, mine, channel)
+
+
+def _biases(f: Function, tile: Tile) -> list[Value]:
+    sums = []
+    for channel in range(tile.channels):
+        bias = f.load(tile.element, f.at(f["bias"], channel, tile.element))
+        sums += [f.broadcast(bias, tile.lanes)] * (tile.phases * tile.vectors)
+    return sums
+
+
+def _products(f: Function, tile: Tile, cpu: Cpu, sums: list[Value]) -> list[Value]:
+    """Add the products of all outer taps and input channels to the sums."""
+    if not tile.steps:
+        return sums
+    step = tile.entries * BYTES[tile.element]
+    with f.loop(0, f["ntaps"], carried=[f["w"], *sums]) as taps:
+        start = f.at(f["x"], f.load(I64, f.at(f["taps"], taps.index, I64)))
+        with f.loop(0, f["channels"], carried=[start, *taps.carried]) as loop:
+            x, w, *running = loop.carried
+            running = _one_channel(f, tile, cpu, x, w, running)
+            loop.next([f.at(x, f["pitch"]), f.at(w, step), *running])
+        taps.next(loop.results[1:])
+    return taps.results[1:]
+
+
+def _one_channel(
+    f: Function, tile: Tile, cpu: Cpu, x: Value, w: Value, sums: list[Value]
+) -> list[Value]:
+    """The multiply-adds of one input channel and one outer tap."""
+    kind, count = vector(tile.element, tile.lanes), 0
+    for step in tile.steps:
+        inputs = [
+            f.load(kind, f.at(x, v * tile.lanes - step.shift, tile.element))
+            for v in range(tile.vectors)
+        ]
+        for channel in range(tile.channels):
+            for phase in step.phases:
+                weight = f.broadcast(f.load(tile.element, f.at(w, count, tile.element)), tile.lanes)
+                count += 1
+                first = (channel * tile.phases + phase) * tile.vectors
+                for v in range(tile.vectors):
+                    sums[first + v] = multiply_add(f, cpu, inputs[v], weight, sums[first + v])
+    return sums
+
+
+def multiply_add(f: Function, cpu: Cpu, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c: in one rounding where the processor does it, in two where LLVM would call libm."""
+    if cpu.fused:
+        return f.fma(a, b, c)
+    return f.arithmetic("fadd", f.arithmetic("fmul", a, b), c)
+
+
+# Interleaving -------------------------------------------------------------------------------------
+
+
+def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int) -> None:
+    """Store one channel: rows[phase][vector] as positions of `phases` neighbours each."""
+    run = interleaved(f, rows, tile.lanes)
+    for v in range(tile.vectors):
+        spot = [f.at(f["spots"], v * len(SPOT) + i, I64) for i in range(len(SPOT))]
+        out = f.load(PTR, spot[0])
+        if channel:
+            out = f.at(out, f.mul(f.load(I64, spot[1]), channel))
+        mine = run[v * tile.phases : (v + 1) * tile.phases]
+        if tile.dense:
+            for i, values in enumerate(mine):
+                f.store(values, f.at(out, i * tile.lanes, tile.element))
+        else:
+            _leave_pieces(f, tile, mine, out, f.load(I64, spot[2]))
+
+
+def _leave_pieces(f: Function, tile: Tile, run: list[Value], out: Value, step: Value) -> None:
+    """Store one vector of positions whose phases are not all of the stride's."""
+    piece = gcd(tile.phases, tile.lanes)  # a power of two: no piece crosses two vectors
+    for i, values in enumerate(run):
+        for start in range(0, tile.lanes, piece):
+            position, phase = divmod(i * tile.lanes + start, tile.phases)
+            part = values
+            if piece < tile.lanes:
+                part = f.shuffle(values, None, range(start, start + piece))
+            address = f.at(out, f.mul(step, position)) if position else out
+            f.store(part, f.at(address, phase, tile.element))
+
+
+def interleaved(f: Function, rows: list[list[Value]], lanes: int) -> list[Value]:
+    """Sequences a, b, c ... (each a list of vectors) as one: a0 b0 c0 ... a1 b1 c1 ..."""
+    if len(rows) == 1:
+        return rows[0]
+    factor = next(p for p in range(2, len(rows) + 1) if len(rows) % p == 0)
+    parts = [interleaved(f, rows[i::factor], lanes) for i in range(factor)]
+    return [out for group in zip(*parts, strict=True) for out in _woven(f, list(group), lanes)]
+
+
+def _woven(f: Function, group: list[Value], lanes: int) -> list[Value]:
+    """p vectors as p vectors: a0 b0 c0 a1 b1 c1 ..., by p - 1 shuffles of two for each."""
+    ways = len(group)
+    result = []
+    for part in range(ways):
+        flat = [part * lanes + lane for lane in range(lanes)]
+        woven = f.shuffle(
+            group[0], group[1], [i // ways + (lanes if i % ways == 1 else 0) for i in flat]
+        )
+        for source in range(2, ways):
+            order = [
+                lanes + i // ways if i % ways == source else lane for lane, i in enumerate(flat)
+            ]
+            woven = f.shuffle(woven, group[source], order)
+        result.append(woven)
+    return result

@@ -1,0 +1,170 @@
+"""Packing weights: every weight once per use, in the order in which the tiles use them.
+
+A group's weight is cut by block, combination of outer phases and outer tap into *pieces* of
+[input channel][entries]. Pieces of one block lie together, those of one combination within them
+too: a tile reads its weights from the first to the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ...problem import DType, Problem
+from ..base import Array
+from . import pool
+from .compile import Code
+from .cpu import Cpu
+from .emit import Module
+from .rows import emit_gather
+from .slots import Slots, jobs
+from .values import BFLOAT, BYTES, DOUBLE, FLOAT, HALF, I64, PTR
+
+STORED = {
+    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
+}  # fmt: skip
+
+_SLOTS = Slots(
+    ("dst", "src", "pieces", "tables"),
+    ("blocks", "run", "channels", "dst_group", "src_group", "src_channel", "jobs", "element"),
+    ("next",),
+)
+_PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Which weights are used, in order.
+
+    `channels[b]` is the first output channel of block b, `entries[b]` the (channel of the block,
+    tap of the last axis) of each weight of one input channel, `taps[c]` the outer taps (an index
+    per outer axis) of combination c of outer phases.
+    """
+
+    channels: tuple[int, ...]
+    entries: tuple[tuple[tuple[int, int], ...], ...]
+    taps: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+class Packing:
+    """Packs the weights of one problem into elements of type `compute`."""
+
+    def __init__(
+        self, problem: Problem, compute: np.dtype[Any], uses: Entries, threads: int, cpu: Cpu
+    ) -> None:
+        self._problem, self._compute, self._uses = problem, compute, uses
+        self._threads = threads
+        groups = problem.groups
+        self._channels = problem.in_channels // groups
+        piece_bytes = np.array([len(e) for e in uses.entries]) * self._channels * compute.itemsize
+        counts = np.array([len(taps) for taps in uses.taps])
+        before = np.concatenate(([0], np.cumsum(counts)))
+        starts = np.concatenate(([0], np.cumsum(piece_bytes * before[-1])))
+        self.group_bytes = int(starts[-1])
+        # places[combination][block]
+        self.places = starts[None, :-1] + before[:-1, None] * piece_bytes[None, :]
+        self._run = int(before[-1])
+        self._pieces, self._tables = self._piece_table(starts[:-1], piece_bytes)
+        computed = DOUBLE if compute.itemsize == BYTES[DOUBLE] else FLOAT
+        self._code = weights_code(STORED[problem.dtype], computed, cpu)
+        self._block = self._arguments()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a packed weight."""
+        return self._problem.groups * self.group_bytes
+
+    def pack(self, weight: Array) -> Array:
+        """A weight of the problem's shape in the order of use."""
+        memory.require(self.nbytes, "the packed weight")
+        if not weight.flags.c_contiguous:
+            memory.require(weight.nbytes, "a copy of the weight")
+        weight = np.ascontiguousarray(weight)
+        packed = np.empty(self.nbytes // self._compute.itemsize, self._compute)
+        block = self._block.copy()
+        block.update(dst=packed.ctypes.data, src=weight.ctypes.data)
+        threads = self._threads if packed.size > 1 << 16 else 1
+        pool.run(self._code.addresses["weights"], block.address, threads)
+        return packed
+
+    def _piece_table(self, starts: Any, piece_bytes: Any) -> tuple[Any, Any]:
+        """The pieces of all blocks, and the element numbers their entries gather."""
+        uses, problem = self._uses, self._problem
+        _, by_output, *by_tap = self._strides()
+        outer = np.array(
+            [sum(i * s for i, s in zip(tap, by_tap, strict=False)) for t in uses.taps for tap in t],
+            np.int64,
+        ).reshape(-1)
+        limit = problem.out_channels // problem.groups
+        tables: dict[tuple[Any, int], int] = {}
+        numbers: list[Any] = []
+        pieces = np.zeros((len(uses.channels), len(outer), _PIECE), np.int64)
+        size = 0
+        for b, (channel, entries) in enumerate(zip(uses.channels, uses.entries, strict=True)):
+            live = min(limit - channel, max((c for c, _ in entries), default=0) + 1)
+            if (entries, live) not in tables:
+                tables[entries, live] = size
+                numbers += [c * by_output + t * by_tap[-1] if c < live else -1 for c, t in entries]
+                size = len(numbers)
+            pieces[b, :, 0] = starts[b] + np.arange(len(outer)) * piece_bytes[b]
+            pieces[b, :, 1] = (channel * by_output + outer) * problem.dtype.itemsize
+            pieces[b, :, 2] = tables[entries, live]
+            pieces[b, :, 3] = len(entries)
+        return pieces, np.array(numbers or [0], np.int64)
+
+    def _strides(self) -> tuple[int, ...]:
+        """Elements from one to the next along I, O and each kernel axis of a contiguous weight."""
+        shape, order = self._problem.weight_shape, self._problem.weight_layout
+        strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+        return tuple(strides[i] for i in order.to_iox(self._problem.rank))
+
+    def _arguments(self) -> Any:
+        problem = self._problem
+        by_input = self._strides()[0] * problem.dtype.itemsize
+        return _SLOTS.block(
+            pieces=self._pieces.ctypes.data,
+            tables=self._tables.ctypes.data,
+            blocks=len(self._uses.channels),
+            run=self._run,
+            channels=self._channels,
+            dst_group=self.group_bytes,
+            src_group=self._channels * by_input,
+            src_channel=by_input,
+            jobs=problem.groups * len(self._uses.channels),
+            element=self._compute.itemsize,
+        )
+
+
+@lru_cache(maxsize=16)
+def weights_code(stored: str, computed: str, cpu: Cpu) -> Code:
+    """The function `weights(args)`, which every thread runs."""
+    module = Module(cpu.attributes)
+    emit_gather(module, "gather", stored, computed)
+    with module.function("weights", {"args": PTR}) as f:
+        a = _SLOTS.reader(f)
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            block, group = f.rem(job, a["blocks"]), f.div(job, a["blocks"])
+            dst = f.at(a["dst"], f.mul(group, a["dst_group"]))
+            src = f.at(a["src"], f.mul(group, a["src_group"]))
+            with f.loop(0, a["run"]) as loop:
+                number = f.add(f.mul(block, a["run"]), loop.index)
+                piece = f.at(a["pieces"], f.mul(number, _PIECE), I64)
+                to, start, first, entries = (
+                    f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE)
+                )
+                f.call(
+                    "gather",
+                    f.at(dst, to),
+                    f.at(src, start),
+                    f.at(a["tables"], first, I64),
+                    entries,
+                    a["channels"],
+                    f.mul(entries, a["element"]),
+                    a["src_channel"],
+                )
+    return Code(module, ("weights",), cpu)
