@@ -20,10 +20,15 @@ from ..._version import __version__
 from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Primitive
 from .cells import without_points
+from .channels import Channels, prefers_channels
 from .cpu import host
 from .positions import Positions
 from .primitive import Empty, Guarded
 from .schedule import VARIANTS, too_much
+
+
+CHANNELS = "channels"
+"""The variant whose vectors run along output channels."""
 
 
 class JitEngine:
@@ -39,19 +44,26 @@ class JitEngine:
         """None when this engine can do `problem`, else why not."""
         if problem.direction is not Direction.FORWARD:
             return "it computes transposed convolutions only, not their gradients"
-        if problem.layout is not DataLayout.NCX:
-            return "it computes NCX data only"
         if problem.dtype is DType.FLOAT16 and not host().half:
             return "this processor converts no float16"
         return too_much(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """The names of `VARIANTS`."""
-        return tuple(VARIANTS)
+        """Both kernels, the first with the schedules of `VARIANTS`."""
+        if problem.layout is DataLayout.NXC:
+            return ("",)
+        return (*VARIANTS, CHANNELS)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Compile what the problem's class needs, and lay the problem out."""
         if not prod(problem.y_shape):
             return Empty()
-        kernel = Positions(without_points(problem), threads, host(), VARIANTS[variant])
+        kernel = _kernel(without_points(problem), threads, variant)
         return Guarded(kernel, problem, threads)
+
+
+def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
+    """The kernel that a variant names, or the one that the model expects to be faster."""
+    if variant == CHANNELS or (not variant and prefers_channels(problem, threads, host())):
+        return Channels(problem, threads, host())
+    return Positions(problem, threads, host(), VARIANTS[variant])

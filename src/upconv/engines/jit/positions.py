@@ -5,6 +5,8 @@ What lives here: the tables and arguments of a scheduled problem, packing its we
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -31,15 +33,27 @@ from .schedule import (
     predicted_cycles,
     schedule,
 )
+from .slots import Block
 from .tile import Tile, emit_tile
 from .values import BFLOAT, BYTES, DOUBLE, FLOAT, HALF
 from .weights import Entries, Packing
-from .workspace import workspace
+from .workspace import Workspace
 
 STORED = {
     DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
 }  # fmt: skip
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+_MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """An argument block, and the biases in the type of computing, of one call at a time."""
+
+    args: Block
+    biases: Array
 
 
 class Positions:
@@ -78,6 +92,7 @@ class Positions:
         self.workspace_bytes = parts * self._part_bytes + 64
         self.resident_bytes = sum(t.nbytes for t in self._tables) + (1 << 15) * len(self._codes)
         self._template = SLOTS.block(**self._arguments())
+        self._calls: deque[_Call] = deque(maxlen=8)
 
     def pack(self, weight: Array) -> Array:
         """The weight in the tiles' order of use."""
@@ -92,25 +107,45 @@ class Positions:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`."""
-        args = self._template.copy()
-        biases = np.zeros(self.problem.out_channels + 64, self._compute)
-        if bias is not None:
-            biases[: len(bias)] = bias
         target = out if self._strides_fit(out) else np.empty(out.shape, out.dtype)
         if target is not out and self.problem.accumulate:
             target[...] = out
         x = a if self._strides_fit(a) else np.ascontiguousarray(a)
-        if residual is not None:
-            if residual.strides != target.strides:
-                residual = _laid_out_like(target, residual)
-            args.update(residual=residual.ctypes.data)
-        groups = self.problem.groups
-        (x_image, x_channel), (y_image, y_channel) = x.strides[:2], target.strides[:2]
-        args.update(
+        if residual is not None and residual.strides != target.strides:
+            residual = _laid_out_like(target, residual)
+        call = self._call()
+        call.biases[: self.problem.out_channels] = 0 if bias is None else bias
+        self._operands(call, target, x, b, residual)
+        with Workspace(self.workspace_bytes) as buffer:
+            call.args.update(buffer=buffer)
+            pool.run(self._driver.addresses["positions"], call.args.address, self.schedule.threads)
+        self._calls.append(call)
+        if target is not out:
+            out[...] = target
+
+    def _call(self) -> _Call:
+        """What a call works with: that of an earlier one which is over, or a new one."""
+        try:
+            call = self._calls.pop()
+        except IndexError:
+            biases = np.zeros(self.problem.out_channels + _MOST_CHANNELS, self._compute)
+            call = _Call(self._template.copy(), biases)
+            call.args.update(bias=biases.ctypes.data)
+        else:
+            call.args.restart()
+        return call
+
+    def _operands(
+        self, call: _Call, y: Array, x: Array, weight: Array, residual: Array | None
+    ) -> None:
+        groups, (x_image, x_channel), (y_image, y_channel) = (
+            self.problem.groups, x.strides[:2], y.strides[:2],
+        )  # fmt: skip
+        call.args.update(
             x=x.ctypes.data,
-            y=target.ctypes.data,
-            w=b.ctypes.data,
-            bias=biases.ctypes.data,
+            y=y.ctypes.data,
+            w=weight.ctypes.data,
+            residual=0 if residual is None else residual.ctypes.data,
             x_image=x_image,
             x_channel=x_channel,
             x_group=x_channel * (self.problem.in_channels // groups),
@@ -118,11 +153,6 @@ class Positions:
             y_channel=y_channel,
             y_group=y_channel * (self.problem.out_channels // groups),
         )
-        with workspace(self.workspace_bytes) as buffer:
-            args.update(buffer=buffer)
-            pool.run(self._driver.addresses["positions"], args.address, self.schedule.threads)
-        if target is not out:
-            out[...] = target
 
     def close(self) -> None:
         """Let go of compiled code."""

@@ -297,7 +297,13 @@ def _cut(whole: Schedule, problem: Problem, cpu: Cpu, wishes: Wishes) -> Schedul
     window = max(width, min(fitting, -(-even // width) * width))
     window = _evened(total, window, width, problem.groups, whole.threads)
     enough = problem.groups * -(-total // window) >= wanted
-    each = enough and halo <= window // 3 if wishes.shared is None else not wishes.shared
+    itemsize = BYTES[whole.tiles[0].element]
+    packed = problem.in_channels * (total + halo) * itemsize
+    small = whole.threads * own * (window + halo) * itemsize
+    bound = 1.3 * prod(problem.x_shape) * problem.dtype.itemsize + (whole.threads << 22)
+    each = (enough and halo <= window // 3) or packed > max(bound, small)
+    if wishes.shared is not None:
+        each = not wishes.shared
     if each:
         return replace(whole, shared=False, window=window, buffer_lanes=window + halo)
     window = max(width, min(fitting, -(-total // width) * width))

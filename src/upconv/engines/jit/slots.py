@@ -28,11 +28,11 @@ class Slots:
         self._places = {name: i for i, name in enumerate(pointers + sizes)}
         first = -(-len(self._places) // _LINE) * _LINE
         self._places |= {name: first + _LINE * i for i, name in enumerate(counters)}
-        self._count = first + _LINE * len(counters)
+        self._first, self._count = first, first + _LINE * len(counters)
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
-        block = Block(self._places, np.zeros(self._count, np.int64))
+        block = Block(self._places, np.zeros(self._count, np.int64), self._first)
         block.update(**values)
         return block
 
@@ -44,10 +44,12 @@ class Slots:
 class Block:
     """An argument block in memory."""
 
-    __slots__ = ("_numbers", "_places", "address")
+    __slots__ = ("_first", "_numbers", "_places", "address")
 
-    def __init__(self, places: dict[str, int], numbers: np.ndarray[Any, Any]) -> None:
-        self._places, self._numbers = places, numbers
+    def __init__(
+        self, places: dict[str, int], numbers: np.ndarray[Any, Any], first_counter: int
+    ) -> None:
+        self._places, self._numbers, self._first = places, numbers, first_counter
         self.address = numbers.ctypes.data
 
     def update(self, **values: int) -> None:
@@ -55,9 +57,13 @@ class Block:
         for name, value in values.items():
             self._numbers[self._places[name]] = value
 
+    def restart(self) -> None:
+        """Set the counters to zero, for another run."""
+        self._numbers[self._first :] = 0
+
     def copy(self) -> Block:
         """A block with the same values."""
-        return Block(self._places, self._numbers.copy())
+        return Block(self._places, self._numbers.copy(), self._first)
 
 
 class Arguments:

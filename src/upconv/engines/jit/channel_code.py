@@ -1,0 +1,88 @@
+"""Compiled code of the channels kernel, each class once per process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from ...activations import Activation
+from ...problem import DType, Problem
+from .channel_driver import emit_driver
+from .channel_schedule import element_of, fitting
+from .channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
+from .compile import Code
+from .cpu import Cpu
+from .depthwise import own_tap
+from .emit import Module
+from .rows import Finish, emit_finish
+from .turn import emit_turn
+from .values import BFLOAT, DOUBLE, FLOAT, HALF
+
+STORED = {
+    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
+}  # fmt: skip
+
+
+class Codes:
+    """The compiled code that one problem uses."""
+
+    def __init__(self, problem: Problem, cpu: Cpu) -> None:
+        self._cpu = cpu
+        epilogue = problem.epilogue
+        element, stored = element_of(problem), STORED[problem.dtype]
+        late = (epilogue.activation, epilogue.slope, epilogue.residual, problem.accumulate)
+        kind = Finish(element, stored, *late)
+        self.plain = kind == plain(element)
+        self.rows = rows_code(kind, cpu)
+        self.driver = driver_code(cpu)
+        self._kept = {id(code): code for code in (self.rows, self.driver)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of code."""
+        return sum(code.nbytes for code in self._kept.values())
+
+    def tiles(self, tile: ChannelTile, rest: int) -> list[int]:
+        """Addresses by the number of points: whole tiles, and one tile for the rest."""
+        addresses = [self._tile(tile)] * tile.points
+        if rest:
+            addresses[rest - 1] = self._tile(replace(tile, points=fitting(rest)))
+        return addresses
+
+    def _tile(self, tile: ChannelTile) -> int:
+        code = tile_code(tile, self._cpu)
+        self._kept[id(code)] = code
+        address: int = code.addresses["tile"]
+        return address
+
+
+def plain(element: str) -> Finish:
+    """Storing results as they are computed."""
+    return Finish(element, element, Activation.NONE, 0.0, False, False)
+
+
+@lru_cache(maxsize=512)
+def tile_code(tile: ChannelTile, cpu: Cpu) -> Code:
+    """The code of a tile."""
+    module = Module(cpu.attributes)
+    emit_channel_tile(module, "tile", tile, cpu, own_tap if tile.own else broadcast_tap)
+    return Code(module, ("tile",), cpu)
+
+
+@lru_cache(maxsize=64)
+def rows_code(kind: Finish, cpu: Cpu) -> Code:
+    """Finishing rows, and turning data between element types."""
+    module = Module(cpu.attributes)
+    emit_finish(module, "finish", kind, cpu)
+    emit_finish(module, "copy", plain(kind.computed), cpu)
+    emit_turn(module, "turn_in", kind.stored, kind.computed, cpu)
+    emit_turn(module, "turn_out", kind.computed, kind.computed, cpu)
+    return Code(module, ("finish", "copy", "turn_in", "turn_out"), cpu)
+
+
+@lru_cache(maxsize=4)
+def driver_code(cpu: Cpu) -> Code:
+    """The driver, the same for every layer."""
+    module = Module(cpu.attributes)
+    emit_driver(module, cpu)
+    return Code(module, ("channels",), cpu)

@@ -1,0 +1,279 @@
+"""The channels kernel around its tiles: points, jobs, and placing results.
+
+Compiled once per process, as the positions kernel's driver is; what differs between layers is in
+its arguments (`SLOTS`), in tables, and in the functions it calls by their addresses.
+
+Grids, points, blocks and jobs are explained in channel_layout.py. A job works out where the points
+of a grid lie (channel_points.py), then has tiles compute them, R at a time.
+
+Weights of a block that would not stay in the cache are cut into *passes* of some taps or some
+input channels. A pass does all points of the job, so that its weights come from memory once; sums
+wait in the output in between. The order of a sum is the same for all cuts.
+
+Channels-first data is turned into channels-last scratch before, and the result back after.
+"""
+
+from __future__ import annotations
+
+from .channel_layout import ARRAYS, BLOCK, CHUNK, GRID, LANES, PAD, SLOTS
+from .channel_points import ALL, array, emit_points, field, ramp
+from .channel_tile import PARAMETERS
+from .cpu import Cpu
+from .emit import Function, Module
+from .slots import Arguments, jobs
+from .values import I1, I64, PTR, Value
+
+Values = dict[str, Value]
+_NO = Value(I1, "false")
+
+
+def emit_driver(module: Module, cpu: Cpu) -> None:
+    """The function `channels(args)`, which every thread runs."""
+    emit_points(module)
+    _emit_block(module)
+    _emit_job(module)
+    _emit_turn_back(module, cpu)
+    with module.function("channels", {"args": PTR}) as f:
+        a = SLOTS.reader(f)
+        thread = f.take(a.address("next_thread"))
+        mine = f.at(a["buffer"], f.mul(thread, a["part"]))
+        with f.when(f.compare("ne", a["turns"], 0)):
+            with jobs(f, a.address("next_in"), a["in_jobs"]) as job:
+                _turn_in(f, a, job)
+                f.raise_by(a.address("turned"), 1)
+            _wait(f, a.address("turned"), a["in_jobs"], cpu)
+        with jobs(f, a.address("next_job"), a["jobs"]) as job:
+            f.call("job", f["args"], mine, job)
+            f.raise_by(a.address("done"), 1)
+        with f.when(f.compare("ne", a["turns"], 0)):
+            _wait(f, a.address("done"), a["jobs"], cpu)
+            with jobs(f, a.address("next_out"), a["out_jobs"]) as job:
+                f.call("turn_back", f["args"], f.at(mine, a["stage"]), job)
+
+
+def _wait(f: Function, counter: Value, count: Value, cpu: Cpu) -> None:
+    with f.forever() as waiting:
+        f.leave(waiting, f.compare("sge", f.observe(counter), count))
+        f.relax(cpu.triple)
+
+
+def _emit_job(module: Module) -> None:
+    """`job`: a run of points of a run of blocks of one group."""
+    with module.function("job", {"args": PTR, "mine": PTR, "number": I64}, exported=False) as f:
+        a = SLOTS.reader(f)
+        run, rest = f.rem(f["number"], a["runs"]), f.div(f["number"], a["runs"])
+        blocks, group = f.rem(rest, a["block_runs"]), f.div(rest, a["block_runs"])
+        first = f.mul(run, a["step"])
+        start = f.mul(blocks, a["block_run"])
+        stop = f.min(a["block_count"], f.add(start, a["block_run"]))
+        with f.loop(start, stop, carried=[f.integer(-1)]) as loop:
+            block = f.at(a["blocks"], f.mul(loop.index, len(BLOCK)), I64)
+            number = field(f, block, BLOCK, "grid")
+            grid = f.at(a["grids"], f.mul(number, len(GRID)), I64)
+            left = f.sub(field(f, grid, GRID, "total"), first)
+            count = f.min(left, a["step"])
+            with f.when(f.compare("sgt", count, 0)):
+                with f.when(f.compare("ne", number, loop.carried[0])):
+                    f.call("points", f["args"], f["mine"], grid, group, first, count)
+                f.call("block", f["args"], f["mine"], block, group, count)
+            loop.next([number])
+
+
+# Blocks -------------------------------------------------------------------------------------------
+
+
+def _emit_block(module: Module) -> None:
+    """`block`: the points that `points` wrote, some lanes of theirs."""
+    parameters = {"args": PTR, "mine": PTR, "block": PTR, "group": I64, "count": I64}
+    with module.function("block", parameters, exported=False) as f:
+        a = SLOTS.reader(f)
+        steps = f.scratch(8 * PAD)
+        b = {name: field(f, f["block"], BLOCK, name) for name in BLOCK}
+        for start in range(0, PAD, LANES):
+            row = f.mul(b["width"], a["element"])
+            first = f.mul(row, start)
+            ramp(f, f.at(steps, start, I64), first, row, f.integer(LANES))
+        taps = f.max(b["ntaps"], 1)
+        with (
+            f.loop(0, taps, b["chunk_taps"]) as tap,
+            f.loop(0, a["channels"], b["chunk_channels"]) as channel,
+        ):
+            given = _pass(f, a, b, tap.index, channel.index)
+            branch = f.either(_is_simple(f, a, b, given))
+            with branch.so():
+                _tiles(f, a, b, given)
+            with branch.otherwise(), f.loop(0, f["count"], b["most"]) as point:
+                _tile(f, a, b, given, point.index, steps)
+
+
+def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> Values:
+    """What tiles are given in the pass that begins with a tap and an input channel."""
+    element = a["element"]
+    row = f.mul(b["width"], element)
+    ntaps = f.min(b["chunk_taps"], f.sub(b["ntaps"], tap))
+    channels = f.min(b["chunk_channels"], f.sub(a["channels"], channel))
+    w_tap = f.mul(row, a["channels"])
+    place = f.add(f.mul(f["group"], a["w_group"]), b["w"])
+    place = f.add(place, f.add(f.mul(tap, w_tap), f.mul(channel, row)))
+    later = f.bitwise("or", f.compare("sgt", tap, 0), f.compare("sgt", channel, 0))
+    over = f.bitwise(
+        "and",
+        f.compare("sge", f.add(tap, ntaps), b["ntaps"]),
+        f.compare("sge", f.add(channel, channels), a["channels"]),
+    )
+    single = f.bitwise("and", over, f.compare("eq", later, _NO))
+    w = f.at(a["w"], place)
+    size = f.mul(row, f.mul(channels, f.max(ntaps, 0)))
+    return {
+        "taps": f.at(a["taps"], f.add(b["taps"], f.mul(tap, b["record"]))),
+        "ntaps": ntaps, "channels": channels, "w": w, "w_tap": w_tap,
+        "x_offset": f.add(b["x_lane"], f.mul(channel, a["x_bytes"])),
+        "resumed": f.convert("zext", later, I64), "over": over, "single": single,
+        # The weights of the next pass lie behind those of this one.
+        "ahead": f.select(over, w, f.at(w, size)),
+        "ahead_step": f.select(over, f.integer(0), f.integer(64)),
+        "bias": f.at(a["bias"], f.add(f.mul(f["group"], a["bias_group"]), b["bias"])),
+    }  # fmt: skip
+
+
+def _is_simple(f: Function, a: Arguments, b: Values, given: Values) -> Value:
+    """Whether tiles may write all their lanes to the output."""
+    whole = f.bitwise("or", f.compare("eq", b["live"], b["width"]), given["single"])
+    unclipped = f.compare("sge", b["clip"], b["live"])
+    direct = f.compare("ne", a["direct"], 0)
+    return f.bitwise("and", f.bitwise("and", direct, whole), unclipped)
+
+
+def _tiles(f: Function, a: Arguments, b: Values, given: Values) -> None:
+    """All tiles of a pass."""
+    count = f.div(f["count"], b["most"])
+    done = f.mul(count, b["most"])
+    rest = f.sub(f["count"], done)
+    entry = f.at(a["tiles"], f.sub(f.add(b["tiles"], b["most"]), 1), I64)
+    to = {"out": f.at(a["y"], b["y_lane"]), "live": b["live"]}
+    with f.when(f.compare("sgt", count, 0)):
+        _call(f, a, b, given, f.integer(0), to | {"tiles": count, "tile": entry})
+    with f.when(f.compare("sgt", rest, 0)):
+        entry = f.at(a["tiles"], f.sub(f.add(b["tiles"], rest), 1), I64)
+        _call(f, a, b, given, done, to | {"tiles": f.integer(1), "tile": entry})
+
+
+def _call(f: Function, a: Arguments, b: Values, given: Values, point: Value, own: Values) -> None:
+    """Have tiles computed, from a point on; `own` says which, how many and into what."""
+    arguments = {
+        "xs": array(f, a, f.integer(0), point),
+        "outs": array(f, a, f.integer(ARRAYS.index("y")), point),
+        "coordinates": array(f, a, f.integer(len(ARRAYS)), point),
+        "edges": array(f, a, f.integer(ARRAYS.index("edges")), point),
+        "coordinate_axis": a["pitch"],
+        "sizes": a["sizes"],
+        "axes": a["axes"],
+        "record": b["record"],
+        "zeros": a["zeros"],
+    }
+    arguments = given | arguments | own
+    f.call(f.load(PTR, own["tile"]), *(arguments[name] for name in PARAMETERS))
+
+
+def _tile(f: Function, a: Arguments, b: Values, given: Values, point: Value, steps: Value) -> None:
+    """One tile: into the output, or into the stage and at the end from there."""
+    count = f.min(b["most"], f.sub(f["count"], point))
+    entry = f.at(a["tiles"], f.sub(f.add(b["tiles"], count), 1), I64)
+    whole = f.compare("eq", b["live"], b["width"])
+    direct = f.bitwise(
+        "and", f.compare("ne", a["direct"], 0), f.bitwise("or", whole, given["single"])
+    )
+    lanes = array(f, a, f.integer(ARRAYS.index("lanes")), point)
+    direct = f.bitwise("and", direct, _unclipped(f, b, lanes, count))
+    row = f.mul(b["width"], a["element"])
+    waiting = f.select(given["single"], f.integer(0), f.mul(point, row))
+    stage = f.at(f.at(f["mine"], a["stage"]), waiting)
+    outs = array(f, a, f.integer(ARRAYS.index("y")), point)
+    own = {
+        "tile": entry,
+        "tiles": f.integer(1),
+        "out": f.select(direct, f.at(a["y"], b["y_lane"]), stage),
+        "outs": f.select(direct, outs, steps),
+        "live": f.select(direct, b["live"], b["width"]),
+    }
+    _call(f, a, b, given, point, own)
+    unfinished = f.bitwise("and", given["over"], f.compare("eq", direct, _NO))
+    with f.when(unfinished), f.loop(0, count) as each:
+        end = f.load(I64, f.at(lanes, each.index, I64))
+        length = f.max(f.min(b["live"], f.sub(end, b["lane"])), 0)
+        place = f.add(f.load(I64, f.at(outs, each.index, I64)), b["y_lane"])
+        src = f.at(stage, f.mul(each.index, row))
+        zero, one = f.integer(0), f.integer(1)
+        y, residual = f.at(a["y"], place), f.at(a["residual"], place)
+        f.call(a["finish"], src, y, residual, one, zero, zero, one, length, zero, zero)
+
+
+def _unclipped(f: Function, b: Values, lanes: Value, count: Value) -> Value:
+    """Whether all points of a tile have all lanes of the block."""
+    may = f.select(f.compare("slt", b["clip"], b["live"]), count, 0)
+    with f.loop(0, may, carried=[f.integer(ALL)]) as loop:
+        own = f.load(I64, f.at(lanes, loop.index, I64))
+        loop.next([f.min(loop.carried[0], own)])
+    return f.compare("sge", loop.results[0], f.add(b["lane"], b["live"]))
+
+
+# Channels first -----------------------------------------------------------------------------------
+
+
+def _turn_in(f: Function, a: Arguments, job: Value) -> None:
+    """Some channels of one image of the input."""
+    part, (image, channel) = a["in_part"], _split(f, job, a["in_channels"], a["in_part"])
+    count = f.min(part, f.sub(a["in_channels"], channel))
+    dst = f.add(f.mul(image, a["x_image"]), f.mul(channel, a["element"]))
+    src = f.add(f.mul(image, a["in_image"]), f.mul(channel, a["in_channel"]))
+    f.call(
+        a["turn_in"], f.at(a["last_x"], dst), f.at(a["first_x"], src), count, a["inputs"],
+        a["in_channel"], f.mul(a["in_channels"], a["element"]),
+    )  # fmt: skip
+
+
+def _split(f: Function, job: Value, channels: Value, part: Value) -> tuple[Value, Value]:
+    parts = f.div(f.add(channels, f.sub(part, 1)), part)
+    return f.div(job, parts), f.mul(f.rem(job, parts), part)
+
+
+def _emit_turn_back(module: Module, cpu: Cpu) -> None:
+    """`turn_back`: some channels of one image of the result."""
+    parameters = {"args": PTR, "stage": PTR, "job": I64}
+    with module.function("turn_back", parameters, exported=False) as f:
+        a = SLOTS.reader(f)
+        part, (image, channel) = (
+            a["out_part"],
+            _split(f, f["job"], a["out_channels"], a["out_part"]),
+        )
+        count = f.min(part, f.sub(a["out_channels"], channel))
+        pitch = f.mul(a["out_channels"], a["element"])
+        src = f.add(f.mul(image, a["y_image"]), f.mul(channel, a["element"]))
+        src = f.at(a["y"], src)
+        dst = f.add(f.mul(image, a["out_image"]), f.mul(channel, a["out_channel"]))
+        branch = f.either(f.compare("ne", a["plain"], 0))
+        with branch.so():
+            y = f.at(a["first_y"], dst)
+            f.call(a["turn_out"], y, src, a["outputs"], count, pitch, a["out_channel"])
+        with branch.otherwise(), f.loop(0, a["outputs"], CHUNK) as loop:
+            length = f.min(f.sub(a["outputs"], loop.index), CHUNK)
+            row = f.mul(a["element"], CHUNK)
+            start = f.at(src, f.mul(loop.index, pitch))
+            f.call(a["turn_out"], f["stage"], start, length, count, pitch, row)
+            place = f.add(dst, f.mul(loop.index, a["y_bytes"]))
+            y, residual = f.at(a["first_y"], place), f.at(a["residual"], place)
+            zero, one = f.integer(0), f.integer(1)
+            out = a["out_channel"]
+            f.call(
+                a["finish_turned"],
+                f["stage"],
+                y,
+                residual,
+                count,
+                row,
+                out,
+                one,
+                length,
+                zero,
+                zero,
+            )

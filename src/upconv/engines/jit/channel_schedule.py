@@ -1,0 +1,384 @@
+"""How a problem is computed by the channels kernel, as plain data: grids, blocks, tiles, jobs.
+
+Symbols, per axis, as in geometry.py: output o = s*j + r, phase r reads input j - e for its taps.
+Along the last axis n neighbouring j may be taken together (`joined`): o = s*n*j' + r' with
+r' = s*i + r, which reads input n*j' - (e - i). A *bundle* is a run of phases r'; its outputs lie
+side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Bundles
+of one phase suit many channels; with few, more phases fill the vectors.
+
+What lives here: Schedule and how it is chosen, with the model of cost it is chosen by. Nothing
+here touches an array or emits code. Tiles depend on the layer's class and on how few points there
+are; on extents, once points are many, nothing that is compiled depends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise, product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...geometry import Phase, Tap
+from ...problem import DataLayout, DType, Problem
+from .cpu import Cpu
+from .values import BYTES, DOUBLE, FLOAT
+
+POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few, so that little is compiled
+STEP = 24  # a multiple of all of these
+_SMALL = 1 << 17  # points times taps up to which taps that are skipped are counted
+_MANY = 960  # points from which on their number does not matter to the choice of tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Phases [start, stop) of the last axis, `joined` positions taken together."""
+
+    start: int
+    stop: int
+    joined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lanes [lane, lane + live) of a bundle, in `vectors` vectors; `shifts` are the last axis's
+    that any of them uses, and `masked` says that some use fewer."""
+
+    lane: int
+    live: int
+    vectors: int
+    points: int
+    shifts: tuple[int, ...]
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Output points made by one list of taps: a phase of each outer axis, a bundle of the last."""
+
+    outer: tuple[Phase, ...]
+    bundle: Bundle
+    counts: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the outputs of one image are cut into grids, and the cycles that a group takes.
+
+    `own`: one input channel per group, lanes are the channels of all groups, `spread` to an input.
+    """
+
+    grids: tuple[Grid, ...]
+    own: bool
+    spread: int
+    cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that is decided about one problem.
+
+    `images_inside`: the images of a batch are the innermost dim, so that a tile's points have the
+    same taps inside. A job is `step` points of `block_run` blocks; a pass of it has at most
+    `chunk_bytes` of weights.
+    """
+
+    cut: Cut
+    images_inside: bool
+    step: int
+    runs: int
+    block_run: int
+    block_runs: int
+    chunk_bytes: int
+    threads: int
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of a group."""
+        return tuple(block for grid in self.cut.grids for block in grid.blocks)
+
+    def __str__(self) -> str:
+        grids, own = self.cut.grids, self.cut.own
+        sizes = sorted({(block.points, block.vectors) for block in self.blocks})
+        tiles = ", ".join(f"{points} points x {vectors} vectors" for points, vectors in sizes)
+        joined = grids[0].bundle.joined if grids else 1
+        return (
+            f"channels{' of their own' if own else ''}: tiles of {tiles}, {len(grids)}"
+            f" grids, {joined} positions joined, {len(self.blocks)} blocks, {self.runs} runs of"
+            f" {self.step} points, {self.block_runs} runs of {self.block_run} blocks,"
+            f" {self.threads} threads"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What the choice of bundles depends on: the last axis's phases, lanes, and the processor.
+
+    `alone` says that no other group's channels lie between those of two positions.
+    """
+
+    size: int
+    stride: int
+    out: int
+    phases: tuple[Phase, ...]
+    channels: int
+    width: int
+    registers: int
+    masks: bool
+    own: bool
+    alone: bool
+    depth: int
+
+
+def element_of(problem: Problem) -> str:
+    """The type of computing."""
+    return DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT
+
+
+# Bundles ------------------------------------------------------------------------------------------
+
+
+def taps_of(lanes: Lanes, bundle: Bundle, phase: int) -> tuple[Tap, ...]:
+    """The taps of a phase of joined positions that reach an input at some point."""
+    position, own = divmod(phase, lanes.stride)
+    if own >= len(lanes.phases):
+        return ()
+    last = bundle.joined * (points_along(lanes, bundle) - 1)
+    return tuple(
+        Tap(tap.index, tap.shift - position)
+        for tap in lanes.phases[own].taps
+        if -lanes.size < tap.shift - position <= last
+    )
+
+
+def points_along(lanes: Lanes, bundle: Bundle) -> int:
+    """Points of a bundle along the last axis."""
+    return max(0, -(-(lanes.out - bundle.start) // (lanes.stride * bundle.joined)))
+
+
+def _bundlings(lanes: Lanes) -> Iterator[tuple[Bundle, ...]]:
+    """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
+    count = len(lanes.phases)
+    if lanes.own or not lanes.alone:
+        yield tuple(Bundle(r, r + 1, 1) for r in range(count))
+        return
+    shifts = [tuple(t.shift for t in phase.taps) for phase in lanes.phases]
+    cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
+    yield tuple(Bundle(a, b, 1) for a, b in pairwise(cuts))
+    yield tuple(Bundle(r, r + 1, 1) for r in range(count))
+    if count < lanes.stride:
+        return
+    for joined in range(1, 17):
+        if joined * lanes.stride * lanes.channels <= 8 * lanes.width:
+            yield (Bundle(0, joined * lanes.stride, joined),)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The points of a grid, as far as the choice of tiles depends on them: how many there are, and
+    the part of the taps that tiles of each size in POINTS cannot skip."""
+
+    points: int
+    taps: int
+    parts: tuple[float, ...]
+
+
+def _reach(counts: tuple[int, ...], valid: list[Any], images: int, inside: bool) -> Reach:
+    """From which inputs each point along each axis has, per tap: `valid` as (points, taps)."""
+    taps, places = prod(v.shape[1] for v in valid), prod(counts)
+    points = places * images
+    if not 0 < points * taps <= _SMALL:
+        return Reach(min(points, _MANY), taps, (1.0,) * len(POINTS))
+    whole = np.ones((1, 1), bool)
+    for each in valid:
+        whole = np.kron(whole, each)
+    whole = np.repeat(whole, images, axis=0) if inside else np.tile(whole, (images, 1))
+    parts = [np.logical_or.reduceat(whole, np.arange(0, points, p)).mean() for p in POINTS]
+    return Reach(points, taps, tuple(round(float(part), 3) for part in parts))
+
+
+@lru_cache(maxsize=1024)
+def _blocks(
+    lanes: Lanes, bundle: Bundle, reach: Reach, outer: int
+) -> tuple[float, tuple[Block, ...]]:
+    """The blocks of a bundle and their cycles, as few as possible; `outer` taps for each shift."""
+    total = (bundle.stop - bundle.start) * lanes.channels
+    vectors = -(-total // lanes.width)
+    options = [
+        _blocks_of(lanes, bundle, reach, outer, most) for most in range(1, min(8, vectors) + 1)
+    ]
+    return min(options, key=lambda option: option[0])
+
+
+def _blocks_of(
+    lanes: Lanes, bundle: Bundle, reach: Reach, outer: int, most: int
+) -> tuple[float, tuple[Block, ...]]:
+    """The blocks of at most so many vectors."""
+    total = (bundle.stop - bundle.start) * lanes.channels
+    vectors = -(-total // lanes.width)
+    count, lane, cost, blocks = -(-vectors // most), 0, 0.0, []
+    for i in range(count):
+        own = vectors // count + (i < vectors % count)
+        block = _block(lanes, bundle, lane, min(own * lanes.width, total - lane), own)
+        sizes = [p for p in POINTS if p * own <= lanes.registers * 3 // 4]
+        cycles, size = min((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
+        blocks.append(replace(block, points=-size))
+        cost += cycles
+        lane += own * lanes.width
+    return cost, tuple(blocks)
+
+
+def _block(lanes: Lanes, bundle: Bundle, lane: int, live: int, vectors: int) -> Block:
+    first, last = lane // lanes.channels, (lane + live - 1) // lanes.channels
+    each = [
+        {tap.shift for tap in taps_of(lanes, bundle, bundle.start + r)}
+        for r in range(first, last + 1)
+    ]
+    shifts = sorted(set().union(*each), reverse=True)
+    return Block(lane, live, vectors, 1, tuple(shifts), any(s != each[0] for s in each))
+
+
+def _block_cycles(lanes: Lanes, block: Block, points: int, reach: Reach, outer: int) -> float:
+    """Cycles of all points of a block: whole tiles, and one for the rest."""
+    full, rest = divmod(reach.points, points)
+    sizes = [(points, full)] + ([(fitting(rest), 1)] if rest else [])
+    cost = 0.0
+    for size, tiles in sizes:
+        taps = len(block.shifts) * outer * reach.parts[POINTS.index(size)]
+        cost += tiles * (60 + taps * tap_cycles(lanes, size, block))
+    return cost
+
+
+def fitting(rest: int) -> int:
+    """The smallest tile for so many points."""
+    return next(p for p in POINTS if p >= rest)
+
+
+def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
+    """Cycles of one tap in a tile: two multiply-adds or two loads in each, weights from the
+    second-level cache at half a vector in each, and four from one multiply-add of a register to
+    its next. Finding the inputs of a tap costs some, whatever is done with them."""
+    vectors = block.vectors
+    if lanes.own:
+        return 20 + 1.5 * points + 0.75 * points * vectors
+    slower = 1 if lanes.masks or not block.masked else 2
+    each = max(points * vectors / 2 * slower, (points + vectors) / 2, 2.2 * vectors, 4)
+    return 20 + points + lanes.depth * (each + 0.08 * points)
+
+
+# The schedule -------------------------------------------------------------------------------------
+
+
+def is_own(problem: Problem, cpu: Cpu) -> bool:
+    """Whether lanes run over the channels of all groups, each with weights of its own."""
+    own_in = problem.in_channels // problem.groups
+    spread = problem.out_channels // problem.groups
+    width = cpu.lanes(BYTES[element_of(problem)])
+    return own_in == 1 and problem.groups > 1 and width % spread == 0 and width > spread
+
+
+def lanes_of(problem: Problem, cpu: Cpu) -> Lanes:
+    """What a problem's lanes are made of."""
+    last, own = problem.axes[-1], is_own(problem, cpu)
+    return Lanes(
+        last.size, last.stride, last.out, last.phases(),
+        problem.out_channels // (1 if own else problem.groups),
+        cpu.lanes(BYTES[element_of(problem)]), cpu.registers, cpu.vector_bytes == 64, own,
+        problem.groups == 1, 1 if own else problem.in_channels // problem.groups,
+    )  # fmt: skip
+
+
+def schedule(problem: Problem, threads: int, cpu: Cpu) -> Schedule:
+    """The schedule of a forward problem that has outputs."""
+    own = is_own(problem, cpu)
+    lanes = lanes_of(problem, cpu)
+    outer = [_kept(axis.size, axis.phases()) for axis in problem.axes[:-1]]
+    options = [_grids(problem, lanes, outer, bundles) for bundles in _bundlings(lanes)]
+    cycles, grids = options[0]
+    for other in options[1:]:
+        # The first ones write to memory in longer runs: others must be clearly cheaper.
+        if other[0] < 0.97 * cycles:
+            cycles, grids = other
+    threads = max(1, min(threads, problem.multiply_adds // 200_000))
+    spread = problem.out_channels // problem.groups if own else 1
+    return jobs(problem, Cut(grids, own, spread, cycles), threads, cpu)
+
+
+def _grids(
+    problem: Problem, lanes: Lanes, outer: list[tuple[Phase, ...]], bundles: tuple[Bundle, ...]
+) -> tuple[float, tuple[Grid, ...]]:
+    """The grids of one way to cut the last axis, and the cycles of a group."""
+    cost, grids = 0.0, []
+    for phases, bundle in product(product(*outer), bundles):
+        counts = (*(phase.length for phase in phases), points_along(lanes, bundle))
+        valid = [
+            _valid(axis.size, phase.length, 1, tuple(tap.shift for tap in phase.taps))
+            for axis, phase in zip(problem.axes, phases, strict=False)
+        ]
+        every = range(bundle.start, bundle.stop)
+        shifts = sorted({tap.shift for r in every for tap in taps_of(lanes, bundle, r)})
+        valid.append(_valid(lanes.size, counts[-1], bundle.joined, tuple(shifts)))
+        reach = _reach(counts, valid, problem.batch, images_inside(problem))
+        cycles, blocks = _blocks(lanes, bundle, reach, prod(len(p.taps) for p in phases))
+        cost += cycles * max(1, problem.batch * prod(counts) / max(1, reach.points))
+        grids.append(Grid(phases, bundle, counts, blocks))
+    return cost, tuple(grids)
+
+
+@lru_cache(maxsize=256)
+def _valid(size: int, count: int, step: int, shifts: tuple[int, ...]) -> Any:
+    """Which taps read an input that exists, for each point along an axis; for few points only."""
+    points = np.arange(min(count, _SMALL))[:, None] * step - np.array(shifts, np.int64)
+    return (points >= 0) & (points < size)
+
+
+def _kept(size: int, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """Phases with only the taps that reach an input."""
+    return tuple(
+        Phase(p.offset, p.length, tuple(t for t in p.taps if -size < t.shift < p.length))
+        for p in phases
+    )
+
+
+def jobs(problem: Problem, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
+    """Cut into jobs: inputs of a run stay in the second-level cache, every thread has work."""
+    groups = 1 if cut.own else problem.groups
+    channels = problem.in_channels // groups
+    total = problem.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
+    blocks = sum(len(grid.blocks) for grid in cut.grids)
+    fit = max(4, cpu.l2 // 4 // (channels * BYTES[element_of(problem)]) // STEP)
+    wanted = 1 if threads == 1 else 8 * threads
+    steps = max(1, -(-total // STEP))  # of all points
+    runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)
+    if runs > 1:
+        runs = -(-runs // threads) * threads  # as many for each
+    step = -(-steps // runs) * STEP
+    runs = max(1, -(-total // step))
+    block_run = max(1, min(blocks, blocks * groups * runs // wanted))
+    # Weights of a pass, and those of the next one on their way, leave room for inputs.
+    chunk_bytes = cpu.l2 * 3 // 16
+    block_runs = -(-blocks // block_run)
+    inside = images_inside(problem)
+    return Schedule(cut, inside, step, runs, block_run, block_runs, chunk_bytes, threads)
+
+
+def images_inside(problem: Problem) -> bool:
+    """Whether a tile's points are the same place of different images: where images are small many
+    places have few taps inside, and the others are skipped."""
+    return problem.batch > 1 and prod(problem.size) <= 64
+
+
+def predicted_cycles(problem: Problem, plan: Schedule) -> float:
+    """Cycles that each thread takes: tiles, and turning data whose channels come first.
+
+    Comparable with the positions kernel's prediction: neither counts what reading weights costs.
+    """
+    groups = 1 if plan.cut.own else problem.groups
+    turning = 0.0
+    if problem.layout is DataLayout.NCX:
+        turning = 0.7 * (prod(problem.x_shape) + prod(problem.y_shape))
+    return (groups * plan.cut.cycles + turning) / plan.threads

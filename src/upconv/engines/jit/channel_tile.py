@@ -1,0 +1,254 @@
+"""The register tile of the channels kernel: vectors run along lanes, inputs are broadcast.
+
+Lanes are outputs that lie side by side in channels-last memory: the channels of one position or of
+a few neighbours. A tile computes V vectors of lanes for R *points*, any R outputs positions made by
+the same taps. For each tap and each input channel
+
+    V loads of weights
+    for each point: broadcast its input, V multiply-adds into acc[point]
+
+so that R * V accumulators stay in registers from the bias to the store, and weights lie in memory
+in the order of use. Where a tap's input lies outside, the point reads a row of zeros instead; a
+tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
+lanes that use it: no input meets an output that it does not reach, so that NaN and infinity stay
+where they belong. (Infinity in the weights does meet those zeros.)
+
+What lives here: ChannelTile, what a point is in memory, and the tile's code. What never does: which
+points and lanes there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .cpu import Cpu
+from .emit import Function, Module
+from .rows import converted
+from .tile import multiply_add
+from .values import BYTES, I1, I16, I64, PTR, Value, split, vector
+
+PARAMETERS = {
+    "tiles": I64,  # tiles to compute, R points each
+    "xs": PTR,  # R addresses per tile: the input of each point before any shift
+    "coordinates": PTR,  # for each axis R numbers: which input that is
+    "edges": PTR,  # R numbers: 0 where no tap reads outside
+    "coordinate_axis": I64,  # bytes from one axis's numbers to the next one's
+    "sizes": PTR,  # inputs of each axis
+    "axes": I64,
+    "taps": PTR,  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
+    "ntaps": I64,
+    "record": I64,  # bytes of a record
+    "x_offset": I64,  # bytes to add to xs
+    "channels": I64,  # input channels
+    "zeros": I64,  # the address of zeros to read instead
+    "w": PTR,
+    "w_tap": I64,  # bytes from one tap's weights to the next one's
+    "ahead": PTR,  # weights that will be needed next: a line of them is asked for per input channel
+    "ahead_step": I64,  # bytes of a line, or 0
+    "bias": PTR,  # V vectors
+    "resumed": I64,  # whether sums go on from what lies in the output
+    "out": PTR,
+    "outs": PTR,  # R byte offsets from `out`
+    "live": I64,  # lanes to store
+}
+POINTS = ("xs", "outs", "coordinates", "edges")
+"""Parameters of which a tile's points have a number each: they move on from tile to tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTile:
+    """What a tile's code depends on: its class.
+
+    `stored` is the type of the inputs, `element` of all else. An *own* tile has one input channel
+    per output channel (or per `spread` neighbouring ones): lanes of input meet lanes of weights.
+    """
+
+    stored: str
+    element: str
+    lanes: int
+    points: int
+    vectors: int
+    masked: bool = False
+    own: bool = False
+    spread: int = 1
+
+    @property
+    def width(self) -> int:
+        """Lanes of one point."""
+        return self.lanes * self.vectors
+
+    @property
+    def masks(self) -> int:
+        """Masks in the record of a tap."""
+        return self.vectors if self.masked and not self.own else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the products of one tap are made of: the address of each point's input, the weights."""
+
+    record: Value
+    points: list[Value]
+    w: Value
+    channels: Value
+    ahead: Value
+
+
+Values = dict[str, Value]
+Products = Callable[[Function, ChannelTile, Cpu, Inputs, list[Value]], list[Value]]
+
+
+def emit_channel_tile(
+    module: Module, name: str, tile: ChannelTile, cpu: Cpu, products: Products
+) -> None:
+    """A function of `PARAMETERS` that computes one tile, `products` being those of one tap."""
+    with module.function(name, PARAMETERS) as f:
+        pointers = f.scratch(8 * tile.points)
+        with f.loop(0, f["tiles"]) as loop:
+            first = f.mul(loop.index, tile.points)
+            here = {name: f.at(f[name], first, I64) for name in POINTS}
+            lines = f.mul(f.mul(loop.index, f["channels"]), f["ahead_step"])
+            here["ahead"] = f.at(f["ahead"], lines)
+            sums = _starts(f, tile, here)
+            _leave(f, tile, here, _products(f, tile, cpu, products, here, pointers, sums))
+
+
+def _products(
+    f: Function,
+    tile: ChannelTile,
+    cpu: Cpu,
+    products: Products,
+    here: Values,
+    pointers: Value,
+    sums: list[Value],
+) -> list[Value]:
+    """Add the products of all taps."""
+    edges = f.compare("ne", _numbers(f, tile, here["edges"]), _zeros(tile))
+    axes = f.select(_any(f, edges), f["axes"], 0)
+    with f.loop(0, f["ntaps"], carried=sums) as taps:
+        record = f.at(f["taps"], f.mul(taps.index, f["record"]))
+        some = _point(f, tile, here, record, pointers, axes)
+        points = [f.load(PTR, f.at(pointers, r, I64)) for r in range(tile.points)]
+        w = f.at(f["w"], f.mul(taps.index, f["w_tap"]))
+        count = f.select(some, f["channels"], 0)
+        inputs = Inputs(record, points, w, count, here["ahead"])
+        taps.next(products(f, tile, cpu, inputs, taps.carried))
+    return taps.results
+
+
+def _starts(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
+    """The bias, or the sums of earlier taps and channels."""
+    sums = []
+    fresh = f.compare("eq", f["resumed"], 0)
+    for r in range(tile.points):
+        output = _output(f, here, r)
+        for v in range(tile.vectors):
+            f.prefetch(f.at(output, v * tile.lanes, tile.element), write=True)
+        start = f.select(fresh, f["bias"], output)
+        sums += [_vector(f, tile, start, v) for v in range(tile.vectors)]
+    return sums
+
+
+def _output(f: Function, here: Values, point: int) -> Value:
+    return f.at(f["out"], f.load(I64, f.at(here["outs"], point, I64)))
+
+
+def _vector(f: Function, tile: ChannelTile, address: Value, number: int) -> Value:
+    kind = vector(tile.element, tile.lanes)
+    return f.load(kind, f.at(address, number * tile.lanes, tile.element))
+
+
+def _numbers(f: Function, tile: ChannelTile, address: Value) -> Value:
+    return f.load(vector(I64, tile.points), address)
+
+
+def _zeros(tile: ChannelTile) -> Value:
+    return Value(vector(I64, tile.points), "zeroinitializer")
+
+
+def _any(f: Function, bits: Value) -> Value:
+    """Whether any lane of a mask is set."""
+    return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
+
+
+def _point(
+    f: Function, tile: ChannelTile, here: Values, record: Value, pointers: Value, axes: Value
+) -> Value:
+    """Write where each point's input of one tap lies; whether any lies inside."""
+    bits = vector(I1, tile.points)
+    shifts = f.at(record, 1 + tile.masks, I64)
+    with f.loop(0, axes, carried=[Value(bits, "splat (i1 true)")]) as axis:
+        mine = f.at(here["coordinates"], f.mul(axis.index, f["coordinate_axis"]))
+        shift = f.load(I64, f.at(shifts, axis.index, I64))
+        size = f.load(I64, f.at(f["sizes"], axis.index, I64))
+        place = f.sub(_numbers(f, tile, mine), f.broadcast(shift, tile.points))
+        # Unsigned: a negative number is beyond every size.
+        inside = f.compare("ult", place, f.broadcast(size, tile.points))
+        axis.next([f.bitwise("and", axis.carried[0], inside)])
+    inside = axis.results[0]
+    offset = f.add(f.load(I64, record), f["x_offset"])
+    moved = f.add(_numbers(f, tile, here["xs"]), f.broadcast(offset, tile.points))
+    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.points)), pointers)
+    return _any(f, inside)
+
+
+def broadcast_tap(
+    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+) -> list[Value]:
+    """Add the products of all input channels of one tap."""
+    masks = lane_masks(f, tile, given.record)
+    with f.loop(0, given.channels, carried=[given.w, *sums]) as loop:
+        w, *running = loop.carried
+        f.prefetch(f.at(given.ahead, f.mul(loop.index, f["ahead_step"])))
+        weights = [_vector(f, tile, w, v) for v in range(tile.vectors)]
+        for r, point in enumerate(given.points):
+            x = _everywhere(f, tile, f.at(point, loop.index, tile.stored))
+            for v in range(tile.vectors):
+                i = r * tile.vectors + v
+                total = multiply_add(f, cpu, x, weights[v], running[i])
+                running[i] = f.select(masks[v], total, running[i]) if tile.masked else total
+        loop.next([f.at(w, tile.width, tile.element), *running])
+    return loop.results[1:]
+
+
+def _everywhere(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """An input in every lane."""
+    if BYTES[tile.stored] > 2:
+        return f.broadcast(f.load(tile.stored, address), tile.lanes)
+    # As integers: some processors' code generators call a library for a vector of one half.
+    bits = f.broadcast(f.load(I16, address), tile.lanes)
+    halves = f.convert("bitcast", bits, vector(tile.stored, tile.lanes))
+    return converted(f, halves, tile.element)
+
+
+def lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
+    """For each vector which lanes use a tap, in a masked tile."""
+    if not tile.masked:
+        return []
+    masks = []
+    for v in range(tile.vectors):
+        bits = f.convert("trunc", f.load(I64, f.at(record, 1 + v, I64)), f"i{tile.lanes}")
+        masks.append(f.convert("bitcast", bits, vector(I1, tile.lanes)))
+    return masks
+
+
+def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
+    """Store all lanes, or those that are live."""
+    branch = f.either(f.compare("sge", f["live"], tile.width))
+    with branch.so():
+        for i, total in enumerate(sums):
+            r, v = divmod(i, tile.vectors)
+            f.store(total, f.at(_output(f, here, r), v * tile.lanes, tile.element))
+    with branch.otherwise():
+        masks = live_masks(f, tile)
+        for i, total in enumerate(sums):
+            r, v = divmod(i, tile.vectors)
+            f.store_lanes(total, f.at(_output(f, here, r), v * tile.lanes, tile.element), masks[v])
+
+
+def live_masks(f: Function, tile: ChannelTile) -> list[Value]:
+    """For each vector which lanes are live."""
+    return [
+        f.lanes_below(f.sub(f["live"], v * tile.lanes), tile.lanes) for v in range(tile.vectors)
+    ]

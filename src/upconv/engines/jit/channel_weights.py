@@ -1,0 +1,179 @@
+"""Packing weights for the channels kernel: [group][grid][block][tap][input channel][lane].
+
+Every block reads its weights from the first to the last. Lanes that do not use a tap, and those
+behind a block's last, have zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...problem import Problem
+from ..base import Array
+from . import pool
+from .channel_schedule import Block, Grid, Lanes, taps_of
+from .compile import Code
+from .cpu import Cpu
+from .emit import Module
+from .rows import emit_gather
+from .slots import Slots, jobs
+from .values import DOUBLE, FLOAT, I64, PTR
+
+_SLOTS = Slots(
+    ("dst", "src", "pieces", "tables"),
+    ("count", "channels", "part", "parts", "jobs", "element",
+     "dst_group", "src_group", "src_channel"),
+    ("next",),
+)  # fmt: skip
+_PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, lanes
+_PART = 8  # input channels that are packed together: their source stays in the cache
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One tap of one block: kernel indices and shifts of the outer axes, the last axis's shift."""
+
+    grid: Grid
+    block: Block
+    indices: tuple[int, ...]
+    shifts: tuple[int, ...]
+
+
+def uses(grid: Grid, block: Block) -> Iterator[Use]:
+    """The taps of a block in the order in which its sums are made."""
+    outer = [phase.taps for phase in grid.outer]
+    for taps, shift in product(product(*outer), block.shifts):
+        indices = tuple(tap.index for tap in taps)
+        yield Use(grid, block, indices, (*(tap.shift for tap in taps), shift))
+
+
+def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
+    """For each lane of a block the index of the last axis's tap, or -1 where it uses none."""
+    bundle, block = use.grid.bundle, use.block
+    numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
+    phases = numbers // lanes.channels
+    by_phase = np.full(int(phases[-1]) + 1, -1, np.int64)
+    for r in range(int(phases[0]), min(int(phases[-1]) + 1, bundle.stop - bundle.start)):
+        for tap in taps_of(lanes, bundle, bundle.start + r):
+            if tap.shift == use.shifts[-1]:
+                by_phase[r] = tap.index
+    found: Numbers = by_phase[phases]
+    found[block.live :] = -1
+    return found
+
+
+class ChannelPacking:
+    """Packs the weights of one problem into elements of type `compute`."""
+
+    def __init__(
+        self, problem: Problem, lanes: Lanes, grids: tuple[Grid, ...], threads: int, cpu: Cpu
+    ) -> None:
+        self._problem, self._lanes, self._threads = problem, lanes, threads
+        self._groups = 1 if lanes.own else problem.groups
+        self._channels = 1 if lanes.own else problem.in_channels // problem.groups
+        double = problem.dtype.itemsize == 8
+        self._compute = np.dtype(np.float64 if double else np.float32)
+        self._strides = _strides(problem)
+        self._pieces, self._tables, self.places, self.group_bytes = self._lay_out(grids)
+        stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
+        code = packing_code(stored[problem.dtype.value], DOUBLE if double else FLOAT, cpu)
+        self._work = code.addresses["pack"]
+        self._code = code
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a packed weight."""
+        return self._groups * self.group_bytes
+
+    def pack(self, weight: Array) -> Array:
+        """A weight of the problem's shape in the order of use."""
+        weight = np.ascontiguousarray(weight)
+        packed = np.empty(self.nbytes // self._compute.itemsize + 64, self._compute)
+        by_input = self._strides[0] * self._problem.dtype.itemsize
+        parts = -(-self._channels // _PART)
+        block = _SLOTS.block(
+            dst=packed.ctypes.data, src=weight.ctypes.data,
+            pieces=self._pieces.ctypes.data, tables=self._tables.ctypes.data,
+            count=len(self._pieces), channels=self._channels, part=_PART, parts=parts,
+            jobs=parts * self._groups, element=self._compute.itemsize,
+            dst_group=self.group_bytes, src_group=self._channels * by_input, src_channel=by_input,
+        )  # fmt: skip
+        pool.run(self._work, block.address, self._threads if packed.size > 1 << 16 else 1)
+        return packed
+
+    def _lay_out(self, grids: tuple[Grid, ...]) -> tuple[Numbers, Numbers, list[int], int]:
+        """The pieces, the element numbers they gather, and where each block's begin."""
+        itemsize, outer = self._problem.dtype.itemsize, self._strides[2:-1]
+        seen: dict[tuple[Any, ...], int] = {}
+        tables: list[Numbers] = []
+        pieces, places = [], []
+        size = place = 0
+        for grid in grids:
+            for block in grid.blocks:
+                places.append(place)
+                width = block.vectors * self._lanes.width
+                for use in uses(grid, block):
+                    key = (grid.bundle, block, use.shifts[-1])
+                    if key not in seen:
+                        seen[key] = size
+                        tables.append(self._elements(use))
+                        size += width
+                    source = sum(i * s for i, s in zip(use.indices, outer, strict=True))
+                    pieces.append((place, source * itemsize, seen[key], width))
+                    place += self._channels * width * self._compute.itemsize
+        table = np.concatenate(tables) if tables else np.zeros(1, np.int64)
+        return np.array(pieces, np.int64).reshape(-1, _PIECE), table, places, place
+
+    def _elements(self, use: Use) -> Numbers:
+        """For each lane the number of its element from a piece's first, or -1."""
+        taps = taps_of_lanes(self._lanes, use)
+        by_input, by_output, *_, by_tap = self._strides
+        numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % self._lanes.channels
+        if self._lanes.own:
+            spread = self._problem.out_channels // self._problem.groups
+            base = numbers // spread * by_input + numbers % spread * by_output
+        else:
+            base = numbers * by_output
+        found: Numbers = np.where(taps < 0, -1, base + taps * by_tap)
+        return found
+
+
+def _strides(problem: Problem) -> tuple[int, ...]:
+    """Elements from one to the next along I, O and each kernel axis of a contiguous weight."""
+    shape, order = problem.weight_shape, problem.weight_layout
+    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+    return tuple(strides[i] for i in order.to_iox(problem.rank))
+
+
+@lru_cache(maxsize=16)
+def packing_code(stored: str, computed: str, cpu: Cpu) -> Code:
+    """The function `pack(args)`, which every thread runs."""
+    module = Module(cpu.attributes)
+    emit_gather(module, "gather", stored, computed)
+    with module.function("pack", {"args": PTR}) as f:
+        a = _SLOTS.reader(f)
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            part, group = f.rem(job, a["parts"]), f.div(job, a["parts"])
+            first = f.mul(part, a["part"])
+            count = f.min(a["part"], f.sub(a["channels"], first))
+            dst = f.at(a["dst"], f.mul(group, a["dst_group"]))
+            src = f.add(f.mul(group, a["src_group"]), f.mul(first, a["src_channel"]))
+            src = f.at(a["src"], src)
+            with f.loop(0, a["count"]) as loop:
+                piece = f.at(a["pieces"], f.mul(loop.index, _PIECE), I64)
+                to, start, table, lanes = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
+                row = f.mul(lanes, a["element"])
+                f.call(
+                    "gather", f.at(dst, f.add(to, f.mul(first, row))), f.at(src, start),
+                    f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
+                )  # fmt: skip
+    return Code(module, ("pack",), cpu)

@@ -1,0 +1,255 @@
+"""The channels primitive: vectors run along channels; see channel_driver.py and channel_tile.py.
+
+It serves channels-last data as it lies, and channels-first data of few positions, which it turns.
+Weights must be finite: inputs outside are rows of zeros, and 0 times infinity is not 0.
+
+What lives here: the primitive, the arguments of its runs, and when to take it for channels-first
+data. What never does: tables (channel_tables.py), code (channel_code.py).
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+import numpy as np
+
+from ...problem import DataLayout, Problem
+from ..base import Array
+from . import pool, schedule
+from .channel_code import Codes
+from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
+from .channel_schedule import Schedule, element_of, jobs, lanes_of, predicted_cycles
+from .channel_schedule import schedule as channel_schedule
+from .channel_tables import Plan, Tables
+from .channel_weights import ChannelPacking
+from .cpu import Cpu
+from .values import BYTES
+from .workspace import Workspace
+
+_TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
+_OPTIMISM = 1.05
+"""What the positions kernel's prediction falls short by where rows are short, beside this one's.
+
+Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers of real decoders: the
+predictions' ratio is on the right side of this number for every one of them."""
+
+
+def prefers_channels(problem: Problem, threads: int, cpu: Cpu) -> bool:
+    """Whether this kernel, not the one of positions, should do a forward problem with outputs."""
+    if problem.layout is DataLayout.NXC:
+        return True
+    if _turned_bytes(problem) > _allowed_bytes(problem, threads) * problem.batch:
+        return False
+    mine = predicted_cycles(problem, channel_schedule(problem, threads, cpu))
+    plan = schedule.schedule(problem, threads, cpu)
+    # That prediction counts parts of tiles, but the last tile takes as long as a whole one.
+    tiles = plan.cells.total / plan.tiles[0].width
+    theirs = schedule.predicted_cycles(problem, plan) * ceil(tiles) / tiles
+    return mine < _OPTIMISM * theirs
+
+
+def _turned_bytes(problem: Problem) -> int:
+    """Scratch for all images of channels-first data in channels-last order."""
+    elements = prod(problem.x_shape) + prod(problem.y_shape)
+    return elements * BYTES[element_of(problem)]
+
+
+def _allowed_bytes(problem: Problem, threads: int) -> int:
+    x_bytes = prod(problem.x_shape) * problem.dtype.itemsize
+    return int(1.3 * x_bytes) + threads * _TURNED
+
+
+class Channels:
+    """A forward problem, compiled and laid out."""
+
+    def __init__(self, problem: Problem, threads: int, cpu: Cpu) -> None:
+        self.problem = problem
+        self.schedule: Schedule = channel_schedule(problem, threads, cpu)
+        self.predicted_cycles = predicted_cycles(problem, self.schedule)
+        cut, threads, lanes = self.schedule.cut, self.schedule.threads, lanes_of(problem, cpu)
+        self._packing = ChannelPacking(problem, lanes, cut.grids, threads, cpu)
+        self._codes = Codes(problem, cpu)
+        self._most = self._images_at_once()
+        self._batches = {}
+        for images in {min(self._most, problem.batch), problem.batch % self._most} - {0}:
+            part = problem.replace(batch=images)
+            if prod(part.y_shape):
+                work = jobs(part, cut, threads, cpu)
+                plan = Plan(part, work, lanes, self._packing, self._codes)
+                self._batches[images] = _Batch(plan)
+                self._biases = _bias_order(plan)
+        batches = self._batches.values()
+        self.workspace_bytes = max((batch.nbytes for batch in batches), default=0) + 64
+        self.resident_bytes = sum(batch.resident_bytes for batch in batches) + self._codes.nbytes
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
+
+    def __str__(self) -> str:
+        return self.description
+
+    def pack(self, weight: Array) -> Array:
+        """The weight in the blocks' order of use."""
+        return self._packing.pack(weight)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        if not self._batches:
+            return
+        target = out if self._lies_well(out) else np.empty(out.shape, out.dtype)
+        if target is not out and self.problem.accumulate:
+            target[...] = out
+        x = a if self._lies_well(a) else np.ascontiguousarray(a)
+        if residual is not None and residual.strides != target.strides:
+            residual = _laid_out_like(target, residual)
+        biases = self._ordered(bias)
+        for start in range(0, self.problem.batch, self._most):
+            images = slice(start, min(start + self._most, self.problem.batch))
+            more = None if residual is None else residual[images]
+            batch = self._batches[images.stop - images.start]
+            batch.run(target[images], x[images], b, biases, more)
+        if target is not out:
+            out[...] = target
+
+    def close(self) -> None:
+        """Let go of compiled code."""
+        self._batches = {}
+
+    def _lies_well(self, array: Array) -> bool:
+        """Whether all but images, and channels that come first, lies as in a contiguous array."""
+        first = 2 if self.problem.layout is DataLayout.NCX else 1
+        step = array.itemsize
+        for size, stride in zip(
+            array.shape[: first - 1 : -1], array.strides[: first - 1 : -1], strict=True
+        ):
+            if size > 1 and stride != step:
+                return False
+            step *= size
+        return True
+
+    def _images_at_once(self) -> int:
+        """Images whose turned input and output stay within the memory a call may take."""
+        problem = self.problem
+        if problem.layout is DataLayout.NXC or not problem.batch:
+            return max(1, problem.batch)
+        each = max(1, _turned_bytes(problem) // problem.batch)
+        allowed = _allowed_bytes(problem, self.schedule.threads)
+        return max(1, min(problem.batch, allowed // each))
+
+    def _ordered(self, bias: Array | None) -> Array:
+        element = np.float64 if BYTES[element_of(self.problem)] == 8 else np.float32
+        if bias is None:
+            return np.zeros(len(self._biases), element)
+        return bias.astype(element)[self._biases]
+
+
+def _bias_order(plan: Plan) -> Array:
+    """A group's biases around and around, so that any block finds its own in a row."""
+    numbers = np.arange(plan.out_channels + plan.widest) % plan.out_channels
+    return (np.arange(plan.groups)[:, None] * plan.out_channels + numbers).ravel()
+
+
+def _laid_out_like(target: Array, values: Array) -> Array:
+    copy = np.empty_like(target)
+    copy[...] = values
+    return copy
+
+
+class _Batch:
+    """Some images of a problem: tables, arguments and scratch memory."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        problem, element = plan.problem, plan.element
+        self._tables = Tables(plan).arrays() | {"sizes": np.array(problem.size, np.int64)}
+        self._zeros = np.zeros(max(plan.channels, plan.widest), np.float64)
+        self._pitch = _rounded((plan.schedule.step + PAD + LANES) * 8, 128)
+        self._stage = self._pitch * (problem.rank + len(ARRAYS))
+        stage_bytes = max(
+            (plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK
+        ) * element  # fmt: skip
+        # Parts of whole pages would all begin in the same cache sets.
+        self._part = _rounded(self._stage + stage_bytes, 4096) + 192
+        self._x_size = _rounded(prod(problem.x_shape) * element, 64) if plan.turned else 0
+        y_size = _rounded(prod(problem.y_shape) * element, 64) if plan.turned else 0
+        self.nbytes = plan.schedule.threads * self._part + self._x_size + y_size
+        self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
+        self._template = SLOTS.block(**self._fixed(), **self._turning())
+
+    def run(self, y: Array, x: Array, w: Array, biases: Array, residual: Array | None) -> None:
+        """Compute into `y`."""
+        args = self._template.copy()
+        args.update(w=w.ctypes.data, bias=biases.ctypes.data)
+        if residual is not None:
+            args.update(residual=residual.ctypes.data)
+        with Workspace(self.nbytes) as buffer:
+            args.update(buffer=buffer, **self._operands(y, x, buffer))
+            work = self._plan.codes.driver.addresses["channels"]
+            pool.run(work, args.address, self._plan.schedule.threads)
+
+    def _operands(self, y: Array, x: Array, buffer: int) -> dict[str, int]:
+        if not self._plan.turned:
+            (x_image, *_), (y_image, *_) = x.strides, y.strides
+            return {"x": x.ctypes.data, "y": y.ctypes.data, "x_image": x_image, "y_image": y_image}
+        inner = buffer + self._plan.schedule.threads * self._part
+        (in_image, in_channel, *_), (out_image, out_channel, *_) = x.strides, y.strides
+        return {
+            "x": inner, "last_x": inner, "y": inner + self._x_size,
+            "first_x": x.ctypes.data, "first_y": y.ctypes.data,
+            "in_image": in_image, "in_channel": in_channel,
+            "out_image": out_image, "out_channel": out_channel,
+        }  # fmt: skip
+
+    def _fixed(self) -> dict[str, int]:
+        """Arguments that all runs share."""
+        plan, work = self._plan, self._plan.schedule
+        inputs, outputs = prod(plan.problem.size), prod(plan.problem.out_size)
+        finish = plan.codes.rows.addresses["copy" if plan.turned else "finish"]
+        return {
+            **{name: table.ctypes.data for name, table in self._tables.items()},
+            "finish": finish, "direct": int(plan.turned or plan.codes.plain),
+            "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.x_bytes,
+            "x_image": inputs * plan.problem.in_channels * plan.x_bytes,
+            "y_image": outputs * plan.problem.out_channels * plan.x_bytes,
+            "w_group": plan.packing.group_bytes,
+            "bias_group": (plan.out_channels + plan.widest) * plan.element,
+            "channels": plan.channels, "zeros": self._zeros.ctypes.data,
+            "axes": plan.problem.rank, "element": plan.element, "x_bytes": plan.x_bytes,
+            "part": self._part, "pitch": self._pitch, "stage": self._stage,
+            "step": work.step, "runs": work.runs, "block_count": len(work.blocks),
+            "block_run": work.block_run, "block_runs": work.block_runs,
+            "jobs": plan.groups * work.runs * work.block_runs,
+        }  # fmt: skip
+
+    def _turning(self) -> dict[str, int]:
+        """Arguments for channels-first data."""
+        plan, problem = self._plan, self._plan.problem
+        addresses = plan.codes.rows.addresses
+        in_part = max(plan.lanes.width, min(64, problem.in_channels))
+        out_part = plan.lanes.width
+        return {
+            "turns": int(plan.turned), "plain": int(plan.codes.plain),
+            "finish_turned": addresses["finish"], "y_bytes": problem.dtype.itemsize,
+            "turn_in": addresses["turn_in"], "turn_out": addresses["turn_out"],
+            "in_channels": problem.in_channels, "out_channels": problem.out_channels,
+            "inputs": prod(problem.size), "outputs": prod(problem.out_size),
+            "in_part": in_part, "in_jobs": problem.batch * -(-problem.in_channels // in_part),
+            "out_part": out_part,
+            "out_jobs": problem.batch * -(-problem.out_channels // out_part),
+        }  # fmt: skip
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+__all__ = ["Channels", "prefers_channels"]

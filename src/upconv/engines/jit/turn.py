@@ -1,0 +1,69 @@
+"""Turning a matrix: dst[c][r] = src[r][c], for data whose channels lie first into last and back.
+
+Squares of `lanes` rows and columns are turned in registers; the edges are copied one by one.
+"""
+
+from __future__ import annotations
+
+from .cpu import Cpu
+from .emit import Function, Module
+from .rows import converted
+from .values import BYTES, I64, PTR, Value, vector
+
+TURN = {
+    "dst": PTR,
+    "src": PTR,
+    "rows": I64,
+    "columns": I64,
+    "src_row": I64,  # bytes from one row of src to the next
+    "dst_row": I64,  # bytes from one row of dst, a column of src, to the next
+}
+
+
+def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:
+    """A function of `TURN` from elements of type `stored` to elements of type `computed`."""
+    lanes = cpu.lanes(BYTES[computed])
+    with module.function(name, TURN) as f:
+        rows = f.mul(f.div(f["rows"], lanes), lanes)
+        columns = f.mul(f.div(f["columns"], lanes), lanes)
+        with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
+            _square(f, row.index, column.index, stored, computed, lanes)
+        # Right of the squares, then below them: rows run fast, they lie together in dst.
+        with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:
+            _one(f, row.index, column.index, stored, computed)
+        with f.loop(0, columns) as column, f.loop(rows, f["rows"]) as row:
+            _one(f, row.index, column.index, stored, computed)
+
+
+def _places(f: Function, row: Value, column: Value, stored: str, computed: str) -> list[Value]:
+    """Where an element is read and written."""
+    src = f.at(f.at(f["src"], f.mul(row, f["src_row"])), column, stored)
+    dst = f.at(f.at(f["dst"], f.mul(column, f["dst_row"])), row, computed)
+    return [src, dst]
+
+
+def _one(f: Function, row: Value, column: Value, stored: str, computed: str) -> None:
+    src, dst = _places(f, row, column, stored, computed)
+    f.store(converted(f, f.load(stored, src), computed), dst)
+
+
+def _square(f: Function, row: Value, column: Value, stored: str, computed: str, lanes: int) -> None:
+    src, dst = _places(f, row, column, stored, computed)
+    kind = vector(stored, lanes)
+    lines = [
+        converted(f, f.load(kind, f.at(src, f.mul(f["src_row"], i))), computed)
+        for i in range(lanes)
+    ]
+    for i, line in enumerate(turned(f, lines, lanes)):
+        f.store(line, f.at(dst, f.mul(f["dst_row"], i)))
+
+
+def turned(f: Function, lines: list[Value], lanes: int) -> list[Value]:
+    """The columns of a square: log2(lanes) times, lines i and i + lanes/2 are interleaved."""
+    half = lanes // 2
+    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
+    high = [i + half for i in low]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = [(lines[i], lines[i + half]) for i in range(half)]
+        lines = [f.shuffle(a, b, order) for a, b in pairs for order in (low, high)]
+    return lines

@@ -1,0 +1,133 @@
+"""The channels kernel: against the definition, with values that must not spread, by any threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from upconv import testing
+from upconv.engines.base import Primitive
+from upconv.engines.jit.channels import Channels, prefers_channels
+from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.reference import ReferenceEngine
+from upconv.geometry import Axis, padded
+from upconv.problem import DataLayout, Direction, DType, Problem
+
+CASES = [
+    case.replace(layout=layout)
+    for case in testing.cases()
+    if case.direction is Direction.FORWARD and 0 not in case.y_shape
+    for layout in DataLayout
+]
+
+
+class Engine:
+    """What `testing.check` needs of an engine."""
+
+    name = "channels"
+
+    def fingerprint(self) -> str:
+        return self.name
+
+    def refuses(self, problem: Problem) -> str | None:
+        return None
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        return ("",)
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        return Channels(problem, threads, host())
+
+
+def layer(channels: tuple[int, int], size: int, batch: int = 1) -> Problem:
+    axes = (padded(size, 4, 2, 1, 1, 1, 0),) * 2
+    return Problem(Direction.FORWARD, axes, batch, *channels, bias=True)
+
+
+@pytest.mark.parametrize("problem", CASES, ids=str)
+def test_every_case_of_both_layouts(problem: Problem) -> None:
+    testing.check(Engine(), problem, threads=2)
+
+
+@pytest.mark.parametrize("name", ["haswell", "x86-64"])
+@pytest.mark.parametrize("channels", [1, 3, 5, 17, 33])
+def test_odd_channels_on_older_processors(
+    name: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, name)
+    for layout in DataLayout:
+        problem = layer((channels, channels + 2), 3, 2).replace(layout=layout)
+        testing.check(Engine(), problem)
+        testing.check(Engine(), problem.replace(dtype=DType.FLOAT64))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16])
+def test_nan_and_infinity_stay_where_they_belong(channels: int) -> None:
+    problem = layer((5, channels), 6).replace(layout=DataLayout.NXC)
+    given = testing.operands(problem)
+    given.a[0, 2, 3, 1], given.a[0, 5, 0, 4] = np.nan, np.inf
+    got = testing.compute(Engine(), problem, given)
+    wanted = testing.compute(ReferenceEngine(), problem, given)
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    assert np.array_equal(np.isinf(got), np.isinf(wanted))
+    assert np.isnan(got).any()
+    assert np.isinf(got).any()
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_threads_change_no_bit(layout: DataLayout) -> None:
+    # Weights of more than a cache, so that sums wait in the output between passes.
+    problem = layer((700, 80), 7, 2).replace(layout=layout)
+    given = testing.operands(problem)
+    results = [testing.compute(Engine(), problem, given, threads) for threads in (1, 2, 3)]
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_arrays_may_lie_apart(layout: DataLayout) -> None:
+    problem = layer((6, 20), 5, 3).replace(layout=layout)
+    given = testing.operands(problem)
+    primitive = Channels(problem, 2, host())
+    wanted = testing.compute(Engine(), problem, given)
+    x = np.zeros((5, *problem.x_shape[1:-1], 2 * problem.x_shape[-1]), np.float32)
+    y = np.full((6, *problem.y_shape[1:-1], 3 * problem.y_shape[-1]), 7, np.float32)
+    for cut in (slice(None, problem.x_shape[-1]), slice(None, None, 2)):
+        source = x[1:4, ..., cut]
+        source[...] = given.a
+        result = y[::2, ..., : problem.y_shape[-1]]
+        primitive.run(result, source, primitive.pack(given.b), given.bias)
+        assert np.array_equal(result, wanted)
+    assert (y[1::2] == 7).all()
+    assert (y[..., problem.y_shape[-1] :] == 7).all()
+
+
+def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
+    from upconv.engines.jit.channel_code import tile_code
+
+    for size in range(40, 48):
+        Channels(layer((48, 64), size).replace(layout=DataLayout.NXC), 2, host())
+    before = tile_code.cache_info().misses
+    for size in range(48, 120, 7):
+        Channels(layer((48, 64), size).replace(layout=DataLayout.NXC), 2, host())
+    assert tile_code.cache_info().misses - before <= 2
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 40])
+def test_memory_stays_within_its_bound(size: int) -> None:
+    for layout in DataLayout:
+        problem = layer((64, 96), size, 8).replace(layout=layout)
+        if prefers_channels(problem, 2, host()):
+            primitive = Channels(problem, 2, host())
+            assert primitive.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 4 + 2 * (5 << 20)
+
+
+def test_few_positions_are_preferred_and_many_are_not() -> None:
+    for size in (1, 2, 3, 5, 7, 8):
+        assert prefers_channels(layer((512, 256), size), 2, host()), size
+    assert not prefers_channels(layer((64, 3), 64), 2, host())
+    long = Problem(Direction.FORWARD, (Axis(6400, 4, 2, 1, 1, 1),), 1, 16, 8)
+    assert not prefers_channels(long, 2, host())
+    assert prefers_channels(long.replace(layout=DataLayout.NXC), 2, host())
