@@ -26,6 +26,8 @@ class NullPrimitive:
 
     workspace_bytes = 0
     resident_bytes = 0
+    description = ""
+    predicted_cycles = 0.0
 
     def pack(self, weight: np.ndarray) -> np.ndarray:
         return weight
@@ -48,7 +50,10 @@ class NullEngine:
     def refuses(self, problem: object) -> None:
         return None
 
-    def build(self, problem: object, threads: int) -> NullPrimitive:
+    def variants(self, problem: object, threads: int) -> tuple[str, ...]:
+        return ("",)
+
+    def build(self, problem: object, threads: int, variant: str = "") -> NullPrimitive:
         return NullPrimitive()
 
 

@@ -5,7 +5,8 @@
     python benchmarks/table.py first.json second.json
 
 With several files the best time of each contender counts: a pool of threads that was badly placed
-on the cores of a small machine may stay so for a whole bench.
+on the cores of a small machine may stay so for a whole bench. Efficiency is the floor, the time
+that the machine's ceilings allow, over the best time.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ import math
 import sys
 from pathlib import Path
 
-COLUMNS = ("reference", "torch", "torch-last", "onnxruntime", "openvino")
+ENGINES = ("jit", "reference")
+COLUMNS = (*ENGINES, "torch", "torch-last", "onnxruntime", "openvino")
+
+Place = tuple[str, str]
+"""(layer, input)."""
 
 
-def best_times(documents: list[dict]) -> dict[tuple[str, str], dict[str, float]]:
-    """(layer, input) -> contender -> milliseconds."""
-    best: dict[tuple[str, str], dict[str, float]] = {}
+def place_of(layer: dict) -> Place:
+    return layer["name"], "x".join(map(str, layer["input_shape"]))
+
+
+def best_times(documents: list[dict]) -> dict[Place, dict[str, float]]:
+    """Place -> contender -> milliseconds."""
+    best: dict[Place, dict[str, float]] = {}
     for document in documents:
         for layer in document["layers"]:
-            place = (layer["name"], "x".join(map(str, layer["input_shape"])))
+            place = place_of(layer)
             times = best.setdefault(place, {})
             for result in layer["results"]:
                 if result["best_seconds"]:
@@ -32,20 +41,44 @@ def best_times(documents: list[dict]) -> dict[tuple[str, str], dict[str, float]]
     return best
 
 
-def mean_ratio(best: dict[tuple[str, str], dict[str, float]], name: str) -> float:
-    """The geometric mean of a contender's time over the reference engine's."""
-    logs = [math.log(t[name] / t["reference"]) for t in best.values() if name in t]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+def floors(documents: list[dict]) -> dict[Place, float]:
+    """Place -> milliseconds that the highest ceilings of all benches allow."""
+    lowest: dict[Place, float] = {}
+    for document in documents:
+        for layer in document["layers"]:
+            if layer.get("floor_seconds"):
+                place, floor = place_of(layer), layer["floor_seconds"] * 1e3
+                lowest[place] = min(floor, lowest.get(place, math.inf))
+    return lowest
+
+
+def geometric_mean(ratios: list[float]) -> str:
+    logs = [math.log(ratio) for ratio in ratios]
+    return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else "-"
 
 
 def main() -> None:
-    best = best_times([json.loads(Path(name).read_text()) for name in sys.argv[1:]])
-    lines = [["layer", "input", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
-    for (layer, size), times in best.items():
-        cells = [f"{times[name]:.2f}" if name in times else "-" for name in COLUMNS]
-        lines.append([layer, size, *cells])
-    means = [f"{mean_ratio(best, name):.2f}" for name in COLUMNS]
-    lines.append(["geometric mean over reference", "", *means])
+    documents = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    best, floor = best_times(documents), floors(documents)
+    present = [name for name in ENGINES if any(name in times for times in best.values())]
+    columns = [name for name in COLUMNS if name not in ENGINES or name in present]
+    efficiencies = [
+        {e: floor[place] / times[e] for e in present if e in times and place in floor}
+        for place, times in best.items()
+    ]
+    lines = [["layer", "input", *columns, *(f"{engine} efficiency" for engine in present)]]
+    lines.append(["---"] * len(lines[0]))
+    for ((layer, size), times), efficiency in zip(best.items(), efficiencies, strict=True):
+        cells = [f"{times[name]:.2f}" if name in times else "-" for name in columns]
+        shares = [f"{efficiency[name]:.2f}" if name in efficiency else "-" for name in present]
+        lines.append([layer, size, *cells, *shares])
+    ratios = {
+        name: [t[name] / t["reference"] for t in best.values() if {name, "reference"} <= t.keys()]
+        for name in columns
+    }
+    means = [geometric_mean(ratios[name]) for name in columns]
+    shares = [geometric_mean([e[name] for e in efficiencies if name in e]) for name in present]
+    lines.append(["geometric mean, of times over the reference's", "", *means, *shares])
     for line in lines:
         print("| " + " | ".join(line) + " |")
 

@@ -14,7 +14,12 @@ MAIN = "from upconv.__main__ import main; main()"
 
 
 def environment(**variables):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_"))}
+    """This process's, without upconv's variables but for the tuning file of `conftest`."""
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("UPCONV_", "PYTEST_")) or k == "UPCONV_TUNING_FILE"
+    }
     path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, **variables}
 

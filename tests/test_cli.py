@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -245,14 +246,48 @@ def test_explain():
     args = ["explain", "2,6,5,7", "6,4,3,2", *GEOMETRY, "--bias", "--residual", "--activation",
             "leaky_relu:0.25", "--dtype", "float64"]  # fmt: skip
     answer = upconv.explain((2, 6, 5, 7), (6, 4, 3, 2), (12,), residual=True, dtype="float64",
-                            activation="leaky_relu:0.25", **KEYWORDS)  # fmt: skip
+                            activation="leaky_relu:0.25", floor=True, **KEYWORDS)  # fmt: skip
     assert ran(*args).stdout.decode() == f"{answer}\n"
     fields = json.loads(ran(*args, "--json").stdout)
+    for name in ("floor_seconds", "predicted_seconds", "schedule", "measured_seconds", "variant"):
+        assert fields[name] == getattr(answer, name)
     assert fields["problem"]["text"] == str(answer.problem)
     assert fields["engine"] == answer.engine
     assert tuple(fields["output_shape"]) == answer.output_shape
     assert fields["multiply_adds"] == answer.multiply_adds
     assert [axis["out"] for axis in fields["problem"]["axes"]] == list(answer.problem.out_size)
+
+
+def test_explain_measures_when_told(tmp_path):
+    args = ["explain", "1,4,9", "4,3,4", "--stride", 2, "--engine", "reference", "--json"]
+    env = {"UPCONV_TUNING_FILE": str(tmp_path / "t.json")}
+    before, during, after = (
+        json.loads(ran(*args, *more, env=env).stdout) for more in ([], ["--tune"], [])
+    )
+    assert before["measured_seconds"] is None
+    assert before["floor_seconds"] == during["floor_seconds"] > 0  # the same ceilings
+    assert during["measured_seconds"] == after["measured_seconds"] > during["floor_seconds"]
+    assert after["measured_by"] == "reference"
+    plain = ran(*args[:-1], env=env)
+    assert re.search(rb"(?m)^measured +[0-9.]+ ms by reference$", plain.stdout)
+    assert re.search(rb"(?m)^floor +[0-9.e-]+ ms$", plain.stdout)
+    assert plain.stderr == b""
+
+
+def test_a_damaged_tuning_file_is_one_line_and_a_finding(tmp_path):
+    file = tmp_path / "t.json"
+    args = ["explain", "1,4,9", "4,3,4", "--engine", "reference"]
+    env = {"UPCONV_TUNING_FILE": str(file)}
+    file.write_text("my thesis")
+    done = ran(*args, env=env)
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 0
+    assert lines
+    assert all(line.startswith(f"warning: the tuning file '{file}' cannot be") for line in lines)
+    done = ran("doctor", "--json", env=env)
+    assert done.returncode == 1
+    assert "no file of upconv's" in " ".join(json.loads(done.stdout)["findings"])
+    assert file.read_text() == "my thesis"
 
 
 def test_doctor_when_all_is_well():
@@ -263,6 +298,9 @@ def test_doctor_when_all_is_well():
     assert fields["engines"][-1]["name"] == "reference"
     assert fields["threads"] == {"count": 3, "source": "UPCONV_NUM_THREADS"}
     assert fields["cache_directory"] == "/here"
+    assert fields["ceilings"]["threads"] == 3
+    assert 1e8 < fields["ceilings"]["flops"] < 1e15
+    assert fields["tuning"]["file"] == os.environ["UPCONV_TUNING_FILE"]
     assert fields["environment"]["UPCONV_CACHE_DIR"] == "/here"
     plain = ran("doctor")
     assert b"engine reference" in plain.stdout
@@ -270,12 +308,12 @@ def test_doctor_when_all_is_well():
 
 
 def test_doctor_finds_faults():
-    env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam"}
+    env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam", "UPCONV_TUNE": "maybe"}
     driver = "import upconv.cli.machine as m\nm.REQUIRED += ('no-such-package',)"
     done = ran("doctor", "--json", env=env, driver=driver)
     findings = " ".join(json.loads(done.stdout)["findings"])
     assert done.returncode == 1
-    assert all(word in findings for word in ("many", "steam", "no-such-package"))
+    assert all(word in findings for word in ("many", "steam", "maybe", "no-such-package"))
 
 
 @pytest.mark.parametrize("command", ["", "bench", "run", "shape", "explain", "doctor"])

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +61,13 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
         flop = 2 * layer["multiply_adds"]
         assert reference["gflops"] == pytest.approx(flop / reference["best_seconds"] / 1e9)
         assert reference["workspace_bytes"] >= 0
+        floor = layer["floor_seconds"]
+        seconds = 2 * layer["multiply_adds"] / fields["ceilings"]["flops"]
+        assert floor >= seconds > 0
+        assert reference["efficiency"] == pytest.approx(floor / reference["best_seconds"])
+    means = fields["summary"]["reference"]
+    efficiencies = [r["efficiency"] for (_, by), r in rows(done).items() if by == "reference"]
+    assert means["efficiency"] == pytest.approx(statistics.geometric_mean(efficiencies))
     assert not list(tmp_path.iterdir())
 
 
@@ -103,6 +112,44 @@ def test_a_peer_that_is_missing_or_broken_is_a_dash(tmp_path):
     assert b"openvino: ZeroDivisionError: division by zero (dcgan_first)" in done.stderr
 
 
+def test_efficiency_is_of_upconvs_own_engines():
+    """Half the machine's rate is planted; a peer has none, and without ceilings nobody has."""
+    driver = "import upconv.cli.bench as b\nfrom upconv.engines.jit.limits import Limits\n"
+    driver += "b.fresh_ceilings = lambda threads: {}"
+    planted_limits = driver.format("Limits(threads, 1e9, 1e30)")
+    done = ran(*SMALL, "--engines", "reference", "--json", driver=planted_limits)
+    (layer,) = json.loads(done.stdout)["layers"]
+    (result,) = layer["results"]
+    assert layer["floor_seconds"] == pytest.approx(2 * layer["multiply_adds"] / 1e9)
+    assert result["efficiency"] == pytest.approx(layer["floor_seconds"] / result["best_seconds"])
+    done = ran(*SMALL, "--engines", "reference", "--json", driver=driver.format("None"))
+    assert json.loads(done.stdout)["ceilings"] is None
+    assert rows(done)["dcgan_first", "reference"]["efficiency"] is None
+    from upconv.cli.results import Measured, Result
+    from upconv.cli.rounds import Timing
+
+    timing = Timing(((2.0,),))
+    measured = Measured(None, 0.0, (), floor=1.0)
+    assert measured.efficiency(Result("reference", "reference", timing, own=True)) == 0.5
+    assert measured.efficiency(Result("torch", "torch", timing)) is None
+
+
+def test_the_table_of_the_benchmarks_page(tmp_path):
+    """Best times of two benches, and efficiency over the lower floor."""
+    root = Path(__file__).parents[1]
+    for name, seconds, floor in (("a", 4e-3, 2e-3), ("b", 5e-3, 1e-3)):
+        result = {"contender": "reference", "best_seconds": seconds}
+        layer = {"name": "up", "input_shape": [1, 2], "floor_seconds": floor, "results": [result]}
+        (tmp_path / name).write_text(json.dumps({"layers": [layer]}))
+    command = [sys.executable, str(root / "benchmarks" / "table.py"), "a", "b"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    heading, _, up, mean = done.stdout.splitlines()
+    assert heading.startswith("| layer | input | reference | torch |")
+    assert heading.endswith("| reference efficiency |")
+    assert up == "| up | 1x2 | 4.00 | - | - | - | - | 0.25 |"
+    assert mean.endswith("| 1.00 | - | - | - | - | 0.25 |")
+
+
 # Planted faults -----------------------------------------------------------------------------------
 
 PLANTED = """
@@ -121,7 +168,7 @@ class Engine(ReferenceEngine):
         {birth}
     def refuses(self, problem):
         return {refusal!r}
-    def build(self, problem, threads):
+    def build(self, problem, threads, variant=""):
         return Primitive(problem)
 
 others = dict(ENGINES)
@@ -258,6 +305,7 @@ def test_without_a_terminal_there_is_plain_text_and_no_bar():
     assert b"\x1b" not in done.stdout
     lines = done.stdout.decode().splitlines()
     assert lines[0].split()[:2] == ["layer", "by"]
+    assert "efficiency" in lines[0]
     assert len({len(line) for line in lines[:2]}) == 1  # aligned
 
 

@@ -25,6 +25,7 @@ ROWS = [
     {"engines", "dialects", "arguments"},
     {"arrays", "choices"},
     {"signatures", "primitives"},
+    {"tuning"},
     {"execution"},
     {"ops", "plans", "explanations"},
     {"testing"},
@@ -38,7 +39,9 @@ ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 # in the rooms named here.
 THIRD_PARTY = {
     "problem": {"ml_dtypes"},
-    "cli": {"typer", "rich", "click", "platformdirs", "llvmlite", "torch", "onnx", "onnxruntime"}
+    "engines": {"llvmlite"},
+    "tuning": {"platformdirs"},
+    "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"}
     | {"openvino"},
     "__main__": {"typer"},
 }

@@ -39,7 +39,10 @@ class CountingEngine:
     def refuses(self, problem: Problem) -> str | None:
         return "it counts forward only" if problem.direction is Direction.INPUT_GRAD else None
 
-    def build(self, problem: Problem, threads: int) -> CountingPrimitive:
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        return ("", "other")
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> CountingPrimitive:
         self.built.append(problem)
         time.sleep(self.seconds)
         if self.fails:
@@ -48,6 +51,8 @@ class CountingEngine:
 
 
 class CountingPrimitive:
+    description, predicted_cycles = "it counts", 0.0
+
     def __init__(self, engine: CountingEngine, problem: Problem, threads: int) -> None:
         self.inner = load("reference").build(problem, threads)
         self.engine, self.problem = engine, problem
@@ -132,6 +137,13 @@ def test_threads_and_fingerprint_are_in_the_key() -> None:
     engine.version = "2"
     cache.lease(BASE, engine, 2).release()
     assert len(engine.built) == 3
+
+
+def test_another_variant_is_another_primitive() -> None:
+    cache, engine = PrimitiveCache(), CountingEngine()
+    for variant in ("", "other", "", "other"):
+        cache.lease(BASE, engine, 2, variant).release()
+    assert len(engine.built) == 2
 
 
 def test_eight_threads_make_one_build() -> None:

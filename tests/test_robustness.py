@@ -110,7 +110,8 @@ class Slow:
     name = "slow"
     def fingerprint(self): return "1"
     def refuses(self, problem): return None
-    def build(self, problem, threads):
+    def variants(self, problem, threads): return ("",)
+    def build(self, problem, threads, variant=""):
         if problem.epilogue.residual and os.getpid() == parent: time.sleep(1)
         return load("reference").build(problem, threads)
 parent = os.getpid()
@@ -156,7 +157,7 @@ class TestPlans:
         class Waiting(ReferenceEngine):
             name = "waiting"
 
-            def build(self, problem: Problem, threads: int):
+            def build(self, problem: Problem, threads: int, variant: str = ""):
                 inner = load("reference").build(problem, threads)
                 outer = self
 
@@ -222,7 +223,7 @@ def test_a_weight_packed_into_a_foreign_object_is_still_seen_to_overlap() -> Non
     class Packing(ReferenceEngine):
         name = "packing"
 
-        def build(self, problem: Problem, threads: int):
+        def build(self, problem: Problem, threads: int, variant: str = ""):
             inner = load("reference").build(problem, threads)
 
             class Primitive:

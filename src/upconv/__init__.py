@@ -28,6 +28,7 @@ from .ops import conv, conv_backward, conv_transpose, conv_transpose_backward
 from .plans import Plan, plan
 from .primitives import CacheInfo, cache_clear, cache_info
 from .threads import get_num_threads, set_num_threads
+from .tuning import TuningInfo, tuning_clear, tuning_info
 
 if TYPE_CHECKING:
     from . import dialects, testing
@@ -47,6 +48,7 @@ __all__ = [
     "Plan",
     "ShapeError",
     "TranslationError",
+    "TuningInfo",
     "UpconvError",
     "__version__",
     "cache_clear",
@@ -63,6 +65,8 @@ __all__ = [
     "plan",
     "set_num_threads",
     "testing",
+    "tuning_clear",
+    "tuning_info",
 ]
 
 _LAZY = ("dialects", "testing")

@@ -10,9 +10,10 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .arguments import boolean
 from .engines import ENGINES, load
 from .engines.base import Engine
-from .errors import DTypeError, EngineMissing, EngineRefusal, brief
+from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
 
 _ENGINE_PARTS = ("name", "fingerprint", "refuses", "build")
@@ -44,6 +45,26 @@ class Choice:
     refusals: tuple[Refusal, ...]
 
 
+def tuning_asked(tune: object = None) -> bool:
+    """Whether to choose by measurement: `tune` if it is a bool; None leaves it to `UPCONV_TUNE`.
+
+    The variable is read once, as `UPCONV_ENGINE` is. Raises `ArgumentError` for what is neither.
+
+    >>> tuning_asked(True)
+    True
+    """
+    return _tuning_variable() if tune is None else boolean("tune", tune)
+
+
+@lru_cache(maxsize=1)
+def _tuning_variable() -> bool:
+    text = os.environ.get("UPCONV_TUNE", "").strip()
+    if text not in ("", "0", "1"):
+        remedy = "It is an environment variable; 1 measures engines, as plan(..., tune=True) does."
+        raise ArgumentError("UPCONV_TUNE", brief(text), "1, 0 or nothing", remedy)
+    return text == "1"
+
+
 def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
     """The engine asked for, or the first in order of preference that does not refuse.
 
@@ -54,7 +75,7 @@ def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
 
     >>> from upconv.geometry import Axis
     >>> from upconv.problem import Direction, Problem
-    >>> choose(Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)).engine.name
+    >>> choose(Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5), "reference").engine.name
     'reference'
     """
     if engine is None or isinstance(engine, str):
@@ -68,7 +89,7 @@ def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
 
 @lru_cache(maxsize=4096)
 def _choose_named(problem: Problem, name: str | None) -> Choice:
-    variable = os.environ.get("UPCONV_ENGINE", "").strip()
+    variable = _asked_variable()
     if name is not None or variable:
         argument, wanted = ("engine", name) if name is not None else ("UPCONV_ENGINE", variable)
         return _asked(problem, load(wanted or "", argument))
@@ -106,6 +127,38 @@ def select(problem: Problem, engine: str | Engine | None) -> Engine:
     return choice.engine
 
 
+def able(problem: Problem, engine: str | Engine | None) -> tuple[Engine, ...]:
+    """Every engine that does the problem, the preferred first; only the one asked for, if any.
+
+    Raises `EngineRefusal` when there is none.
+    """
+    if engine is None:
+        return _able(problem)
+    return (select(problem, engine),)
+
+
+@lru_cache(maxsize=4096)
+def _able(problem: Problem) -> tuple[Engine, ...]:
+    first = select(problem, None)
+    if _asked_variable():
+        return (first,)
+    usable = (_usable(name) for name in ENGINES)
+    return tuple(e for e in usable if e is not None and e.refuses(problem) is None)
+
+
+def _usable(name: str) -> Engine | None:
+    try:
+        return load(name)
+    except EngineMissing:  # `choose` keeps the reason
+        return None
+
+
+def _asked_variable() -> str:
+    return os.environ.get("UPCONV_ENGINE", "").strip()
+
+
 def forget_choices() -> None:
-    """Ask the engines anew from now on: what they refuse, and `UPCONV_ENGINE`, was remembered."""
+    """Ask anew from now on: what engines refuse, and the environment variables, was remembered."""
     _choose_named.cache_clear()
+    _able.cache_clear()
+    _tuning_variable.cache_clear()

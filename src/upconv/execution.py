@@ -17,13 +17,14 @@ import numpy as np
 
 from . import memory
 from .arrays import Array, check_out, copied, overlap, shares_memory
-from .choices import select
+from .choices import tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import ArgumentError, DTypeError, brief
 from .primitives import Lease, shared_cache
 from .problem import DataLayout, Direction, Problem
 from .signatures import Signature
 from .threads import get_num_threads
+from .tuning import selected
 
 NEEDS = ("x", "weight", "bias")
 
@@ -60,7 +61,9 @@ def run(
 
 def _lease(problem: Problem, engine: str | Engine | None) -> Lease:
     """A primitive for a problem, whose scratch memory would fit."""
-    lease = shared_cache().lease(problem, select(problem, engine), get_num_threads())
+    threads = get_num_threads()
+    chosen = selected(problem, engine, threads, tune=tuning_asked())
+    lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
     memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
     return lease
 

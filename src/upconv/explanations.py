@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import memory
-from .arguments import frozen_activation
+from .arguments import boolean, frozen_activation
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .choices import Refusal, choose
+from .choices import Refusal, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .errors import EngineMissing
@@ -19,6 +19,10 @@ from .primitives import shared_cache
 from .problem import Problem
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
+from .tuning import ceilings, remembered, selected
+
+if TYPE_CHECKING:
+    from .engines.jit.limits import Limits
 
 
 def output_shape(
@@ -81,7 +85,13 @@ class Explanation:
     """What a plan would do: `print` it, or read the fields.
 
     `engine` is None when every engine refuses; `refusals` holds the sentence of each engine that
-    was asked before. Bytes and counts are of one call.
+    was asked before. Bytes, counts and seconds are of one call.
+
+    `schedule` is how the engine computes ("" where it does not tell), `variant` the one it was
+    tuned to ("" for its own choice). `predicted_seconds` is by the engine's model and this
+    machine's clock, `floor_seconds` the time no direct algorithm can beat whose data comes from
+    memory: None where the ceilings of the machine were not measured. `measured_seconds` is the time
+    of the winner, `measured_by`, if the problem was ever tuned here.
     """
 
     problem: Problem
@@ -91,20 +101,37 @@ class Explanation:
     workspace_bytes: int
     multiply_adds: int
     nbytes: int
+    variant: str = ""
+    schedule: str = ""
+    predicted_seconds: float | None = None
+    floor_seconds: float | None = None
+    measured_seconds: float | None = None
+    measured_by: str = ""
 
     def __str__(self) -> str:
         rows = [
             ("problem", str(self.problem)),
-            ("engine", self.engine or "none"),
+            ("engine", f"{self.engine or 'none'} {self.variant}".rstrip()),
             *(("refused by", str(refusal)) for refusal in self.refusals),
             ("output", "x".join(map(str, self.output_shape))),
             ("multiply-adds", f"{self.multiply_adds:,}"),
             ("operands and result", memory.readable(self.nbytes)),
             ("workspace", memory.readable(self.workspace_bytes)),
+            *self._time_rows(),
             *self._axis_rows(),
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+    def _time_rows(self) -> list[tuple[str, str]]:
+        """The schedule and the times, as far as they are known."""
+        times = (
+            ("predicted", self.predicted_seconds, ""),
+            ("measured", self.measured_seconds, f" by {self.measured_by}"),
+            ("floor", self.floor_seconds, ""),
+        )
+        known = [(name, f"{s * 1e3:.3g} ms{by}") for name, s, by in times if s is not None]
+        return [("schedule", self.schedule), *known] if self.schedule else known
 
     def _axis_rows(self) -> list[tuple[str, str]]:
         """One row per spatial axis: its sizes, and how many of its phases have taps."""
@@ -136,14 +163,20 @@ def explain(
     engine: str | Engine | None = None,
     dtype: Any = None,
     threads: int | None = None,
+    tune: bool | None = None,
+    floor: bool = False,
 ) -> Explanation:
     """What `plan` with the same arguments would do: the problem, the engine, every refusal, memory.
 
     `weight` and `bias` may be shapes (tuples of ints) instead of arrays, with `dtype` then float32
     if not given. An engine asked for by name that refuses is reported, not raised. The primitive is
-    built, to learn what it needs, and stays in the cache; nothing is run.
+    built, to learn what it needs, and stays in the cache.
 
-    >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1).engine)
+    tune: as in `plan`; True measures the problem if it was not yet. Otherwise nothing is run.
+    floor: measure the ceilings of this machine, about a second, unless they are remembered; without
+        it, floor and prediction are told only where they are.
+
+    >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1, engine="reference").engine)
     reference
     """
     keywords = Keywords.of(
@@ -155,21 +188,55 @@ def explain(
     request = Request(x, of_weight, of_bias, keywords, frozen_activation(activation))
     signature = request.signature(residual=request.takes_residual(residual))
     problem = signature.problem
+    count = get_num_threads() if threads is None else checked(threads)
     choice = choose(problem, engine)
-    workspace = 0
-    if choice.engine is not None:
-        count = get_num_threads() if threads is None else checked(threads)
-        with shared_cache().lease(problem, choice.engine, count) as primitive:
-            workspace = primitive.workspace_bytes
-    return Explanation(
+    limits = ceilings(count, measure=boolean("floor", floor))
+    told = Explanation(
         problem=problem,
-        engine=None if choice.engine is None else choice.engine.name,
+        engine=None,
         refusals=choice.refusals,
         output_shape=signature.shape,
-        workspace_bytes=workspace,
+        workspace_bytes=0,
         multiply_adds=problem.multiply_adds,
         nbytes=problem.nbytes,
+        floor_seconds=_floor(limits, problem),
     )
+    if choice.engine is None:
+        return told
+    return _with_engine(told, engine, count, limits, tune=tuning_asked(tune))
+
+
+def _floor(limits: Limits | None, problem: Problem) -> float | None:
+    if limits is None:
+        return None
+    return limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype)
+
+
+def _with_engine(
+    told: Explanation,
+    engine: str | Engine | None,
+    threads: int,
+    limits: Limits | None,
+    *,
+    tune: bool,
+) -> Explanation:
+    """What is told of a problem, with what the engine that does it says."""
+    problem = told.problem
+    chosen = selected(problem, engine, threads, tune=tune)
+    winner = remembered(problem, threads, engine)
+    with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
+        # Engines written before there were descriptions and predictions have none.
+        cycles = getattr(primitive, "predicted_cycles", 0.0)
+        return replace(
+            told,
+            engine=chosen.engine.name,
+            variant=chosen.variant,
+            workspace_bytes=primitive.workspace_bytes,
+            schedule=getattr(primitive, "description", ""),
+            predicted_seconds=cycles / limits.clock if limits and cycles else None,
+            measured_seconds=winner.seconds if winner else None,
+            measured_by=str(winner) if winner else "",
+        )
 
 
 def _operand(name: str, value: Any, dtype: Any) -> Operand:

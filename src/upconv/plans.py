@@ -12,7 +12,7 @@ import numpy as np
 from . import memory
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
-from .choices import select
+from .choices import tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import delivered, packed, result_array, run_batched
@@ -20,6 +20,7 @@ from .primitives import Lease, shared_cache
 from .problem import Problem
 from .signatures import Keywords, Request, Signature
 from .threads import checked, get_num_threads
+from .tuning import selected
 
 
 def plan(
@@ -40,6 +41,7 @@ def plan(
     engine: str | Engine | None = None,
     dtype: Any = None,
     threads: int | None = None,
+    tune: bool | None = None,
 ) -> Plan:
     """`conv_transpose` for one input shape, its weights packed once: `plan(x, residual=None,
     out=None)`.
@@ -49,6 +51,9 @@ def plan(
     residual: True, or an array of the result's shape, makes a plan that is called with a residual.
     dtype: the type to work in, which weight and bias are converted to (default: the weight's own).
     threads: for this plan (default: `get_num_threads()` now).
+    tune: measure engines and their variants, about half a second, and remember the fastest on disk,
+        or take what is remembered. False: engines choose by their models, and nothing on disk is
+        looked at. None: as `UPCONV_TUNE` says, which is read once (1 or 0; default 0).
 
     Raises what `conv_transpose` raises.
 
@@ -68,12 +73,12 @@ def plan(
     )
     wants_residual = request.takes_residual(residual)
     count = get_num_threads() if threads is None else checked(threads)
-    return Plan(request, engine, count, weight, bias, wants_residual)
+    return Plan(request, engine, count, weight, bias, wants_residual, tuning_asked(tune))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """One variant of a plan: a primitive held by a lease, and the weight in its order."""
+    """A plan with or without a residual: a primitive held by a lease, the weight in its order."""
 
     signature: Signature
     engine: str
@@ -103,16 +108,18 @@ class Plan:
         weight: Array,
         bias: Array | None,
         residual: bool,
+        tune: bool = False,
     ) -> None:
         """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead."""
         self._request = request
         self._engine = engine
         self._threads = threads
         self._residual = residual
+        self._tune = tune
         self._weight = copied("the plan's weight", weight)
         self._bias = None if bias is None else copied("the plan's bias", bias)
-        self._variants: dict[bool, _Ready] = {}
-        ready = self._variant(residual)
+        self._forms: dict[bool, _Ready] = {}
+        ready = self._form(residual)
         self._signature, self._engine_name = ready.signature, ready.engine
         self._workspace_bytes = ready.primitive.workspace_bytes
 
@@ -152,7 +159,7 @@ class Plan:
         if residual is None and self._residual:
             expected = f"an array of shape {self.output_shape}: the plan was made with one"
             raise DTypeError("residual", "None", expected, "Pass it, or plan without a residual.")
-        ready = self._variants.get(residual is not None) or self._variant(residual is not None)
+        ready = self._forms.get(residual is not None) or self._form(residual is not None)
         signature = ready.signature
         x = self._operand("x", x, self._request.x.shape)
         if residual is not None:
@@ -164,7 +171,7 @@ class Plan:
 
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
-        self._variants = _CLOSED
+        self._forms = _CLOSED
         self._weight = np.empty(0)
         self._bias = None
 
@@ -188,25 +195,27 @@ class Plan:
             self._weight,
             self._bias,
             self._residual,
+            self._tune,
         )
 
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
 
     def _require_open(self) -> None:
-        if self._variants is _CLOSED:
+        if self._forms is _CLOSED:
             raise EngineError("This plan is closed. Make a new one with upconv.plan.")
 
-    def _variant(self, residual: bool) -> _Ready:
+    def _form(self, residual: bool) -> _Ready:
         """This plan with or without a residual; two threads may prepare it, one of them in vain."""
         self._require_open()
         signature = self._request.signature(residual=residual)
-        engine = select(signature.problem, self._engine)
-        lease = shared_cache().lease(signature.problem, engine, self._threads)
+        problem = signature.problem
+        engine, variant = selected(problem, self._engine, self._threads, tune=self._tune)
+        lease = shared_cache().lease(problem, engine, self._threads, variant)
         memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
         weight = packed(lease.primitive, self._weight)
         ready = _Ready(signature, engine.name, lease, lease.primitive, weight)
-        return self._variants.setdefault(residual, ready)
+        return self._forms.setdefault(residual, ready)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(name, value)
@@ -220,4 +229,4 @@ class Plan:
 
 
 _CLOSED: dict[bool, _Ready] = {}
-"""What a closed plan has for variants: this very dictionary, which stays empty."""
+"""What a closed plan has for forms: this very dictionary, which stays empty."""

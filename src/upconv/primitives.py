@@ -1,6 +1,6 @@
 """The cache of built primitives.
 
-The key of the cache is what the field calls an operator's signature: (problem, engine,
+The key of the cache is what the field calls an operator's signature: (problem, engine, variant,
 fingerprint), the fingerprint holding the engine's versions and the number of threads. Whatever
 changes a primitive is in the key; nothing else is.
 
@@ -20,6 +20,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
+from typing import Any
 
 from .choices import forget_choices
 from .engines.base import Engine, Primitive
@@ -55,6 +56,7 @@ class _Key:
 
     problem: Problem
     engine: int
+    variant: str
     fingerprint: str
 
 
@@ -86,6 +88,19 @@ class _Flight:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+
+
+def built(engine: Engine, problem: Problem, threads: int, variant: str) -> Primitive:
+    """A new primitive; engines written before there were variants are not asked for one."""
+    if variant:
+        return engine.build(problem, threads, variant)
+    return engine.build(problem, threads)
+
+
+def variants_of(engine: Engine, problem: Problem, threads: int) -> tuple[str, ...]:
+    """The variants an engine names; one written before there were variants has its own choice."""
+    named: Any = getattr(engine, "variants", None)
+    return ("",) if named is None else tuple(named(problem, threads))
 
 
 class Lease:
@@ -149,9 +164,9 @@ class PrimitiveCache:
         self._lock = threading.Lock()
         _caches.add(self)
 
-    def lease(self, problem: Problem, engine: Engine, threads: int) -> Lease:
+    def lease(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Lease:
         """The primitive for `problem`, built if need be, held until the lease is released."""
-        key = _Key(problem, id(engine), f"{engine.fingerprint()} threads {threads}")
+        key = _Key(problem, id(engine), variant, f"{engine.fingerprint()} threads {threads}")
         if self._forgotten:
             self._settle()
         lease = Lease(self)
@@ -162,7 +177,7 @@ class PrimitiveCache:
             flight = self._flights.setdefault(key, flight)
         with flight.lock:  # one thread builds; those who waited find it done, or try themselves
             if not self._take(key, lease):
-                self._build(key, problem, engine, threads, lease)
+                self._build(key, engine, threads, lease)
         return lease
 
     def info(self) -> CacheInfo:
@@ -202,14 +217,12 @@ class PrimitiveCache:
             lease._entry = entry
             return True
 
-    def _build(
-        self, key: _Key, problem: Problem, engine: Engine, threads: int, lease: Lease
-    ) -> None:
+    def _build(self, key: _Key, engine: Engine, threads: int, lease: Lease) -> None:
         """Build outside the lock, list the result, and make room for it."""
         with self._lock:
             self._totals.misses += 1
         start = time.perf_counter()
-        primitive = engine.build(problem, threads)
+        primitive = built(engine, key.problem, threads, key.variant)
         seconds = time.perf_counter() - start
         entry = _Entry(engine, primitive, primitive.resident_bytes)
         with self._lock:

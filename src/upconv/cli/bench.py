@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from ..errors import EngineMissing, FileError, brief
 from ..explanations import EngineStatus, engines
 from ..problem import DType
 from ..threads import get_num_threads, set_num_threads
+from ..tuning import fresh_ceilings
 from . import blas, layers, machine, peers, report, results, spelling, trials
 from .cases import Case, Way
 from .endings import Ending, say
@@ -21,6 +22,9 @@ from .layers import Layer
 from .options import ElementType, Json, Threads
 from .results import Measured
 from .trials import Trial
+
+if TYPE_CHECKING:
+    from ..engines.jit.limits import Limits
 
 _SECONDS = 0.3
 _QUICK_SECONDS = 0.05
@@ -99,8 +103,8 @@ def bench(
 
     Every result is verified against the reference engine in float64 before it is timed; a wrong one
     is shown as WRONG and the exit code is 1. Times are the best and the median of interleaved
-    rounds; "x torch" is how many times as fast as PyTorch; memory is the result and the scratch
-    memory of a call.
+    rounds; efficiency is the time that this machine's ceilings allow over the best; "x torch" is
+    how many times as fast as PyTorch; memory is the result and the scratch memory of a call.
 
     \b
     Examples:
@@ -121,10 +125,11 @@ def bench(
         threads=get_num_threads(),
         seconds=(_QUICK_SECONDS if quick else _SECONDS) if seconds is None else seconds,
     )
-    measured = _measured(setting)
+    limits = fresh_ceilings(setting.threads)
+    measured = _measured(setting, limits)
     _say_reasons(statuses if engine_names is None else (), measured)
     if json:
-        _print_document(setting, statuses, measured)
+        _print_document(setting, statuses, limits, measured)
     else:
         report.table(results.table(measured, setting.families))
     if any(result.fault for layer in measured for result in layer.results):
@@ -137,9 +142,11 @@ def _set_threads(threads: int | None) -> None:
     blas.agree(get_num_threads())
 
 
-def _measured(setting: Setting) -> list[Measured]:
+def _measured(setting: Setting, limits: Limits | None) -> list[Measured]:
     with report.progress(2 * len(setting.layers)) as bar:
-        trial = Trial(setting.engines, setting.peers, setting.threads, setting.seconds, bar.step)
+        trial = Trial(
+            setting.engines, setting.peers, setting.threads, setting.seconds, bar.step, limits
+        )
         return [trial.of(Case(layer, setting.way, setting.dtype)) for layer in setting.layers]
 
 
@@ -204,7 +211,10 @@ def _say_reasons(statuses: Sequence[EngineStatus], measured: Sequence[Measured])
 
 
 def _print_document(
-    setting: Setting, statuses: Sequence[EngineStatus], measured: Sequence[Measured]
+    setting: Setting,
+    statuses: Sequence[EngineStatus],
+    limits: Limits | None,
+    measured: Sequence[Measured],
 ) -> None:
     report.document(
         "bench",
@@ -215,6 +225,7 @@ def _print_document(
         dtype=setting.dtype.value,
         threads=setting.threads,
         seconds=setting.seconds,
+        ceilings=limits and asdict(limits),
         layers=[results.as_fields(layer) for layer in measured],
         summary=results.summary(measured, setting.families),
         faults=sum(result.fault for layer in measured for result in layer.results),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+import warnings
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,15 +16,22 @@ from ..explanations import EngineStatus, engines
 from ..geometry import Axis
 from ..problem import Direction, Problem
 from ..threads import get_num_threads
+from ..tuning import TuningInfo, ceilings, tuning_info
+from ..tuning.store import cache_directory
 from . import machine, report
 from .endings import Ending
 from .options import Json
 
+if TYPE_CHECKING:
+    from ..engines.jit.limits import Limits
+
 
 def doctor(*, json: Json = False) -> None:
-    """Report versions, engines, processor, threads, memory and cache, and look for faults.
+    """Report versions, engines, processor, threads, memory, cache, ceilings, and look for faults.
 
-    Every engine that is present computes a small layer. The exit code is 1 when something is wrong.
+    Every engine that is present computes a small layer. The ceilings of the machine, how fast it
+    can multiply and copy, are measured once, in a second, and remembered. The exit code is 1 when
+    something is wrong.
 
     \b
     Examples:
@@ -31,11 +40,13 @@ def doctor(*, json: Json = False) -> None:
     """
     statuses = engines()
     threads, complaint = _threads()
-    findings = [*complaint, *_missing(), *_environment(), *_cache()]
+    known = _measurements(threads)
+    kept, limits = known.kept, known.limits
+    findings = [*complaint, *_missing(), *_environment(), *_cache(), *known.complaints]
     if not complaint:  # without a number of threads nothing can compute
         findings += _checked(statuses)
     cpu = machine.processor()
-    directory = machine.cache_directory()
+    directory = cache_directory()
     if json:
         report.document(
             "doctor",
@@ -45,7 +56,9 @@ def doctor(*, json: Json = False) -> None:
             cpu=asdict(cpu),
             threads={"count": threads, "source": machine.thread_source()},
             memory_available_bytes=memory.available_bytes(),
+            ceilings=limits and asdict(limits),
             cache_directory=str(directory),
+            tuning=asdict(kept),
             environment=machine.environment(),
             findings=findings,
         )
@@ -58,7 +71,9 @@ def doctor(*, json: Json = False) -> None:
             ("features", " ".join(cpu.features) or "unknown: llvmlite is not installed"),
             ("threads", f"{threads or 'unknown'}, from {machine.thread_source()}"),
             ("memory available", memory.readable(memory.available_bytes())),
+            ("ceilings", _ceilings(limits)),
             ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
+            ("tuning file", f"{kept.file}: {kept.winners} winners"),
             *machine.environment().items(),
             *(("FINDING", finding) for finding in findings),
         ]
@@ -72,6 +87,30 @@ def _told(status: EngineStatus) -> str:
     if status.available:
         return f"available: {status.fingerprint}"
     return f"not available: {' '.join(status.reason.split())}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurements:
+    """What was measured on this machine, and what the file it is kept in gives cause to say."""
+
+    kept: TuningInfo
+    limits: Limits | None
+    complaints: list[str]
+
+
+def _measurements(threads: int | None) -> _Measurements:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        limits = None if threads is None else ceilings(threads, measure=True)
+        kept = tuning_info()
+    return _Measurements(kept, limits, [str(warning.message) for warning in said])
+
+
+def _ceilings(limits: Limits | None) -> str:
+    if limits is None:
+        return "unknown: llvmlite is not installed"
+    rates = f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
+    return f"{rates} on {limits.threads} threads"
 
 
 def _threads() -> tuple[int | None, list[str]]:
@@ -95,6 +134,8 @@ def _environment() -> list[str]:
     engine = os.environ.get("UPCONV_ENGINE", "")
     if engine and engine not in ENGINES:
         findings.append(f"UPCONV_ENGINE is {engine!r}; expected one of {', '.join(ENGINES)}")
+    if os.environ.get("UPCONV_TUNE", "").strip() not in ("", "0", "1"):
+        findings.append(f"UPCONV_TUNE is {os.environ['UPCONV_TUNE']!r}; expected 1, 0 or nothing")
     for name in ("UPCONV_CACHE_BYTES", "UPCONV_CACHE_ENTRIES"):
         text = os.environ.get(name, "").strip()
         if text and not text.isdecimal():
@@ -104,7 +145,7 @@ def _environment() -> list[str]:
 
 def _cache() -> list[str]:
     """A cache directory that is there but is of no use."""
-    place = machine.cache_directory()
+    place = cache_directory()
     if not place.exists():
         return []
     if not place.is_dir():

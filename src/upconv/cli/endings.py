@@ -5,8 +5,8 @@
     2  usage                     130  interrupted (Ctrl-C), 141 the reader of stdout went away,
                                  143  terminated
 
-An error upconv raises on purpose is one line on stderr; every other exception is a bug and keeps
-its traceback.
+An error upconv raises on purpose, or a warning, is one line on stderr; every other exception is a
+bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
@@ -50,6 +51,7 @@ def ended(*, traceback: bool) -> Iterator[None]:
     traceback: let errors of the library through, with the place they come from.
     """
     _end_on_termination()
+    warnings.showwarning = _say_warning
     try:
         yield
     except KeyboardInterrupt:
@@ -79,6 +81,11 @@ def _end_on_termination() -> None:
     """SIGTERM unwinds like Ctrl-C does, so that temporary files are removed."""
     with suppress(ValueError):  # not the main thread: whoever runs us there has the signals
         signal.signal(signal.SIGTERM, lambda *_: _exit(Ending.TERMINATED))
+
+
+def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning in one line, without the place in the library that it comes from."""
+    say(f"warning: {' '.join(str(message).split())}")
 
 
 def _forget_stdout() -> None:

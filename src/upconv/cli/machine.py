@@ -10,13 +10,13 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import memory
 from ..threads import get_num_threads
+from ..tuning import processor_model
 
 REQUIRED = ("numpy", "llvmlite", "platformdirs")
 """What upconv's own metadata calls its dependencies."""
@@ -79,23 +79,14 @@ def numpy_blas() -> str:
 
 def processor() -> Processor:
     """The CPU as LLVM sees it, or as the operating system names it where llvmlite is missing."""
-    model = _model()
+    model = processor_model()
     try:
-        from llvmlite import binding  # type: ignore[import-untyped]  # it has no annotations
+        from llvmlite import binding
     except ImportError:
         return Processor(platform.machine() or "unknown", model, ())
     features = (name for name, present in binding.get_host_cpu_features().items() if present)
     notable = sorted(name for name in features if any(part in name for part in _NOTABLE))
     return Processor(binding.get_host_cpu_name(), model, tuple(notable))
-
-
-def _model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        return platform.processor() or platform.machine() or "unknown"
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
 
 
 def thread_source() -> str:
@@ -104,18 +95,6 @@ def thread_source() -> str:
         if os.environ.get(variable, "").strip():
             return variable
     return "the processors this process may use"
-
-
-def cache_directory() -> Path:
-    """Where tuning results are kept: `UPCONV_CACHE_DIR`, or the user's cache directory."""
-    chosen = os.environ.get("UPCONV_CACHE_DIR", "").strip()
-    if chosen:
-        return Path(chosen)
-    try:
-        from platformdirs import user_cache_dir
-    except ImportError:  # doctor reports the missing dependency
-        return Path.home() / ".cache" / "upconv"
-    return Path(user_cache_dir("upconv"))
 
 
 def environment() -> dict[str, str]:

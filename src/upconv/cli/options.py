@@ -51,6 +51,10 @@ Threads = Annotated[
         min=1, max=4096, metavar="N", help="Threads to compute with (default: see `upconv doctor`)."
     ),
 ]
+Tune = Annotated[
+    bool,
+    typer.Option("--tune", help="Measure engines and their variants, and remember the fastest."),
+]
 ElementType = Annotated[DType, typer.Option("--dtype", help="Element type to work in.")]
 
 _AXES = "an integer, or one per axis: 2 or 2,3"

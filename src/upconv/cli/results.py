@@ -16,6 +16,7 @@ from .report import Table
 from .rounds import Timing
 
 _MEAN = "geometric mean"
+_EFFICIENCY = "efficiency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Result:
     """One contender on one layer.
 
     `timing` is None for one that was not measured; `reason` then says why ("" if it was). `fault`
-    marks a reason that is a finding: a wrong result, or an engine that failed.
+    marks a reason that is a finding: a wrong result, or an engine that failed. `own` marks upconv's
+    engines.
     """
 
     contender: str
@@ -33,15 +35,20 @@ class Result:
     workspace_bytes: int | None = None
     reason: str = ""
     fault: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One layer: its case, without the data, and a result of every contender."""
+    """One layer: its case, without the data, and a result of every contender.
+
+    `floor` is the time in seconds that the machine's ceilings allow, None where those are unknown.
+    """
 
     case: Case
     tolerance: float
     results: tuple[Result, ...]
+    floor: float | None = None
 
     def best(self, family: str) -> float | None:
         """The best time of a family's settings, None if it has none."""
@@ -53,17 +60,23 @@ class Measured:
         other = self.best(family)
         return None if other is None or result.timing is None else other / result.timing.best
 
+    def efficiency(self, result: Result) -> float | None:
+        """The floor over the time, for upconv's own engines."""
+        if self.floor is None or result.timing is None or not result.own:
+            return None
+        return self.floor / result.timing.best
+
 
 Cell = Callable[[Measured, Result], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table; `family` is whom a column of speeds compares with, "" for others."""
+    """A column of the table; `mean` is the field of `summary` that it ends in, "" for none."""
 
     title: str
     cell: Cell
-    family: str = ""
+    mean: str = ""
 
 
 def table(measured: Sequence[Measured], families: Sequence[str]) -> Table:
@@ -79,7 +92,7 @@ def table(measured: Sequence[Measured], families: Sequence[str]) -> Table:
             rows.append((layer.case.layer.name, result.contender, *cells))
             sections.append(layer.case.layer.name)
     for contender, means in summary(measured, families).items():
-        cells = tuple(_ratio(means[c.family]) if c.family else "" for c in columns)
+        cells = tuple(_ratio(means[c.mean]) if c.mean else "" for c in columns)
         rows.append((_MEAN, contender, *cells))
         sections.append(_MEAN)
     headings = ("layer", "by", *(column.title for column in columns))
@@ -91,6 +104,7 @@ def _columns(families: Sequence[str]) -> list[Column]:
         Column("best ms", lambda _, r: f"{r.timing.best * 1e3:.3f}" if r.timing else "-"),
         Column("median", lambda _, r: f"{r.timing.median * 1e3:.3f}" if r.timing else "-"),
         Column("GFLOP/s", lambda m, r: f"{_gflops(m, r):.1f}" if r.timing else "-"),
+        Column(_EFFICIENCY, lambda m, r: _ratio(m.efficiency(r)), _EFFICIENCY),
         *(Column(f"x {_short(family)}", _speed_cell(family), family) for family in families),
         Column("memory", _memory),
         Column("error", _verdict),
@@ -144,12 +158,23 @@ def _verdict(measured: Measured, result: Result) -> str:
 def summary(
     measured: Sequence[Measured], families: Sequence[str]
 ) -> dict[str, dict[str, float | None]]:
-    """Of each contender, the geometric mean of its speed against each family."""
+    """Of each contender, the geometric means of its speed against each family, and efficiency."""
     names = dict.fromkeys(r.contender for m in measured for r in m.results if r.timing)
     return {
-        name: {family: _mean(_speeds(measured, name, family)) for family in families}
+        name: {
+            **{family: _mean(_speeds(measured, name, family)) for family in families},
+            _EFFICIENCY: _mean(_efficiencies(measured, name)),
+        }
         for name in names
     }
+
+
+def _efficiencies(measured: Sequence[Measured], name: str) -> Iterable[float]:
+    for layer in measured:
+        for result in layer.results:
+            efficiency = layer.efficiency(result) if result.contender == name else None
+            if efficiency is not None:
+                yield efficiency
 
 
 def _speeds(measured: Sequence[Measured], name: str, family: str) -> Iterable[float]:
@@ -177,6 +202,7 @@ def as_fields(measured: Measured) -> dict[str, Any]:
         "problem": str(case.problem),
         "multiply_adds": case.problem.multiply_adds,
         "tolerance": measured.tolerance,
+        "floor_seconds": measured.floor,
         "results": [_result_fields(measured, result) for result in measured.results],
     }
 
@@ -193,6 +219,7 @@ def _result_fields(measured: Measured, result: Result) -> dict[str, Any]:
         "best_seconds": timing and timing.best,
         "median_seconds": timing and timing.median,
         "gflops": _gflops(measured, result) if timing else None,
+        "efficiency": measured.efficiency(result),
         "workspace_bytes": result.workspace_bytes,
         "result_bytes": result_bytes(measured.case),
         "rounds_seconds": timing.rounds if timing else (),

@@ -19,6 +19,7 @@ from .options import (
     InputShape,
     Json,
     Threads,
+    Tune,
     WeightShape,
     keywords,
     takes_geometry,
@@ -53,17 +54,20 @@ def explain(
     dtype: ElementType = DType.FLOAT32,
     engine: Engine = None,
     threads: Threads = None,
+    tune: Tune = False,
     json: Json = False,
     **geometry: Any,
 ) -> None:
-    """Tell what upconv would do and why: the problem, the engine, refusals, sizes, memory.
+    """Tell what upconv would do and why: problem, engine, refusals, sizes, memory, schedule, times.
 
-    The exit code is 4 when no engine, or not the one asked for, does it.
+    The floor is the time that this machine's ceilings allow; they are measured once, in a second,
+    and remembered. The exit code is 4 when no engine, or not the one asked for, does it.
 
     \b
     Examples:
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --bias --json
+      upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --tune
     """
     given = keywords(geometry)
     channels = _channels(output_shape(input_, weight, **given), len(weight), given["layout"])
@@ -76,6 +80,8 @@ def explain(
         engine=engine,
         dtype=dtype.value,
         threads=threads,
+        tune=tune or None,
+        floor=True,
         **given,
     )
     if json:
@@ -112,6 +118,12 @@ def as_fields(answer: Explanation) -> dict[str, Any]:
         "workspace_bytes": answer.workspace_bytes,
         "multiply_adds": answer.multiply_adds,
         "nbytes": answer.nbytes,
+        "variant": answer.variant,
+        "schedule": answer.schedule,
+        "predicted_seconds": answer.predicted_seconds,
+        "measured_seconds": answer.measured_seconds,
+        "measured_by": answer.measured_by,
+        "floor_seconds": answer.floor_seconds,
     }
 
 

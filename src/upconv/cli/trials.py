@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..errors import EngineError, EngineRefusal, MemoryLimitError
 from . import contenders, peers
@@ -16,16 +17,23 @@ from .cases import Case, Contender
 from .results import Measured, Result
 from .rounds import timed
 
+if TYPE_CHECKING:
+    from ..engines.jit.limits import Limits
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What every layer goes through. `step` is told what is about to begin."""
+    """What every layer goes through. `step` is told what is about to begin.
+
+    `limits` are the machine's ceilings, None where they cannot be measured.
+    """
 
     engines: tuple[str, ...]
     peers: tuple[str, ...]
     threads: int
     seconds: float
     step: Callable[[str], None]
+    limits: Limits | None = None
 
     def of(self, case: Case) -> Measured:
         """Every contender's result on a case."""
@@ -39,14 +47,21 @@ class Trial:
         for entrant, timing in zip(ready, timings, strict=True):
             entrant.result = replace(entrant.result, timing=timing)
         bare = Case(case.layer, case.way, case.dtype)  # without the arrays, which may go now
-        return Measured(bare, case.tolerance, tuple(entrant.result for entrant in entrants))
+        results = tuple(entrant.result for entrant in entrants)
+        return Measured(bare, case.tolerance, results, self._floor(case))
+
+    def _floor(self, case: Case) -> float | None:
+        problem = case.problem
+        if self.limits is None:
+            return None
+        return self.limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype)
 
     def _engine(self, name: str, case: Case) -> list[_Entrant]:
         refusal = contenders.refusal(name, case)
         if refusal is not None:
             return [_left_out(name, refusal)]
         try:
-            return [_verified(contenders.contender(name, case, self.threads), case)]
+            return [_verified(contenders.contender(name, case, self.threads), case, own=True)]
         except (EngineRefusal, MemoryLimitError) as error:
             return [_left_out(name, str(error))]
         except EngineError as error:
@@ -74,12 +89,13 @@ def _left_out(name: str, reason: str, *, fault: bool = False) -> _Entrant:
     return _Entrant(None, Result(name, name, reason=reason, fault=fault))
 
 
-def _verified(contender: Contender, case: Case) -> _Entrant:
+def _verified(contender: Contender, case: Case, *, own: bool = False) -> _Entrant:
     """The contender after one call whose result was looked at, element by element."""
     contender.run()
     error = case.error(contender.result())
+    workspace = contender.workspace_bytes
     result = Result(
-        contender.name, contender.family, error=error, workspace_bytes=contender.workspace_bytes
+        contender.name, contender.family, error=error, workspace_bytes=workspace, own=own
     )
     if error <= case.tolerance:
         return _Entrant(contender, result)

@@ -29,6 +29,17 @@ class Primitive(Protocol):
     def resident_bytes(self) -> int:
         """Memory kept while cached."""
 
+    @property
+    def description(self) -> str:
+        """How it computes, in one line for people: the schedule; "" where there is none to tell."""
+
+    @property
+    def predicted_cycles(self) -> float:
+        """Processor cycles that one call takes of each thread, by the engine's model of it.
+
+        0.0 where it has none.
+        """
+
     def pack(self, weight: Array) -> PackedWeight:
         """`weight`, of the problem's weight shape, in the engine's own order."""
 
@@ -65,5 +76,14 @@ class Engine(Protocol):
     def refuses(self, problem: Problem) -> str | None:
         """None when it can do `problem`, else why not, in one sentence for people."""
 
-    def build(self, problem: Problem, threads: int) -> Primitive:
-        """A primitive for a problem that is not refused, for at most `threads` threads; slow."""
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """Short names, such as "vectors=2", of the ways to build a problem that tuning may measure.
+
+        The first is "", the model's own choice; it is the only one of an engine without others.
+        """
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """A primitive for a problem that is not refused, for at most `threads` threads; slow.
+
+        `variant` is one of `variants(problem, threads)`.
+        """

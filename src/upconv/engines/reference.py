@@ -59,7 +59,11 @@ class ReferenceEngine:
             return str(missing)
         return None
 
-    def build(self, problem: Problem, threads: int) -> ReferencePrimitive:
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """Blocks follow from the problem alone."""
+        return ("",)
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> ReferencePrimitive:
         """Lay out the blocks; milliseconds at most."""
         return ReferencePrimitive(problem)
 
@@ -68,6 +72,7 @@ class ReferencePrimitive:
     """One problem laid out in blocks; see the module's docstring. Holds no memory."""
 
     resident_bytes = 4096  # this object and its small tuples, about
+    predicted_cycles = 0.0  # there is no model: the work is NumPy's
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -93,6 +98,7 @@ class ReferencePrimitive:
             width=self.dtype.itemsize,
         )
         self.workspace_bytes = self._workspace_bytes()
+        self.description = self._description()
 
     def pack(self, weight: Array) -> Array:
         """The weight as (G, C, F*taps) in the accumulator's type; a view where that is one."""
@@ -293,6 +299,13 @@ class ReferencePrimitive:
         part = np.moveaxis(x[place], 0, 2)
         positions: Array = part.reshape(*part.shape[:2], prod(part.shape[2:]))
         return positions
+
+    def _description(self) -> str:
+        (items, groups, channels), box = self.blocking.steps, self.blocking.box
+        return (
+            f"matrix products on blocks of {items} batch items x {groups} groups x {channels}"
+            f" output channels, boxes of {'x'.join(map(str, box))} inputs"
+        )
 
     def _workspace_bytes(self) -> int:
         """An upper bound of what one run allocates at a time, activations' scratch included."""

@@ -26,7 +26,6 @@ from .positions import Positions
 from .primitive import Empty, Guarded
 from .schedule import VARIANTS, too_much
 
-
 CHANNELS = "channels"
 """The variant whose vectors run along output channels."""
 

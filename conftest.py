@@ -1,0 +1,13 @@
+"""For every test and doctest: what is measured is kept in a file of the test run's own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+# A folder of its own, so that no test finds, or leaves, anything in the user's cache. The processes
+# of pytest-xdist inherit the variable, and share the file.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _folder = tempfile.TemporaryDirectory(prefix="upconv-tests-")
+    os.environ["UPCONV_TUNING_FILE"] = str(Path(_folder.name) / "tuning.json")

@@ -1,0 +1,219 @@
+"""The two ceilings of this machine: how fast it multiplies and adds, and how fast it copies.
+
+Both are measured, best of several runs: a ceiling is what the machine can do, not what it does on
+average, and one run in a quiet moment shows it.
+
+1. Multiply-adds: a loop over accumulators in registers that do not wait for each other, compiled
+   for this processor, on every thread at once. The widest vectors are not always the fastest, so
+   narrower ones are tried too.
+2. Bandwidth: copies of arrays far larger than the caches, a pair for every thread; bytes read and
+   bytes written both count, as in the bytes of a problem.
+
+From them follows the *floor* of a problem: the time no direct algorithm that starts from memory can
+beat. One whose data is already in the caches may.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ...problem import DType
+from .compile import Code
+from .cpu import Cpu, host
+from .emit import Module
+from .values import BYTES, FLOAT, I64, PTR, vector
+
+_SECONDS = 0.2  # for each of the two; compiling and touching memory come on top
+_FEWEST_RUNS = 4
+_SPIN_SECONDS = 4e-3
+_NARROWEST = 4  # lanes: SSE and NEON
+_MOST_BYTES = 512 << 20
+_LARGEST_ARRAY = 64 << 20
+_MOST = 10**300
+_FLOP_PER_LANE = 4  # two multiply-adds in a cycle, the most of any processor we make code for
+
+Numbers = np.ndarray[Any, np.dtype[np.float32]]
+Spin = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The ceilings of `threads` threads together.
+
+    `flops` is of float32, two operations for each multiply-add; `bandwidth` in bytes per second.
+
+    >>> Limits(threads=1, flops=2e11, bandwidth=2e10).floor(10**9, 10**6, DType.FLOAT32)
+    0.01
+    """
+
+    threads: int
+    flops: float
+    bandwidth: float
+
+    def floor(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
+        """Seconds: the larger of multiplying at the ceiling and of moving every byte once.
+
+        float64 multiplies at half the rate; 16-bit types are multiplied as float32.
+        """
+        rate = self.flops / 2 if dtype is DType.FLOAT64 else self.flops
+        # An absurd problem has more multiply-adds than a float can count.
+        return max(2 * min(multiply_adds, _MOST) / rate, min(nbytes, _MOST) / self.bandwidth)
+
+    @property
+    def clock(self) -> float:
+        """Cycles per second of one thread, taking it that the ceiling is two vectors a cycle."""
+        return self.flops / (self.threads * _FLOP_PER_LANE * host().lanes(BYTES[FLOAT]))
+
+
+def measure(threads: int) -> Limits:
+    """The ceilings of this machine on `threads` threads; under 1.5 seconds.
+
+    Raises `MemoryLimitError` where there is not even a little memory to copy.
+    """
+    # More threads than processors find no more units and no more memory.
+    workers = min(threads, os.cpu_count() or threads)
+    return Limits(threads, _flops(workers, host()), _bandwidth(workers))
+
+
+def key() -> str:
+    """What the ceilings depend on besides the number of threads, for who remembers them."""
+    cpu = host()
+    return f"{cpu.name} {8 * cpu.vector_bytes} bit"
+
+
+# Multiply-adds ------------------------------------------------------------------------------------
+
+
+def _flops(workers: int, cpu: Cpu) -> float:
+    """The best rate of all widths, each given an equal part of the time."""
+    accumulators = cpu.registers * 3 // 4
+    widest = cpu.lanes(BYTES[FLOAT])
+    widths = [widest >> i for i in range(widest.bit_length()) if widest >> i >= _NARROWEST]
+    best = 0.0
+    for lanes in widths:
+        code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
+        spin = _spin(code)
+        buffers = [_buffer(lanes, accumulators) for _ in range(workers)]
+        turns = _turns(spin, buffers[0])
+        run = partial(_together, _Spinning(spin, turns, buffers), workers)
+        seconds = _fastest(run, _SECONDS / len(widths))
+        best = max(best, 2.0 * lanes * accumulators * turns * workers / seconds)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Spinning:
+    """What worker i does: spin on its own numbers."""
+
+    spin: Spin
+    turns: int
+    buffers: list[Numbers]
+
+    def __call__(self, worker: int) -> None:
+        self.spin(self.turns, self.buffers[worker].ctypes.data)
+
+
+def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
+    """`spin(turns, p)`: acc[i] += x * y in every turn; at p lie the accumulators, then x and y."""
+    module, kind = Module(cpu.attributes), vector(FLOAT, lanes)
+    step = lanes * BYTES[FLOAT]
+    with module.function("spin", {"turns": I64, "p": PTR}) as f:
+        *start, x, y = [f.load(kind, f.at(f["p"], i * step)) for i in range(accumulators + 2)]
+        with f.loop(0, f["turns"], carried=start) as loop:
+            # Where there is no fused instruction `llvm.fma` would call a function of the C library.
+            loop.next([
+                f.fma(x, y, acc)
+                if cpu.fused
+                else f.arithmetic("fadd", acc, f.arithmetic("fmul", x, y))
+                for acc in loop.carried
+            ])  # fmt: skip
+        for i, acc in enumerate(loop.results):
+            f.store(acc, f.at(f["p"], i * step))
+    return module
+
+
+def _spin(code: Code) -> Spin:
+    """The compiled function, which lives as long as `code`."""
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
+    function: Spin = prototype(code.addresses["spin"])
+    return function
+
+
+def _buffer(lanes: int, accumulators: int) -> Numbers:
+    return np.full((accumulators + 2) * lanes, 1e-3, np.float32)
+
+
+def _turns(spin: Spin, buffer: Numbers) -> int:
+    """Turns of the loop that take about `_SPIN_SECONDS`."""
+    turns, seconds = 250, 0.0
+    while seconds < _SPIN_SECONDS / 4:
+        turns *= 4
+        start = time.perf_counter()
+        spin(turns, buffer.ctypes.data)
+        seconds = time.perf_counter() - start
+    return max(1, int(turns * _SPIN_SECONDS / seconds))
+
+
+# Bandwidth ----------------------------------------------------------------------------------------
+
+
+def _bandwidth(workers: int) -> float:
+    allowed = min(_MOST_BYTES, memory.available_bytes() // 4)
+    nbytes = min(_LARGEST_ARRAY, allowed // (2 * workers)) // 64 * 64
+    memory.require(max(nbytes, 64) * 2 * workers, "measuring the bandwidth of memory")
+    size = max(nbytes, 64)
+    pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(workers)]
+    run = partial(_together, lambda worker: np.copyto(*pairs[worker]), workers)
+    seconds = _fastest(run, _SECONDS)
+    return 2.0 * size * workers / seconds
+
+
+# Timing -------------------------------------------------------------------------------------------
+
+
+def _fastest(run: Callable[[], float], seconds: float) -> float:
+    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` hold."""
+    end = time.perf_counter() + seconds
+    runs = [run() for _ in range(_FEWEST_RUNS)]
+    while time.perf_counter() < end:
+        runs.append(run())
+    return min(runs)
+
+
+def _together(work: Callable[[int], None], workers: int) -> float:
+    """Seconds from the first worker's start to the last one's end."""
+    barrier = threading.Barrier(workers)
+    starts, ends = [0.0] * workers, [0.0] * workers
+
+    def go(i: int) -> None:
+        barrier.wait()
+        starts[i] = time.perf_counter()
+        work(i)
+        ends[i] = time.perf_counter()
+
+    def follow(i: int) -> None:
+        with suppress(threading.BrokenBarrierError):  # the leader gave up
+            go(i)
+
+    others = [threading.Thread(target=follow, args=(i,), daemon=True) for i in range(1, workers)]
+    try:
+        for thread in others:
+            thread.start()
+        go(0)
+    except BaseException:  # Ctrl-C, or no more threads to be had: nobody is left waiting
+        barrier.abort()
+        raise
+    for thread in others:
+        thread.join()
+    return max(ends) - min(starts)

@@ -1,0 +1,131 @@
+"""The ceilings of the machine: plausible, bounded in time and memory, and a floor that follows."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="the ceilings are measured by compiled code")
+
+from upconv import memory
+from upconv.engines.jit import limits
+from upconv.engines.jit.compile import Code, assembly
+from upconv.engines.jit.cpu import host
+from upconv.engines.jit.limits import Limits
+from upconv.problem import DType
+
+LIMITS = Limits(threads=2, flops=100.0, bandwidth=10.0)
+
+
+@pytest.mark.parametrize(
+    ("multiply_adds", "nbytes", "dtype", "seconds"),
+    [
+        (1000, 10, DType.FLOAT32, 20.0),
+        (1000, 500, DType.FLOAT32, 50.0),
+        (1000, 10, DType.FLOAT64, 40.0),
+        (1000, 10, DType.BFLOAT16, 20.0),
+        (0, 0, DType.FLOAT32, 0.0),
+    ],
+)
+def test_the_floor(multiply_adds: int, nbytes: int, dtype: DType, seconds: float) -> None:
+    assert LIMITS.floor(multiply_adds, nbytes, dtype) == seconds
+
+
+def test_the_floor_of_the_absurd_is_a_number() -> None:
+    assert 1e200 < LIMITS.floor(10**1000, 10**1000, DType.FLOAT32) < float("inf")
+
+
+def test_the_clock_is_two_vectors_a_cycle() -> None:
+    lanes = host().lanes(4)
+    assert Limits(2, 3e9 * 4 * lanes * 2, 1.0).clock == pytest.approx(3e9)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_ceilings_of_this_machine(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's own product and copy, which are good at it, come near and never far above."""
+    start = time.process_time()
+    found = limits.measure(threads)
+    assert time.process_time() - start < 1.5 * threads
+    assert found.threads == threads
+    assert 1e8 < found.clock < 1e10
+    source, target = (np.ones(32 << 20, np.uint8) for _ in range(2))
+    copies = [timed(lambda: np.copyto(target, source)) for _ in range(5)]
+    assert 0.1 < 2 * source.nbytes / min(copies) / found.bandwidth < 3 if threads == 1 else True
+
+
+def timed(work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_loop_adds_up_what_it_says(fused: bool) -> None:
+    """Turn after turn acc += x * y, in every lane of every accumulator."""
+    cpu = replace(host(), fused=fused)
+    lanes, accumulators = cpu.lanes(4), 3
+    code = Code(limits._spinning(lanes, accumulators, cpu), ("spin",), cpu)
+    numbers = np.arange((accumulators + 2) * lanes, dtype=np.float32)
+    rows = numbers.reshape(-1, lanes).copy()
+    limits._spin(code)(7, numbers.ctypes.data)
+    expected = rows[:accumulators] + 7 * rows[-2] * rows[-1]
+    np.testing.assert_array_equal(numbers.reshape(-1, lanes)[:accumulators], expected)
+
+
+def test_the_loop_stays_in_registers() -> None:
+    """A ceiling measured through memory would be one of the load units."""
+    cpu = host()
+    if not cpu.triple.startswith("x86_64") or not cpu.fused:
+        pytest.skip("reads the assembly of x86 with FMA")
+    accumulators = cpu.registers * 3 // 4
+    text = assembly(limits._spinning(cpu.lanes(4), accumulators, cpu), cpu)
+    adds = [line for line in text.splitlines() if "vfmadd" in line]
+    assert len(adds) >= accumulators
+    assert not any("(" in line for line in adds)
+
+
+def test_memory_is_bounded_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_SECONDS", 0.0)
+    monkeypatch.setattr(limits.os, "cpu_count", lambda: 64)
+    tracemalloc.start()
+    try:
+        limits._bandwidth(64)
+        assert tracemalloc.get_traced_memory()[1] < 520 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_little_memory_makes_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_SECONDS", 0.0)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 8 << 20)
+    tracemalloc.start()
+    try:
+        assert limits._bandwidth(1) > 0
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_workers_run_at_the_same_time() -> None:
+    seconds = limits._together(lambda worker: time.sleep(0.1 + 0.1 * worker), 2)
+    assert 0.2 <= seconds < 0.29
+
+
+def test_a_leader_that_gives_up_leaves_nobody_waiting() -> None:
+    before = threading.active_count()
+
+    def fails(worker: int) -> None:
+        if worker == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        limits._together(fails, 3)
+    end = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() == before
