@@ -196,3 +196,23 @@ def test_blocks_and_slabs_meet(direction: Direction, engine: Engine) -> None:
             wanted[n] = result[0]
     scale = np.abs(wanted).max()
     assert np.abs(got - wanted).max() <= 20 * testing.tolerance(whole) * scale
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("layout", DataLayout)
+def test_every_variant(engine: Engine, layout: DataLayout, accumulate: bool) -> None:
+    """What tuning may choose computes the same, on rows that end in the middle of a tile."""
+    for size in ((3, 30), (2, 3, 35), (70,)):
+        for kernel, stride in ((2, 2), (4, 2), (1, 1), (16, 8)):
+            axes = tuple(fitted(n, kernel, stride, 1, 0, n * stride) for n in size)
+            problem = Problem(
+                Direction.FORWARD, axes, 2, 6, 12, layout=layout, accumulate=accumulate
+            )
+            require(engine, problem)
+            given = testing.operands(problem)
+            wanted = testing.compute(load("reference"), problem, given)
+            allowed = 4 * testing.tolerance(problem) * float(np.abs(wanted).max())
+            for variant in engine.variants(problem, 2):
+                primitive, out = engine.build(problem, 2, variant), given.before.copy()
+                primitive.run(out, given.a, primitive.pack(given.b))
+                np.testing.assert_allclose(out, wanted, rtol=0, atol=allowed, err_msg=variant)

@@ -10,7 +10,7 @@ from ...problem import DType, Problem
 from .channel_driver import emit_driver
 from .channel_schedule import element_of, fitting
 from .channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
-from .compile import Code
+from .compile import CODE_BYTES, Code
 from .cpu import Cpu
 from .depthwise import own_tap
 from .emit import Module
@@ -40,7 +40,7 @@ class Codes:
     @property
     def nbytes(self) -> int:
         """Bytes of code."""
-        return sum(code.nbytes for code in self._kept.values())
+        return CODE_BYTES * len(self._kept)
 
     def tiles(self, tile: ChannelTile, rest: int) -> list[int]:
         """Addresses by the number of points: whole tiles, and one tile for the rest."""

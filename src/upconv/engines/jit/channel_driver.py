@@ -194,7 +194,7 @@ def _tile(f: Function, a: Arguments, b: Values, given: Values, point: Value, ste
         "tiles": f.integer(1),
         "out": f.select(direct, f.at(a["y"], b["y_lane"]), stage),
         "outs": f.select(direct, outs, steps),
-        "live": f.select(direct, b["live"], b["width"]),
+        "live": b["live"],  # a tile reads no more inputs than these either
     }
     _call(f, a, b, given, point, own)
     unfinished = f.bitwise("and", given["over"], f.compare("eq", direct, _NO))

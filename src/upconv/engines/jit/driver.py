@@ -159,9 +159,10 @@ def _window(
         nearly = f.compare("sgt", rest, a["most_narrow"])
         whole = f.select(nearly, f.add(whole, 1), whole)
         x = f.at(x, f.mul(f.sub(span.index, first), a["element"]))
+        end = f.add(span.index, length)
         with f.loop(0, f.mul(whole, width), width) as q:
             at = f.at(x, f.mul(q.index, a["element"]))
-            f.call("place", *fixed, wide, at, f.add(span.index, q.index), width)
+            f.call("place", *fixed, wide, at, f.add(span.index, q.index), width, end)
         with f.loop(f.mul(whole, width), length, lanes) as q:
             at = f.at(x, f.mul(q.index, a["element"]))
-            f.call("place", *fixed, narrow, at, f.add(span.index, q.index), lanes)
+            f.call("place", *fixed, narrow, at, f.add(span.index, q.index), lanes, end)

@@ -22,6 +22,7 @@ NO = Value(I1, "false")
 PLACE = {
     "args": PTR, "stage": PTR, "block": PTR, "w": PTR, "taps": PTR, "ntaps": I64,
     "group": I64, "combo": I64, "tile": PTR, "x": PTR, "q": I64, "width": I64,
+    "end": I64,  # lanes from here on are another tile's
 }  # fmt: skip
 
 
@@ -56,7 +57,10 @@ def emit_place(module: Module) -> None:
         own = f.sub(row, f.mul(image, a["rows"]))
         live = f.compare("sge", f.load(I64, f.at(rows.offsets, own, I64)), 0)
         single = f.compare("sle", f.add(lane, f["width"]), a["pitch"])
-        branch = f.either(_inside(f, a, rows, _Spot(lane, own, image), f["width"]))
+        mine = f.compare("sle", f.add(f["q"], f["width"]), f["end"])
+        branch = f.either(
+            f.select(mine, _inside(f, a, rows, _Spot(lane, own, image), f["width"]), NO)
+        )
         with branch.so():
             y = _address(f, a, rows, _Spot(lane, own, image))
             step = f.mul(a["stride"], a["y_bytes"])
@@ -89,7 +93,9 @@ def _place_mixed(f: Function, a: Arguments, rows: _Rows, spots: Value, start: _S
         f.store(value, slot)
     with f.loop(0, f["width"], lanes) as v:
         here = _Spot(*(f.load(I64, slot) for slot in cursor))
-        inside = f.select(f.compare("ne", a["mixed"], 0), _inside(f, a, rows, here, lanes), NO)
+        mine = f.compare("sle", f.add(f.add(f["q"], v.index), lanes), f["end"])
+        inside = f.select(mine, _inside(f, a, rows, here, lanes), NO)
+        inside = f.select(f.compare("ne", a["mixed"], 0), inside, NO)
         spot = f.at(spots, f.mul(f.div(v.index, lanes), len(SPOT)), I64)
         f.store(f.at(f["stage"], f.mul(v.index, piece)), spot)
         with f.when(inside):
@@ -101,12 +107,12 @@ def _place_mixed(f: Function, a: Arguments, rows: _Rows, spots: Value, start: _S
     same = [f["args"], f["stage"], f["block"], f["group"], f["combo"], f["q"], channel]
     branch = f.either(f.compare("eq", a["mixed"], 0))
     with branch.so():
-        f.call("spread", *same, f.integer(0), f["width"])
+        f.call("spread", *same, f.integer(0), f["width"], f["end"])
     with branch.otherwise(), f.loop(0, f["width"], lanes) as v:
         spot = f.at(spots, f.mul(f.div(v.index, lanes), len(SPOT)), I64)
         staged = f.at(f["stage"], f.mul(v.index, piece))
         with f.when(f.compare("eq", f.load(PTR, spot), staged)):
-            f.call("spread", *same, v.index, lanes)
+            f.call("spread", *same, v.index, lanes, f["end"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ def _address(f: Function, a: Arguments, rows: _Rows, spot: _Spot) -> Value:
 
 SPREAD = {
     "args": PTR, "stage": PTR, "block": PTR, "group": I64, "combo": I64, "q": I64,
-    "channel": I64, "from": I64, "count": I64,
+    "channel": I64, "from": I64, "count": I64, "end": I64,
 }  # fmt: skip
 
 
@@ -165,8 +171,11 @@ def emit_spread(module: Module) -> None:
         a = SLOTS.reader(f)
         rows = _rows(f, a)
         first = f.add(f["q"], f["from"])
-        last = f.add(first, f["count"])
-        stop = f.add(f.div(f.sub(last, 1), a["pitch"]), 1)
+        last = f.min(f.add(first, f["count"]), f["end"])
+        # Nothing of a vector that begins at or after the end is its tile's.
+        stop = f.select(
+            f.compare("slt", first, last), f.add(f.div(f.sub(last, 1), a["pitch"]), 1), 0
+        )
         with f.loop(f.div(first, a["pitch"]), f.min(stop, f.mul(a["rows"], a["images"]))) as row:
             offset = f.load(I64, f.at(rows.offsets, f.rem(row.index, a["rows"]), I64))
             with f.when(f.compare("sge", offset, 0)):

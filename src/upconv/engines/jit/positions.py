@@ -19,7 +19,7 @@ from ...problem import DType, Problem
 from ..base import Array
 from . import pool
 from .cells import Line
-from .compile import Code
+from .compile import CODE_BYTES, Code
 from .cpu import Cpu
 from .driver import emit_driver
 from .emit import Module
@@ -90,7 +90,7 @@ class Positions:
         parts = problem.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
         self.workspace_bytes = parts * self._part_bytes + 64
-        self.resident_bytes = sum(t.nbytes for t in self._tables) + (1 << 15) * len(self._codes)
+        self.resident_bytes = sum(t.nbytes for t in self._tables) + CODE_BYTES * len(self._codes)
         self._template = SLOTS.block(**self._arguments())
         self._calls: deque[_Call] = deque(maxlen=8)
 

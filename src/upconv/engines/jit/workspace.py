@@ -5,6 +5,7 @@ A few buffers are kept for the whole process, however many primitives there are.
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -47,3 +48,10 @@ def _taken(nbytes: int) -> Bytes:
         if len(_free) == _KEPT:
             _free.pop(0)  # too small for what runs now
     return np.empty(nbytes, np.uint8)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    # Held over a fork, so that the child does not find it taken by a thread that it has not.
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )

@@ -1,0 +1,104 @@
+"""Random problems for the JIT engine, each made by a seed, and what should come out.
+
+Small enough for a few milliseconds, and of all ranks, types, layouts and epilogues, with large
+strides, dilations and crops of both signs, and rows long enough for every path of a tile.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from math import prod
+from unittest import mock
+
+import numpy as np
+
+from upconv import testing
+from upconv.activations import Activation
+from upconv.arrays import Array
+from upconv.engines import load
+from upconv.geometry import Axis, fitted
+from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A problem, and how it is run; the seed makes all of it, operands included."""
+
+    seed: int
+    problem: Problem
+    threads: int
+    variant: int
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, threads {self.threads}: {self.problem}"
+
+
+def case(seed: int) -> Case:
+    """A random problem, small enough for a few milliseconds."""
+    rng = random.Random(seed)
+    while True:
+        problem = _problem(rng)
+        outputs, inputs = prod(problem.y_shape), prod(problem.x_shape)
+        if max(outputs, inputs) <= 60_000 and problem.multiply_adds <= 6_000_000:
+            return Case(seed, problem, rng.choice((1, 1, 2)), rng.randrange(1 << 20))
+
+
+def _problem(rng: random.Random) -> Problem:
+    rank = rng.choices((1, 2, 3, 4), (35, 40, 20, 5))[0]
+    axes = tuple(_axis(rng, last=i == rank - 1) for i in range(rank))
+    groups = rng.choice((1, 1, 1, 2, 3, 7))
+    widest = rng.choice((3, 12, 70))
+    channels = [groups * rng.randint(1, max(1, widest // groups)) for _ in range(2)]
+    if rng.random() < 0.1:
+        groups = channels[0] = channels[1] = rng.randint(2, 70)
+    activation = rng.choice((Activation.NONE, Activation.RELU, *Activation))
+    slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
+    return Problem(
+        Direction.FORWARD,
+        axes,
+        batch=rng.choice((0, 1, 1, 1, 2, 3)) or rng.choice((0, 1)),
+        in_channels=channels[0],
+        out_channels=channels[1],
+        groups=groups,
+        dtype=rng.choice((DType.FLOAT32, *DType)),
+        layout=rng.choice((DataLayout.NCX, *DataLayout)),
+        weight_layout=rng.choice(tuple(WeightLayout)),
+        bias=rng.random() < 0.5,
+        epilogue=Epilogue(activation, slope, residual=rng.random() < 0.3),
+        accumulate=rng.random() < 0.2,
+    )
+
+
+def _axis(rng: random.Random, *, last: bool) -> Axis:
+    size = rng.randint(1, 9)
+    if last:
+        size = rng.choice((size, rng.randint(5, 70), rng.randint(100, 300)))
+    kernel = rng.choice((1, 2, 3, 4, 4, 5, 7, rng.randint(1, 41)))
+    stride = rng.choice((1, 2, 2, 3, 4, 5, 8, kernel, rng.randint(1, 40)))
+    dilation = rng.choice((1, 1, 1, 2, 3, rng.randint(1, 40)))
+    whole = fitted(size, kernel, stride, dilation, 0, 0).full
+    reach = rng.choice((0, 1, 5, kernel, whole))
+    begin = rng.randint(-min(reach, 70), min(reach, whole - 1))
+    end = rng.randint(-min(reach, 70), reach)
+    return fitted(
+        size, kernel, stride, dilation, begin, max(rng.choice((0, 1, 1)), whole - begin - end)
+    )
+
+
+def by_reference(problem: Problem, a: Array, b: Array) -> Array:
+    """What `testing.scatter` gives, quickly: the reference engine's in float64."""
+    exact = Problem(
+        Direction.FORWARD, problem.axes, problem.batch, problem.in_channels, problem.out_channels,
+        problem.groups, DType.FLOAT64, problem.layout, problem.weight_layout,
+    )  # fmt: skip
+    double = testing.Operands(
+        a.astype(np.float64), b.astype(np.float64), None, None, np.zeros(problem.y_shape)
+    )
+    return testing.compute(load("reference"), exact, double)
+
+
+def expected(problem: Problem, given: testing.Operands) -> testing.Expected:
+    """`testing.expected` for problems too large for loops over all products."""
+    with mock.patch.object(testing, "scatter", by_reference):
+        return testing.expected(problem, given)

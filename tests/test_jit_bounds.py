@@ -1,0 +1,161 @@
+"""The JIT engine stays inside its arrays: random problems in a process that dies if it does not.
+
+5,000 geometries and more, for minutes:
+
+    python -m pytest tests/test_jit_bounds.py -m long
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from processes import environment
+from upconv.engines import load
+from upconv.engines.jit.cpu import VARIABLE
+
+CHECK = "import guarded; guarded.main({seeds!r}, variant={variant!r}, values={values})"
+SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048)"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the engine is made to compute: for which processor, with which tiles and caches.
+
+    Processors need the feature `needs`. `plant` is code that runs before.
+    """
+
+    cpu: str = ""
+    needs: str = ""
+    variant: str | None = None
+    plant: str = ""
+
+
+WAYS = {
+    "as it is": Way(),
+    "AVX2": Way("haswell", "avx2"),
+    "AVX-512": Way("skylake-avx512", "avx512vl"),
+    "SSE2": Way("x86-64", "sse2"),
+    "tiny tiles": Way(variant="vectors=1", plant=SMALL_CACHES),
+    "tiny windows": Way(variant="packing=each", plant=SMALL_CACHES),
+}
+MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others
+
+
+def checked(way: Way, seeds: range, *, values: bool = True) -> subprocess.CompletedProcess[str]:
+    """The process that has checked some seeds, or died of it."""
+    _require(way)
+    code = f"{way.plant}\n{CHECK.format(seeds=seeds, variant=way.variant, values=values)}"
+    path = f"{Path(__file__).parent}:{environment()['PYTHONPATH']}"
+    variables = {"PYTHONPATH": path, VARIABLE: way.cpu}
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(
+        command, env=environment(**variables), capture_output=True, text=True, check=False
+    )
+
+
+def _require(way: Way) -> None:
+    import llvmlite.binding as llvm
+
+    if not sys.platform.startswith("linux"):
+        pytest.skip("maps memory as Linux does")
+    if way.needs and not llvm.get_host_cpu_features().get(way.needs):
+        pytest.skip(f"this processor has no {way.needs}")
+
+
+def verdict(done: subprocess.CompletedProcess[str]) -> str:
+    """What was wrong and with which case; empty if nothing was."""
+    *_, last = ["before the first case", *done.stdout.splitlines()]
+    if done.returncode < 0:
+        return f"{signal.Signals(-done.returncode).name} at {last}\n{done.stderr[-2000:]}"
+    return f"{last}\n{done.stderr[-2000:]}" if done.returncode else ""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_random_geometries(way: str) -> None:
+    first = 100 * list(WAYS).index(way)
+    _check(WAYS[way], range(first, first + 25))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+def test_many_random_geometries(way: str) -> None:
+    first = 10_000 * (1 + list(WAYS).index(way))
+    _check(WAYS[way], range(first, first + MANY.get(way, 1000)))
+
+
+def _check(way: Way, seeds: range) -> None:
+    done = checked(way, seeds)
+    assert not verdict(done), verdict(done)
+    word, count = done.stdout.splitlines()[-1].split(": ")
+    assert word == "done"
+    assert int(count) >= len(seeds) // 2, "the engine refused nearly everything"
+
+
+# The checker is checked ---------------------------------------------------------------------------
+
+JIT = "from dataclasses import replace; from upconv.engines.jit import {}\n"
+
+FAULTS = {
+    "a workspace too small": JIT.format("positions")
+    + "real = positions.Workspace; positions.Workspace = lambda n: real(n // 2)",
+    "output rows one element late": JIT.format("positions") + "real = positions._output_rows\n"
+    "positions._output_rows = lambda p, s: real(p, s) + p.dtype.itemsize",
+    "results one element early": JIT.format("placing") + "real = placing._address\n"
+    "placing._address = lambda f, *rest: f.at(real(f, *rest), -4)",
+    "a bias without room for a tile": JIT.format("positions") + "import numpy\n"
+    "class Tight:\n"
+    "    __getattr__ = lambda self, name: getattr(numpy, name)\n"
+    "    zeros = staticmethod(lambda n, kind: numpy.zeros(n and n - 64, kind))\n"
+    "positions.np = Tight()",
+    "input rows one element too long": JIT.format("positions")
+    + "real = positions.Positions._input_rows\n"
+    "def longer(self): rows = real(self); rows['in_width'] += 1; return rows\n"
+    "positions.Positions._input_rows = longer",
+    "a shift of the tile too large": JIT.format("tile") + "real = tile._one_channel\n"
+    "def shifted(f, t, *rest):\n"
+    "    steps = tuple(replace(s, shift=s.shift + 2000) for s in t.steps)\n"
+    "    return real(f, replace(t, steps=steps), *rest)\n"
+    "tile._one_channel = shifted",
+    "weights one element too far": JIT.format("weights") + "real = weights.Packing._piece_table\n"
+    "def further(self, *a): pieces, tables = real(self, *a); return pieces, tables + 1\n"
+    "weights.Packing._piece_table = further",
+    "a packed weight too small": JIT.format("weights") + "real = weights.Packing.nbytes.fget\n"
+    "weights.Packing.nbytes = property(lambda self: real(self) - self._compute.itemsize)",
+    "results one element too long": JIT.format("rows, positions") + "real = rows.Spans\n"
+    "rows.Spans = lambda f, count, lanes: real(f, f.add(count, 1), lanes)",
+    "tables let go of": JIT.format("positions") + "real = positions.Positions.__init__\n"
+    "def forgetful(self, *a): real(self, *a); self._tables.clear()\n"
+    "positions.Positions.__init__ = forgetful",
+    "a stage too small": JIT.format("driver") + "driver.STAGE_BYTES = 64",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault: str) -> None:
+    """By what it touches: that values are wrong would not show that the fence stands."""
+    done = checked(Way(plant=FAULTS[fault]), range(50), values=False)
+    said = verdict(done)
+    assert any(word in said for word in ("SIGSEGV", "SIGBUS", "StrayError")), said
+    assert "seed" in said, "the case is named"
+
+
+def test_the_cases_are_what_they_should_be() -> None:
+    """Ranks, dtypes, layouts, empty batches, long rows and refusals all occur."""
+    from random_problems import case
+
+    cases = [case(seed).problem for seed in range(300)]
+    assert {problem.rank for problem in cases} == {1, 2, 3, 4}
+    assert len({problem.dtype for problem in cases}) == 4
+    assert {problem.batch for problem in cases} >= {0, 1, 2, 3}
+    assert max(problem.axes[-1].size for problem in cases) > 200
+    assert max(axis.stride for problem in cases for axis in problem.axes) > 30
+    assert min(axis.crop_begin for problem in cases for axis in problem.axes) < -20
+    assert max(axis.crop_end for problem in cases for axis in problem.axes) > 20
+    able = [problem for problem in cases if load("jit").refuses(problem) is None]
+    assert len(able) > 150
