@@ -41,8 +41,7 @@ THIRD_PARTY = {
     "problem": {"ml_dtypes"},
     "engines": {"llvmlite"},
     "tuning": {"platformdirs"},
-    "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"}
-    | {"openvino"},
+    "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"} | {"openvino"},
     "__main__": {"typer"},
 }
 

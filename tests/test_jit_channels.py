@@ -119,15 +119,15 @@ def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
 def test_memory_stays_within_its_bound(size: int) -> None:
     for layout in DataLayout:
         problem = layer((64, 96), size, 8).replace(layout=layout)
-        if prefers_channels(problem, 2, host()):
+        if prefers_channels(problem, host()):
             primitive = Channels(problem, 2, host())
             assert primitive.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 4 + 2 * (5 << 20)
 
 
 def test_few_positions_are_preferred_and_many_are_not() -> None:
     for size in (1, 2, 3, 5, 7, 8):
-        assert prefers_channels(layer((512, 256), size), 2, host()), size
-    assert not prefers_channels(layer((64, 3), 64), 2, host())
+        assert prefers_channels(layer((512, 256), size), host()), size
+    assert not prefers_channels(layer((64, 3), 64), host())
     long = Problem(Direction.FORWARD, (Axis(6400, 4, 2, 1, 1, 1),), 1, 16, 8)
-    assert not prefers_channels(long, 2, host())
-    assert prefers_channels(long.replace(layout=DataLayout.NXC), 2, host())
+    assert not prefers_channels(long, host())
+    assert prefers_channels(long.replace(layout=DataLayout.NXC), host())

@@ -1,37 +1,26 @@
-"""The pool: each job done once, by whoever comes; forks, exits, signals, and helpers that are late."""
+"""The pool in one process: each job done once, by whoever comes, however late."""
 
 from __future__ import annotations
 
 import dataclasses
 import faulthandler
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-
-from processes import environment
 
 pytest.importorskip("llvmlite")
 
 import llvmlite.binding as llvm
 
-from pool_jobs import CODE, Work, counts
+from pool_jobs import CODE, PATIENCE, Work, asleep, until
 from upconv.engines.jit import pool, protocol
 from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.cpu import host, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.places import Affinity
 from upconv.engines.jit.protocol import Futex, System
-
-PATIENCE = 200_000_000  # turns of `meet`: seconds, which only a failure takes
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-linux = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 
 
 @pytest.fixture(autouse=True)
@@ -40,18 +29,6 @@ def watchdog():
     faulthandler.dump_traceback_later(120, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
-
-
-def until(condition, seconds=20.0):
-    """Wait for a condition, not for a time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.001)
-
-
-def asleep(helpers):
-    return lambda: counts() == (0, helpers, 0)
 
 
 @pytest.fixture(params=["native sleep", "sleep in Python"])
@@ -207,194 +184,6 @@ class TestManyThreads:
             python.start()
             work.meet(threads, 9, PATIENCE)
             assert work.met == work.calls >= 1
-
-
-# Processes ---------------------------------------------------------------------------------------
-
-PRELUDE = """
-import os, signal, sys, threading, time
-from pool_jobs import Work, counts
-from upconv.engines.jit import pool
-PATIENCE = 200_000_000
-def works(threads, runs=50):
-    work = Work(40)
-    for _ in range(runs):
-        work.start(threads, 100)
-        work.check(threads)
-def meets(threads):
-    work = Work()
-    work.meet(threads, threads, PATIENCE)
-    assert work.met == threads
-def child(body):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-        except BaseException as error:
-            print("child:", repr(error), flush=True)
-            os._exit(1)
-        os._exit(0)
-    end = time.monotonic() + 30
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            assert status == 0, status
-            return
-        if time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-            raise AssertionError("the child hangs")
-        time.sleep(0.001)
-"""
-
-
-def script(body, timeout=90, **variables):
-    """The finished process of a script, which must not hang."""
-    tests = str(Path(__file__).parent)
-    env = environment(**variables)
-    env["PYTHONPATH"] = os.pathsep.join((tests, env["PYTHONPATH"]))
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + body]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-
-
-def passes(body, **variables):
-    done = script(body, **variables)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert not done.stderr
-    return done.stdout
-
-
-@forks
-class TestForks:
-    def test_have_helpers_of_their_own(self):
-        passes("""
-works(3), meets(3)
-def body():
-    assert pool._pool.helpers == 0
-    works(3), meets(3)
-    child(lambda: meets(2))
-for _ in range(5):
-    child(body)
-    works(3), meets(3)
-""")
-
-    def test_come_while_others_run_and_start_helpers(self):
-        passes("""
-stop = False
-def lead(number):
-    while not stop:
-        works(2 + number, 5)
-leaders = [threading.Thread(target=lead, args=(number,)) for number in range(3)]
-for leader in leaders: leader.start()
-for _ in range(40):
-    child(lambda: (works(2), works(5), meets(3)))
-stop = True
-for leader in leaders: leader.join()
-works(4)
-""")
-
-    def test_come_before_the_first_run_is_ready(self):
-        passes("""
-for _ in range(3):
-    pool._pool = None
-    first = threading.Thread(target=works, args=(3,))
-    first.start()
-    for _ in range(6):
-        child(lambda: works(3))
-    first.join()
-""")
-
-
-class TestEnds:
-    @pytest.mark.parametrize("helpers", ["asleep", "polling", "working"])
-    @pytest.mark.parametrize("end", ["return", "exit", "exception", "signal"])
-    def test_are_quiet(self, helpers, end):
-        first = "pool._POLL_SECONDS = 1e6" if helpers == "polling" else ""
-        then = {
-            "asleep": "while counts()[0]: time.sleep(0.001)",
-            "polling": "assert counts()[0] == 3",
-            "working": "threading.Thread(target=works, args=(4, 1 << 60), daemon=True).start()",
-        }[helpers]
-        last, code = {
-            "return": ("", 0),
-            "exit": ("sys.exit(3)", 3),
-            "exception": ("raise SystemError", 1),
-            "signal": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", -signal.SIGINT),
-        }[end]
-        done = script(f"{first}\nmeets(4); works(4)\n{then}\nprint('here', flush=True)\n{last}")
-        assert done.stdout == "here\n", done
-        if sys.platform != "win32" or end != "signal":
-            assert done.returncode == code, done
-        assert ("Traceback" in done.stderr) == (end in ("exception", "signal")), done
-
-    def test_may_run_work_themselves(self):
-        told = passes("""
-import atexit
-atexit.register(lambda: (works(2), works(6), print("worked")))
-works(3)
-""")
-        assert told == "worked\n"
-
-
-def test_ctrl_c_comes_after_a_whole_run():
-    told = passes("""
-hits = 0
-for attempt in range(50):
-    work = Work(2000)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005 * (attempt % 5 + 1))
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        while True:
-            work.start(3, 200)
-    except KeyboardInterrupt:
-        hits += 1
-    if work.words[0]:  # else it came before the run, or within numpy's zeros
-        work.check(3)
-    works(3, 5)
-print(hits)
-""") if hasattr(signal, "setitimer") else "50\n"  # fmt: skip
-    assert told == "50\n"
-
-
-@pytest.mark.parametrize("name", ["x86-64", "haswell"])
-def test_work_for_an_older_processor(name):
-    if not host().triple.startswith("x86_64"):
-        pytest.skip("x86 only")
-    passes("works(3, 300); meets(3)", UPCONV_JIT_CPU=name)
-
-
-@linux
-class TestPlaces:
-    def test_are_not_the_leaders(self):
-        passes("""
-cpus = sorted(os.sched_getaffinity(0))
-meets(2)
-(helper,) = (t.native_id for t in threading.enumerate() if t.name == "upconv-1")
-for cpu in cpus * 3:
-    os.sched_setaffinity(0, {cpu})
-    works(2)
-    while counts()[0]: time.sleep(0.001)
-    rest = set(cpus) - {cpu} or {cpu}
-    assert os.sched_getaffinity(helper) == rest, (cpu, os.sched_getaffinity(helper))
-""")
-
-    def test_stay_within_what_others_set(self):
-        passes("""
-cpus = sorted(os.sched_getaffinity(0))
-meets(2)
-(helper,) = (t.native_id for t in threading.enumerate() if t.name == "upconv-1")
-while counts()[0]: time.sleep(0.001)
-# Not the set that it has, which nobody could tell from its own.
-given = set(cpus) - os.sched_getaffinity(helper) or {cpus[0]}
-os.sched_setaffinity(helper, given)
-for cpu in cpus * 3:
-    os.sched_setaffinity(0, {cpu})
-    works(2)
-    while counts()[0]: time.sleep(0.001)
-    assert os.sched_getaffinity(helper) == given, (given, os.sched_getaffinity(helper))
-""")
-
-    def test_may_be_one_processor_for_all(self):
-        passes("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); works(5, 500); meets(5)")
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-darwin"])

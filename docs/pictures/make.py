@@ -11,9 +11,11 @@ from pathlib import Path
 
 import axes
 import inside
+import jit
 import overview
+import pool
 
-FAMILIES = (overview, axes, inside)
+FAMILIES = (overview, axes, inside, jit, pool)
 
 
 def main(folder: Path) -> None:

@@ -1,11 +1,16 @@
 """The JIT engine: kernels in LLVM IR, made for a problem's class and this machine's processor.
 
     cpu        the processor: vector width, registers, caches (a variable forces an older one)
-    emit       IR as text; compile: from text to machine code
-    schedule   plain data: which tiles, blocks, windows, jobs
-    tile       the register tile; driver: jobs around it; rows: moving rows in and out
-    weights    packing weights; positions: the primitive
-    pool       fork and join; workspace: scratch memory; slots: arguments of compiled functions
+    values, instructions, emit      IR as text; compile: from text to machine code
+    cells, schedule                 plain data: where positions lie; tiles, blocks, windows, jobs
+    tile, driver, layout, placing   the positions kernel: vectors along positions
+    weights, rows                   packing weights; moving rows in and out
+    positions                       its primitive
+    channel_*, depthwise, turn      the channels kernel: vectors along output channels
+    channels                        its primitive, and when it is the better one
+    activation, primitive, limits   epilogues; what is around kernels; the machine's ceilings
+    pool, protocol, places          fork and join
+    workspace, slots                scratch memory; arguments of compiled functions
 
 What lives here: the engine. What never does: size arithmetic of axes, which is geometry's.
 """
@@ -63,6 +68,6 @@ class JitEngine:
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     """The kernel that a variant names, or the one that the model expects to be faster."""
-    if variant == CHANNELS or (not variant and prefers_channels(problem, threads, host())):
+    if variant == CHANNELS or (not variant and prefers_channels(problem, host())):
         return Channels(problem, threads, host())
     return Positions(problem, threads, host(), VARIANTS[variant])

@@ -14,7 +14,7 @@ are; on extents, once points are many, nothing that is compiled depends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
@@ -132,6 +132,14 @@ class Lanes:
     own: bool
     alone: bool
     depth: int
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        # What is cached by it is asked for often, and hashing hundreds of phases takes long.
+        object.__setattr__(self, "_hash", hash((self.size, self.out, self.phases, self.channels)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def element_of(problem: Problem) -> str:
@@ -281,6 +289,7 @@ def is_own(problem: Problem, cpu: Cpu) -> bool:
     return own_in == 1 and problem.groups > 1 and width % spread == 0 and width > spread
 
 
+@lru_cache(maxsize=64)
 def lanes_of(problem: Problem, cpu: Cpu) -> Lanes:
     """What a problem's lanes are made of."""
     last, own = problem.axes[-1], is_own(problem, cpu)
@@ -294,8 +303,14 @@ def lanes_of(problem: Problem, cpu: Cpu) -> Lanes:
 
 def schedule(problem: Problem, threads: int, cpu: Cpu) -> Schedule:
     """The schedule of a forward problem that has outputs."""
-    own = is_own(problem, cpu)
-    lanes = lanes_of(problem, cpu)
+    threads = max(1, min(threads, problem.multiply_adds // 200_000))
+    return jobs(problem, _cut(problem, cpu), threads, cpu)
+
+
+@lru_cache(maxsize=64)
+def _cut(problem: Problem, cpu: Cpu) -> Cut:
+    """The cheapest way to cut the outputs into grids."""
+    own, lanes = is_own(problem, cpu), lanes_of(problem, cpu)
     outer = [_kept(axis.size, axis.phases()) for axis in problem.axes[:-1]]
     options = [_grids(problem, lanes, outer, bundles) for bundles in _bundlings(lanes)]
     cycles, grids = options[0]
@@ -303,9 +318,8 @@ def schedule(problem: Problem, threads: int, cpu: Cpu) -> Schedule:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
         if other[0] < 0.97 * cycles:
             cycles, grids = other
-    threads = max(1, min(threads, problem.multiply_adds // 200_000))
     spread = problem.out_channels // problem.groups if own else 1
-    return jobs(problem, Cut(grids, own, spread, cycles), threads, cpu)
+    return Cut(grids, own, spread, cycles)
 
 
 def _grids(

@@ -34,14 +34,18 @@ Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers o
 predictions' ratio is on the right side of this number for every one of them."""
 
 
-def prefers_channels(problem: Problem, threads: int, cpu: Cpu) -> bool:
-    """Whether this kernel, not the one of positions, should do a forward problem with outputs."""
+def prefers_channels(problem: Problem, cpu: Cpu) -> bool:
+    """Whether this kernel, not the one of positions, should do a forward problem with outputs.
+
+    The two add up in different orders, so the number of threads has no say in it: a result is the
+    same, bit for bit, for any number.
+    """
     if problem.layout is DataLayout.NXC:
         return True
-    if _turned_bytes(problem) > _allowed_bytes(problem, threads) * problem.batch:
+    if _turned_bytes(problem) > _allowed_bytes(problem, 1) * problem.batch:
         return False
-    mine = predicted_cycles(problem, channel_schedule(problem, threads, cpu))
-    plan = schedule.schedule(problem, threads, cpu)
+    mine = predicted_cycles(problem, channel_schedule(problem, 1, cpu))
+    plan = schedule.schedule(problem, 1, cpu)
     # That prediction counts parts of tiles, but the last tile takes as long as a whole one.
     tiles = plan.cells.total / plan.tiles[0].width
     theirs = schedule.predicted_cycles(problem, plan) * ceil(tiles) / tiles

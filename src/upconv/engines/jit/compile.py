@@ -54,7 +54,6 @@ def parsed_for(module: Module, cpu: Cpu) -> Any:
         if not _machines:
             llvm.initialize_native_target()
             llvm.initialize_native_asmprinter()
-            llvm.initialize_native_asmparser()  # for the inline assembly of `relax`
     parsed = llvm.parse_assembly(f'target triple = "{cpu.triple}"\n{module.text()}')
     parsed.verify()
     return parsed

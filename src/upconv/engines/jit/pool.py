@@ -146,8 +146,14 @@ def _system(triple: str) -> System:
     number = _FUTEX.get(os.uname().machine) if sys.platform == "linux" else None
     if number is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return System(triple, _address(c.sched_yield), None, None)
-    affinity = Affinity(*map(_address, (c.sched_getcpu, c.sched_getaffinity, c.sched_setaffinity)))
-    return System(triple, _address(c.sched_yield), Futex(_address(c.syscall), number), affinity)
+    return System(triple, _address(c.sched_yield), Futex(_address(c.syscall), number), _affinity(c))
+
+
+def _affinity(c: ctypes.CDLL) -> Affinity | None:
+    names = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
+    if not all(hasattr(c, name) for name in names):  # a C library without them: helpers stay
+        return None
+    return Affinity(*(_address(getattr(c, name)) for name in names))
 
 
 def _address(function: Any) -> int:

@@ -49,6 +49,8 @@ order of changes that all threads agree on, and a change sees all changes before
     sleeper gets up by taking a permit or, if BELL has news and there is none, by moving itself
     from asleep to awake. Each is one change of one word, so the counts never drift. Whoever was
     called counts as awake at once: a run one microsecond later calls no second one in its place.
+    Permits have no names: a helper that is done already and falls asleep again may take the one
+    meant for another that is only now about to sleep. The other misses a run; time, not results.
 8.  The futex is the lower half of SLEEP: a thread falls asleep only while it is 0, so that no
     permit slips in between. A wake-up without a cause costs one more look. Where there is no
     futex, `serve` returns, counted asleep, and counts itself awake when it is called again.

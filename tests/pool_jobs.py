@@ -1,0 +1,134 @@
+"""For the tests of the pool: compiled work that shows who did what."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import numpy as np
+
+from upconv.engines.jit import pool
+from upconv.engines.jit.compile import Code
+from upconv.engines.jit.cpu import host
+from upconv.engines.jit.emit import Module
+from upconv.engines.jit.values import I64, PTR
+
+PATIENCE = 200_000_000  # turns of `meet`: seconds, which only a failure takes
+TAKEN, COUNT, TURNS, CALLS, FLAG, MET = 0, 8, 16, 128, 256, 384
+STACKS, MOST_CALLS = 512, 64
+RESULTS = STACKS + 8 * MOST_CALLS
+
+
+def _enter(f):
+    """Count the call, and leave an address of its stack, which differs from thread to thread."""
+    call = f.take(f.at(f["work"], CALLS))
+    with f.when(f.compare("slt", call, MOST_CALLS)):
+        stack = f.convert("ptrtoint", f.scratch(8), I64)
+        f.store(stack, f.at(f.at(f["work"], STACKS), call, I64))
+
+
+def _emit_jobs(module):
+    """results[j] += 3 * j + 7 for every job j, some turns of a loop before each."""
+    with module.function("jobs", {"work": PTR}) as f:
+        _enter(f)
+        x = f.scratch(8)
+        with f.forever() as done:
+            job = f.take(f.at(f["work"], TAKEN))
+            f.leave(done, f.compare("sge", job, f.load(I64, f.at(f["work"], COUNT))))
+            with f.loop(0, f.load(I64, f.at(f["work"], TURNS))) as loop:
+                f.publish(loop.index, x)
+            result = f.at(f.at(f["work"], RESULTS), job, I64)
+            f.store(f.add(f.load(I64, result), f.add(f.mul(job, 3), 7)), result)
+
+
+def _emit_meet(module):
+    """Wait for COUNT calls, or for the flag, TURNS turns at most; count those who saw it."""
+    with module.function("meet", {"work": PTR}) as f:
+        _enter(f)
+        left = f.scratch(8)
+        f.store(f.load(I64, f.at(f["work"], TURNS)), left)
+        with f.forever() as done:
+            f.store(f.sub(f.load(I64, left), 1), left)
+            f.leave(done, f.compare("sle", f.load(I64, left), 0))
+            calls = f.observe(f.at(f["work"], CALLS))
+            f.leave(done, f.compare("sge", calls, f.load(I64, f.at(f["work"], COUNT))))
+            f.leave(done, f.compare("ne", f.observe(f.at(f["work"], FLAG)), 0))
+            f.relax(host().triple)
+        with f.when(f.compare("sgt", f.load(I64, left), 0)):
+            f.take(f.at(f["work"], MET))
+
+
+def _compiled():
+    module = Module(host().attributes)
+    _emit_jobs(module)
+    _emit_meet(module)
+    return Code(module, ("jobs", "meet"), host())
+
+
+CODE = _compiled()  # once, whichever threads use it: it must not be freed under one that runs it
+
+
+class Work:
+    """Memory of one piece of work, and what became of it."""
+
+    def __init__(self, jobs: int = 0) -> None:
+        self.words = np.zeros(RESULTS // 8 + jobs, np.int64)
+        self.view = memoryview(self.words)
+        self.address = self.words.ctypes.data
+        self.expected = 3 * np.arange(jobs) + 7
+        self.jobs = jobs
+
+    def start(self, threads: int, turns: int = 0) -> None:
+        """Do all jobs."""
+        self.words[:] = 0
+        self.view[COUNT // 8], self.view[TURNS // 8] = self.jobs, turns
+        pool.run(CODE.addresses["jobs"], self.address, threads)
+
+    def meet(self, threads: int, calls: int, turns: int) -> None:
+        """Have so many calls wait for one another, or for the flag."""
+        self.words[:] = 0
+        self.view[COUNT // 8], self.view[TURNS // 8] = calls, turns
+        pool.run(CODE.addresses["meet"], self.address, threads)
+
+    def check(self, threads: int) -> None:
+        """Every job was done once, by at most so many threads, each of them called once."""
+        results = self.words[RESULTS // 8 :]
+        assert np.array_equal(results, self.expected), np.flatnonzero(results != self.expected)
+        assert 1 <= self.calls <= threads
+        stacks = np.sort(self.words[STACKS // 8 :][: min(self.calls, MOST_CALLS)])
+        assert (np.diff(stacks) > 1 << 14).all(), "one thread was called twice"
+
+    def raise_flag(self) -> None:
+        """What `meet` waits for."""
+        self.view[FLAG // 8] = 1
+
+    @property
+    def calls(self) -> int:
+        """How many threads were called."""
+        return self.view[CALLS // 8]
+
+    @property
+    def met(self) -> int:
+        """How many of them did not wait in vain."""
+        return self.view[MET // 8]
+
+
+def counts() -> tuple[int, int, int]:
+    """Helpers awake, asleep, and called but not up yet."""
+    from upconv.engines.jit.protocol import ASLEEP, AWAKE, SLEEP
+
+    sleep = ctypes.c_uint64.from_address(pool._pool.control + SLEEP).value
+    return sleep // AWAKE, sleep // ASLEEP % (AWAKE // ASLEEP), sleep % ASLEEP
+
+
+def asleep(helpers):
+    """Whether so many helpers sleep, and there are no others."""
+    return lambda: counts() == (0, helpers, 0)
+
+
+def until(condition, seconds=20.0):
+    """Wait for a condition, not for a time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.001)
