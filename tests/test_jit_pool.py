@@ -42,10 +42,6 @@ def fresh(request, monkeypatch):
     return pool._pool
 
 
-def native(pool_):
-    return pool_.tokens is None
-
-
 class TestRuns:
     @pytest.mark.parametrize("threads", [1, 2, 4, 16])
     def test_do_every_job_once(self, fresh, threads):
@@ -78,23 +74,16 @@ class TestRuns:
 
     def test_wake_sleepers(self, fresh):
         work = Work()
-        work.meet(4, 4, PATIENCE)
-        assert work.met == 4
+        work.all_meet(4)
         for threads in (2, 4, 3):
-            for _ in range(20):  # only where sleep is native does no helper ever miss its run
-                until(asleep(3))
-                work.meet(threads, threads, PATIENCE if native(fresh) else PATIENCE // 100)
-                assert work.calls <= threads
-                if work.met or native(fresh):
-                    break
-            assert work.met == threads
+            until(asleep(3))
+            work.all_meet(threads)
 
     def test_start_no_helper_before_it_is_needed(self, fresh):
         for threads, helpers in ((1, 0), (2, 1), (2, 1), (4, 3), (3, 3)):
             Work(1).start(threads)
             assert fresh.helpers == helpers
-        names = [thread.name for thread in threading.enumerate()]
-        assert len(names) >= 4
+            until(asleep(helpers))
 
     def test_go_on_with_the_threads_there_are(self, fresh, monkeypatch):
         tries = []
@@ -125,8 +114,7 @@ class TestLateHelpers:
         late.set()
         until(asleep(2))
         assert not any(work.words.any() for work in works)
-        work.meet(3, 3, PATIENCE)
-        assert work.met == 3
+        work.all_meet(3)
 
     def test_have_slept_through_any_number_of_runs(self, fresh):
         work = Work()
@@ -134,8 +122,7 @@ class TestLateHelpers:
         until(asleep(3))
         for _ in range(3000):
             work.start(2)
-        work.meet(4, 4, PATIENCE)
-        assert work.met == 4
+        work.all_meet(4)
 
 
 class TestManyThreads:

@@ -23,7 +23,7 @@ kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 PRELUDE = """
 import os, signal, sys, threading, time
-from pool_jobs import PATIENCE, Work, asleep, counts, until
+from pool_jobs import Work, asleep, counts, until
 from upconv.engines.jit import pool
 def works(threads, runs=50):
     work = Work(40)
@@ -31,12 +31,7 @@ def works(threads, runs=50):
         work.start(threads, 100)
         work.check(threads)
 def meets(threads):
-    work = Work()
-    for _ in range(20):  # more than once only where helpers sleep in Python
-        work.meet(threads, threads, PATIENCE // 20)
-        if work.met == threads:
-            return
-    raise AssertionError(f"{work.met} met")
+    Work().all_meet(threads)
 def child(body):
     pid = os.fork()
     if pid == 0:
