@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ...activations import Activation
-from ...problem import DType, Problem
+from ...problem import Problem
 from .channel_driver import emit_driver
 from .channel_schedule import element_of, fitting
 from .channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
@@ -16,11 +16,7 @@ from .depthwise import own_tap
 from .emit import Module
 from .rows import Finish, emit_finish
 from .turn import emit_turn
-from .values import BFLOAT, DOUBLE, FLOAT, HALF
-
-STORED = {
-    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
-}  # fmt: skip
+from .weights import STORED
 
 
 class Codes:

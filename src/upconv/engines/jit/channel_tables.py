@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from ...problem import DataLayout, Problem
-from .channel_code import STORED, Codes
+from .channel_code import Codes
 from .channel_layout import BLOCK, DIM, GRID
 from .channel_points import ALL
 from .channel_schedule import Block, Grid, Lanes, Schedule, element_of
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses
 from .values import BYTES
+from .weights import STORED
 
 _ANY = 1 << 60
 

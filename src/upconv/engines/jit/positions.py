@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...problem import DType, Problem
+from ...problem import Problem
 from ..base import Array
 from . import pool
 from .cells import Line
@@ -35,13 +35,10 @@ from .schedule import (
 )
 from .slots import Block
 from .tile import Tile, emit_tile
-from .values import BFLOAT, BYTES, DOUBLE, FLOAT, HALF
-from .weights import Entries, Packing
+from .values import BYTES, DOUBLE
+from .weights import STORED, Entries, Packing
 from .workspace import Workspace
 
-STORED = {
-    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
-}  # fmt: skip
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
