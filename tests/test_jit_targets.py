@@ -68,7 +68,7 @@ def made(request, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     triple, name, features = TARGETS[request.param]
     made = Made(target(triple, name, "", features))
 
-    def note(self, module: Module, names: tuple[str, ...], cpu: Cpu) -> None:
+    def note(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
         assert cpu == made.cpu
         made.add(module)
         self.addresses = dict.fromkeys(names, 16)

@@ -20,20 +20,23 @@ from .cpu import Cpu
 from .emit import Module
 
 _lock = threading.RLock()
-_machines: dict[Cpu, Any] = {}
+_machines: dict[tuple[Cpu, int], Any] = {}
 
 
 class Code:
-    """The compiled functions of a module, freed with this object."""
+    """The compiled functions of a module, freed with this object.
+
+    `opt` is the code generator's level: 2, or 0 where what is compiled mostly waits.
+    """
 
     __slots__ = ("_engine", "addresses")
 
-    def __init__(self, module: Module, names: tuple[str, ...], cpu: Cpu) -> None:
+    def __init__(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
         parsed = parsed_for(module, cpu)
         with _lock:
-            machine = _machines.get(cpu)
+            machine = _machines.get((cpu, opt))
             if machine is None:
-                machine = _machines[cpu] = _machine(cpu)
+                machine = _machines[cpu, opt] = _machine(cpu, opt)
             made = llvm.ObjectFileRef.from_data(machine.emit_object(parsed))
         # The engine takes a machine for its own, but has nothing to generate with it.
         empty = llvm.parse_assembly(f'target triple = "{cpu.triple}"')
@@ -64,9 +67,9 @@ def assembly(module: Module, cpu: Cpu) -> str:
     return str(_machine(cpu).emit_assembly(parsed_for(module, cpu)))
 
 
-def _machine(cpu: Cpu) -> Any:
+def _machine(cpu: Cpu, opt: int = 2) -> Any:
     target = llvm.Target.from_triple(cpu.triple)
-    return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=2, jit=True)
+    return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=opt, jit=True)
 
 
 def _before_fork() -> None:

@@ -66,7 +66,7 @@ class _Pool:
     def __init__(self, cpu: Cpu, system: System) -> None:
         module = Module(cpu.attributes)
         emit(module, system)
-        code = Code(module, ("lead", "serve", "turn"), cpu)
+        code = Code(module, ("lead", "serve", "turn"), cpu, opt=0)
         # Behind the block, what each helper has heard, where it outlives the stay in `serve`.
         block = ctypes.create_string_buffer(NBYTES + 8 * MOST + 128)
         for kept in (code, block):  # case 1
