@@ -65,6 +65,41 @@ def _restrided(array: np.ndarray) -> np.ndarray:
     return view
 
 
+GAPS = {
+    "between images": lambda shape: np.zeros((2 * shape[0], *shape[1:]), np.float32)[::2],
+    "in the second axis": lambda shape: np.zeros((shape[0], shape[1] + 3, *shape[2:]), np.float32)[
+        :, 1:-2
+    ],
+    "in the last axis": lambda shape: np.zeros((*shape[:-1], 2 * shape[-1]), np.float32)[..., ::2],
+}
+
+
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("layout", DataLayout)
+def test_output_and_residual_may_lie_differently(
+    engine: Engine, layout: DataLayout, accumulate: bool, gaps: str
+) -> None:
+    axes = (fitted(5, 4, 2, 1, 1, 10), fitted(30, 4, 2, 1, 1, 60))
+    epilogue = Epilogue(residual=True)
+    problem = Problem(
+        Direction.FORWARD, axes, 2, 6, 12, layout=layout, epilogue=epilogue, accumulate=accumulate
+    )
+    require(engine, problem)
+    given = testing.operands(problem)
+    wanted = testing.compute(engine, problem, given)
+    primitive = engine.build(problem, 2)
+    weight = primitive.pack(given.b)
+    assert given.residual is not None
+    for whose in ({"out"}, {"residual"}, {"out", "residual"}):
+        out, residual = GAPS[gaps](problem.y_shape), GAPS[gaps](problem.y_shape)
+        out[...], residual[...] = given.before, given.residual
+        out = out if "out" in whose else out.copy()
+        residual = residual if "residual" in whose else residual.copy()
+        primitive.run(out, given.a, weight, given.bias, residual)
+        np.testing.assert_array_equal(out, wanted, err_msg=f"gaps in {whose}")
+
+
 def test_nothing_outside_the_output_is_touched(engine: Engine) -> None:
     problem = next(p for p in CASES if p.direction is Direction.FORWARD)
     given = testing.operands(problem)

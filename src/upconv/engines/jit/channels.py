@@ -23,6 +23,7 @@ from .channel_schedule import schedule as channel_schedule
 from .channel_tables import Plan, Tables
 from .channel_weights import ChannelPacking
 from .cpu import Cpu
+from .operands import Operands
 from .values import BYTES
 from .workspace import Workspace
 
@@ -109,36 +110,18 @@ class Channels:
         """Compute into `out`."""
         if not self._batches:
             return
-        target = out if self._lies_well(out) else np.empty(out.shape, out.dtype)
-        if target is not out and self.problem.accumulate:
-            target[...] = out
-        x = a if self._lies_well(a) else np.ascontiguousarray(a)
-        if residual is not None and residual.strides != target.strides:
-            residual = _laid_out_like(target, residual)
+        given = Operands.of(self.problem, out, a, residual)
         biases = self._ordered(bias)
         for start in range(0, self.problem.batch, self._most):
             images = slice(start, min(start + self._most, self.problem.batch))
-            more = None if residual is None else residual[images]
+            more = None if given.residual is None else given.residual[images]
             batch = self._batches[images.stop - images.start]
-            batch.run(target[images], x[images], b, biases, more)
-        if target is not out:
-            out[...] = target
+            batch.run(given.y[images], given.x[images], b, biases, more)
+        given.deliver()
 
     def close(self) -> None:
         """Let go of compiled code."""
         self._batches = {}
-
-    def _lies_well(self, array: Array) -> bool:
-        """Whether all but images, and channels that come first, lies as in a contiguous array."""
-        first = 2 if self.problem.layout is DataLayout.NCX else 1
-        step = array.itemsize
-        for size, stride in zip(
-            array.shape[: first - 1 : -1], array.strides[: first - 1 : -1], strict=True
-        ):
-            if size > 1 and stride != step:
-                return False
-            step *= size
-        return True
 
     def _images_at_once(self) -> int:
         """Images whose turned input and output stay within the memory a call may take."""
@@ -160,12 +143,6 @@ def _bias_order(plan: Plan) -> Array:
     """A group's biases around and around, so that any block finds its own in a row."""
     numbers = np.arange(plan.out_channels + plan.widest) % plan.out_channels
     return (np.arange(plan.groups)[:, None] * plan.out_channels + numbers).ravel()
-
-
-def _laid_out_like(target: Array, values: Array) -> Array:
-    copy = np.empty_like(target)
-    copy[...] = values
-    return copy
 
 
 class _Batch:

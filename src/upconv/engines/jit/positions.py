@@ -24,6 +24,7 @@ from .cpu import Cpu
 from .driver import emit_driver
 from .emit import Module
 from .layout import SLOTS
+from .operands import Operands
 from .rows import Finish, emit_fill, emit_finish
 from .schedule import (
     VARIANTS,
@@ -104,21 +105,15 @@ class Positions:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`."""
-        target = out if self._strides_fit(out) else np.empty(out.shape, out.dtype)
-        if target is not out and self.problem.accumulate:
-            target[...] = out
-        x = a if self._strides_fit(a) else np.ascontiguousarray(a)
-        if residual is not None and residual.strides != target.strides:
-            residual = _laid_out_like(target, residual)
+        given = Operands.of(self.problem, out, a, residual)
         call = self._call()
         call.biases[: self.problem.out_channels] = 0 if bias is None else bias
-        self._operands(call, target, x, b, residual)
+        self._tell(call, given, b)
         with Workspace(self.workspace_bytes) as buffer:
             call.args.update(buffer=buffer)
             pool.run(self._driver.addresses["positions"], call.args.address, self.schedule.threads)
         self._calls.append(call)
-        if target is not out:
-            out[...] = target
+        given.deliver()
 
     def _call(self) -> _Call:
         """What a call works with: that of an earlier one which is over, or a new one."""
@@ -132,12 +127,10 @@ class Positions:
             call.args.restart()
         return call
 
-    def _operands(
-        self, call: _Call, y: Array, x: Array, weight: Array, residual: Array | None
-    ) -> None:
-        groups, (x_image, x_channel), (y_image, y_channel) = (
-            self.problem.groups, x.strides[:2], y.strides[:2],
-        )  # fmt: skip
+    def _tell(self, call: _Call, given: Operands, weight: Array) -> None:
+        groups = self.problem.groups
+        x, y, residual = given.x, given.y, given.residual
+        (x_image, x_channel), (y_image, y_channel) = x.strides[:2], y.strides[:2]
         call.args.update(
             x=x.ctypes.data,
             y=y.ctypes.data,
@@ -164,15 +157,6 @@ class Positions:
     def predicted_cycles(self) -> float:
         """Cycles that each thread takes, by the schedule's model."""
         return predicted_cycles(self.problem, self.schedule)
-
-    def _strides_fit(self, array: Array) -> bool:
-        """Whether the spatial axes lie as in a contiguous array; batch and channel may not."""
-        step = array.itemsize
-        for size, stride in zip(array.shape[:1:-1], array.strides[:1:-1], strict=True):
-            if size > 1 and stride != step:
-                return False
-            step *= size
-        return True
 
     # Tables ---------------------------------------------------------------------------------------
 
@@ -264,12 +248,6 @@ class Positions:
             row = (wide, narrow, block.channel, block.live, block.phase, tile.phases)
             rows.append(row)
         return rows
-
-
-def _laid_out_like(target: Array, values: Array) -> Array:
-    copy = np.empty_like(target)
-    copy[...] = values
-    return copy
 
 
 def _input_rows(problem: Problem, lines: tuple[Line, ...], outer: int) -> Any:
