@@ -140,12 +140,14 @@ def test_importing_upconv_loads_numpy_and_the_standard_library_only() -> None:
 
 
 def test_importing_upconv_adds_little_to_numpy() -> None:
-    """Under 60 ms; in processor time, so that a busy machine does not count."""
+    """Under 60 ms of processor time, or nine tenths of NumPy's own where the machine is slow now."""
     code = (
-        "import numpy, time; start = time.process_time(); import upconv;"
-        "print(time.process_time() - start)"
+        "import time; start = time.process_time(); import numpy; middle = time.process_time();"
+        "import upconv; print(middle - start, time.process_time() - middle)"
     )
-    assert min(float(python(code)) for _ in range(5)) < 0.06
+    times = [tuple(map(float, python(code).split())) for _ in range(5)]
+    base, own = (min(column) for column in zip(*times, strict=True))
+    assert own < max(0.06, 0.9 * base)
 
 
 def test_the_version_is_in_one_place() -> None:
