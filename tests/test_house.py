@@ -140,7 +140,7 @@ def test_importing_upconv_loads_numpy_and_the_standard_library_only() -> None:
 
 
 def test_importing_upconv_adds_little_to_numpy() -> None:
-    """Under 60 ms of processor time, or nine tenths of NumPy's own where the machine is slow now."""
+    """Under 60 ms of processor time, or nine tenths of NumPy's own on a slow machine."""
     code = (
         "import time; start = time.process_time(); import numpy; middle = time.process_time();"
         "import upconv; print(middle - start, time.process_time() - middle)"
