@@ -101,6 +101,7 @@ class Query(IntEnum):
     DIFF_DST = 134
     WORKSPACE = 135
     SCRATCHPAD = 136
+    EXECUTION_ARGUMENT = 255
 
 
 class Norm(IntEnum):
@@ -231,6 +232,11 @@ class Handle:
             raise EngineError("This handle of oneDNN is closed.")
         return self._address
 
+    @property
+    def _as_parameter_(self) -> int:
+        """So a handle itself may be an argument, which keeps it alive during the call."""
+        return self.address
+
     def close(self) -> None:
         """Destroy the object; a second time does nothing."""
         address, self._address = self._address, 0
@@ -282,11 +288,11 @@ class Library:
         """wait(stream) -> status."""
         self.wait.restype, self.wait.argtypes = c_int, [pointer]
 
-    memory_desc_equal: Callable[[int, int], int]
-    memory_desc_get_size: Callable[[int], int]
+    memory_desc_equal: Callable[[Handle, Handle], int]
+    memory_desc_get_size: Callable[[Handle], int]
     memory_set_data_handle: Callable[[int, int], int]
-    primitive_desc_query_md: Callable[[int, int, int], int | None]
-    primitive_desc_next_impl: Callable[[int], int]
+    primitive_desc_query_md: Callable[[Handle, int, int], int | None]
+    primitive_desc_next_impl: Callable[[Handle], int]
     get_effective_cpu_isa: Callable[[], int]
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -314,7 +320,7 @@ class Library:
 
     def queried_md(self, descriptor: Handle, what: int, index: int = 0) -> Handle:
         """A memory descriptor that a primitive descriptor tells, as one's own."""
-        borrowed = self.primitive_desc_query_md(descriptor.address, what, index)
+        borrowed = self.primitive_desc_query_md(descriptor, what, index)
         return self._made("dnnl_memory_desc_clone", "memory_desc", (borrowed,))
 
     def implementation(self, descriptor: Handle) -> str:
