@@ -5,7 +5,7 @@ lie beside channels-last data it would take its reference loops, which are a tho
 
     PLAIN         data as it lies
     FREE          data in whatever layout the library likes; it is reordered on the way
-    GEMM          data as it lies, and of all implementations the one by matrix products
+    GEMM          data channels first, and of all implementations the one by matrix products
     CONVOLUTION   stride 1 as a convolution of the turned kernel; data free if channels come first
 
 A bias is part of every descriptor. Residual, activation and addition to what was there are part of
@@ -21,7 +21,7 @@ from enum import Enum
 from ...activations import Activation
 from ...problem import DataLayout, Direction, DType, Problem
 from .abi import DTYPE, Alg, Arg, Handle, Library, LibraryError, Prop, Query, vector
-from .descriptors import Kind, Operation, Tensor, turns_into_convolution
+from .descriptors import Kind, Operation, Tensor, contiguous, turns_into_convolution
 from .library import Runtime
 
 _FEW_CHANNELS = 8
@@ -165,7 +165,8 @@ class _Offer:
         weights = operation.kind is Kind.WEIGHTS
         # Version 3.2 adds what was there once for every tap of depth in strided deconvolutions.
         complete = problem.epilogue.empty or (fused and problem.epilogue.activation in _EXACT)
-        adds = problem.accumulate and complete and not free and operation.kind is Kind.CONVOLUTION
+        adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
+        adds = adds and not free and way is not Way.GEMM
         whole = complete and (adds or not problem.accumulate)
         dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
         data, out = DTYPE[dtype], DTYPE[result]
@@ -173,7 +174,8 @@ class _Offer:
         def described(tensor: Tensor, element: int) -> Handle:
             if free:
                 return library.any_layout(tensor.dims, element)
-            return library.strided(tensor.dims, element, tensor.strides)
+            strides = contiguous(tensor.dims) if way is Way.GEMM else tensor.strides
+            return library.strided(tensor.dims, element, strides)
 
         residual = fused and problem.epilogue.residual
         return cls(
