@@ -125,9 +125,10 @@ def test_activations_keep_nan(
 class TestWays:
     def test_stride_one_is_a_convolution_too(self) -> None:
         problem = PROBLEM.replace(axes=(Axis(6, 3, 1, 2, 1, 2), Axis(9, 4, 1, 1, 3, 0)))
-        assert "convolution" in ENGINE.variants(problem, 1)
+        assert ways(problem)[0] is Way.CONVOLUTION
+        assert "convolution" in ENGINE.variants(problem.replace(layout=DataLayout.NCX), 1)
         given = testing.operands(problem)
-        primitive, out = ENGINE.build(problem, 1, "convolution"), given.before.copy()
+        primitive, out = ENGINE.build(problem, 1), given.before.copy()
         assert primitive.description.startswith("convolution forward")
         primitive.run(out, given.a, primitive.pack(given.b))
         wanted = testing.expected(problem, given)
@@ -146,6 +147,14 @@ class TestWays:
         first = ENGINE.build(PROBLEM.replace(layout=DataLayout.NCX), 1).description
         assert "2 reorders of data" in first
         assert "data as it lies" in ENGINE.build(PROBLEM, 1).description
+
+    def test_the_librarys_cache_hides_no_implementation(self) -> None:
+        """Its cached descriptor of the plain way, the same arrays, has no next implementation."""
+        problem = PROBLEM.replace(axes=(Axis(1, 1, 2),), in_channels=63, out_channels=120, groups=3)
+        for _ in range(2):
+            for variant in ("plain", "gemm"):
+                description = ENGINE.build(problem, 1, variant).description
+                assert ("gemm" in description) == (variant == "gemm")
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind.value} {fault.name}")
     def test_implementations_that_err_are_left_out(self, fault) -> None:

@@ -88,6 +88,16 @@ class Runtime:
             if self.capacity != wanted:
                 self.library.call("set_primitive_cache_capacity", wanted)
 
+    @contextmanager
+    def uncached(self) -> Iterator[None]:
+        """While making something: with the library's own cache empty and off."""
+        entries = self.capacity
+        self.library.call("set_primitive_cache_capacity", 0)
+        try:
+            yield
+        finally:
+            self.library.call("set_primitive_cache_capacity", entries)
+
     def __str__(self) -> str:
         return (
             f"libdnnl {self.version} of {self.source}, {self.library.path}; its own cache keeps"
