@@ -289,13 +289,14 @@ class TestCache:
         cache.clear()
 
     def test_eight_threads_build_once_and_agree(self) -> None:
-        cache, given = PrimitiveCache(max_entries=8), testing.operands(PROBLEM)
-        wanted = testing.compute(ENGINE, PROBLEM, given, 2)
+        problem = PROBLEM.replace(batch=8)  # enough for two threads
+        cache, given = PrimitiveCache(max_entries=8), testing.operands(problem)
+        wanted = testing.compute(ENGINE, problem, given, 2)
         start, results = threading.Barrier(8), []
 
         def work() -> None:
             start.wait()
-            with cache.lease(PROBLEM, ENGINE, 2) as primitive:
+            with cache.lease(problem, ENGINE, 2) as primitive:
                 for _ in range(20):
                     out = given.before.copy()
                     primitive.run(out, given.a, primitive.pack(given.b))
