@@ -142,6 +142,7 @@ def poison_workspaces() -> None:
 def main(first: int, last: int) -> None:
     """Exit code 1 if a result was wrong."""
     poison_workspaces()
+    import_module("upconv.engines.onednn.engine")._WORTH = 1  # two threads for small problems too
     found = []
     for seed in range(first, last):
         asked, threads = problem(seed), 1 + seed % 2

@@ -15,7 +15,6 @@ from .frames import Frame, Framed
 from .library import runtime
 from .primitive import OnednnPrimitive
 
-
 _WORTH = 1 << 20
 """Multiply-adds, or bytes moved, for each thread: some 20 microseconds, a few times what it costs
 to set a team of threads to work and wait for it."""
