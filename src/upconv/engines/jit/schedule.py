@@ -222,6 +222,7 @@ def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHE
     cells = Cells.of(problem)
     tiles, blocks = tiles_for(problem, cells.last, cpu, wishes)
     front, back = cells.high, tiles[0].width - cells.low
+    room = _room(problem, tiles[0], front + back, cpu)
     whole = Schedule(
         cells,
         tiles,
@@ -229,7 +230,7 @@ def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHE
         front,
         back,
         window=cells.total,
-        by_row=_fits_rows(cells, tiles[0]),
+        by_row=_fits_rows(cells, tiles[0]) and cells.pitch <= room,
         block_run=len(blocks),
         shared=True,
         threads=max(1, min(threads, problem.multiply_adds // _WORTH_A_THREAD)),
@@ -285,13 +286,18 @@ def _evened(total: int, window: int, width: int, groups: int, threads: int) -> i
     return min(window, max(width, -(-total // windows // width) * width))
 
 
+def _room(problem: Problem, tile: Tile, halo: int, cpu: Cpu) -> int:
+    """Lanes of which the input of a group takes half of the second-level cache."""
+    own = problem.in_channels // problem.groups
+    return cpu.l2 // 2 // (BYTES[tile.element] * own) - halo
+
+
 def _cut(whole: Schedule, problem: Problem, cpu: Cpu, wishes: Wishes) -> Schedule:
     """Windows and jobs: panels that stay in L2, and work for every thread."""
     own, total = problem.in_channels // problem.groups, whole.cells.total
     width = whole.cells.pitch if whole.by_row else whole.tiles[0].width
     halo = whole.front + whole.back
-    room = cpu.l2 // 2 // (BYTES[whole.tiles[0].element] * own) - halo
-    fitting = max(width, room // width * width)
+    fitting = max(width, _room(problem, whole.tiles[0], halo, cpu) // width * width)
     wanted = 1 if whole.threads == 1 else 4 * whole.threads
     even = -(-total // -(-wanted // problem.groups))
     window = max(width, min(fitting, -(-even // width) * width))
