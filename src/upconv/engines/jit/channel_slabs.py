@@ -76,10 +76,10 @@ def image_bytes(problem: Problem, element: int) -> int:
 
 
 def least_bytes(problem: Problem, element: int) -> int:
-    """About what the smallest slab takes: outputs of a few positions, and the inputs they need."""
+    """About what a small slab takes: outputs of two positions, and the inputs they need."""
     axis = problem.axes[0]
-    inputs = min(axis.size, 16 + axis.extent // axis.stride)
-    outputs = min(axis.out, 16 * axis.stride)
+    inputs = min(axis.size, 2 + axis.extent // axis.stride)
+    outputs = min(axis.out, 2 * axis.stride)
     x = problem.in_channels * inputs * prod(problem.size[1:])
     return (x + problem.out_channels * outputs * prod(problem.out_size[1:])) * element
 
