@@ -55,18 +55,22 @@ def slabs(problem: Problem, cut: Cut, room: int, element: int) -> tuple[Slab, ..
     each = image_bytes(problem, element)
     positions = _positions(problem, cut)
     if each <= room or positions < 2:
-        images = max(1, min(problem.batch, room // max(1, each)))
+        images = _even(problem.batch, max(1, room // max(1, each)))
         return tuple(
             _slab(problem, cut, range(start, min(start + images, problem.batch)), None)
             for start in range(0, problem.batch, images)
         )
-    runs = min(positions, -(-each // room))
-    step = -(-positions // runs)
+    step = _even(positions, max(1, positions * room // each))
     return tuple(
         _slab(problem, cut, range(image, image + 1), range(start, min(start + step, positions)))
         for image in range(problem.batch)
         for start in range(0, positions, step)
     )
+
+
+def _even(total: int, most: int) -> int:
+    """How many at a time, at most so many, so that the last are about as many."""
+    return -(-total // -(-total // most))
 
 
 def image_bytes(problem: Problem, element: int) -> int:
