@@ -45,16 +45,19 @@ def test_the_three_directions_are_one_form(engine: Engine, problem: Problem) -> 
 
 @pytest.mark.parametrize("problem", CASES[::7], ids=str)
 def test_any_strides(engine: Engine, problem: Problem) -> None:
-    """Reversed, sliced, transposed and read-only operands, and an output that is a view."""
+    """Reversed, sliced, transposed and read-only operands, and an output that is a view.
+
+    Not bit for bit: a matrix product may add in another order when its operands lie otherwise.
+    """
     require(engine, problem)
     given = testing.operands(problem)
-    wanted = testing.compute(engine, problem, given)
+    wanted = testing.expected(problem, given)
     primitive = engine.build(problem, 1)
     a, b, out = (_restrided(array) for array in (given.a, given.b, given.before))
     a.flags.writeable = b.flags.writeable = False
     packed = b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(b)
     primitive.run(out, a, packed, given.bias, given.residual)
-    np.testing.assert_array_equal(out, wanted)
+    assert np.all(np.abs(out - wanted.value) <= wanted.allowed)
 
 
 def _restrided(array: np.ndarray) -> np.ndarray:

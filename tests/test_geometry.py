@@ -65,6 +65,15 @@ def test_reads_holds_every_input_that_reaches(axis: Axis, lo: int, hi: int) -> N
         assert reaching == set(reads), "the interval is not the smallest"
 
 
+@given(axes(), st.integers(0, 30), st.integers(0, 30))
+def test_a_part_is_the_same_outputs_of_fewer_inputs(axis: Axis, lo: int, hi: int) -> None:
+    lo, hi = min(lo, axis.out), min(max(lo, hi), axis.out)
+    part, inputs = axis.part(lo, hi)
+    moved = {(o + lo, i + inputs.start, t) for o, i, t in contributions(part)}
+    assert part.out == hi - lo
+    assert moved == {(o, i, t) for o, i, t in contributions(axis) if lo <= o < hi}
+
+
 @given(axes())
 def test_used_taps_holds_every_tap_that_reaches(axis: Axis) -> None:
     reaching = {t for _, _, t in contributions(axis)}

@@ -21,6 +21,10 @@ from upconv.engines.jit.cpu import VARIABLE
 
 CHECK = "import guarded; guarded.main({seeds!r}, variant={variant!r}, values={values})"
 SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048)"
+THIN_SLABS = (
+    "import sys; from upconv.engines.jit import channels; jit = sys.modules['upconv.engines.jit']\n"
+    "jit.prefers_channels = lambda *given: True; channels._allowed_bytes = lambda *given: 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ WAYS = {
     "SSE2": Way("x86-64", "sse2"),
     "tiny tiles": Way(variant="vectors=1", plant=SMALL_CACHES),
     "tiny windows": Way(variant="packing=each", plant=SMALL_CACHES),
+    "thin slabs": Way(plant=THIN_SLABS),
 }
 MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others
 

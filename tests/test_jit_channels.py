@@ -9,6 +9,7 @@ pytest.importorskip("llvmlite")
 
 from upconv import testing
 from upconv.engines.base import Primitive
+from upconv.engines.jit import channels as channels_module
 from upconv.engines.jit.channels import Channels, prefers_channels
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.engines.reference import ReferenceEngine
@@ -49,6 +50,41 @@ def layer(channels: tuple[int, int], size: int, batch: int = 1) -> Problem:
 @pytest.mark.parametrize("problem", CASES, ids=str)
 def test_every_case_of_both_layouts(problem: Problem) -> None:
     testing.check(Engine(), problem, threads=2)
+
+
+@pytest.fixture
+def thin_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels-first data is turned one position of the first axis at a time."""
+    monkeypatch.setattr(channels_module, "_allowed_bytes", lambda problem, threads: 1)
+
+
+FIRST = [case for case in CASES if case.layout is DataLayout.NCX]
+
+
+@pytest.mark.usefixtures("thin_slabs")
+@pytest.mark.parametrize("problem", FIRST, ids=str)
+def test_every_case_in_slabs_of_one_position(problem: Problem) -> None:
+    testing.check(Engine(), problem, threads=2)
+
+
+@pytest.mark.usefixtures("thin_slabs")
+def test_slabs_are_what_they_should_be() -> None:
+    problem = layer((6, 20), 9, 2)
+    parts = [slab for slab, _ in Channels(problem, 2, host())._steps]
+    assert [slab.outputs for slab in parts[:3]] == [slice(0, 2), slice(2, 4), slice(4, 6)]
+    assert [slab.inputs for slab in parts[:3]] == [slice(0, 2), slice(0, 3), slice(1, 4)]
+    assert len(parts) == 2 * 9
+    assert len({id(slab.kind) for slab in parts}) == 18
+    assert len({slab.kind for slab in parts}) == 3, "a first, a last, and those between"
+
+
+def test_slabs_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layer((70, 40), 17, 2)
+    given = testing.operands(problem)
+    whole = testing.compute(Engine(), problem, given)
+    for allowed in (1, 30_000, 100_000):
+        monkeypatch.setattr(channels_module, "_allowed_bytes", lambda *_, n=allowed: n)
+        assert np.array_equal(testing.compute(Engine(), problem, given), whole)
 
 
 @pytest.mark.parametrize("name", ["haswell", "x86-64"])

@@ -145,6 +145,18 @@ class Axis:
         last = min((hi - 1 + self.crop_begin) // self.stride, self.size - 1)
         return range(first, last + 1) if first <= last else range(0)
 
+    def part(self, lo: int, hi: int) -> tuple[Axis, range]:
+        """Outputs [lo, hi) as an axis of their own, and the inputs that it is an axis of.
+
+        >>> axis, inputs = Axis(size=5, kernel=3, stride=2).part(4, 6)
+        >>> axis.out, inputs
+        (2, range(1, 3))
+        """
+        inputs = self.reads(lo, hi)
+        begin = self.crop_begin + lo - self.stride * inputs.start
+        size, kernel, stride = len(inputs), self.kernel, self.stride
+        return fitted(size, kernel, stride, self.dilation, begin, hi - lo), inputs
+
     def used_taps(self) -> range:
         """An interval of taps that holds every tap which reaches an output; as tight as `reads`.
 

@@ -2,7 +2,7 @@
 
     cpu        the processor: vector width, registers, caches (a variable forces an older one)
     values, instructions, emit      IR as text; compile: from text to machine code
-    cells, schedule                 plain data: where positions lie; tiles, blocks, windows, jobs
+    cells, tiling, schedule         plain data: where positions lie; tiles; windows and jobs
     tile, driver, layout, placing   the positions kernel: vectors along positions
     weights, rows                   packing weights; moving rows in and out
     positions                       its primitive
@@ -29,7 +29,8 @@ from .channels import Channels, prefers_channels
 from .cpu import host
 from .positions import Positions
 from .primitive import Empty, Guarded
-from .schedule import VARIANTS, too_much
+from .schedule import too_much
+from .tiling import VARIANTS
 
 CHANNELS = "channels"
 """The variant whose vectors run along output channels."""

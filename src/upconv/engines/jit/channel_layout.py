@@ -32,9 +32,9 @@ SLOTS = Slots((
 ), ("next_in", "turned", "next_job", "done", "next_out", "next_thread"))  # fmt: skip
 GRID = ("total", "dims", "last", "limit")
 """Points; first number in `dims`; inputs before the last point of a row, and lanes that it has."""
-DIM = ("count", "x_step", "y_step", "axis", "inputs", "low", "high")
+DIM = ("count", "x_step", "y_step", "axis", "inputs", "lead", "low", "high")
 """Points along it; bytes from one to the next; its axis, or -1 for images, and inputs from one
-point to the next; no tap reads outside where low <= input < high."""
+point to the next; the input of the first; no tap reads outside where low <= input < high."""
 BLOCK = (
     "grid", "lane", "live", "width", "y_lane", "x_lane", "tiles", "most", "taps", "ntaps",
     "record", "w", "chunk_taps", "chunk_channels", "bias", "clip",

@@ -67,8 +67,9 @@ def _segment(
         innermost = f.compare("eq", loop.index, 0)
         with f.when(f.compare("sge", axis, 0)):
             inputs = field(f, dim, DIM, "inputs")
+            first = f.add(f.mul(place, inputs), field(f, dim, DIM, "lead"))
             mine = array(f, a, f.add(axis, len(ARRAYS)), start)
-            ramp(f, mine, f.mul(place, inputs), f.select(innermost, inputs, 0), length)
+            ramp(f, mine, first, f.select(innermost, inputs, 0), length)
         x, y = loop.carried
         loop.next([f.add(x, f.mul(place, x_step)), f.add(y, f.mul(place, y_step))])
     x_step, y_step = _steps(f, a, dims)

@@ -27,13 +27,17 @@ _ANY = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A problem with all that was decided about it."""
+    """A problem with all that was decided about it.
+
+    `lead` is the input of the first axis that its first outputs, in a slab, are counted from.
+    """
 
     problem: Problem
     schedule: Schedule
     lanes: Lanes
     packing: ChannelPacking
     codes: Codes
+    lead: int = 0
 
     @property
     def turned(self) -> bool:
@@ -121,7 +125,7 @@ class Tables:
             GRID,
             total=problem.batch * prod(grid.counts),
             dims=len(self.dims),
-            last=joined * (grid.counts[-1] - 1),
+            last=joined * (grid.counts[-1] - 1) + (plan.lead if problem.rank == 1 else 0),
             limit=room if room < lanes else ALL,
         )
         dims = []
@@ -136,13 +140,15 @@ class Tables:
                     y_step=plan.y_steps[i] * axis.stride * inputs,
                     axis=i,
                     inputs=inputs,
+                    lead=0 if i else plan.lead,
                     low=max(shifts, default=0),
                     high=axis.size + min(shifts, default=0),
                 )
             )
         image = _record(
-            DIM, count=problem.batch, x_step=0, y_step=0, axis=-1, inputs=0, low=-_ANY, high=_ANY
-        )
+            DIM, count=problem.batch, x_step=0, y_step=0, axis=-1, inputs=0, lead=0,
+            low=-_ANY, high=_ANY,
+        )  # fmt: skip
         outward = [image, *dims[::-1]] if plan.schedule.images_inside else [*dims[::-1], image]
         self.dims += [number for dim in outward for number in dim]
 
@@ -161,7 +167,7 @@ class Tables:
             width=tile.width,
             y_lane=y + block.lane * plan.x_bytes,
             x_lane=block.lane // tile.spread * plan.x_bytes if tile.own else 0,
-            tiles=self._tiles(tile, plan.problem.batch * prod(grid.counts) % block.points),
+            tiles=self._tiles(tile, plan.problem.batch * prod(grid.counts)),
             most=block.points,
             taps=start,
             ntaps=ntaps,
@@ -188,8 +194,13 @@ class Tables:
             plan.schedule.cut.spread,
         )
 
-    def _tiles(self, tile: ChannelTile, rest: int) -> int:
-        """Where the addresses of a tile's code are, by the number of points."""
+    def _tiles(self, tile: ChannelTile, points: int) -> int:
+        """Where the addresses of a tile's code are, by the number of points.
+
+        Among many points a rest is computed by a whole tile, which repeats the last one: it costs
+        little, and saves compiling another tile.
+        """
+        rest = points % tile.points if points < 16 * tile.points else 0
         if (tile, rest) not in self._entries:
             self._entries[tile, rest] = len(self.tiles)
             self.tiles += self._plan.codes.tiles(tile, rest)

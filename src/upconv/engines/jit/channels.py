@@ -21,6 +21,7 @@ from .channel_code import Codes
 from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
 from .channel_schedule import Schedule, element_of, jobs, lanes_of, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
+from .channel_slabs import Slab, image_bytes, least_bytes, slabs
 from .channel_tables import Plan, Tables
 from .channel_weights import ChannelPacking
 from .cpu import Cpu
@@ -28,6 +29,8 @@ from .operands import Operands
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
+_POINTS = 512  # of each thread in a slab, if memory allows
+_MOST_SLABS = 256
 _OPTIMISM = 1.05
 """What the positions kernel's prediction falls short by where rows are short, beside this one's.
 
@@ -43,7 +46,7 @@ def prefers_channels(problem: Problem, cpu: Cpu) -> bool:
     """
     if problem.layout is DataLayout.NXC:
         return True
-    if _turned_bytes(problem) > _allowed_bytes(problem, 1) * problem.batch:
+    if least_bytes(problem, BYTES[element_of(problem)]) > _allowed_bytes(problem, 1):
         return False
     mine = predicted_cycles(problem, channel_schedule(problem, 1, cpu))
     plan = schedule.schedule(problem, 1, cpu)
@@ -51,12 +54,6 @@ def prefers_channels(problem: Problem, cpu: Cpu) -> bool:
     tiles = plan.cells.total / plan.tiles[0].width
     theirs = schedule.predicted_cycles(problem, plan) * ceil(tiles) / tiles
     return mine < _OPTIMISM * theirs
-
-
-def _turned_bytes(problem: Problem) -> int:
-    """Scratch for all images of channels-first data in channels-last order."""
-    elements = prod(problem.x_shape) + prod(problem.y_shape)
-    return elements * BYTES[element_of(problem)]
 
 
 def _allowed_bytes(problem: Problem, threads: int) -> int:
@@ -74,18 +71,20 @@ class Channels:
         cut, threads, lanes = self.schedule.cut, self.schedule.threads, lanes_of(problem, cpu)
         self._packing = ChannelPacking(problem, lanes, cut.grids, threads, cpu)
         self._codes = Codes(problem, cpu)
-        self._most = self._images_at_once()
-        self._batches = {}
-        for images in {min(self._most, problem.batch), problem.batch % self._most} - {0}:
-            part = problem.replace(batch=images)
-            if prod(part.y_shape):
-                work = jobs(part, cut, threads, cpu)
-                plan = Plan(part, work, lanes, self._packing, self._codes)
-                self._batches[images] = _Batch(plan)
-                self._biases = _bias_order(plan)
-        batches = self._batches.values()
-        self.workspace_bytes = max((batch.nbytes for batch in batches), default=0) + 64
-        self.resident_bytes = sum(batch.resident_bytes for batch in batches) + self._codes.nbytes
+        self._element = BYTES[element_of(problem)]
+        parts = self._slabs(cpu)
+        plans = {
+            kind: Plan(
+                kind.problem, jobs(kind.problem, kind.cut, threads, cpu), lanes,
+                self._packing, self._codes, kind.lead,
+            )
+            for kind in dict.fromkeys(slab.kind for slab in parts)
+        }  # fmt: skip
+        works = {kind: _Work(plan) for kind, plan in plans.items()}
+        self._steps = tuple((slab, works[slab.kind]) for slab in parts)
+        self._biases = _bias_order(next(iter(plans.values())))
+        self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
+        self.resident_bytes = sum(w.resident_bytes for w in works.values()) + self._codes.nbytes
 
     @property
     def description(self) -> str:
@@ -108,29 +107,29 @@ class Channels:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`."""
-        if not self._batches:
-            return
         given = Operands.of(self.problem, out, a, residual)
         biases = self._ordered(bias)
-        for start in range(0, self.problem.batch, self._most):
-            images = slice(start, min(start + self._most, self.problem.batch))
-            more = None if given.residual is None else given.residual[images]
-            batch = self._batches[images.stop - images.start]
-            batch.run(given.y[images], given.x[images], b, biases, more)
+        with Workspace(self.workspace_bytes) as buffer:
+            for slab, work in self._steps:
+                y, x, more = slab.of(given.y), slab.of_inputs(given.x), given.residual
+                work.run(buffer, y, x, b, biases, None if more is None else slab.of(more))
         given.deliver()
 
     def close(self) -> None:
         """Let go of compiled code."""
-        self._batches = {}
+        self._steps = ()
 
-    def _images_at_once(self) -> int:
-        """Images whose turned input and output stay within the memory a call may take."""
-        problem = self.problem
-        if problem.layout is DataLayout.NXC or not problem.batch:
-            return max(1, problem.batch)
-        each = max(1, _turned_bytes(problem) // problem.batch)
-        allowed = _allowed_bytes(problem, self.schedule.threads)
-        return max(1, min(problem.batch, allowed // each))
+    def _slabs(self, cpu: Cpu) -> tuple[Slab, ...]:
+        """The parts that are computed one after another: all at once where nothing is turned."""
+        problem, cut, threads = self.problem, self.schedule.cut, self.schedule.threads
+        whole = image_bytes(problem, self._element) * problem.batch
+        room = whole
+        if problem.layout is DataLayout.NCX:
+            # Each slab reads all weights: they should meet many points.
+            points = problem.batch * max(prod(grid.counts) for grid in cut.grids)
+            room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
+            room = min(room, _allowed_bytes(problem, threads))
+        return slabs(problem, cut, room, self._element)
 
     def _ordered(self, bias: Array | None) -> Array:
         element = np.float64 if BYTES[element_of(self.problem)] == 8 else np.float32
@@ -145,8 +144,8 @@ def _bias_order(plan: Plan) -> Array:
     return (np.arange(plan.groups)[:, None] * plan.out_channels + numbers).ravel()
 
 
-class _Batch:
-    """Some images of a problem: tables, arguments and scratch memory."""
+class _Work:
+    """Slabs of one kind: tables, arguments and scratch memory."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -166,16 +165,17 @@ class _Batch:
         self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
         self._template = SLOTS.block(**self._fixed(), **self._turning())
 
-    def run(self, y: Array, x: Array, w: Array, biases: Array, residual: Array | None) -> None:
-        """Compute into `y`."""
+    def run(
+        self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Array | None
+    ) -> None:
+        """Compute into `y`, with `nbytes` of scratch memory."""
         args = self._template.copy()
         args.update(w=w.ctypes.data, bias=biases.ctypes.data)
         if residual is not None:
             args.update(residual=residual.ctypes.data)
-        with Workspace(self.nbytes) as buffer:
-            args.update(buffer=buffer, **self._operands(y, x, buffer))
-            work = self._plan.codes.driver.addresses["channels"]
-            pool.run(work, args.address, self._plan.schedule.threads)
+        args.update(buffer=buffer, **self._operands(y, x, buffer))
+        work = self._plan.codes.driver.addresses["channels"]
+        pool.run(work, args.address, self._plan.schedule.threads)
 
     def _operands(self, y: Array, x: Array, buffer: int) -> dict[str, int]:
         if not self._plan.turned:
@@ -184,7 +184,8 @@ class _Batch:
         inner = buffer + self._plan.schedule.threads * self._part
         (in_image, in_channel, *_), (out_image, out_channel, *_) = x.strides, y.strides
         return {
-            "x": inner, "last_x": inner, "y": inner + self._x_size,
+            "x": inner + self._plan.lead * self._plan.x_steps[0], "last_x": inner,
+            "y": inner + self._x_size,
             "first_x": x.ctypes.data, "first_y": y.ctypes.data,
             "in_image": in_image, "in_channel": in_channel,
             "out_image": out_image, "out_channel": out_channel,

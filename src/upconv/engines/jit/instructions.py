@@ -224,11 +224,11 @@ class Instructions:
             f" {lanes} {mask.name})"
         )
 
-    def prefetch(self, address: Value, *, write: bool = False) -> None:
+    def prefetch(self, address: Value, *, write: bool = False, near: bool = False) -> None:
         """Ask for the line of an address, which need not exist: in the second-level cache to be
-        read, or to be written."""
+        read (`near`: in the first), or to be written."""
         self._declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        how = "i32 1, i32 3" if write else "i32 0, i32 2"
+        how = "i32 1, i32 3" if write else "i32 0, i32 3" if near else "i32 0, i32 2"
         self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {how}, i32 1)")
 
     def take(self, address: Value) -> Value:

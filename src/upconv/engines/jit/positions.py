@@ -27,16 +27,10 @@ from .emit import Module
 from .layout import SLOTS
 from .operands import Operands
 from .rows import Finish, emit_fill, emit_finish
-from .schedule import (
-    VARIANTS,
-    Schedule,
-    Wishes,
-    in_tile,
-    predicted_cycles,
-    schedule,
-)
+from .schedule import Schedule, predicted_cycles, schedule
 from .slots import Block
 from .tile import Tile, emit_tile
+from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE
 from .weights import STORED, Entries, Packing
 

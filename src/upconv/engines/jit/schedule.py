@@ -1,33 +1,28 @@
-"""How a problem is computed by the positions kernel, as plain data: tiles, blocks, windows, jobs.
+"""How a problem is computed by the positions kernel, as plain data: windows, jobs, threads.
 
-Nothing here touches an array or emits code. What a tile looks like depends on the layer's class
-(channels, kernel, stride, dilation, crops), never on its extents, so that a new length compiles
-nothing; how the work is cut into windows and jobs depends on all.
+Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
+how the work is cut into windows and jobs depends on all extents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...activations import Activation
-from ...geometry import Phase
-from ...problem import DType, Problem
-from .cells import Cells, Line
+from ...problem import Problem
+from .cells import Cells
 from .cpu import Cpu
-from .tile import Step, Tile
-from .values import BYTES, DOUBLE, FLOAT
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows of the tile: `live` channels from `channel` on (one group's), phases from `phase` on."""
-
-    kind: int
-    channel: int
-    live: int
-    phase: int
+from .tile import Tile
+from .tiling import (
+    NO_WISHES,
+    Block,
+    Wishes,
+    cycles_per_channel,
+    placing_cycles,
+    single_vector_cost,
+    tiles_for,
+)
+from .values import BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ class Schedule:
     @property
     def most_narrow(self) -> int:
         """Up to how many vectors at a row's end tiles of one vector compute."""
-        return int(self.tiles[0].vectors / _narrow_cost(self.tiles[0]))
+        return int(self.tiles[0].vectors / single_vector_cost(self.tiles[0]))
 
     @property
     def block_runs(self) -> int:
@@ -98,123 +93,7 @@ def too_much(problem: Problem) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a variant asks for instead of the model's own choice; None leaves that to the model."""
-
-    vectors: int | None = None
-    shared: bool | None = None
-
-
-VARIANTS = {
-    "": Wishes(),
-    **{f"vectors={n}": Wishes(vectors=n) for n in (1, 2, 3, 4, 6)},
-    "packing=first": Wishes(shared=True),
-    "packing=each": Wishes(shared=False),
-}
-"""The ways to schedule a problem that tuning may measure."""
-NO_WISHES = VARIANTS[""]
 _WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
-
-
-def tiles_for(
-    problem: Problem, last: Line, cpu: Cpu, wishes: Wishes
-) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
-    """The tile classes of a problem and the blocks of one group that they compute."""
-    element = DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT
-    lanes = cpu.lanes(BYTES[element])
-    accumulators = cpu.registers * 3 // 4
-    outer = prod(-(-axis.kernel // axis.period) for axis in problem.axes[:-1])
-    sums = problem.in_channels // problem.groups * outer
-    own = problem.out_channels // problem.groups
-    kinds: dict[Tile, int] = {}
-    blocks = []
-    for start, count in _chunks(len(last.phases), accumulators):
-        steps = _steps(last.phases[start : start + count])
-        vectors, channels = _shape(own, count, steps, accumulators, sums, wishes)
-        wishes = replace(wishes, vectors=vectors)  # all tiles of a layer are of one width
-        dense = count == last.stride
-        own_activation = in_tile(problem)
-        tile = Tile(element, lanes, vectors, channels, count, steps, dense, *own_activation)
-        kind = kinds.setdefault(tile, len(kinds))
-        blocks += [
-            Block(kind, channel, min(channels, own - channel), start)
-            for channel in range(0, own, channels)
-        ]
-    blocks.sort(key=lambda block: block.channel)
-    return tuple(kinds), tuple(blocks)
-
-
-def in_tile(problem: Problem) -> tuple[Activation, float]:
-    """The activation that tiles apply themselves: a cheap one that nothing comes before."""
-    epilogue = problem.epilogue
-    cheap = epilogue.activation in (Activation.RELU, Activation.LEAKY_RELU)
-    if cheap and not epilogue.residual:
-        return epilogue.activation, epilogue.slope
-    return Activation.NONE, 0.0
-
-
-def _chunks(phases: int, accumulators: int) -> Iterator[tuple[int, int]]:
-    """Phases in runs of few enough for a tile: all of them, or powers of two."""
-    most = 1 << ((accumulators * 2 // 3).bit_length() - 1)
-    if phases <= most:
-        yield 0, phases
-        return
-    start = 0
-    while start < phases:
-        count = min(most, 1 << ((phases - start).bit_length() - 1))
-        yield start, count
-        start += count
-
-
-def _steps(phases: tuple[Phase, ...]) -> tuple[Step, ...]:
-    """For each shift the phases that use it, in order of memory."""
-    users: dict[int, list[int]] = {}
-    for number, phase in enumerate(phases):
-        for tap in phase.taps:
-            users.setdefault(tap.shift, []).append(number)
-    return tuple(Step(shift, tuple(users[shift])) for shift in sorted(users, reverse=True))
-
-
-def _shape(
-    own: int,
-    phases: int,
-    steps: tuple[Step, ...],
-    accumulators: int,
-    sums: int,
-    wishes: Wishes,
-) -> tuple[int, int]:
-    """(vectors, channels) of the tile with the fewest cycles per result.
-
-    `sums` is how many input channels and outer taps a tile goes through.
-    """
-    best = (0.0, 0, 0)
-    # Where a tile is little work, placing it counts, which is quick where it fits a row.
-    widest = 8 if sums >= 16 else 4
-    choices = range(1, widest + 1)
-    if wishes.vectors and phases * wishes.vectors <= accumulators:
-        choices = range(wishes.vectors, wishes.vectors + 1)
-    for vectors in choices:
-        for channels in range(1, min(own, accumulators // (phases * vectors)) + 1):
-            blocks = -(-own // channels)
-            if -(-own // blocks) < channels:
-                continue  # as many blocks do with fewer channels
-            products = sums * _cycles(vectors, channels, steps)
-            cost = (products + _placing(vectors, channels, phases)) * blocks / vectors
-            # Narrow tiles fit rows better: wider ones must be clearly faster.
-            if not best[1] or cost < best[0] * (0.96 if vectors > best[1] else 1.0):
-                best = (cost, vectors, channels)
-    return best[1], best[2]
-
-
-def _cycles(vectors: int, channels: int, steps: tuple[Step, ...]) -> float:
-    """Cycles one input channel takes: two multiply-adds or two loads in each, a load that is not
-    aligned counting twice, and four from one multiply-add of a register to its next."""
-    uses = sum(len(step.phases) for step in steps)
-    adds = channels * uses * vectors / 2
-    loads = (2 * vectors * len(steps) + channels * uses) / 2
-    chain = 4 * max((sum(r in s.phases for s in steps) for r in range(64)), default=1)
-    return max(adds, loads, chain) + 0.5
 
 
 def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHES) -> Schedule:
@@ -222,6 +101,7 @@ def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHE
     cells = Cells.of(problem)
     tiles, blocks = tiles_for(problem, cells.last, cpu, wishes)
     front, back = cells.high, tiles[0].width - cells.low
+    room = _room(problem, tiles[0], front + back, cpu)
     whole = Schedule(
         cells,
         tiles,
@@ -229,7 +109,7 @@ def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHE
         front,
         back,
         window=cells.total,
-        by_row=_fits_rows(cells, tiles[0]),
+        by_row=_fits_rows(cells, tiles[0]) and cells.pitch <= room,
         block_run=len(blocks),
         shared=True,
         threads=max(1, min(threads, problem.multiply_adds // _WORTH_A_THREAD)),
@@ -248,21 +128,11 @@ def predicted_cycles(problem: Problem, plan: Schedule) -> float:
     if plan.by_row:
         row = -(-cells.last.phases[0].length // tile.lanes) * tile.lanes
         lanes = row * -(-cells.total // cells.pitch)
-    computing = own * taps * _cycles(tile.vectors, tile.channels, tile.steps)
-    placing = combos * _placing(tile.vectors, tile.channels, tile.phases)
+    computing = own * taps * cycles_per_channel(tile.vectors, tile.channels, tile.steps)
+    placing = combos * placing_cycles(tile.vectors, tile.channels, tile.phases)
     packing = 3 * own * (lanes + plan.front + plan.back) / tile.lanes
     tiles = len(plan.blocks) * lanes / tile.width
     return problem.groups * (tiles * (computing + placing) + packing) / plan.threads
-
-
-def _placing(vectors: int, channels: int, phases: int) -> float:
-    return 40 + 2 * vectors * channels * phases
-
-
-def _narrow_cost(tile: Tile) -> float:
-    """The time a tile of one vector takes, a vector's share of a whole tile taking 1."""
-    wide = _cycles(tile.vectors, tile.channels, tile.steps) / tile.vectors
-    return _cycles(1, tile.channels, tile.steps) / wide
 
 
 def _fits_rows(cells: Cells, tile: Tile) -> bool:
@@ -273,7 +143,7 @@ def _fits_rows(cells: Cells, tile: Tile) -> bool:
     """
     wide, rest = divmod(cells.last.phases[0].length, tile.width)
     narrow = -(-rest // tile.lanes)
-    by_row = tile.vectors * wide + min(_narrow_cost(tile) * narrow, tile.vectors)
+    by_row = tile.vectors * wide + min(single_vector_cost(tile) * narrow, tile.vectors)
     return by_row <= 1.08 * cells.pitch / tile.lanes
 
 
@@ -285,13 +155,18 @@ def _evened(total: int, window: int, width: int, groups: int, threads: int) -> i
     return min(window, max(width, -(-total // windows // width) * width))
 
 
+def _room(problem: Problem, tile: Tile, halo: int, cpu: Cpu) -> int:
+    """Lanes of which the input of a group takes half of the second-level cache."""
+    own = problem.in_channels // problem.groups
+    return cpu.l2 // 2 // (BYTES[tile.element] * own) - halo
+
+
 def _cut(whole: Schedule, problem: Problem, cpu: Cpu, wishes: Wishes) -> Schedule:
     """Windows and jobs: panels that stay in L2, and work for every thread."""
     own, total = problem.in_channels // problem.groups, whole.cells.total
     width = whole.cells.pitch if whole.by_row else whole.tiles[0].width
     halo = whole.front + whole.back
-    room = cpu.l2 // 2 // (BYTES[whole.tiles[0].element] * own) - halo
-    fitting = max(width, room // width * width)
+    fitting = max(width, _room(problem, whole.tiles[0], halo, cpu) // width * width)
     wanted = 1 if whole.threads == 1 else 4 * whole.threads
     even = -(-total // -(-wanted // problem.groups))
     window = max(width, min(fitting, -(-even // width) * width))

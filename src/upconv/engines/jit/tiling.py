@@ -1,0 +1,177 @@
+"""Which register tiles the positions kernel computes a layer with: a model of their cost.
+
+What a tile looks like depends on the layer's class (channels, kernel, stride, dilation, crops,
+rank), never on its extents, so that a new length compiles nothing. Nothing here touches an array or
+emits code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...activations import Activation
+from ...geometry import Phase
+from ...problem import DType, Problem
+from .cells import Line
+from .cpu import Cpu
+from .tile import Step, Tile
+from .values import BYTES, DOUBLE, FLOAT
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of the tile: `live` channels from `channel` on (one group's), phases from `phase` on."""
+
+    kind: int
+    channel: int
+    live: int
+    phase: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a variant asks for instead of the model's own choice; None leaves that to the model."""
+
+    vectors: int | None = None
+    shared: bool | None = None
+
+
+VARIANTS = {
+    "": Wishes(),
+    **{f"vectors={n}": Wishes(vectors=n) for n in (1, 2, 3, 4, 6)},
+    "packing=first": Wishes(shared=True),
+    "packing=each": Wishes(shared=False),
+}
+"""The ways to schedule a problem that tuning may measure."""
+NO_WISHES = VARIANTS[""]
+
+
+def tiles_for(
+    problem: Problem, last: Line, cpu: Cpu, wishes: Wishes
+) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
+    """The tile classes of a problem and the blocks of one group that they compute."""
+    element = DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT
+    lanes = cpu.lanes(BYTES[element])
+    outer = prod(-(-axis.kernel // axis.period) for axis in problem.axes[:-1])
+    sums = problem.in_channels // problem.groups * outer
+    own = problem.out_channels // problem.groups
+    kinds: dict[Tile, int] = {}
+    blocks = []
+    for start, count in _chunks(len(last.phases), cpu.registers * 3 // 4):
+        steps = _steps(last.phases[start : start + count])
+        vectors, channels = _shape(own, count, steps, cpu, problem.rank, sums, wishes)
+        wishes = replace(wishes, vectors=vectors)  # all tiles of a layer are of one width
+        dense = count == last.stride
+        own_activation = in_tile(problem)
+        tile = Tile(element, lanes, vectors, channels, count, steps, dense, *own_activation)
+        kind = kinds.setdefault(tile, len(kinds))
+        blocks += [
+            Block(kind, channel, min(channels, own - channel), start)
+            for channel in range(0, own, channels)
+        ]
+    blocks.sort(key=lambda block: block.channel)
+    return tuple(kinds), tuple(blocks)
+
+
+def in_tile(problem: Problem) -> tuple[Activation, float]:
+    """The activation that tiles apply themselves: a cheap one that nothing comes before."""
+    epilogue = problem.epilogue
+    cheap = epilogue.activation in (Activation.RELU, Activation.LEAKY_RELU)
+    if cheap and not epilogue.residual:
+        return epilogue.activation, epilogue.slope
+    return Activation.NONE, 0.0
+
+
+def _chunks(phases: int, accumulators: int) -> Iterator[tuple[int, int]]:
+    """Phases in runs of few enough for a tile: all of them, or powers of two."""
+    most = 1 << ((accumulators * 2 // 3).bit_length() - 1)
+    if phases <= most:
+        yield 0, phases
+        return
+    start = 0
+    while start < phases:
+        count = min(most, 1 << ((phases - start).bit_length() - 1))
+        yield start, count
+        start += count
+
+
+def _steps(phases: tuple[Phase, ...]) -> tuple[Step, ...]:
+    """For each shift the phases that use it, in order of memory."""
+    users: dict[int, list[int]] = {}
+    for number, phase in enumerate(phases):
+        for tap in phase.taps:
+            users.setdefault(tap.shift, []).append(number)
+    return tuple(Step(shift, tuple(users[shift])) for shift in sorted(users, reverse=True))
+
+
+def _shape(
+    own: int, phases: int, steps: tuple[Step, ...], cpu: Cpu, rank: int, sums: int, wishes: Wishes
+) -> tuple[int, int]:
+    """(vectors, channels) of the tile with the fewest cycles per result.
+
+    `sums` is how many input channels and outer taps a tile goes through.
+    """
+    best = (0.0, 0, 0)
+    # Where a tile is little work, placing it counts, which is quick where it fits a row.
+    choices = range(1, (8 if sums >= 16 else 4) + 1)
+    if wishes.vectors and phases * wishes.vectors <= _accumulators(cpu, wishes.vectors):
+        choices = range(wishes.vectors, wishes.vectors + 1)
+    for vectors in choices:
+        most = min(own, _accumulators(cpu, vectors) // (phases * vectors))
+        for channels in range(1, most + 1):
+            blocks = -(-own // channels)
+            if -(-own // blocks) < channels:
+                continue  # as many blocks do with fewer channels
+            each = cycles_per_channel(vectors, channels, steps) + _FETCH * len(steps)
+            tile = sums * each + placing_cycles(vectors, channels, phases) + _TURNS
+            cost = tile * blocks / vectors * (1 + _misfit(vectors, rank))
+            if not best[1] or cost < best[0]:
+                best = (cost, vectors, channels)
+    return best[1], best[2]
+
+
+def _accumulators(cpu: Cpu, vectors: int) -> int:
+    """Registers for sums: the inputs, a weight and one to spare have others."""
+    return min(cpu.registers - cpu.registers // 8 - 2, cpu.registers - vectors - 2)
+
+
+def _misfit(vectors: int, rank: int) -> float:
+    """The part of the time that is lost where rows end, because tiles so wide do not fit them.
+
+    Guessed, as a class does not know its rows: those of images and volumes are often short, and of
+    a length that a power of two divides."""
+    odd = 0.08 if vectors & (vectors - 1) else 0.0
+    return odd + (0.01 if rank == 1 else 0.04) * (vectors - 1)
+
+
+_TURNS = 40
+"""Cycles that the beginning and the end of a tile's loops take."""
+_FETCH = 1.5
+"""Cycles that waiting for the inputs of one shift takes, whatever is done with them.
+
+Measured on a Xeon (2026-11-21), tiles of 16 to 26 accumulators interleaved on ten layers: 1.4 to
+2.5. It is what makes larger tiles faster, by 5 to 7 % where channels fill them."""
+
+
+def cycles_per_channel(vectors: int, channels: int, steps: tuple[Step, ...]) -> float:
+    """Cycles one input channel takes: two multiply-adds or two loads in each, a load that is not
+    aligned counting twice, lines that are asked for once, and four from one multiply-add of a
+    register to its next."""
+    uses = sum(len(step.phases) for step in steps)
+    adds = channels * uses * vectors / 2
+    loads = (2 * vectors * len(steps) + channels * uses + vectors + (len(steps) > 1)) / 2
+    chain = 4 * max((sum(r in s.phases for s in steps) for r in range(64)), default=1)
+    return max(adds, loads, chain) + 0.5
+
+
+def placing_cycles(vectors: int, channels: int, phases: int) -> float:
+    """Cycles that finding out where a tile's results go, and storing them, takes."""
+    return 40 + 2 * vectors * channels * phases
+
+
+def single_vector_cost(tile: Tile) -> float:
+    """The time a tile of one vector takes, a vector's share of a whole tile taking 1."""
+    wide = cycles_per_channel(tile.vectors, tile.channels, tile.steps) / tile.vectors
+    return cycles_per_channel(1, tile.channels, tile.steps) / wide

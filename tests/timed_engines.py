@@ -1,0 +1,150 @@
+"""Engines that take as long as they are told, on a clock they move; a store of a test's own."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv import choices, tuning
+from upconv.geometry import Axis
+from upconv.problem import Direction, Problem
+from upconv.tuning import contests
+
+BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6, 12, 3)
+X, W = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 3), np.float32)
+
+
+class Clock:
+    """Time that passes only where an engine says so: contests end the same on a busy machine."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds + 1e-7
+
+
+class Timed:
+    """An engine whose every variant takes as long as it is told: seconds by variant, "" first."""
+
+    wait = staticmethod(time.sleep)
+
+    def __init__(self, name: str, refusal: str | None = None, **seconds: float) -> None:
+        self.name, self.refusal = name, refusal
+        self.seconds = {variant.replace("own", ""): s for variant, s in seconds.items()}
+        self.version = "1"
+        self.built: list[str] = []
+        self.runs: list[str] = []
+        self.closed: list[str] = []
+
+    def fingerprint(self) -> str:
+        return self.version
+
+    def refuses(self, problem: Problem) -> str | None:
+        return self.refusal
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        return tuple(self.seconds)
+
+    def build(self, problem: Problem, threads: int, variant: str = ""):
+        self.built.append(variant)
+        return TimedPrimitive(self, variant)
+
+
+class TimedPrimitive:
+    workspace_bytes = resident_bytes = 0
+    description, predicted_cycles = "it sleeps", 4000.0
+
+    def __init__(self, engine: Timed, variant: str) -> None:
+        self.engine, self.variant = engine, variant
+
+    def pack(self, weight):
+        return weight
+
+    def run(self, out, a, b, bias=None, residual=None) -> None:
+        self.engine.runs.append(self.variant)
+        self.engine.wait(self.engine.seconds[self.variant])
+        out[...] = 1
+
+    def close(self) -> None:
+        self.engine.closed.append(self.variant)
+
+
+class Old(Timed):
+    """An engine from before there were variants."""
+
+    variants = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__("old", own=1e-4)
+        del self.seconds
+        self.seconds = {"": 1e-4}
+
+    def __getattribute__(self, name: str):
+        if name == "variants":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+    def build(self, problem: Problem, threads: int):
+        primitive = TimedPrimitive(self, "")
+        primitive.__class__ = OldPrimitive
+        return primitive
+
+
+class OldPrimitive(TimedPrimitive):
+    def __getattribute__(self, name: str):
+        if name in ("description", "predicted_cycles"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store and a clock of this test's own, and a cache without another test's primitives."""
+    clock = Clock()
+    monkeypatch.setattr(contests, "time", clock)
+    monkeypatch.setattr(Timed, "wait", staticmethod(clock.pass_by))
+    path = tmp_path / "tuning.json"
+    monkeypatch.setenv("UPCONV_TUNING_FILE", str(path))
+    monkeypatch.delenv("UPCONV_TUNE", raising=False)
+    monkeypatch.delenv("UPCONV_ENGINE", raising=False)
+    upconv.cache_clear()
+    yield path
+    upconv.cache_clear()
+
+
+@pytest.fixture
+def real_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines really sleep: for what happens meanwhile."""
+    monkeypatch.setattr(contests, "time", time)
+    monkeypatch.setattr(Timed, "wait", staticmethod(time.sleep))
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch):
+    """Put engines into the table, in the place of all others."""
+
+    def put(*known: Timed) -> None:
+        monkeypatch.setattr(choices, "ENGINES", {e.name: e.name for e in known})
+        by_name = {e.name: e for e in known}
+        monkeypatch.setattr(choices, "load", lambda name, argument="engine": by_name[name])
+        upconv.cache_clear()
+
+    return put
+
+
+def records(file: Path) -> list[dict]:
+    return list(json.loads(file.read_text())["winners"].values())
+
+
+def forget_in_memory() -> None:
+    """As if the process had just begun."""
+    tuning._tuner.cache_clear()
