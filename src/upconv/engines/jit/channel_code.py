@@ -8,6 +8,7 @@ from functools import lru_cache
 from ...activations import Activation
 from ...problem import Problem
 from .channel_driver import emit_driver
+from .channel_pairs import paired_tap
 from .channel_schedule import element_of, fitting
 from .channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
 from .compile import CODE_BYTES, Code
@@ -16,6 +17,7 @@ from .depthwise import own_tap
 from .emit import Module
 from .rows import Finish, emit_finish
 from .turn import emit_turn
+from .values import BFLOAT
 from .weights import STORED
 
 
@@ -61,7 +63,8 @@ def plain(element: str) -> Finish:
 def tile_code(tile: ChannelTile, cpu: Cpu) -> Code:
     """The code of a tile."""
     module = Module(cpu.attributes)
-    emit_channel_tile(module, "tile", tile, cpu, own_tap if tile.own else broadcast_tap)
+    products = own_tap if tile.own else paired_tap if tile.stored == BFLOAT else broadcast_tap
+    emit_channel_tile(module, "tile", tile, cpu, products)
     return Code(module, ("tile",), cpu)
 
 

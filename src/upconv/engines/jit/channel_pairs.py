@@ -1,0 +1,57 @@
+"""Products of bfloat16 inputs that lie side by side in channels-last memory: two at a time.
+
+One broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half) in every lane. float32
+of the one is those bits moved up, of the other those bits without the low half: one instruction
+each, where a broadcast of 16 bits and its move up are two. Sums are made in the same order as by
+`broadcast_tap`, so that no bit differs.
+
+The last of an odd number of channels has no neighbour that may be read: it is done alone.
+"""
+
+from __future__ import annotations
+
+from .channel_tile import (
+    ChannelTile,
+    Inputs,
+    add_products,
+    broadcast_tap,
+    fetch_weights,
+    lane_masks,
+)
+from .cpu import Cpu
+from .emit import Function
+from .values import I32, Value, vector
+
+_HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
+
+
+def paired_tap(
+    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+) -> list[Value]:
+    """Add the products of all input channels of one tap."""
+    masks = lane_masks(f, tile, given.record)
+    whole = f.sub(given.channels, f.rem(given.channels, 2))
+    with f.loop(0, whole, 2, carried=[given.w, *sums]) as loop:
+        w, *running = loop.carried
+        for half in range(2):
+            # Asking for weights in between also keeps the compiler from holding all broadcasts of
+            # the first half in registers until the second.
+            weights = fetch_weights(f, tile, given, f.add(loop.index, half), w)
+            inputs = (
+                _half(f, tile, f.at(point, loop.index, tile.stored), half) for point in given.points
+            )
+            running = add_products(f, tile, cpu, inputs, weights, running, masks)
+            w = f.at(w, tile.width, tile.element)
+        loop.next([w, *running])
+    return broadcast_tap(f, tile, cpu, given, loop.results[1:], (whole, loop.results[0]))
+
+
+def _half(f: Function, tile: ChannelTile, pair: Value, half: int) -> Value:
+    """One of two neighbouring inputs as float32, in every lane."""
+    kind = vector(I32, tile.lanes)
+    bits = f.broadcast(f.load(I32, pair), tile.lanes)
+    if half:
+        bits = f.bitwise("and", bits, f.splat(kind, _HIGH))
+    else:
+        bits = f.bitwise("shl", bits, f.splat(kind, 16))
+    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
