@@ -62,6 +62,7 @@ class ChannelTile:
 
     `stored` is the type of the inputs, `element` of all else. An *own* tile has one input channel
     per output channel (or per `spread` neighbouring ones): lanes of input meet lanes of weights.
+    With `dots` the weights of two input channels lie together, as bfloat16.
     """
 
     stored: str
@@ -72,6 +73,7 @@ class ChannelTile:
     masked: bool = False
     own: bool = False
     spread: int = 1
+    dots: bool = False
 
     @property
     def width(self) -> int:
@@ -248,7 +250,10 @@ def add_products(
     for r, x in enumerate(inputs):
         for v in range(tile.vectors):
             i = r * tile.vectors + v
-            total = multiply_add(f, cpu, x, weights[v], running[i])
+            if tile.dots:
+                total = f.dots(running[i], x, weights[v])
+            else:
+                total = multiply_add(f, cpu, x, weights[v], running[i])
             running[i] = f.select(masks[v], total, running[i]) if tile.masked else total
     return running
 
