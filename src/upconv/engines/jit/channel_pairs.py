@@ -34,7 +34,7 @@ def paired_tap(
 ) -> list[Value]:
     """Add the products of all input channels of one tap."""
     masks = lane_masks(f, tile, given.record)
-    whole = f.sub(given.channels, f.rem(given.channels, 2))
+    whole = _paired(f, given.channels)
     with f.loop(0, whole, 2, carried=[given.w, *sums]) as loop:
         w, *running = loop.carried
         for half in range(2):
@@ -48,6 +48,11 @@ def paired_tap(
             w = f.at(w, tile.width, tile.element)
         loop.next([w, *running])
     return broadcast_tap(f, tile, cpu, given, loop.results[1:], (whole, loop.results[0]))
+
+
+def _paired(f: Function, channels: Value) -> Value:
+    """How many channels are in pairs."""
+    return f.sub(channels, f.rem(channels, 2))
 
 
 def _half(f: Function, tile: ChannelTile, pair: Value, half: int) -> Value:
@@ -65,7 +70,7 @@ def dot_tap(
     f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all input channels of one tap by dot products of pairs."""
-    whole = f.sub(given.channels, f.rem(given.channels, 2))
+    whole = _paired(f, given.channels)
     done = _dots(f, tile, cpu, given, [given.w, *sums], (f.integer(0), whole), I32)
     return _dots(f, tile, cpu, given, done, (whole, given.channels), I16)[1:]
 
