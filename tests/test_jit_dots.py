@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,9 +20,11 @@ from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.engines.jit import channel_code, channel_pairs
 from upconv.engines.jit import channels as channels_module
-from upconv.engines.jit.channel_tile import broadcast_tap
+from upconv.engines.jit.channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
 from upconv.engines.jit.channels import Channels
-from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.jit.compile import assembly
+from upconv.engines.jit.cpu import VARIABLE, host, target
+from upconv.engines.jit.emit import Module
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
@@ -199,6 +202,24 @@ def test_memory_stays_within_its_bound() -> None:
         plain, dots = (Channels(problem, 2, host(), way) for way in (False, True))
         assert dots.workspace_bytes <= plain.workspace_bytes + (1 << 20)
         assert dots.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 2 + 2 * (5 << 20)
+
+
+def test_a_pair_takes_one_instruction_for_each_sum() -> None:
+    """And no register is written to memory, for a processor that need not be here."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    features = {"avx", "avx2", "fma", "f16c", "avx512f", "avx512vl", "avx512bf16"}
+    cpu = target("x86_64-unknown-linux-gnu", "znver4", "", features)
+    module = Module(cpu.attributes)
+    tile = ChannelTile("bfloat", "float", 16, 6, 4, dots=True)
+    emit_channel_tile(module, "tile", tile, cpu, channel_pairs.dot_tap)
+    loops = re.split(r"^\.LBB.*$", assembly(module, cpu), flags=re.MULTILINE)
+    products = [loop for loop in loops if "vdpbf16ps" in loop]
+    assert len(products) == 2, "of pairs, and of a last channel alone"
+    for loop in products:
+        assert loop.count("vdpbf16ps") == 24
+        assert len(re.findall(r"v(?:broadcastss|pbroadcastd)\s", loop)) == 6
+        assert len(re.findall(r"vmovup\w\s", loop)) == 4
 
 
 class TestWhoTakesThem:
