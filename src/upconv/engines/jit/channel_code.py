@@ -8,28 +8,31 @@ from functools import lru_cache
 from ...activations import Activation
 from ...problem import Problem
 from .channel_driver import emit_driver
-from .channel_schedule import element_of, fitting
-from .channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
+from .channel_lanes import Lanes, element_of
+from .channel_pairs import dot_tap, paired_tap
+from .channel_schedule import fitting
+from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 from .compile import CODE_BYTES, Code
 from .cpu import Cpu
 from .depthwise import own_tap
 from .emit import Module
 from .rows import Finish, emit_finish
 from .turn import emit_turn
+from .values import BFLOAT
 from .weights import STORED
 
 
 class Codes:
     """The compiled code that one problem uses."""
 
-    def __init__(self, problem: Problem, cpu: Cpu) -> None:
+    def __init__(self, problem: Problem, lanes: Lanes, cpu: Cpu) -> None:
         self._cpu = cpu
         epilogue = problem.epilogue
         element, stored = element_of(problem), STORED[problem.dtype]
         late = (epilogue.activation, epilogue.slope, epilogue.residual, problem.accumulate)
         kind = Finish(element, stored, *late)
         self.plain = kind == plain(element)
-        self.rows = rows_code(kind, cpu)
+        self.rows = rows_code(kind, stored if lanes.dots else element, cpu)
         self.driver = driver_code(cpu)
         self._kept = {id(code): code for code in (self.rows, self.driver)}
 
@@ -61,17 +64,26 @@ def plain(element: str) -> Finish:
 def tile_code(tile: ChannelTile, cpu: Cpu) -> Code:
     """The code of a tile."""
     module = Module(cpu.attributes)
-    emit_channel_tile(module, "tile", tile, cpu, own_tap if tile.own else broadcast_tap)
+    emit_channel_tile(module, "tile", tile, cpu, _products(tile))
     return Code(module, ("tile",), cpu)
 
 
+def _products(tile: ChannelTile) -> Products:
+    """What adds the products of one tap."""
+    if tile.own:
+        return own_tap
+    if tile.dots:
+        return dot_tap
+    return paired_tap if tile.stored == BFLOAT else broadcast_tap
+
+
 @lru_cache(maxsize=64)
-def rows_code(kind: Finish, cpu: Cpu) -> Code:
-    """Finishing rows, and turning data between element types."""
+def rows_code(kind: Finish, turned: str, cpu: Cpu) -> Code:
+    """Finishing rows, and turning data between element types: inputs into `turned`."""
     module = Module(cpu.attributes)
     emit_finish(module, "finish", kind, cpu)
     emit_finish(module, "copy", plain(kind.computed), cpu)
-    emit_turn(module, "turn_in", kind.stored, kind.computed, cpu)
+    emit_turn(module, "turn_in", kind.stored, turned, cpu)
     emit_turn(module, "turn_out", kind.computed, kind.computed, cpu)
     return Code(module, ("finish", "copy", "turn_in", "turn_out"), cpu)
 
