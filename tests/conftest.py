@@ -10,9 +10,12 @@ from hypothesis import settings
 import upconv
 from upconv import primitives
 from upconv.engines import load
+from upconv.engines.jit import compile as compiling
 
 settings.register_profile("quick", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("quick")
+
+compiling.VERIFYING = True
 
 AVAILABLE = [status.name for status in upconv.engines() if status.available]
 

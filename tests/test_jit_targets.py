@@ -44,22 +44,25 @@ LIBRARY = {"memset", "memcpy", "memmove", "bzero"}
 
 @dataclass(slots=True)
 class Made:
-    """Modules that an engine wanted compiled, by their text."""
+    """Modules that an engine wanted compiled, by their text, and the code generator's level."""
 
     cpu: Cpu
-    modules: dict[str, Module] = field(default_factory=dict)
+    modules: dict[str, tuple[Module, int]] = field(default_factory=dict)
 
-    def add(self, module: Module) -> None:
-        self.modules[module.text()] = module
+    def add(self, module: Module, opt: int = 2) -> None:
+        self.modules[module.text()] = module, opt
 
     def assembled(self) -> Iterator[tuple[str, bytes]]:
         """The text of each module and its object file."""
         found = llvm.Target.from_triple(self.cpu.triple)
-        machine = found.create_target_machine(
-            cpu=self.cpu.name, features=self.cpu.features, opt=2, jit=True
-        )
-        for text, module in self.modules.items():
-            yield text, machine.emit_object(compiling.parsed_for(module, self.cpu))
+        machines = {
+            opt: found.create_target_machine(
+                cpu=self.cpu.name, features=self.cpu.features, opt=opt, jit=True
+            )
+            for opt in (0, 2)
+        }
+        for text, (module, opt) in self.modules.items():
+            yield text, machines[opt].emit_object(compiling.parsed_for(module, self.cpu))
 
 
 @pytest.fixture(params=TARGETS)
@@ -72,7 +75,7 @@ def made(request, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
 
     def note(self, module: Module, names: tuple[str, ...], cpu: Cpu, opt: int = 2) -> None:
         assert cpu == made.cpu
-        made.add(module)
+        made.add(module, opt)
         self.addresses = dict.fromkeys(names, 16)
 
     _forget()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -32,6 +33,7 @@ class Line:
     high: int
 
     @classmethod
+    @lru_cache(maxsize=256)  # both kernels are scheduled to be compared
     def of(cls, axis: Axis) -> Line:
         """An axis in cells, with only the taps that reach an output."""
         phases = tuple(

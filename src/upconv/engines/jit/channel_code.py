@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from ...activations import Activation
-from ...problem import Problem
-from .channel_driver import emit_driver
+from ...problem import DataLayout, Problem
+from .channel_driver import emit_driver, emit_inner
 from .channel_lanes import Lanes, element_of
 from .channel_pairs import dot_tap, paired_tap
 from .channel_schedule import fitting
@@ -16,8 +15,8 @@ from .compile import CODE_BYTES, Code
 from .cpu import Cpu
 from .depthwise import own_tap
 from .emit import Module
-from .rows import Finish, emit_finish
-from .turn import emit_turn
+from .row_code import finish_code, plain, turn_code
+from .rows import Finish
 from .values import BFLOAT
 from .weights import STORED
 
@@ -32,14 +31,28 @@ class Codes:
         late = (epilogue.activation, epilogue.slope, epilogue.residual, problem.accumulate)
         kind = Finish(element, stored, *late)
         self.plain = kind == plain(element)
-        self.rows = rows_code(kind, stored if lanes.dots else element, cpu)
-        self.driver = driver_code(cpu)
-        self._kept = {id(code): code for code in (self.rows, self.driver)}
+        codes = {
+            "driver": driver_code(cpu), "inner": inner_code(cpu),
+            "finish": finish_code(kind, cpu),
+        }  # fmt: skip
+        if problem.layout is DataLayout.NCX:
+            codes |= {
+                "copy": finish_code(plain(element), cpu),
+                "turn_in": turn_code(stored, stored if lanes.dots else element, cpu),
+                "turn_out": turn_code(element, element, cpu),
+            }
+        self._codes = codes
+        self._kept = {id(code): code for code in codes.values()}
 
     @property
     def nbytes(self) -> int:
         """Bytes of code."""
         return CODE_BYTES * len(self._kept)
+
+    def address(self, code: str, function: str) -> int:
+        """Where a function of the code of that name is; 0 where this problem does not need it."""
+        found = self._codes.get(code)
+        return found.addresses[function] if found else 0
 
     def tiles(self, tile: ChannelTile, rest: int) -> list[int]:
         """Addresses by the number of points: whole tiles, and one tile for the rest."""
@@ -53,11 +66,6 @@ class Codes:
         self._kept[id(code)] = code
         address: int = code.addresses["tile"]
         return address
-
-
-def plain(element: str) -> Finish:
-    """Storing results as they are computed."""
-    return Finish(element, element, Activation.NONE, 0.0, False, False)
 
 
 @lru_cache(maxsize=512)
@@ -77,20 +85,17 @@ def _products(tile: ChannelTile) -> Products:
     return paired_tap if tile.stored == BFLOAT else broadcast_tap
 
 
-@lru_cache(maxsize=64)
-def rows_code(kind: Finish, turned: str, cpu: Cpu) -> Code:
-    """Finishing rows, and turning data between element types: inputs into `turned`."""
+@lru_cache(maxsize=4)
+def driver_code(cpu: Cpu) -> Code:
+    """What hands out jobs, the same for every layer."""
     module = Module(cpu.attributes)
-    emit_finish(module, "finish", kind, cpu)
-    emit_finish(module, "copy", plain(kind.computed), cpu)
-    emit_turn(module, "turn_in", kind.stored, turned, cpu)
-    emit_turn(module, "turn_out", kind.computed, kind.computed, cpu)
-    return Code(module, ("finish", "copy", "turn_in", "turn_out"), cpu)
+    emit_driver(module, cpu)
+    return Code(module, ("channels",), cpu, opt=0)
 
 
 @lru_cache(maxsize=4)
-def driver_code(cpu: Cpu) -> Code:
-    """The driver, the same for every layer."""
+def inner_code(cpu: Cpu) -> Code:
+    """What jobs call for their points and blocks, the same for every layer."""
     module = Module(cpu.attributes)
-    emit_driver(module, cpu)
-    return Code(module, ("channels",), cpu)
+    emit_inner(module)
+    return Code(module, ("points", "block"), cpu)

@@ -1,7 +1,9 @@
 """The channels kernel around its tiles: points, jobs, and placing results.
 
 Compiled once per process, as the positions kernel's driver is; what differs between layers is in
-its arguments (`SLOTS`), in tables, and in the functions it calls by their addresses.
+its arguments (`SLOTS`), in tables, and in the functions it calls by their addresses. There are two
+modules, since most of this is called too seldom to be worth LLVM's time: what runs for each tile or
+point (`emit_inner`), and what only hands out jobs (`emit_driver`).
 
 Grids, points, blocks and jobs are explained in channel_layout.py. A job works out where the points
 of a grid lie (channel_points.py), then has tiles compute them, R at a time.
@@ -27,10 +29,14 @@ Values = dict[str, Value]
 _NO = Value(I1, "false")
 
 
-def emit_driver(module: Module, cpu: Cpu) -> None:
-    """The function `channels(args)`, which every thread runs."""
+def emit_inner(module: Module) -> None:
+    """The functions `points` and `block`, which jobs call."""
     emit_points(module)
     _emit_block(module)
+
+
+def emit_driver(module: Module, cpu: Cpu) -> None:
+    """The function `channels(args)`, which every thread runs."""
     _emit_job(module)
     _emit_turn_back(module, cpu)
     with module.function("channels", {"args": PTR}) as f:
@@ -74,8 +80,8 @@ def _emit_job(module: Module) -> None:
             count = f.min(left, a["step"])
             with f.when(f.compare("sgt", count, 0)):
                 with f.when(f.compare("ne", number, loop.carried[0])):
-                    f.call("points", f["args"], f["mine"], grid, group, first, count)
-                f.call("block", f["args"], f["mine"], block, group, count)
+                    f.call(a["points"], f["args"], f["mine"], grid, group, first, count)
+                f.call(a["block"], f["args"], f["mine"], block, group, count)
             loop.next([number])
 
 
@@ -85,7 +91,7 @@ def _emit_job(module: Module) -> None:
 def _emit_block(module: Module) -> None:
     """`block`: the points that `points` wrote, some lanes of theirs."""
     parameters = {"args": PTR, "mine": PTR, "block": PTR, "group": I64, "count": I64}
-    with module.function("block", parameters, exported=False) as f:
+    with module.function("block", parameters) as f:
         a = SLOTS.reader(f)
         steps = f.scratch(8 * PAD)
         b = {name: field(f, f["block"], BLOCK, name) for name in BLOCK}

@@ -17,6 +17,7 @@ SLOTS = Slots((
     "finish",  # of rows.py: from the stage
     "finish_turned",  # of rows.py: what is turned back
     "turn_in", "turn_out",  # of turn.py
+    "points", "block",  # of channel_points.py and channel_driver.py
     "first_x", "first_y",  # channels first: the operands as they are given
     "last_x",  # and the turned input, where `x` is too
     "grids", "dims", "blocks", "taps", "sizes", "tiles",

@@ -23,7 +23,7 @@ def field(f: Function, record: Value, names: tuple[str, ...], name: str) -> Valu
 def emit_points(module: Module) -> None:
     """`points`: where `count` points of a grid lie, from point `first` on."""
     parameters = {"args": PTR, "mine": PTR, "grid": PTR, "group": I64, "first": I64, "count": I64}
-    with module.function("points", parameters, exported=False) as f:
+    with module.function("points", parameters) as f:
         a = SLOTS.reader(f)
         dims = f.at(a["dims"], field(f, f["grid"], GRID, "dims"), I64)
         places = f.scratch(8 * PAD)

@@ -18,20 +18,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from ...geometry import Phase, Tap
 from ...problem import DataLayout, Problem
 from .channel_lanes import Lanes, element_of, lanes_of
+from .channel_reach import POINTS, Along, Reach, reach
 from .cpu import Cpu
 from .values import BYTES
 
-POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few, so that little is compiled
 STEP = 24  # a multiple of all of these
-_SMALL = 1 << 17  # points times taps up to which taps that are skipped are counted
-_MANY = 960  # points from which on their number does not matter to the choice of tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +118,29 @@ class Schedule:
 
 def taps_of(lanes: Lanes, bundle: Bundle, phase: int) -> tuple[Tap, ...]:
     """The taps of a phase of joined positions that reach an input at some point."""
-    position, own = divmod(phase, lanes.stride)
-    if own >= len(lanes.phases):
-        return ()
+    return _taps(lanes, bundle)[phase - bundle.start]
+
+
+@lru_cache(maxsize=4096)
+def _taps(lanes: Lanes, bundle: Bundle) -> tuple[tuple[Tap, ...], ...]:
+    """The same of each phase of a bundle."""
     last = bundle.joined * (points_along(lanes, bundle) - 1)
-    return tuple(
-        Tap(tap.index, tap.shift - position)
-        for tap in lanes.phases[own].taps
-        if -lanes.size < tap.shift - position <= last
-    )
+    taps = []
+    for phase in range(bundle.start, bundle.stop):
+        position, own = divmod(phase, lanes.stride)
+        taps.append(
+            tuple(
+                Tap(tap.index, tap.shift - position)
+                for tap in (lanes.phases[own].taps if own < len(lanes.phases) else ())
+                if -lanes.size < tap.shift - position <= last
+            )
+        )
+    return tuple(taps)
+
+
+def _shifts(lanes: Lanes, bundle: Bundle) -> tuple[tuple[int, ...], ...]:
+    """The shifts of the taps of each phase of a bundle."""
+    return tuple(tuple(tap.shift for tap in taps) for taps in _taps(lanes, bundle))
 
 
 def points_along(lanes: Lanes, bundle: Bundle) -> int:
@@ -156,69 +165,55 @@ def _bundlings(lanes: Lanes) -> Iterator[tuple[Bundle, ...]]:
             yield (Bundle(0, joined * lanes.stride, joined),)
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The points of a grid, as far as the choice of tiles depends on them: how many there are, and
-    the part of the taps that tiles of each size in POINTS cannot skip."""
-
-    points: int
-    taps: int
-    parts: tuple[float, ...]
-
-
-def _reach(counts: tuple[int, ...], valid: list[Any], images: int, inside: bool) -> Reach:
-    """From which inputs each point along each axis has, per tap: `valid` as (points, taps)."""
-    taps, places = prod(v.shape[1] for v in valid), prod(counts)
-    points = places * images
-    if not 0 < points * taps <= _SMALL:
-        return Reach(min(points, _MANY), taps, (1.0,) * len(POINTS))
-    whole = np.ones((1, 1), bool)
-    for each in valid:
-        whole = np.kron(whole, each)
-    whole = np.repeat(whole, images, axis=0) if inside else np.tile(whole, (images, 1))
-    parts = [np.logical_or.reduceat(whole, np.arange(0, points, p)).mean() for p in POINTS]
-    return Reach(points, taps, tuple(round(float(part), 3) for part in parts))
-
-
 @lru_cache(maxsize=1024)
 def _blocks(
-    lanes: Lanes, bundle: Bundle, reach: Reach, outer: int
+    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], reach: Reach, outer: int
 ) -> tuple[float, tuple[Block, ...]]:
-    """The blocks of a bundle and their cycles, as few as possible; `outer` taps for each shift."""
-    total = (bundle.stop - bundle.start) * lanes.channels
-    vectors = -(-total // lanes.width)
+    """The blocks of a bundle and their cycles, as few as possible: from the shifts of each phase,
+    for bundles that have the same, and `outer` taps for each shift."""
+    vectors = -(-len(shifts) * lanes.channels // lanes.width)
+    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]] = {}
     options = [
-        _blocks_of(lanes, bundle, reach, outer, most) for most in range(1, min(8, vectors) + 1)
+        _blocks_of(lanes, shifts, reach, outer, most, found)
+        for most in range(1, min(8, vectors) + 1)
     ]
     return min(options, key=lambda option: option[0])
 
 
 def _blocks_of(
-    lanes: Lanes, bundle: Bundle, reach: Reach, outer: int, most: int
+    lanes: Lanes,
+    shifts: tuple[tuple[int, ...], ...],
+    reach: Reach,
+    outer: int,
+    most: int,
+    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]],
 ) -> tuple[float, tuple[Block, ...]]:
-    """The blocks of at most so many vectors."""
-    total = (bundle.stop - bundle.start) * lanes.channels
+    """The blocks of at most so many vectors; `found` is what is known about blocks that are alike:
+    their cycles, and less their points."""
+    total = len(shifts) * lanes.channels
     vectors = -(-total // lanes.width)
     count, lane, cost, blocks = -(-vectors // most), 0, 0.0, []
     for i in range(count):
         own = vectors // count + (i < vectors % count)
-        block = _block(lanes, bundle, lane, min(own * lanes.width, total - lane), own)
-        sizes = [p for p in POINTS if p * own <= lanes.registers * 3 // 4]
-        cycles, size = min((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
+        block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
+        alike = (block.vectors, block.shifts, block.masked)
+        if alike not in found:
+            sizes = [p for p in POINTS if p * own <= lanes.registers * 3 // 4]
+            found[alike] = min((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
+        cycles, size = found[alike]
         blocks.append(replace(block, points=-size))
         cost += cycles
         lane += own * lanes.width
     return cost, tuple(blocks)
 
 
-def _block(lanes: Lanes, bundle: Bundle, lane: int, live: int, vectors: int) -> Block:
+def _block(
+    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], lane: int, live: int, vectors: int
+) -> Block:
     first, last = lane // lanes.channels, (lane + live - 1) // lanes.channels
-    each = [
-        {tap.shift for tap in taps_of(lanes, bundle, bundle.start + r)}
-        for r in range(first, last + 1)
-    ]
-    shifts = sorted(set().union(*each), reverse=True)
-    return Block(lane, live, vectors, 1, tuple(shifts), any(s != each[0] for s in each))
+    each = [set(own) for own in shifts[first : last + 1]]
+    every = sorted(set().union(*each), reverse=True)
+    return Block(lane, live, vectors, 1, tuple(every), any(s != each[0] for s in each))
 
 
 def _block_cycles(lanes: Lanes, block: Block, points: int, reach: Reach, outer: int) -> float:
@@ -281,28 +276,27 @@ def _grids(
     problem: Problem, lanes: Lanes, outer: list[tuple[Phase, ...]], bundles: tuple[Bundle, ...]
 ) -> tuple[float, tuple[Grid, ...]]:
     """The grids of one way to cut the last axis, and the cycles of a group."""
-    cost, grids = 0.0, []
-    for phases, bundle in product(product(*outer), bundles):
-        counts = (*(phase.length for phase in phases), points_along(lanes, bundle))
-        valid = [
-            _valid(axis.size, phase.length, 1, tuple(tap.shift for tap in phase.taps))
+    cost, grids, inside = 0.0, [], images_inside(problem)
+    rows = [(bundle, _shifts(lanes, bundle), _along(lanes, bundle)) for bundle in bundles]
+    for phases in product(*outer):
+        axes = [
+            Along(axis.size, phase.length, 1, tuple(tap.shift for tap in phase.taps))
             for axis, phase in zip(problem.axes, phases, strict=False)
         ]
-        every = range(bundle.start, bundle.stop)
-        shifts = sorted({tap.shift for r in every for tap in taps_of(lanes, bundle, r)})
-        valid.append(_valid(lanes.size, counts[-1], bundle.joined, tuple(shifts)))
-        reach = _reach(counts, valid, problem.batch, images_inside(problem))
-        cycles, blocks = _blocks(lanes, bundle, reach, prod(len(p.taps) for p in phases))
-        cost += cycles * max(1, problem.batch * prod(counts) / max(1, reach.points))
-        grids.append(Grid(phases, bundle, counts, blocks))
+        taps = prod(len(phase.taps) for phase in phases)
+        for bundle, shifts, last in rows:
+            counts = (*(phase.length for phase in phases), last.count)
+            reached = reach((*axes, last), problem.batch, inside)
+            cycles, blocks = _blocks(lanes, shifts, reached, taps)
+            cost += cycles * max(1, problem.batch * prod(counts) / max(1, reached.points))
+            grids.append(Grid(phases, bundle, counts, blocks))
     return cost, tuple(grids)
 
 
-@lru_cache(maxsize=256)
-def _valid(size: int, count: int, step: int, shifts: tuple[int, ...]) -> Any:
-    """Which taps read an input that exists, for each point along an axis; for few points only."""
-    points = np.arange(min(count, _SMALL))[:, None] * step - np.array(shifts, np.int64)
-    return (points >= 0) & (points < size)
+def _along(lanes: Lanes, bundle: Bundle) -> Along:
+    """The last axis of a bundle's grids."""
+    shifts = sorted({shift for own in _shifts(lanes, bundle) for shift in own})
+    return Along(lanes.size, points_along(lanes, bundle), bundle.joined, tuple(shifts))
 
 
 def _kept(size: int, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:

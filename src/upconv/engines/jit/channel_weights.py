@@ -26,12 +26,12 @@ from .channel_schedule import Block, Grid, taps_of
 from .compile import Code
 from .cpu import Cpu
 from .emit import Module
-from .rows import emit_gather, emit_gather_pairs
+from .row_code import gather_code
 from .slots import Slots, jobs
 from .values import DOUBLE, FLOAT, I16, I64, LINE, PTR
 
 _SLOTS = Slots(
-    ("dst", "src", "pieces", "tables"),
+    ("dst", "src", "pieces", "tables", "gather"),
     ("count", "channels", "part", "parts", "jobs", "element",
      "dst_group", "src_group", "src_channel"),
     ("next",),
@@ -91,9 +91,8 @@ class ChannelPacking:
         self._pieces, self._tables, self.places, self.group_bytes = self._lay_out(grids)
         stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
         kept = I16 if lanes.dots else DOUBLE if double else FLOAT
-        code = packing_code(stored[problem.dtype.value], kept, cpu)
-        self._work = code.addresses["pack"]
-        self._code = code
+        self._gather = gather_code(stored[problem.dtype.value], kept, cpu)
+        self._code = packing_code(cpu)
 
     @property
     def itemsize(self) -> int:
@@ -113,12 +112,14 @@ class ChannelPacking:
         parts = -(-self._channels // _PART)
         block = _SLOTS.block(
             dst=packed.ctypes.data, src=weight.ctypes.data,
+            gather=self._gather.addresses["gather"],
             pieces=self._pieces.ctypes.data, tables=self._tables.ctypes.data,
             count=len(self._pieces), channels=self._channels, part=_PART, parts=parts,
             jobs=parts * self._groups, element=self._compute.itemsize,
             dst_group=self.group_bytes, src_group=self._channels * by_input, src_channel=by_input,
         )  # fmt: skip
-        pool.run(self._work, block.address, self._threads if packed.size > 1 << 16 else 1)
+        threads = self._threads if packed.size > 1 << 16 else 1
+        pool.run(self._code.addresses["pack"], block.address, threads)
         return packed
 
     def _lay_out(self, grids: tuple[Grid, ...]) -> tuple[Numbers, Numbers, list[int], int]:
@@ -177,13 +178,9 @@ def _strides(problem: Problem) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def packing_code(stored: str, computed: str, cpu: Cpu) -> Code:
-    """The function `pack(args)`, which every thread runs; into 16 bits it packs pairs."""
+def packing_code(cpu: Cpu) -> Code:
+    """The function `pack(args)`, which every thread runs."""
     module = Module(cpu.attributes)
-    if computed == I16:
-        emit_gather_pairs(module, "gather")
-    else:
-        emit_gather(module, "gather", stored, computed)
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
@@ -198,7 +195,7 @@ def packing_code(stored: str, computed: str, cpu: Cpu) -> Code:
                 to, start, table, lanes = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
                 row = f.mul(lanes, a["element"])
                 f.call(
-                    "gather", f.at(dst, f.add(to, f.mul(first, row))), f.at(src, start),
+                    a["gather"], f.at(dst, f.add(to, f.mul(first, row))), f.at(src, start),
                     f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
                 )  # fmt: skip
-    return Code(module, ("pack",), cpu)
+    return Code(module, ("pack",), cpu, opt=0)

@@ -176,7 +176,7 @@ class _Work:
         if residual is not None:
             args.update(residual=residual.ctypes.data)
         args.update(buffer=buffer, **self._operands(y, x, buffer))
-        work = self._plan.codes.driver.addresses["channels"]
+        work = self._plan.codes.address("driver", "channels")
         pool.run(work, args.address, self._plan.schedule.threads)
 
     def _operands(self, y: Array, x: Array, buffer: int) -> dict[str, int]:
@@ -197,10 +197,12 @@ class _Work:
         """Arguments that all runs share."""
         plan, work = self._plan, self._plan.schedule
         inputs, outputs = prod(plan.problem.size), prod(plan.problem.out_size)
-        finish = plan.codes.rows.addresses["copy" if plan.turned else "finish"]
+        finish = plan.codes.address("copy" if plan.turned else "finish", "finish")
+        points, block = (plan.codes.address("inner", name) for name in ("points", "block"))
         return {
             **{name: table.ctypes.data for name, table in self._tables.items()},
-            "finish": finish, "direct": int(plan.turned or plan.codes.plain),
+            "finish": finish, "points": points, "block": block,
+            "direct": int(plan.turned or plan.codes.plain),
             "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
             "x_image": inputs * plan.problem.in_channels * plan.x_bytes,
             "y_image": outputs * plan.problem.out_channels * plan.y_bytes,
@@ -218,13 +220,14 @@ class _Work:
     def _turning(self) -> dict[str, int]:
         """Arguments for channels-first data."""
         plan, problem = self._plan, self._plan.problem
-        addresses = plan.codes.rows.addresses
+        codes = plan.codes
         in_part = max(plan.lanes.width, min(64, problem.in_channels))
         out_part = plan.lanes.width
         return {
             "turns": int(plan.turned), "plain": int(plan.codes.plain),
-            "finish_turned": addresses["finish"], "y_bytes": problem.dtype.itemsize,
-            "turn_in": addresses["turn_in"], "turn_out": addresses["turn_out"],
+            "finish_turned": codes.address("finish", "finish"), "y_bytes": problem.dtype.itemsize,
+            "turn_in": codes.address("turn_in", "turn"),
+            "turn_out": codes.address("turn_out", "turn"),
             "in_channels": problem.in_channels, "out_channels": problem.out_channels,
             "inputs": prod(problem.size), "outputs": prod(problem.out_size),
             "in_part": in_part, "in_jobs": problem.batch * -(-problem.in_channels // in_part),

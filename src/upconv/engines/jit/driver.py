@@ -1,8 +1,10 @@
 """The positions kernel around its tiles: packing windows of the input, and jobs.
 
 Compiled once per process: what differs between layers is in its arguments (layout.py), in tables
-they point to, and in the tiles and row functions, which it calls by their addresses. The function
-`positions` is what every thread runs; placing.py has what happens to each tile.
+they point to, and in the tiles and row functions, which it calls by their addresses. There are two
+modules, since some of this is called too seldom to be worth LLVM's time: what runs for each row or
+tile (`emit_inner`; placing.py has what happens to a tile), and what hands out jobs (`emit_driver`;
+the function `positions` is what every thread runs).
 """
 
 from __future__ import annotations
@@ -10,18 +12,23 @@ from __future__ import annotations
 from .cpu import Cpu
 from .emit import Function, Module
 from .layout import BLOCK, SLOTS
-from .placing import NO, emit_place, emit_spread
+from .placing import NO, SAME, emit_spread, emit_tiles
 from .slots import Arguments, jobs
 from .values import I64, PTR, Value
 
 STAGE_BYTES = 8192
 
 
-def emit_driver(module: Module, cpu: Cpu) -> None:
-    """The function `positions(args)`, which every thread runs."""
+def emit_inner(module: Module) -> None:
+    """The functions `pack` and `spans`, which jobs call."""
     _emit_pack(module)
     emit_spread(module)
-    emit_place(module)
+    emit_tiles(module)
+    _emit_spans(module)
+
+
+def emit_driver(module: Module, cpu: Cpu) -> None:
+    """The function `positions(args)`, which every thread runs."""
     _emit_job(module)
     with module.function("positions", {"args": PTR}) as f:
         a = SLOTS.reader(f)
@@ -50,7 +57,7 @@ def _pack_shared(f: Function, a: Arguments, job: Value) -> None:
     group = f.div(rest, channel_parts)
     place = f.add(f.mul(group, a["buffer_part"]), f.mul(channel, a["buffer_channel"]))
     f.call(
-        "pack",
+        a["pack"],
         f["args"],
         f.at(a["buffer"], f.add(place, f.mul(lane, a["element"]))),
         group,
@@ -66,7 +73,7 @@ def _emit_pack(module: Module) -> None:
     parameters = {"args": PTR, "dst": PTR} | dict.fromkeys(
         ("group", "first", "last", "low", "high"), I64
     )
-    with module.function("pack", parameters, exported=False) as f:
+    with module.function("pack", parameters) as f:
         a = SLOTS.reader(f)
         pitch, lead = a["in_pitch"], a["lead"]
         # Rows before the first are counted too, so that divisions see no negative number.
@@ -123,15 +130,15 @@ def _emit_job(module: Module) -> None:
         buffer = f.at(a["buffer"], f.mul(f.select(shared, group, f["thread"]), a["buffer_part"]))
         with f.when(f.compare("eq", a["shared"], 0)):
             low, high = f.sub(first, a["front"]), f.add(last, a["back"])
-            f.call("pack", f["args"], buffer, group, low, high, f.integer(0), a["channels"])
+            f.call(a["pack"], f["args"], buffer, group, low, high, f.integer(0), a["channels"])
         x = f.at(buffer, f.select(shared, f.mul(first, a["element"]), 0))
         start = f.mul(run, a["block_run"])
         stop = f.min(a["block_count"], f.add(start, a["block_run"]))
         with f.loop(start, stop) as block, f.loop(0, a["combo_count"]) as combo:
-            _window(f, a, x, group, block.index, combo.index, first, last)
+            _spans(f, a, x, group, block.index, combo.index, first, last)
 
 
-def _window(
+def _spans(
     f: Function,
     a: Arguments,
     x: Value,
@@ -143,26 +150,33 @@ def _window(
 ) -> None:
     """All tiles of a window, for one block and one combination of outer phases."""
     fields = f.at(a["blocks"], f.mul(block, len(BLOCK)), I64)
-    wide, narrow = f.load(PTR, fields), f.load(PTR, f.at(fields, 1, I64))
     place = f.at(a["places"], f.add(f.mul(combo, a["block_count"]), block), I64)
     w = f.at(a["w"], f.add(f.mul(group, a["w_group"]), f.load(I64, place)))
     taps = f.at(a["combos"], f.mul(combo, 2), I64)
     start, count = f.load(I64, taps), f.load(I64, f.at(taps, 1, I64))
     fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], start, I64), count, group, combo]
-    lanes, vectors = a["lanes"], a["vectors"]
-    width = f.mul(lanes, vectors)
-    with f.loop(first, last, a["span_step"]) as span:
-        length = f.min(f.sub(last, span.index), a["span"])
-        whole = f.div(length, width)
-        rest = f.div(f.add(f.sub(length, f.mul(whole, width)), f.sub(lanes, 1)), lanes)
-        # A rest of nearly a whole tile is cheaper as one than in single vectors.
-        nearly = f.compare("sgt", rest, a["most_narrow"])
-        whole = f.select(nearly, f.add(whole, 1), whole)
-        x = f.at(x, f.mul(f.sub(span.index, first), a["element"]))
-        end = f.add(span.index, length)
-        with f.loop(0, f.mul(whole, width), width) as q:
-            at = f.at(x, f.mul(q.index, a["element"]))
-            f.call("place", *fixed, wide, at, f.add(span.index, q.index), width, end)
-        with f.loop(f.mul(whole, width), length, lanes) as q:
-            at = f.at(x, f.mul(q.index, a["element"]))
-            f.call("place", *fixed, narrow, at, f.add(span.index, q.index), lanes, end)
+    f.call(a["spans"], *fixed, x, first, last)
+
+
+def _emit_spans(module: Module) -> None:
+    """`spans`: the runs of lanes of a window, each begun by a tile of its own."""
+    parameters = SAME | {"x": PTR, "first": I64, "last": I64}
+    with module.function("spans", parameters) as f:
+        a = SLOTS.reader(f)
+        wide, narrow = f.load(PTR, f["block"]), f.load(PTR, f.at(f["block"], 1, I64))
+        same = [f[name] for name in SAME]
+        lanes, vectors = a["lanes"], a["vectors"]
+        width = f.mul(lanes, vectors)
+        with f.loop(f["first"], f["last"], a["span_step"]) as span:
+            length = f.min(f.sub(f["last"], span.index), a["span"])
+            whole = f.div(length, width)
+            rest = f.div(f.add(f.sub(length, f.mul(whole, width)), f.sub(lanes, 1)), lanes)
+            # A rest of nearly a whole tile is cheaper as one than in single vectors.
+            nearly = f.compare("sgt", rest, a["most_narrow"])
+            done = f.mul(f.select(nearly, f.add(whole, 1), whole), width)
+            x = f.at(f["x"], f.mul(f.sub(span.index, f["first"]), a["element"]))
+            middle, end = f.add(span.index, done), f.add(span.index, length)
+            f.call("tiles", *same, wide, x, span.index, middle, width, end)
+            with f.when(f.compare("slt", middle, end)):
+                x = f.at(x, f.mul(done, a["element"]))
+                f.call("tiles", *same, narrow, x, middle, end, lanes, end)

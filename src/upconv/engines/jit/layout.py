@@ -19,6 +19,7 @@ SLOTS = Slots((
     "x", "y", "w", "bias", "residual",  # operands
     "buffer",  # packed input: one per group when shared, else one per thread
     "fill", "finish",  # functions of rows.py
+    "pack", "spans",  # of driver.py
     "xrows",  # rows: byte offset of an image's input row, < 0 where there is none
     "yrows",  # combos x rows: byte offset of an image's output row, < 0 where there is none
     "taps",  # byte offsets of outer taps from a tile's place in the buffer

@@ -1,4 +1,4 @@
-"""Where a tile's results go: straight into output rows, or by way of the stage.
+"""Tiles side by side, and where their results go: straight into output rows, or to the stage first.
 
 1. The tile lies in a row that is no output: nothing to do.
 2. It, or a vector of its positions, lies in one output row: the tile writes there itself.
@@ -19,9 +19,14 @@ from .values import I1, I64, PTR, Value
 SPOT_BYTES = 8 * 8 * len(SPOT)  # a tile has at most eight vectors
 NO = Value(I1, "false")
 
-PLACE = {
+SAME = {
     "args": PTR, "stage": PTR, "block": PTR, "w": PTR, "taps": PTR, "ntaps": I64,
-    "group": I64, "combo": I64, "tile": PTR, "x": PTR, "q": I64, "width": I64,
+    "group": I64, "combo": I64,
+}  # fmt: skip
+"""What all tiles of a window are given, for one block and one combination of outer phases."""
+TILES = SAME | {
+    "tile": PTR, "x": PTR,  # code; input of the first tile
+    "first": I64, "last": I64, "width": I64,  # lanes of the first tile, behind the last, of each
     "end": I64,  # lanes from here on are another tile's
 }  # fmt: skip
 
@@ -45,46 +50,61 @@ def _rows(f: Function, a: Arguments) -> _Rows:
     return _Rows(offsets, base, phase, phases)
 
 
-def emit_place(module: Module) -> None:
-    """`place`: compute one tile and put its results where they belong."""
-    with module.function("place", PLACE, exported=False) as f:
+def emit_tiles(module: Module) -> None:
+    """`tiles`: compute tiles side by side and put their results where they belong."""
+    with module.function("tiles", TILES, exported=False) as f:
         a = SLOTS.reader(f)
         rows = _rows(f, a)
         spots = f.scratch(SPOT_BYTES)
-        row = f.div(f["q"], a["pitch"])
-        lane = f.sub(f["q"], f.mul(row, a["pitch"]))
-        image = f.div(row, a["rows"])
-        own = f.sub(row, f.mul(image, a["rows"]))
-        live = f.compare("sge", f.load(I64, f.at(rows.offsets, own, I64)), 0)
-        single = f.compare("sle", f.add(lane, f["width"]), a["pitch"])
-        mine = f.compare("sle", f.add(f["q"], f["width"]), f["end"])
-        branch = f.either(
-            f.select(mine, _inside(f, a, rows, _Spot(lane, own, image), f["width"]), NO)
-        )
-        with branch.so():
-            y = _address(f, a, rows, _Spot(lane, own, image))
-            step = f.mul(a["stride"], a["y_bytes"])
-            size = f.mul(step, a["lanes"])
-            with f.loop(0, a["vectors"], carried=[y]) as v:
-                spot = f.at(spots, f.mul(v.index, len(SPOT)), I64)
-                f.store(v.carried[0], spot)
-                f.store(a["y_channel"], f.at(spot, 1, I64))
-                f.store(step, f.at(spot, 2, I64))
-                v.next([f.at(v.carried[0], size)])
-            _compute(f, a, spots)
-        with branch.otherwise(), f.when(f.select(single, live, Value(I1, "true"))):
-            _place_mixed(f, a, rows, spots, _Spot(lane, own, image))
+        with f.loop(f["first"], f["last"], f["width"]) as loop:
+            x = f.at(f["x"], f.mul(f.sub(loop.index, f["first"]), a["element"]))
+            _place(f, a, rows, _Tile(loop.index, x, spots))
 
 
-def _compute(f: Function, a: Arguments, spots: Value) -> None:
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A tile: its first lane, what it reads there, and where it is told where its results go."""
+
+    q: Value
+    x: Value
+    spots: Value
+
+
+def _place(f: Function, a: Arguments, rows: _Rows, tile: _Tile) -> None:
+    """One tile."""
+    row = f.div(tile.q, a["pitch"])
+    lane = f.sub(tile.q, f.mul(row, a["pitch"]))
+    image = f.div(row, a["rows"])
+    own = f.sub(row, f.mul(image, a["rows"]))
+    live = f.compare("sge", f.load(I64, f.at(rows.offsets, own, I64)), 0)
+    single = f.compare("sle", f.add(lane, f["width"]), a["pitch"])
+    mine = f.compare("sle", f.add(tile.q, f["width"]), f["end"])
+    branch = f.either(f.select(mine, _inside(f, a, rows, _Spot(lane, own, image), f["width"]), NO))
+    with branch.so():
+        y = _address(f, a, rows, _Spot(lane, own, image))
+        step = f.mul(a["stride"], a["y_bytes"])
+        size = f.mul(step, a["lanes"])
+        with f.loop(0, a["vectors"], carried=[y]) as v:
+            spot = f.at(tile.spots, f.mul(v.index, len(SPOT)), I64)
+            f.store(v.carried[0], spot)
+            f.store(a["y_channel"], f.at(spot, 1, I64))
+            f.store(step, f.at(spot, 2, I64))
+            v.next([f.at(v.carried[0], size)])
+        _compute(f, a, tile)
+    with branch.otherwise(), f.when(f.select(single, live, Value(I1, "true"))):
+        _place_mixed(f, a, rows, tile, _Spot(lane, own, image))
+
+
+def _compute(f: Function, a: Arguments, tile: _Tile) -> None:
     first, live = (f.load(I64, f.at(f["block"], i, I64)) for i in (2, 3))
     bias = f.mul(f.add(f.mul(f["group"], a["bias_group"]), first), a["element"])
-    operands = [f["x"], f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]]
-    f.call(f["tile"], *operands, f.at(a["bias"], bias), spots, live)
+    operands = [tile.x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]]
+    f.call(f["tile"], *operands, f.at(a["bias"], bias), tile.spots, live)
 
 
-def _place_mixed(f: Function, a: Arguments, rows: _Rows, spots: Value, start: _Spot) -> None:
+def _place_mixed(f: Function, a: Arguments, rows: _Rows, tile: _Tile, start: _Spot) -> None:
     """Cases 2 and 3, vector by vector."""
+    spots = tile.spots
     lanes, piece = a["lanes"], f.mul(rows.phases, a["element"])
     channel = f.mul(f["width"], piece)
     step = f.mul(a["stride"], a["y_bytes"])
@@ -93,7 +113,7 @@ def _place_mixed(f: Function, a: Arguments, rows: _Rows, spots: Value, start: _S
         f.store(value, slot)
     with f.loop(0, f["width"], lanes) as v:
         here = _Spot(*(f.load(I64, slot) for slot in cursor))
-        mine = f.compare("sle", f.add(f.add(f["q"], v.index), lanes), f["end"])
+        mine = f.compare("sle", f.add(f.add(tile.q, v.index), lanes), f["end"])
         inside = f.select(mine, _inside(f, a, rows, here, lanes), NO)
         inside = f.select(f.compare("ne", a["mixed"], 0), inside, NO)
         spot = f.at(spots, f.mul(f.div(v.index, lanes), len(SPOT)), I64)
@@ -103,8 +123,8 @@ def _place_mixed(f: Function, a: Arguments, rows: _Rows, spots: Value, start: _S
         f.store(f.select(inside, a["y_channel"], channel), f.at(spot, 1, I64))
         f.store(f.select(inside, step, piece), f.at(spot, 2, I64))
         _advance(f, a, cursor)
-    _compute(f, a, spots)
-    same = [f["args"], f["stage"], f["block"], f["group"], f["combo"], f["q"], channel]
+    _compute(f, a, tile)
+    same = [f["args"], f["stage"], f["block"], f["group"], f["combo"], tile.q, channel]
     branch = f.either(f.compare("eq", a["mixed"], 0))
     with branch.so():
         f.call("spread", *same, f.integer(0), f["width"], f["end"])

@@ -22,11 +22,12 @@ from . import pool
 from .cells import Line
 from .compile import CODE_BYTES, Code
 from .cpu import Cpu
-from .driver import emit_driver
+from .driver import emit_driver, emit_inner
 from .emit import Module
 from .layout import SLOTS
 from .operands import Operands
-from .rows import Finish, emit_fill, emit_finish
+from .row_code import fill_code, finish_code, plain
+from .rows import Finish
 from .schedule import Schedule, predicted_cycles, schedule
 from .slots import Block
 from .tile import Tile, emit_tile
@@ -65,11 +66,10 @@ class Positions:
             late = (Activation.NONE, 0.0)
         kind = Finish(self._element, stored, *late, epilogue.residual, problem.accumulate)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
-        self._rows = rows_code(kind, cpu)
-        self._driver = driver_code(cpu)
-        self._direct = kind == Finish(
-            self._element, self._element, Activation.NONE, 0.0, False, False
-        )
+        self._fill = fill_code(stored, self._element, cpu)
+        self._finish = finish_code(kind, cpu)
+        self._driver, self._inner = driver_code(cpu), inner_code(cpu)
+        self._direct = kind == plain(self._element)
         self._tables: list[Numbers] = []
         uses = _entries(problem, plan)
         self._packing = Packing(problem, self._compute, uses, threads, cpu)
@@ -169,8 +169,10 @@ class Positions:
             pack_lanes = max(4096, -(-pack_lanes * own * problem.groups // (4 * plan.threads)))
         lane_parts = -(-plan.buffer_lanes // pack_lanes)
         return {
-            "fill": self._rows.addresses["fill"],
-            "finish": self._rows.addresses["finish"],
+            "fill": self._fill.addresses["fill"],
+            "finish": self._finish.addresses["finish"],
+            "pack": self._inner.addresses["pack"],
+            "spans": self._inner.addresses["spans"],
             **self._input_rows(),
             "yrows": self._table(_output_rows(problem, plan)),
             **self._tap_tables(),
@@ -311,18 +313,17 @@ def tile_code(tile: Tile, cpu: Cpu) -> Code:
     return Code(module, ("wide",), cpu)
 
 
-@lru_cache(maxsize=64)
-def rows_code(kind: Finish, cpu: Cpu) -> Code:
-    """The row functions of an epilogue between two element types."""
+@lru_cache(maxsize=4)
+def driver_code(cpu: Cpu) -> Code:
+    """What hands out jobs, the same for every layer."""
     module = Module(cpu.attributes)
-    emit_fill(module, "fill", kind.stored, kind.computed, cpu)
-    emit_finish(module, "finish", kind, cpu)
-    return Code(module, ("fill", "finish"), cpu)
+    emit_driver(module, cpu)
+    return Code(module, ("positions",), cpu, opt=0)
 
 
 @lru_cache(maxsize=4)
-def driver_code(cpu: Cpu) -> Code:
-    """The driver, the same for every layer."""
+def inner_code(cpu: Cpu) -> Code:
+    """What jobs call for rows and tiles, the same for every layer."""
     module = Module(cpu.attributes)
-    emit_driver(module, cpu)
-    return Code(module, ("positions",), cpu)
+    emit_inner(module)
+    return Code(module, ("pack", "spans"), cpu)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from ...activations import Activation
@@ -106,6 +107,7 @@ def _steps(phases: tuple[Phase, ...]) -> tuple[Step, ...]:
     return tuple(Step(shift, tuple(users[shift])) for shift in sorted(users, reverse=True))
 
 
+@lru_cache(maxsize=512)
 def _shape(
     own: int, phases: int, steps: tuple[Step, ...], cpu: Cpu, rank: int, sums: int, wishes: Wishes
 ) -> tuple[int, int]:
@@ -162,8 +164,14 @@ def cycles_per_channel(vectors: int, channels: int, steps: tuple[Step, ...]) -> 
     uses = sum(len(step.phases) for step in steps)
     adds = channels * uses * vectors / 2
     loads = (2 * vectors * len(steps) + channels * uses + vectors + (len(steps) > 1)) / 2
-    chain = 4 * max((sum(r in s.phases for s in steps) for r in range(64)), default=1)
+    chain = 4 * _longest(steps)
     return max(adds, loads, chain) + 0.5
+
+
+@lru_cache(maxsize=512)
+def _longest(steps: tuple[Step, ...]) -> int:
+    """The most multiply-adds of one register for an input channel."""
+    return max((sum(r in s.phases for s in steps) for r in range(64)), default=1)
 
 
 def placing_cycles(vectors: int, channels: int, phases: int) -> float:

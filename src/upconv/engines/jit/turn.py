@@ -59,11 +59,14 @@ def _square(f: Function, row: Value, column: Value, stored: str, computed: str, 
 
 
 def turned(f: Function, lines: list[Value], lanes: int) -> list[Value]:
-    """The columns of a square: log2(lanes) times, lines i and i + lanes/2 are interleaved."""
+    """The columns of a square: log2(lanes) times, lines i and i + lanes/2 are interleaved.
+
+    A loop, as every time is the same: as fast as without one, and compiled in half the time.
+    """
     half = lanes // 2
     low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
     high = [i + half for i in low]
-    for _ in range(lanes.bit_length() - 1):
-        pairs = [(lines[i], lines[i + half]) for i in range(half)]
-        lines = [f.shuffle(a, b, order) for a, b in pairs for order in (low, high)]
-    return lines
+    with f.loop(0, lanes.bit_length() - 1, carried=lines) as loop:
+        pairs = [(loop.carried[i], loop.carried[i + half]) for i in range(half)]
+        loop.next([f.shuffle(a, b, order) for a, b in pairs for order in (low, high)])
+    return loop.results

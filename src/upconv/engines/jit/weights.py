@@ -21,7 +21,7 @@ from . import pool
 from .compile import Code
 from .cpu import Cpu
 from .emit import Module
-from .rows import emit_gather
+from .row_code import gather_code
 from .slots import Slots, jobs
 from .values import BFLOAT, BYTES, DOUBLE, FLOAT, HALF, I64, PTR
 
@@ -30,7 +30,7 @@ STORED = {
 }  # fmt: skip
 
 _SLOTS = Slots(
-    ("dst", "src", "pieces", "tables"),
+    ("dst", "src", "pieces", "tables", "gather"),
     ("blocks", "run", "channels", "dst_group", "src_group", "src_channel", "jobs", "element"),
     ("next",),
 )
@@ -71,7 +71,10 @@ class Packing:
         self._run = int(before[-1])
         self._pieces, self._tables = self._piece_table(starts[:-1], piece_bytes)
         computed = DOUBLE if compute.itemsize == BYTES[DOUBLE] else FLOAT
-        self._code = weights_code(STORED[problem.dtype], computed, cpu)
+        self._code, self._gather = (
+            weights_code(cpu),
+            gather_code(STORED[problem.dtype], computed, cpu),
+        )
         self._block = self._arguments()
 
     @property
@@ -127,6 +130,7 @@ class Packing:
         problem = self._problem
         by_input = self._strides()[0] * problem.dtype.itemsize
         return _SLOTS.block(
+            gather=self._gather.addresses["gather"],
             pieces=self._pieces.ctypes.data,
             tables=self._tables.ctypes.data,
             blocks=len(self._uses.channels),
@@ -141,10 +145,9 @@ class Packing:
 
 
 @lru_cache(maxsize=16)
-def weights_code(stored: str, computed: str, cpu: Cpu) -> Code:
+def weights_code(cpu: Cpu) -> Code:
     """The function `weights(args)`, which every thread runs."""
     module = Module(cpu.attributes)
-    emit_gather(module, "gather", stored, computed)
     with module.function("weights", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
@@ -158,7 +161,7 @@ def weights_code(stored: str, computed: str, cpu: Cpu) -> Code:
                     f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE)
                 )
                 f.call(
-                    "gather",
+                    a["gather"],
                     f.at(dst, to),
                     f.at(src, start),
                     f.at(a["tables"], first, I64),
@@ -167,4 +170,4 @@ def weights_code(stored: str, computed: str, cpu: Cpu) -> Code:
                     f.mul(entries, a["element"]),
                     a["src_channel"],
                 )
-    return Code(module, ("weights",), cpu)
+    return Code(module, ("weights",), cpu, opt=0)

@@ -1,0 +1,58 @@
+"""Compiled row functions, which both kernels share, each class once per process.
+
+What lives here: the caches. What never does: what the functions do, which is in rows.py and
+turn.py. Each is compiled when it is first needed: turning for channels-first data in the channels
+kernel only, finishing once per epilogue.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ...activations import Activation
+from .compile import Code
+from .cpu import Cpu
+from .emit import Module
+from .rows import Finish, emit_fill, emit_finish, emit_gather, emit_gather_pairs
+from .turn import emit_turn
+from .values import I16
+
+
+def plain(element: str) -> Finish:
+    """Storing results as they are computed."""
+    return Finish(element, element, Activation.NONE, 0.0, False, False)
+
+
+@lru_cache(maxsize=64)
+def finish_code(kind: Finish, cpu: Cpu) -> Code:
+    """`finish` of one class."""
+    module = Module(cpu.attributes)
+    emit_finish(module, "finish", kind, cpu)
+    return Code(module, ("finish",), cpu)
+
+
+@lru_cache(maxsize=16)
+def fill_code(stored: str, computed: str, cpu: Cpu) -> Code:
+    """`fill` between two element types."""
+    module = Module(cpu.attributes)
+    emit_fill(module, "fill", stored, computed, cpu)
+    return Code(module, ("fill",), cpu)
+
+
+@lru_cache(maxsize=16)
+def gather_code(stored: str, computed: str, cpu: Cpu) -> Code:
+    """`gather` between two element types; into 16 bits it gathers pairs of input channels."""
+    module = Module(cpu.attributes)
+    if computed == I16:
+        emit_gather_pairs(module, "gather")
+    else:
+        emit_gather(module, "gather", stored, computed)
+    return Code(module, ("gather",), cpu)
+
+
+@lru_cache(maxsize=16)
+def turn_code(stored: str, computed: str, cpu: Cpu) -> Code:
+    """`turn` between two element types."""
+    module = Module(cpu.attributes)
+    emit_turn(module, "turn", stored, computed, cpu)
+    return Code(module, ("turn",), cpu)
