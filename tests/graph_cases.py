@@ -59,7 +59,8 @@ class Case:
 
     def __str__(self) -> str:
         shapes = {id_: array.shape for id_, array in self.data.items()}
-        return f"seed {self.seed}: {self.kind} {self.chain} {self.data_type} {shapes} {self.attributes}"
+        words = f"{self.kind} {self.chain} {self.data_type}"
+        return f"seed {self.seed}: {words} {shapes} {self.attributes}"
 
     def magnitudes(self) -> dict[int, np.ndarray]:
         """Data whose result sums up the magnitudes of every term of the true result."""
@@ -96,7 +97,9 @@ class _Builder:
         self.layout = rng.choice(("NCX", "NXC"))
         self.graph = Graph(rule=rule)
 
-    def tensor(self, shape, *, draw=None, data_type=None, scale=1.0, sign=1, known=True) -> LogicalTensor:
+    def tensor(
+        self, shape, *, draw=None, data_type=None, scale=1.0, sign=1, known=True
+    ) -> LogicalTensor:
         kind = data_type or self.data_type
         made = LogicalTensor(
             self.next_id, kind, shape if known else None, self.property_type if draw else "undef"
@@ -214,13 +217,20 @@ class _Builder:
             return True
         spatial = slice(2, None) if self.layout == "NCX" else slice(1, -1)
         kernel = w[:-2] if attributes.get("weights_format", "XOI") == "XOI" else w[2:]
-        pads = [b + e for b, e in zip(attributes["pads_begin"], attributes["pads_end"], strict=True)]
+        pads = [
+            b + e for b, e in zip(attributes["pads_begin"], attributes["pads_end"], strict=True)
+        ]
         if attributes.get("auto_pad") == "VALID":
             pads = [0] * len(pads)
         plain = [
             s * (n - 1) + d * (k - 1) + 1 - p
             for s, n, d, k, p in zip(
-                attributes["strides"], x[spatial], attributes["dilations"], kernel, pads, strict=True
+                attributes["strides"],
+                x[spatial],
+                attributes["dilations"],
+                kernel,
+                pads,
+                strict=True,
             )
         ]
         attributes["output_padding"] = tuple(

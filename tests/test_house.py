@@ -28,7 +28,7 @@ ROWS = [
     {"tuning"},
     {"execution"},
     {"ops", "plans", "explanations"},
-    {"testing"},
+    {"testing", "onednn_graph"},
     {"__init__"},
     {"cli"},
     {"__main__"},

@@ -166,26 +166,30 @@ def convolved(
         batch, size = data["x"].batch, data["x"].size
     else:
         batch, size = data["y"].batch, convolved_size(data["y"].size, kernel, **words)
-    if "y" in data:
-        dst_shape: Dims = shapes["y"]
-    elif roles.output == "y":
-        dst_shape = _dst_shape(operation, output, told, rule)
-    layer = from_onednn_graph(
-        size,
-        kernel,
-        **words,
-        output_padding=attributes.get("output_padding"),
-        dst_shape=dst_shape,
-        groups=attributes["groups"],
-        data_format=layout.value,
-        weights_format=attributes["weights_format"],
-        operation=roles.spelling.value,
-        rule=_rule_of(operation, rule).value,
-    )
+    wanted = shapes["y"] if "y" in data else None
+    if roles.output == "y":
+        wanted = _dst_shape(operation, output, told, rule)
+    try:
+        layer = from_onednn_graph(
+            size,
+            kernel,
+            **words,
+            output_padding=attributes.get("output_padding"),
+            dst_shape=wanted,
+            groups=attributes["groups"],
+            data_format=layout.value,
+            weights_format=attributes["weights_format"],
+            operation=roles.spelling.value,
+            rule=_rule_of(operation, rule).value,
+        )
+    except ArgumentError as error:  # the dialect calls the wanted size dst_shape whoever wants it
+        asked = told is not None or wanted == attributes.get("dst_shape")
+        name = "dst_shape" if asked else f"dims of {_slot(operation.kind, 'y')}"
+        argument = error.argument.replace("dst_shape", name)
+        raise type(error)(argument, error.got, error.expected, error.remedy) from None
     x, y = layout.shape(batch, i, size), layout.shape(batch, o, layer.output_size)
     made = Convolved(roles, layer, regrouped, x, y, shapes["w"])
-    if dst_shape is not None:
-        joined("dst_shape", y, dst_shape, dst_shape)
+    joined("dst_shape", y, wanted, wanted)
     joined("dims of the output", output, made.result, made.result)
     return made
 

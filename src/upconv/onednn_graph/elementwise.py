@@ -151,7 +151,7 @@ def _batch_norm(operation: Operation, arrays: Sequence[Array]) -> Array:
 
 
 def _activation(operation: Operation, arrays: Sequence[Array]) -> Array:
-    values = arrays[0].copy()
+    values = np.array(arrays[0])
     kind = ACTIVATIONS[operation.kind]
     activations.apply(kind, operation.attributes.get("alpha", 0.0), values)
     return values

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array
 from ..plans import plan
 from . import elementwise
 from .convolutions import Convolved
 from .logical_tensors import Shape
 from .operations import Operation
-from .steps import Call, Elementwise, EngineChoice, Ends, Planned, Step
+from .steps import Call, Elementwise, Ends, EngineChoice, Planned, Step
 
 ANCHORS = ("ConvTranspose", "ConvolutionBackwardData", "Convolution")
 """The operations that others are fused into."""
@@ -182,6 +183,7 @@ def _folded(
     dtype, biases = given.dtype, [constants[id_] for id_ in chain.biases]
     if not any(op.kind in _LINEAR for op in chain.tail):
         return given, (biases[0] if biases else None)
+    memory.require(3 * 8 * given.size, "a weight with a batch norm folded into it")
     weight = made.iox(given).astype(np.float64)
     bias = np.zeros(weight.shape[1] * made.layer.groups)
     for own in chain.own_bias:

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from graphlib import CycleError, TopologicalSorter
 from types import TracebackType
 from typing import Any
 
-from ..arrays import Array, as_array
+from ..arrays import Array
 from ..dialects import values
 from ..dialects.onednn_graph import Rule
-from ..errors import ArgumentError, EngineError, brief
+from ..errors import ArgumentError, brief
+from .data import as_data, checked, described, keyed
 from .fusion import ANCHORS, Chain
 from .logical_tensors import LogicalTensor
 from .operations import Op, Operation, read
-from .partitions import CompiledPartition, Partition, data_of, described, keyed
+from .partitions import CompiledPartition, Partition
 from .steps import EngineChoice
 
 _POLICIES = ("fusion", "debug")
@@ -35,7 +37,7 @@ class Graph:
 
     >>> import numpy as np
     >>> graph = Graph()
-    >>> x, w, y = (LogicalTensor(i, "f32", dims) for i, dims in enumerate([(1, 3, 1), (2, 1, 1), None]))
+    >>> x, w, y = LogicalTensor(0, "f32"), LogicalTensor(1, "f32"), LogicalTensor(2, "f32")
     >>> window = {"strides": [2], "pads_begin": [0], "pads_end": [0], "dilations": [1]}
     >>> graph.add_op(Op(0, "ConvTranspose", [x, w], [y], window))
     >>> graph.finalize()
@@ -80,14 +82,11 @@ class Graph:
     @property
     def outputs(self) -> tuple[int, ...]:
         """Ids of the tensors that leave the graph: read by End, or by nothing."""
-        readers = self._readers()
+        readers = {id_: [op.kind for op in ops] for id_, ops in self._readers().items()}
         return tuple(
             op.output
             for op in self.operations
-            if op.outputs
-            and all(one.kind == "End" for one in readers[op.output])
-            or op.outputs
-            and any(one.kind == "End" for one in readers[op.output])
+            if op.outputs and (not readers[op.output] or "End" in readers[op.output])
         )
 
     def add_op(self, op: Op) -> None:
@@ -160,11 +159,8 @@ class Graph:
         known = self.tensors
         told = {tensor.id: tensor for tensor in described("inputs", (inputs,))}
         given = keyed("constants", constants or {})
-        for name, ids in (("inputs", told), ("constants", given)):
-            for id_ in ids:
-                if id_ not in self.inputs:
-                    expected = f"inputs of the graph: {', '.join(map(str, self.inputs))}"
-                    raise ArgumentError(name, f"with tensor {id_}", expected)
+        self._require_inputs("inputs", told)
+        self._require_inputs("constants", given)
         described_now = {id_: known[id_].merged(tensor) for id_, tensor in told.items()}
         compiled: list[CompiledPartition] = []
         with ExitStack() as undo:
@@ -199,28 +195,29 @@ class Graph:
             return compiled.execute(arrays)
 
     def arrays(self, data: Mapping[int, Any]) -> dict[int, Array]:
-        """Arrays for all inputs, checked against what is known; `ArgumentError` where one misses."""
+        """Arrays for all inputs, checked against what is known of them.
+
+        Raises `ArgumentError` where one is missing, no input, or does not fit.
+        """
         given = keyed("data", data)
-        for id_ in given:
-            if id_ not in self.inputs:
-                expected = f"inputs of the graph: {', '.join(map(str, self.inputs))}"
-                raise ArgumentError("data", f"with tensor {id_}", expected)
+        self._require_inputs("data", given)
         found = {}
         for id_ in self.inputs:
             if id_ not in given:
                 raise ArgumentError("data", f"without tensor {id_}", "all inputs of the graph")
-            tensor = self._tensors[id_]
-            value = given[id_]
-            shape = value.shape if hasattr(value, "shape") else ()
-            if tensor.data_type != "s32":
-                value = as_array(f"data of tensor {id_}", value)
-                shape = value.shape
-            found[id_] = data_of(tensor.sized(tuple(map(int, shape))), value)
+            array = as_data(self._tensors[id_], given[id_])
+            found[id_] = checked(self._tensors[id_].sized(array.shape), array)
         return found
 
     def __repr__(self) -> str:
         state = "finalized" if self.is_finalized else "being built"
         return f"<Graph of {len(self._operations)} operations, {state}>"
+
+    def _require_inputs(self, name: str, ids: Iterable[int]) -> None:
+        for id_ in ids:
+            if id_ not in self.inputs:
+                expected = f"only inputs of the graph: {', '.join(map(str, self.inputs))}"
+                raise ArgumentError(name, f"one with tensor {id_}", expected)
 
     def _require_finalized(self) -> None:
         if not self.is_finalized:
@@ -236,17 +233,17 @@ class Graph:
 
     def _sorted(self) -> tuple[Operation, ...]:
         """Operations, each after those whose results it reads; `ArgumentError` for a cycle."""
-        ready, left = [], dict(self._operations)
-        made = {id_ for id_ in self._tensors if id_ not in self._makers}
-        while left:
-            able = [op for op in left.values() if all(t.id in made for t in op.inputs)]
-            if not able:
-                names = ", ".join(str(op) for op in list(left.values())[:4])
-                raise ArgumentError("the graph", f"one with a cycle through {names}", "no cycle")
-            for op in able:
-                ready.append(left.pop(op.id))
-                made |= {tensor.id for tensor in op.outputs}
-        return tuple(ready)
+        before = {op.id: self._made_before((op,)) for op in self._operations.values()}
+        try:
+            return tuple(self._operations[id_] for id_ in TopologicalSorter(before).static_order())
+        except CycleError as error:
+            names = " -> ".join(str(self._operations[id_]) for id_ in error.args[1][:5])
+            raise ArgumentError("the graph", f"one with the cycle {names}", "no cycle") from None
+
+    def _made_before(self, operations: tuple[Operation, ...]) -> list[int]:
+        """Ids of the operations whose results these ones read."""
+        read_ids = [tensor.id for op in operations for tensor in op.inputs]
+        return [self._makers[id_].id for id_ in read_ids if id_ in self._makers]
 
     def _chains(self) -> list[tuple[Operation, ...]]:
         """Operations grouped into what is fused; every one in one group."""
@@ -255,33 +252,24 @@ class Graph:
         for op in self.operations:
             if op.id in taken or op.kind not in ANCHORS:
                 continue
-            chain: Chain | None = self._anchored(op)
-            while chain is not None:
-                found = chain
-                after = readers[found.output]
-                free = len(after) == 1 and after[0].id not in taken
-                chain = found.with_next(after[0]) if free else None
+            found = Chain(op)
+            while len(after := readers[found.output]) == 1 and after[0].id not in taken:
+                longer = found.with_next(after[0])
+                if longer is None:
+                    break
+                found = longer
             taken |= {op.id, *(one.id for one in found.tail)}
             chains.append((op, *found.tail))
         return [*chains, *((op,) for op in self.operations if op.id not in taken)]
 
-    def _anchored(self, op: Operation) -> Chain:
-        return Chain(op)
-
     def _runnable(self, chains: list[tuple[Operation, ...]]) -> list[tuple[Operation, ...]]:
         """Chains, each after those whose results it reads."""
-        made, left, ordered = set(self.inputs), list(chains), []
-        while left:
-            for chain in left:
-                inner = {op.output for op in chain}
-                if all(t.id in made or t.id in inner for op in chain for t in op.inputs):
-                    break
-            else:
-                raise EngineError("No order of the partitions was found.")
-            left.remove(chain)
-            ordered.append(chain)
-            made |= {op.output for op in chain}
-        return ordered
+        place = {op.id: number for number, chain in enumerate(chains) for op in chain}
+        before = {
+            number: {place[id_] for id_ in self._made_before(chain)} - {number}
+            for number, chain in enumerate(chains)
+        }
+        return [chains[number] for number in TopologicalSorter(before).static_order()]
 
     def _partition(self, number: int, chain: tuple[Operation, ...]) -> Partition:
         inner = {op.output for op in chain}
@@ -312,8 +300,8 @@ class CompiledGraph:
         given = keyed("inputs", inputs)
         for id_ in given:
             if id_ not in self.inputs:
-                expected = f"inputs of the graph: {', '.join(map(str, self.inputs))}"
-                raise ArgumentError("inputs", f"data of tensor {id_}", expected)
+                expected = f"only inputs of the graph: {', '.join(map(str, self.inputs))}"
+                raise ArgumentError("inputs", f"one with tensor {id_}", expected)
         data = dict(given)
         for one in self.partitions:
             ports = [port.id for port in one.partition.inputs]

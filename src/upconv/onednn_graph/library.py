@@ -157,4 +157,5 @@ def _typed(array: Array, dtype: np.dtype[Any]) -> Array:
 def _found() -> str:
     """The library that engine "onednn" uses."""
     import sysconfig
+
     return str(Path(sysconfig.get_path("data")) / "lib" / "libdnnl.so.3")

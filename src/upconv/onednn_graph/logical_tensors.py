@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class DataType(Enum):
         dtype('float16')
         """
         if self is DataType.S32:
-            return cast(np.dtype[Any], np.dtype(np.int32))
+            return np.dtype(np.int32)
         return _FLOATS[self].numpy
 
 
@@ -101,7 +101,7 @@ class LogicalTensor:
         """The dims if all are known, else None."""
         if self.dims is None or None in self.dims:
             return None
-        return cast(Shape, self.dims)
+        return tuple(size for size in self.dims if size is not None)
 
     @property
     def constant(self) -> bool:

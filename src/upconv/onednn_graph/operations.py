@@ -6,7 +6,8 @@ never does: shapes and dims, which are looked at when a partition is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -81,20 +82,29 @@ def read(op: object, rule: Rule) -> Operation:
     kind = values.text(f"kind of op {number}", op.kind)
     if kind not in SCHEMAS:
         raise ArgumentError(f"kind of op {number}", brief(kind), f"one of {', '.join(SCHEMAS)}")
-    schema, where = SCHEMAS[kind], f"op {number} ({kind})"
-    inputs = _tensors(f"inputs of {where}", op.inputs)
-    outputs = _tensors(f"outputs of {where}", op.outputs)
-    _check_count(f"inputs of {where}", inputs, schema.inputs, schema.least_inputs)
-    _check_count(f"outputs of {where}", outputs, schema.outputs, len(schema.outputs))
-    slots = (*schema.inputs[: len(inputs)], *schema.outputs)
-    _check_types(where, slots, (*inputs, *outputs))
-    if {tensor.id for tensor in inputs} & {tensor.id for tensor in outputs}:
-        remedy = "Operations make new tensors; memory is another matter."
-        raise ArgumentError(f"outputs of {where}", "its own input", "another tensor", remedy)
-    given = _mapping(where, op.attributes)
-    name = values.text(f"name of {where}", op.name)
-    attributes = _attributes(where, schema, given, rule)
+    schema = SCHEMAS[kind]
+    with located(f"of op {number} ({kind})"):
+        inputs, outputs = _tensors("inputs", op.inputs), _tensors("outputs", op.outputs)
+        _check_count("the number of inputs", inputs, schema.inputs, schema.least_inputs)
+        _check_count("the number of outputs", outputs, schema.outputs, len(schema.outputs))
+        _check_types((*schema.inputs[: len(inputs)], *schema.outputs), (*inputs, *outputs))
+        if {tensor.id for tensor in inputs} & {tensor.id for tensor in outputs}:
+            remedy = "Operations make new tensors; memory is another matter."
+            raise ArgumentError("the output", "its own input", "another tensor", remedy)
+        given = _mapping(op.attributes)
+        name = values.text("name", op.name)
+        attributes = _attributes(schema, given, rule)
     return Operation(number, schema, inputs, outputs, attributes, given, name)
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Errors from within say which operation it was: `where` follows the argument's name."""
+    try:
+        yield
+    except ArgumentError as error:
+        name = f"{error.argument} {where}"
+        raise type(error)(name, error.got, error.expected, error.remedy) from None
 
 
 def _tensors(name: str, given: object) -> tuple[LogicalTensor, ...]:
@@ -112,14 +122,14 @@ def _check_count(
 ) -> None:
     if not least <= len(tensors) <= len(slots):
         names = ", ".join(slot.name if slot.required else f"[{slot.name}]" for slot in slots)
-        raise ArgumentError(name, f"{len(tensors)} tensors", f"{names}" or "none")
+        raise ArgumentError(name, str(len(tensors)), f"a tensor for each of: {names or 'none'}")
 
 
-def _check_types(where: str, slots: tuple[Slot, ...], tensors: tuple[LogicalTensor, ...]) -> None:
+def _check_types(slots: tuple[Slot, ...], tensors: tuple[LogicalTensor, ...]) -> None:
     """Every slot's type is one of its group's; those of one group are one type."""
     first: dict[str, LogicalTensor] = {}
     for slot, tensor in zip(slots, tensors, strict=True):
-        kind, name = DataType(tensor.data_type), f"{slot.name} of {where}"
+        kind, name = DataType(tensor.data_type), f"data_type of {slot.name}"
         allowed = GROUPS[slot.group]
         if slot.group == "statistics":
             allowed = STATISTICS[DataType(first["T"].data_type)]
@@ -131,34 +141,30 @@ def _check_types(where: str, slots: tuple[Slot, ...], tensors: tuple[LogicalTens
             raise DTypeError(name, kind.value, expected, "Types are not mixed in one operation.")
 
 
-def _mapping(where: str, given: object) -> dict[str, Any]:
+def _mapping(given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         expected = "a dict from attribute names to values"
-        raise DTypeError(f"attributes of {where}", brief(given), expected)
+        raise DTypeError("attributes", brief(given), expected)
     return dict(given)
 
 
-def _attributes(where: str, schema: Schema, given: dict[str, Any], rule: Rule) -> dict[str, Any]:
+def _attributes(schema: Schema, given: dict[str, Any], rule: Rule) -> dict[str, Any]:
     known = {name: a for name, a in schema.attributes.items() if rule in a.rules}
     for name in given:
         if name not in known:
-            expected = f"of {', '.join(known)}" if known else "of none: it has no attributes"
+            expected = f"one of {', '.join(known)}" if known else "nothing: it has no attributes"
             remedy = "The document has it, the library refuses it: see the graph's rule."
             remedy = remedy if name in schema.attributes else ""
-            raise ArgumentError(f"an attribute of {where}", brief(name), expected, remedy)
+            raise ArgumentError("an attribute", brief(name), expected, remedy)
     for name, attribute in known.items():
         if attribute.required and name not in given:
-            raise ArgumentError(f"{name} of {where}", "missing", f"{attribute.form.value}, given")
+            raise ArgumentError(name, "missing", f"{attribute.form.value}, given")
     return {
-        name: _value(f"{name} of {where}", given[name], attribute, rule)
+        name: _READERS[attribute.form](name, given[name], attribute, rule)
         if name in given
         else attribute.default_by(rule)
         for name, attribute in known.items()
     }
-
-
-def _value(name: str, value: object, attribute: Attribute, rule: Rule) -> object:
-    return _READERS[attribute.form](name, value, attribute, rule)
 
 
 def _number(name: str, value: object, attribute: Attribute, rule: Rule) -> int:

@@ -9,22 +9,23 @@ What lives here: Partition, CompiledPartition. What never does: what is fused wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from ..arrays import Array, as_array, check_out, copied
+from ..arrays import Array, check_out, copied
+from ..dialects import values
 from ..dialects.onednn_graph import Rule
-from ..errors import ArgumentError, DTypeError, EngineError, ShapeError, brief
+from ..engines import load
+from ..errors import ArgumentError, EngineError, ShapeError
 from . import elementwise
 from .convolutions import ROLES, Convolved, convolved
+from .data import checked, described, equal, keyed
 from .fusion import steps
-from .logical_tensors import LogicalTensor, Shape
-from .operations import Operation
+from .logical_tensors import DataType, LogicalTensor, Shape, shown
+from .operations import Operation, located
 from .steps import EngineChoice, Step
 
 
@@ -71,25 +72,27 @@ class Partition:
 
         Raises `ArgumentError` for what does not fit together, and what `upconv.plan` raises.
         """
-        known = {**self.tensors}
+        if isinstance(engine, str):
+            load(engine)  # its name is looked at now, not in the first execution
+        known = dict(self.tensors)
         ports = {tensor.id for tensor in (*self.inputs, *self.outputs)}
         for tensor in described("inputs and outputs", (inputs, outputs)):
-            if tensor.id not in ports:
-                got, ids = f"tensor {tensor.id}", ", ".join(map(str, sorted(ports)))
-                raise ArgumentError("inputs or outputs", got, f"ports of this partition: {ids}")
+            _require_one_of("inputs or outputs", tensor.id, ports)
             known[tensor.id] = known[tensor.id].merged(tensor)
         for port in self.inputs:
             if known[port.id].shape is None:
-                got = str(known[port.id].dims).replace("None", "?")
                 remedy = "Describe it in compile(inputs=...)."
+                got = shown(known[port.id].dims)
                 raise ShapeError(f"dims of input tensor {port.id}", got, "all known", remedy)
-        bound = {}
+        fixed = {}
         for id_, value in keyed("constants", constants or {}).items():
-            if id_ not in {port.id for port in self.inputs}:
-                ids = ", ".join(str(port.id) for port in self.inputs)
-                raise ArgumentError("constants", f"data of tensor {id_}", f"of inputs: {ids}")
-            bound[id_] = data_of(known[id_], value)
-        return CompiledPartition(self, known, bound, engine)
+            _require_one_of("constants", id_, {port.id for port in self.inputs})
+            if not known[id_].constant and known[id_].data_type != DataType.S32.value:
+                remedy = "Make it one, or give its data to execute."
+                got, expected = repr(known[id_].property_type), "'constant'"
+                raise ArgumentError(f"property_type of tensor {id_}", got, expected, remedy)
+            fixed[id_] = checked(known[id_], value)
+        return CompiledPartition(self, known, fixed, engine)
 
     def __str__(self) -> str:
         return f"partition {self.id}: " + " + ".join(op.kind for op in self.operations)
@@ -116,11 +119,8 @@ class CompiledPartition:
         self._convolved: dict[int, Convolved] = {}
         self._promised: dict[int, Shape] = {}
         for op in partition.operations:
-            try:
+            with located(f"of {op}"):
                 self._infer(op, constants)
-            except ArgumentError as error:
-                name = f"{error.argument} in {op}"
-                raise type(error)(name, error.got, error.expected, error.remedy) from None
         self._constants: dict[int, Array] = {}
         self._frozen = {port.id for port in partition.inputs if port.constant}
         self._steps: list[Step] | None = None
@@ -142,10 +142,9 @@ class CompiledPartition:
         Raises `ArgumentError` for a tensor that is neither.
         """
         ports = (*self.partition.inputs, *self.partition.outputs)
-        if id_ not in {port.id for port in ports}:
-            ids = ", ".join(str(port.id) for port in ports)
-            raise ArgumentError("the tensor's id", brief(id_), f"one of {ids}")
-        return self._tensors[id_]
+        number = values.integer("the tensor's id", id_, low=0)
+        _require_one_of("the tensor's id", number, {port.id for port in ports})
+        return self._tensors[number]
 
     def execute(
         self, inputs: Mapping[int, Any], outputs: Mapping[int, Array] | None = None
@@ -162,13 +161,11 @@ class CompiledPartition:
         ports = {port.id: self._tensors[port.id] for port in self.partition.inputs}
         given = {}
         for id_, value in keyed("inputs", inputs).items():
-            if id_ not in ports:
-                ids = ", ".join(map(str, ports))
-                raise ArgumentError("inputs", f"data of tensor {id_}", f"of inputs only: {ids}")
-            given[id_] = data_of(ports[id_], value)
+            _require_one_of("inputs", id_, ports)
+            given[id_] = checked(ports[id_], value)
         targets = self._targets(outputs)
         self._bind({id_: data for id_, data in given.items() if id_ in self._frozen})
-        data = {**given, **self._constants}
+        data = {**self._constants, **given}  # of a constant both are the same
         for id_ in ports:
             if id_ not in data:
                 remedy = "Every input that is no constant given before has to be there."
@@ -210,31 +207,27 @@ class CompiledPartition:
             shape = elementwise.result_shape(op, [_shape(tensor) for tensor in tensors])
             self._tensors[op.output] = output.sized(shape)
             return
+        third = op.schema.inputs[2].name if len(op.inputs) > 2 else ""
         told = None
-        if len(op.inputs) > 2 and op.schema.inputs[2].group == "shape":
-            told = self._told(op, tensors[2], output, constants)
-        made = convolved(
-            op, tuple(tensor.dims for tensor in tensors[:2]), output.dims, told, self.partition.rule
-        )
-        if len(op.inputs) > 2 and op.schema.inputs[2].name == "bias":
-            wanted = (made.result[made.channel_axis],)
-            if tensors[2].shape != wanted:
-                expected = f"{wanted}, one per channel of the result"
-                raise ShapeError("dims of bias", str(tensors[2].shape), expected)
+        if third.endswith("_shape"):
+            told = self._told(third, tensors[2], output, constants)
+        first, second = (tensor.dims for tensor in tensors[:2])
+        made = convolved(op, (first, second), output.dims, told, self.partition.rule)
         self._convolved[op.id] = made
         self._tensors[op.output] = output.sized(made.result)
-        if len(op.inputs) > 2 and op.schema.inputs[2].group == "shape":
+        if third == "bias":
+            _check_bias(tensors[2], made)
+        elif third:
             self._promised[op.inputs[2].id] = made.result
 
     def _told(
         self,
-        op: Operation,
+        name: str,
         tensor: LogicalTensor,
         output: LogicalTensor,
         constants: Mapping[int, Array],
     ) -> Shape | None:
         """What a tensor of shapes holds; None where its data come later and must then agree."""
-        name = op.schema.inputs[2].name
         if len(tensor.dims or ()) != 1:
             raise ShapeError(f"dims of {name}", str(tensor.dims), "one dimension")
         if tensor.id in constants:
@@ -264,7 +257,7 @@ class CompiledPartition:
                 kept = self._constants.get(id_)
                 if kept is None:
                     self._constants[id_] = copied(f"a copy of constant {id_}", data)
-                elif not _equal(kept, data):
+                elif not equal(kept, data):
                     remedy = "Leave constants out once they are given; for others compile anew."
                     got, expected = "other data than before", "the same data: it is a constant"
                     raise ArgumentError(f"data of tensor {id_}", got, expected, remedy)
@@ -280,9 +273,7 @@ class CompiledPartition:
         ports = {port.id: self._tensors[port.id] for port in self.partition.outputs}
         targets = {}
         for id_, out in keyed("outputs", outputs or {}).items():
-            if id_ not in ports:
-                ids = ", ".join(map(str, ports))
-                raise ArgumentError("outputs", f"an array for tensor {id_}", f"for outputs: {ids}")
+            _require_one_of("outputs", id_, ports)
             shape, dtype = _shape(ports[id_]), ports[id_].dtype
             targets[id_] = check_out(f"outputs[{id_}]", out, shape, dtype)
         return targets
@@ -296,53 +287,19 @@ class CompiledPartition:
         return {port.id: data[port.id] for port in self.partition.outputs}
 
 
-def data_of(tensor: LogicalTensor, value: object) -> Array:
-    """`value` as an array of a tensor's type and shape; raises where it is none."""
-    name = f"data of tensor {tensor.id}"
-    if tensor.data_type == "s32":
-        array = np.asarray(value)
-        if array.dtype.kind not in "iu" or array.size > 12 or array.dtype == object:
-            raise DTypeError(f"{name}", brief(value), "a few integers")
-    else:
-        array = as_array(name, value)
-        if array.dtype != tensor.dtype:
-            expected = f"{tensor.dtype}, which {tensor.data_type} is"
-            raise DTypeError(f"{name}.dtype", str(array.dtype), expected, "Convert it first.")
-    if array.shape != tensor.shape:
-        expected = f"{tensor.shape}, as compiled"
-        raise ShapeError(f"shape of the {name}", str(array.shape), expected)
-    return array
+def _check_bias(bias: LogicalTensor, made: Convolved) -> None:
+    wanted = (made.result[made.channel_axis],)
+    if bias.shape != wanted:
+        expected = f"{wanted}, one per channel of the result"
+        raise ShapeError("dims of bias", str(bias.shape), expected)
 
 
-def described(name: str, groups: Sequence[Iterable[LogicalTensor]]) -> list[LogicalTensor]:
-    """Logical tensors out of several lists; `DTypeError` for anything else."""
-    found = []
-    for group in groups:
-        if not isinstance(group, Iterable) or isinstance(group, Mapping | str):
-            raise DTypeError(name, brief(group), "lists of LogicalTensor")
-        for tensor in group:
-            if not isinstance(tensor, LogicalTensor):
-                raise DTypeError(name, f"with {brief(tensor)}", "lists of LogicalTensor")
-            found.append(tensor)
-    return found
-
-
-def keyed(name: str, given: object) -> dict[int, Any]:
-    """A mapping from tensor ids as a dict; `DTypeError` for anything else."""
-    if not isinstance(given, Mapping) or not all(
-        isinstance(key, int | np.integer) and not isinstance(key, bool) for key in given
-    ):
-        raise DTypeError(name, brief(given), "a dict from tensor ids to arrays")
-    return {int(key): value for key, value in given.items()}
+def _require_one_of(name: str, id_: int, allowed: Collection[int]) -> None:
+    if id_ not in allowed:
+        ids = ", ".join(map(str, sorted(allowed)))
+        raise ArgumentError(name, f"tensor {id_}", f"some of this partition's: {ids}")
 
 
 def _shape(tensor: LogicalTensor) -> Shape:
-    assert tensor.shape is not None, tensor
+    assert tensor.shape is not None  # noqa: S101 - our own invariant: it was inferred
     return tensor.shape
-
-
-def _equal(first: Array, second: Array) -> bool:
-    """Whether two arrays of one shape and type hold the same bits."""
-    bits = np.dtype(f"u{first.dtype.itemsize}")
-    pair = [np.ascontiguousarray(array).view(bits) for array in (first, second)]
-    return bool(np.array_equal(*pair))

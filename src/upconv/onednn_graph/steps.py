@@ -156,7 +156,7 @@ def _weight_gradient(made: Convolved, x: Array, y: Array, engine: EngineChoice) 
     found = conv_transpose_backward(
         y, x, unread, **layer.keywords(), needs=("weight",), engine=engine
     )
-    assert found.weight is not None
+    assert found.weight is not None  # noqa: S101 - our own invariant: it was asked for
     return made.weight_out(found.weight)
 
 
