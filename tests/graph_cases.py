@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from math import prod, sqrt
+from math import erf, prod, sqrt
 from typing import Any
 
 import numpy as np
 
+from upconv import testing
+from upconv.geometry import fitted
 from upconv.onednn_graph import Graph, LogicalTensor, Op
+from upconv.problem import DataLayout, Direction, DType, Problem, WeightLayout
 
 KINDS = (
     "ConvTranspose",
@@ -40,6 +43,17 @@ CHAINS = (
     ("Tanh",),
     ("GELU",),
 )
+ROLES = {
+    "ConvTranspose": "xwy",
+    "ConvTransposeBackwardData": "ywx",
+    "ConvTransposeBackwardWeights": "xyw",
+    "Convolution": "ywx",
+    "ConvolutionBackwardData": "xwy",
+    "ConvolutionBackwardWeights": "yxw",
+}
+"""The two inputs and the output, in a transposed convolution's names."""
+USUAL = ("Convolution", "ConvolutionBackwardWeights")
+"""Operations whose padding the document leaves to custom."""
 EPSILON = {"f32": 2.0**-23, "bf16": 2.0**-7, "f16": 2.0**-10}
 
 
@@ -55,6 +69,9 @@ class Case:
     data_type: str
     products: int
     attributes: dict[str, Any]
+    problem: Problem
+    output: int
+    rule: str = "library"
     signs: dict[int, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -80,20 +97,27 @@ class Case:
         return (sums + roundings) * (np.abs(magnitude.astype(np.float64)) + slack) + 1e-30
 
 
-def case(seed: int, kind: str | None = None, rule: str = "library") -> Case:
-    """The case of a seed; of one kind if that is given."""
+def case(
+    seed: int,
+    kind: str | None = None,
+    rule: str = "library",
+    beyond: bool = False,
+    data_types: tuple[str, ...] = ("f32", "f32", "f32", "bf16"),
+) -> Case:
+    """The case of a seed; of one kind if that is given; `beyond` what the library can do."""
     rng = random.Random(seed)
-    return _Builder(rng, seed, kind or rng.choice(KINDS), rule).case()
+    kind = kind or rng.choice(KINDS)
+    return _Builder(rng, seed, kind, rule, beyond, rng.choice(data_types)).case()
 
 
 class _Builder:
-    def __init__(self, rng: random.Random, seed: int, kind: str, rule: str) -> None:
+    def __init__(self, rng, seed, kind, rule, beyond, data_type) -> None:
         self.rng, self.seed, self.kind, self.rule = rng, seed, kind, rule
+        self.beyond, self.data_type = beyond, data_type
         self.numbers = np.random.default_rng(seed)
         self.next_id = rng.choice((0, 0, 100))
         self.data: dict[int, np.ndarray] = {}
         self.signs: dict[int, int] = {}
-        self.data_type = rng.choice(("f32", "f32", "f32", "bf16"))
         self.layout = rng.choice(("NCX", "NXC"))
         self.graph = Graph(rule=rule)
 
@@ -117,10 +141,11 @@ class _Builder:
         rng = self.rng
         transposed = self.kind.startswith("ConvTranspose")
         rank = rng.choices((1, 2, 3), (4, 5, 2))[0]
-        groups = 1 if self.kind == "ConvolutionBackwardData" else rng.choice((1, 1, 2, 3))
-        most_dilation = 1 if self.kind == "ConvTransposeBackwardData" else 3
+        able = self.beyond
+        groups = rng.choice((1, 1, 2, 3)) if able or self.kind != "ConvolutionBackwardData" else 1
+        most_dilation = 3 if able or self.kind != "ConvTransposeBackwardData" else 1
         auto_pads = ("None", "None", "VALID", "SAME_UPPER", "SAME_LOWER")
-        if self.kind == "ConvTransposeBackwardWeights":
+        if self.kind == "ConvTransposeBackwardWeights" and not able:
             auto_pads = ("None", "VALID")
         auto_pad = rng.choice(auto_pads)
         axes = [self._axis(auto_pad, most_dilation) for _ in range(rank)]
@@ -131,11 +156,17 @@ class _Builder:
         weights = rng.choice(names)
         x = self._shape(batch, i, size)
         y = self._shape(batch, o, out)
-        w = (*kernel, o // groups, i) if weights.startswith("X") else (i, o // groups, *kernel)
+        problem = self._problem(axes, auto_pad, batch, i, o, groups, weights)
+        w = problem.weight_shape
+        if self.rule == "document" and transposed:  # there, it is C_out that is whole
+            pair = (i // groups, o)
+            w = (*kernel, *pair[::-1]) if weights.startswith("X") else (*pair, *kernel)
+        if self.rule == "document":
+            auto_pad = auto_pad.lower()
         attributes: dict[str, Any] = {
             "strides": stride, "pads_begin": begin, "pads_end": end, "dilations": dilation,
         }  # fmt: skip
-        if auto_pad != "None" or rng.random() < 0.3:
+        if auto_pad.lower() != "none" or rng.random() < 0.3:
             attributes["auto_pad"] = auto_pad
         if groups > 1 or rng.random() < 0.3:
             attributes["groups"] = groups
@@ -144,7 +175,7 @@ class _Builder:
         if weights != names[0] or rng.random() < 0.3:
             attributes["weights_format"] = weights
         self.property_type = rng.choice(("undef", "variable", "constant"))
-        return self._built(x, w, y, i, o, groups, attributes)
+        return self._built(x, w, y, i, o, groups, attributes, problem)
 
     def _axis(self, auto_pad: str, most_dilation: int) -> tuple[int, ...]:
         """size, kernel, stride, dilation, begin, end, out of one axis, as the library has them."""
@@ -169,25 +200,43 @@ class _Builder:
             if out >= 1 and out + sum(used) >= extent:
                 return size, kernel, stride, dilation, begin, end, out
 
+    def _problem(self, axes, auto_pad, batch, i, o, groups, weights) -> Problem:
+        """The transposed convolution of the six operations, from sizes and pads by the formulas."""
+        made = []
+        for size, kernel, stride, dilation, begin, _, out in axes:
+            extent = dilation * (kernel - 1) + 1
+            by_document = self.rule == "document" and self.kind not in USUAL
+            if auto_pad == "VALID":
+                begin = 0
+            elif auto_pad.startswith("SAME") and by_document:
+                total = stride * (size - 1) + extent - out
+                begin = total // 2 if auto_pad == "SAME_LOWER" else total - total // 2
+            elif auto_pad.startswith("SAME"):
+                total = max(extent - (out % stride or stride), 0)
+                begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            made.append(fitted(size, kernel, stride, dilation, begin, out))
+        order = {"XOI": "XOI", "IOX": "IOX", "XIO": "XOI", "OIX": "IOX"}[weights]
+        way = {"y": Direction.FORWARD, "x": Direction.INPUT_GRAD, "w": Direction.WEIGHT_GRAD}
+        return Problem(
+            way[ROLES[self.kind][2]], tuple(made), batch, i, o, groups, DType.FLOAT64,
+            DataLayout(self.layout), WeightLayout(order),
+        )  # fmt: skip
+
     def _shape(self, batch, channels, size) -> tuple[int, ...]:
         return (batch, channels, *size) if self.layout == "NCX" else (batch, *size, channels)
 
-    def _built(self, x, w, y, i, o, groups, attributes) -> Case:
+    def _built(self, x, w, y, i, o, groups, attributes, problem) -> Case:
         rng, kind = self.rng, self.kind
-        roles = {
-            "ConvTranspose": (x, w, y), "ConvTransposeBackwardData": (y, w, x),
-            "ConvTransposeBackwardWeights": (x, y, w), "Convolution": (y, w, x),
-            "ConvolutionBackwardData": (x, w, y), "ConvolutionBackwardWeights": (y, x, w),
-        }[kind]  # fmt: skip
+        roles = [{"x": x, "w": w, "y": y}[role] for role in ROLES[kind]]
         spatial = prod(x) // i
-        products = {x: (o // groups) * prod(w), y: prod(w), w: spatial}[roles[2]]
+        products = {"x": prod(w), "y": prod(w), "w": spatial}[ROLES[kind][2]]
         scale = 1 / sqrt(max(1, products))
         inputs = [
             self.tensor(roles[0], draw="any"), self.tensor(roles[1], draw="any", scale=scale),
         ]  # fmt: skip
         known = True
         # Behind NXC data the library forgets the dims that its result is known to have.
-        by_dims = self.layout == "NCX"
+        by_dims = self.layout == "NCX" or self.beyond
         if kind == "ConvolutionBackwardData" and (not by_dims or rng.random() < 0.5):
             attributes["dst_shape"], known = roles[2], False
         if kind.endswith("BackwardWeights") and rng.random() < 0.5:
@@ -196,7 +245,7 @@ class _Builder:
             known = rng.random() < 0.5
         if kind in ("ConvTranspose", "Convolution") and rng.random() < 0.3:
             inputs.append(self.tensor((o if kind == "ConvTranspose" else i,), draw="any"))
-        if kind == "ConvTranspose" and attributes.get("auto_pad", "None") in ("None", "VALID"):
+        if kind == "ConvTranspose" and not _same(attributes):
             known = self._maybe_output_padding(x, w, roles[2], attributes)
         chain: tuple[str, ...] = ()
         if kind in ("ConvTranspose", "ConvolutionBackwardData", "Convolution"):
@@ -208,19 +257,19 @@ class _Builder:
         self.graph.finalize()
         return Case(
             self.seed, kind, chain, self.graph, self.data, self.data_type, products, attributes,
-            self.signs,
+            problem, result.id, self.rule, self.signs,
         )  # fmt: skip
 
     def _maybe_output_padding(self, x, w, y, attributes) -> bool:
         """Say the output's size by output_padding, and perhaps leave it to be inferred."""
-        if self.layout == "NCX" and self.rng.random() < 0.5:
+        if (self.layout == "NCX" or self.beyond) and self.rng.random() < 0.5:
             return True
         spatial = slice(2, None) if self.layout == "NCX" else slice(1, -1)
         kernel = w[:-2] if attributes.get("weights_format", "XOI") == "XOI" else w[2:]
         pads = [
             b + e for b, e in zip(attributes["pads_begin"], attributes["pads_end"], strict=True)
         ]
-        if attributes.get("auto_pad") == "VALID":
+        if attributes.get("auto_pad", "").upper() == "VALID":
             pads = [0] * len(pads)
         plain = [
             s * (n - 1) + d * (k - 1) + 1 - p
@@ -256,3 +305,84 @@ class _Builder:
             attributes["alpha"] = 0.125
         self.graph.add_op(Op(number, name, inputs, [result], attributes, name))
         return result
+
+
+def _same(attributes) -> bool:
+    return attributes.get("auto_pad", "").upper().startswith("SAME")
+
+
+def oracle(case: Case, data: dict[int, np.ndarray] | None = None) -> np.ndarray:
+    """The result by the definition, in float64, chain and all; nothing of it is upconv's face."""
+    data = case.data if data is None else data
+    convolution, *tail = case.graph.operations
+    arrays = [data[tensor.id].astype(np.float64) for tensor in convolution.inputs[:2]]
+    named = dict(zip(ROLES[case.kind], arrays, strict=False))
+    regroup = case.rule == "document" and case.kind.startswith("ConvTranspose")
+    if "w" in named and regroup:
+        named["w"] = regrouped(case.problem, named["w"])
+    order = {"y": "xw", "x": "yw", "w": "yx"}[ROLES[case.kind][2]]
+    value = testing.scatter(case.problem, *(named[role] for role in order))
+    if ROLES[case.kind][2] == "w" and regroup:
+        value = ungrouped(case.problem, value)
+    channel = [1] * value.ndim
+    channel[1 if case.problem.layout is DataLayout.NCX else -1] = -1
+    if len(convolution.inputs) > 2 and convolution.kind in ("ConvTranspose", "Convolution"):
+        value = value + data[convolution.inputs[2].id].astype(np.float64).reshape(channel)
+    made = convolution.outputs[0].id
+    for op in tail:
+        others = [data[t.id].astype(np.float64) for t in op.inputs if t.id != made]
+        made = op.outputs[0].id
+        if op.kind == "BiasAdd":
+            value = value + others[0].reshape(channel)
+        elif op.kind == "BatchNormInference":
+            gamma, beta, mean, variance = (other.reshape(channel) for other in others)
+            value = gamma * (value - mean) / np.sqrt(variance + 1e-3) + beta
+        elif op.kind == "Add":
+            value = value + others[0]
+        else:
+            value = ACTIVATED[op.kind](value)
+    return value
+
+
+ACTIVATED = {
+    "ReLU": lambda v: np.where(v > 0, v, 0.0),
+    "LeakyReLU": lambda v: np.where(v > 0, v, 0.125 * v),
+    "Tanh": np.tanh,
+    "Sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    "GELU": lambda v: v * (1 + np.vectorize(erf, otypes=[float])(v / sqrt(2))) / 2,
+}
+
+
+def regrouped(problem: Problem, weight: np.ndarray) -> np.ndarray:
+    """The weight of the document, (C_in/groups, C_out, *k), as (C_in, C_out/groups, *k)."""
+    iox = weight.transpose(problem.weight_layout.to_iox(problem.rank))
+    blocks = np.split(iox, problem.groups, axis=1)
+    back = np.argsort(problem.weight_layout.to_iox(problem.rank))
+    return np.concatenate(blocks, axis=0).transpose(back)
+
+
+def ungrouped(problem: Problem, weight: np.ndarray) -> np.ndarray:
+    """The other way round."""
+    iox = weight.transpose(problem.weight_layout.to_iox(problem.rank))
+    blocks = np.split(iox, problem.groups, axis=0)
+    back = np.argsort(problem.weight_layout.to_iox(problem.rank))
+    return np.concatenate(blocks, axis=1).transpose(back)
+
+
+def disagreement(case: Case, got: np.ndarray, wanted: np.ndarray, ignore=None) -> str:
+    """Empty where two results agree within what `allowed` grants, else what is wrong and where."""
+    if got.shape != wanted.shape:
+        return f"{case}: shape {got.shape}, expected {wanted.shape}"
+    allowed = case.allowed(oracle(case, case.magnitudes()))
+    apart = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+    wrong = ~(apart <= allowed)
+    if ignore is not None:
+        wrong &= ~ignore
+    if not wrong.any():
+        return ""
+    where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+    place = tuple(map(int, where))
+    return (
+        f"{case}: {int(wrong.sum())} of {wrong.size} elements differ, the first at {place}:"
+        f" {got[where]!r}, expected {wanted[where]!r} within {allowed[where]:.3g}"
+    )

@@ -169,6 +169,8 @@ def convolved(
     wanted = shapes["y"] if "y" in data else None
     if roles.output == "y":
         wanted = _dst_shape(operation, output, told, rule)
+    asked = told is not None or (wanted is not None and wanted == attributes.get("dst_shape"))
+    name = "dst_shape" if asked else f"dims of {_slot(operation.kind, 'y')}"
     try:
         layer = from_onednn_graph(
             size,
@@ -183,28 +185,26 @@ def convolved(
             rule=_rule_of(operation, rule).value,
         )
     except ArgumentError as error:  # the dialect calls the wanted size dst_shape whoever wants it
-        asked = told is not None or wanted == attributes.get("dst_shape")
-        name = "dst_shape" if asked else f"dims of {_slot(operation.kind, 'y')}"
         argument = error.argument.replace("dst_shape", name)
         raise type(error)(argument, error.got, error.expected, error.remedy) from None
     x, y = layout.shape(batch, i, size), layout.shape(batch, o, layer.output_size)
     made = Convolved(roles, layer, regrouped, x, y, shapes["w"])
-    joined("dst_shape", y, wanted, wanted)
-    joined("dims of the output", output, made.result, made.result)
+    joined(name, wanted, y)
+    joined(f"dims of {_slot(operation.kind, roles.output)}", output, made.result)
     return made
 
 
 def _rank(operation: Operation, all_dims: list[Dims]) -> int:
     """Spatial axes of the tensors, which must agree."""
+    slots = (*operation.schema.inputs[:2], *operation.schema.outputs)
     rank = len(all_dims[0] or ()) - 2
     if not 1 <= rank <= 3:
-        slot = SCHEMAS[operation.kind].inputs[0].name
         expected = "3 to 5 dimensions: batch, channels, one to three of space"
-        raise ShapeError(f"dims of {slot}", shown(all_dims[0]), expected)
-    for dims in all_dims[1:]:
+        raise ShapeError(f"dims of {slots[0].name}", shown(all_dims[0]), expected)
+    for slot, dims in zip(slots, all_dims, strict=True):
         if dims is not None and len(dims) != rank + 2:
-            expected = f"{rank + 2} dimensions, as the first input has"
-            raise ShapeError("dims of a tensor", shown(dims), expected)
+            expected = f"{rank + 2} dimensions, as {slots[0].name} has"
+            raise ShapeError(f"dims of {slot.name}", shown(dims), expected)
     return rank
 
 

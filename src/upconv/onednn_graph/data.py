@@ -23,13 +23,13 @@ def as_data(tensor: LogicalTensor, value: object) -> Array:
     >>> as_data(LogicalTensor(2, "s32"), [1, 6, 3])
     array([1, 6, 3], dtype=int32)
     """
-    name = f"data of tensor {tensor.id}"
+    name = f"data[{tensor.id}]"
     if tensor.data_type == DataType.S32.value:
         return _sizes(name, value)
     array = as_array(name, value)
     if array.dtype != tensor.dtype:
         expected = f"{tensor.dtype}, which {tensor.data_type} is"
-        raise DTypeError(f"dtype of the {name}", str(array.dtype), expected, "Convert it first.")
+        raise DTypeError(f"{name}.dtype", str(array.dtype), expected, "Convert it first.")
     return array
 
 
@@ -38,8 +38,9 @@ def checked(tensor: LogicalTensor, value: object) -> Array:
     array = as_data(tensor, value)
     if array.shape != tensor.shape:
         remedy = "Compile for this shape."
-        name = f"shape of the data of tensor {tensor.id}"
-        raise ShapeError(name, str(array.shape), f"{tensor.shape}, as compiled", remedy)
+        raise ShapeError(
+            f"data[{tensor.id}].shape", str(array.shape), f"{tensor.shape}, as compiled", remedy
+        )
     return array
 
 
@@ -61,7 +62,10 @@ def keyed(name: str, given: object) -> dict[int, Any]:
     if not isinstance(given, Mapping) or not all(
         isinstance(key, int | np.integer) and not isinstance(key, bool) for key in given
     ):
-        raise DTypeError(name, brief(given), "a dict from tensor ids to arrays")
+        got = f"a {type(given).__name__}"
+        if isinstance(given, Mapping):
+            got += f" with keys {brief(list(given))}"
+        raise DTypeError(name, got, "a dict from tensor ids to arrays")
     return {int(key): value for key, value in given.items()}
 
 

@@ -62,11 +62,7 @@ def serve() -> None:
         message, arrays = request
         try:
             found = run(message["path"], message["graph"], arrays)
-        except (StatusError, OSError, AttributeError) as error:
+        except (StatusError, OSError, AttributeError, UnicodeError) as error:
             send(replies, {"error": str(error)}, {})
         else:
             send(replies, {"partitions": found["count"]}, found["arrays"])
-
-
-if __name__ == "__main__":
-    serve()

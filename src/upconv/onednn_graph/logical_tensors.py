@@ -85,7 +85,7 @@ class LogicalTensor:
         given = values.member(f"property_type of {name}", self.property_type, PropertyType)
         object.__setattr__(self, "data_type", kind.value)
         object.__setattr__(self, "property_type", given.value)
-        object.__setattr__(self, "dims", _dims(f"dims of {name}", self.dims))
+        object.__setattr__(self, "dims", _dims(name, self.dims))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -151,16 +151,17 @@ def shown(dims: object) -> str:
     return str(dims).replace("None", "?")
 
 
-def _dims(name: str, given: object) -> Dims:
+def _dims(tensor: str, given: object) -> Dims:
     if given is None:
         return None
     if not values.is_sequence(given):
         expected = "a tuple of sizes, or None where even their number is not known"
-        raise ArgumentError(name, brief(given), expected)
+        raise ArgumentError(f"dims of {tensor}", brief(given), expected)
     dims = tuple(
-        None if size is None else values.integer(f"{name}[{i}]", size, low=0)
+        None if size is None else values.integer(f"dims[{i}] of {tensor}", size, low=0)
         for i, size in enumerate(given)
     )
     if len(dims) > _MOST_DIMS:
-        raise ShapeError(name, f"{len(dims)} sizes", f"at most {_MOST_DIMS}, as in oneDNN")
+        expected = f"at most {_MOST_DIMS}, as in oneDNN"
+        raise ShapeError(f"dims of {tensor}", f"{len(dims)} sizes", expected)
     return dims

@@ -246,9 +246,7 @@ class CompiledPartition:
             told = tuple(int(size) for size in data[id_])
             if told != shape:
                 remedy = "Compile for this shape."
-                raise ShapeError(
-                    f"data of tensor {id_}", str(told), f"{shape}, as compiled", remedy
-                )
+                raise ShapeError(f"data[{id_}]", str(told), f"{shape}, as compiled", remedy)
 
     def _bind(self, given: Mapping[int, Array]) -> None:
         """Keep constants, or see that they are those kept; plan once all are there."""
@@ -260,7 +258,7 @@ class CompiledPartition:
                 elif not equal(kept, data):
                     remedy = "Leave constants out once they are given; for others compile anew."
                     got, expected = "other data than before", "the same data: it is a constant"
-                    raise ArgumentError(f"data of tensor {id_}", got, expected, remedy)
+                    raise ArgumentError(f"data[{id_}]", got, expected, remedy)
             if self._steps is None and self._frozen <= self._constants.keys():
                 shapes = {id_: tensor.shape for id_, tensor in self._tensors.items()}
                 known = {id_: shape for id_, shape in shapes.items() if shape is not None}
