@@ -27,7 +27,7 @@ ROWS = [
     {"signatures", "primitives"},
     {"tuning"},
     {"execution"},
-    {"ops", "plans", "explanations"},
+    {"ops", "plans", "explanations", "normalization"},
     {"testing"},
     {"__init__"},
     {"cli"},
