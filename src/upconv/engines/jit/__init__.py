@@ -10,7 +10,7 @@
     channels                        its primitive, and when it is the better one
     activation, primitive, limits   epilogues; what is around kernels; the machine's ceilings
     pool, protocol, places          fork and join
-    workspace, slots, operands      scratch memory; arguments of compiled functions; arrays as given
+    slots, operands                 arguments of compiled functions; arrays as given
 
 What lives here: the engine. What never does: size arithmetic of axes, which is geometry's.
 """

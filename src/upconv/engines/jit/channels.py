@@ -15,6 +15,7 @@ import numpy as np
 
 from ...problem import DataLayout, Problem
 from ..base import Array
+from ..workspace import Workspace
 from . import pool, schedule
 from .channel_code import Codes
 from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
@@ -25,7 +26,6 @@ from .channel_weights import ChannelPacking
 from .cpu import Cpu
 from .operands import Operands
 from .values import BYTES
-from .workspace import Workspace
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
 _OPTIMISM = 1.05
