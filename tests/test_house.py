@@ -27,7 +27,7 @@ ROWS = [
     {"signatures", "primitives"},
     {"tuning"},
     {"execution"},
-    {"ops", "plans", "explanations"},
+    {"ops", "plans", "explanations", "normalization"},
     {"testing", "onednn_graph"},
     {"__init__"},
     {"cli"},

@@ -104,14 +104,6 @@ class Convolved:
         split = iox.reshape(groups, i // groups, o, *kernel).swapaxes(0, 1)
         return self._from_iox(split.reshape(i // groups, groups * o, *kernel))
 
-    def iox(self, weight: Array) -> Array:
-        """A view of a weight, in the library's order, with its axes as IOX."""
-        return weight.transpose(self._to_iox())
-
-    def from_iox(self, weight: Array) -> Array:
-        """A view of an IOX weight with its axes in the order of `layer`."""
-        return self._from_iox(weight)
-
     def _to_iox(self) -> tuple[int, ...]:
         return self.layer.weight_layout.to_iox(len(self.layer.axes))
 

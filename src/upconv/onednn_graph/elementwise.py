@@ -72,7 +72,7 @@ def channel_axis(operation: Operation, rank: int) -> int:
     return 1 if operation.attributes["data_format"] == "NCX" else rank - 1
 
 
-def scaling(operation: Operation, arrays: Sequence[Array]) -> tuple[Array, Array]:
+def _scaling(operation: Operation, arrays: Sequence[Array]) -> tuple[Array, Array]:
     """Batch norm's factor and summand per channel, in float64, from gamma, beta, mean, variance."""
     gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
     factor = gamma / np.sqrt(variance + operation.attributes["epsilon"])
@@ -145,7 +145,7 @@ def _bias_add_backward(operation: Operation, arrays: Sequence[Array]) -> Array:
 
 def _batch_norm(operation: Operation, arrays: Sequence[Array]) -> Array:
     data, *statistics = arrays
-    factor, summand = scaling(operation, statistics)
+    factor, summand = _scaling(operation, statistics)
     result: Array = data * _along(operation, data, factor) + _along(operation, data, summand)
     return result
 

@@ -23,12 +23,13 @@ import numpy as np
 
 from .. import memory
 from ..arrays import Array
+from ..normalization import fold_batch_norm
 from ..plans import plan
 from . import elementwise
 from .convolutions import Convolved
 from .logical_tensors import Shape
 from .operations import Operation
-from .steps import Call, Elementwise, Ends, EngineChoice, Planned, Step
+from .steps import Call, Elementwise, Ends, EngineChoice, Planned, Step, total
 
 ANCHORS = ("ConvTranspose", "ConvolutionBackwardData", "Convolution")
 """The operations that others are fused into."""
@@ -178,33 +179,41 @@ def _fused(
 def _folded(
     chain: Chain, made: Convolved, constants: Mapping[int, Array]
 ) -> tuple[Array, Array | None] | None:
-    """Weight and bias with every BiasAdd and batch norm in them, rounded to their type once."""
+    """Weight and bias with every BiasAdd and batch norm in them, rounded to their type once.
+
+    None where a batch norm makes something that is not finite of what was.
+    """
     given = made.weight_in(constants[chain.anchor.inputs[1].id])
-    dtype, biases = given.dtype, [constants[id_] for id_ in chain.biases]
-    if not any(op.kind in _LINEAR for op in chain.tail):
-        return given, (biases[0] if biases else None)
-    memory.require(3 * 8 * given.size, "a weight with a batch norm folded into it")
-    weight = made.iox(given).astype(np.float64)
-    bias = np.zeros(weight.shape[1] * made.layer.groups)
+    biases = [constants[id_] for id_ in chain.biases]
+    if not chain.normalised:
+        return given, total(biases)
+    memory.require(2 * 8 * given.size, "a weight with a batch norm folded into it")
+    weight, bias = given.astype(np.float64), None
     for own in chain.own_bias:
-        bias += constants[own]
+        bias = constants[own].astype(np.float64)
     for op in (one for one in chain.tail if one.kind in _LINEAR):
         operands = [constants[tensor.id].astype(np.float64) for tensor in op.inputs[1:]]
         if op.kind == "BiasAdd":
-            bias += operands[0]
-        else:
-            weight, bias = _normalised(weight, bias, elementwise.scaling(op, operands))
+            bias = operands[0] if bias is None else bias + operands[0]
+            continue
+        epsilon = op.attributes["epsilon"]
+        if not (np.isfinite(operands[-1]) & (operands[-1] + epsilon > 0)).all():
+            return None
+        weight, bias = fold_batch_norm(
+            weight,
+            bias,
+            *operands,
+            eps=epsilon,
+            groups=made.layer.groups,
+            weight_layout=made.layer.weight_layout.value,
+        )
+    rounded = tuple(_rounded(array, given) for array in (weight, bias) if array is not None)
+    if not all(np.isfinite(array.astype(np.float32)).all() for array in rounded):
+        return None
+    return rounded[0], rounded[1]
+
+
+def _rounded(array: Array, like: Array) -> Array:
     with np.errstate(all="ignore"):
-        rounded, shift = weight.astype(dtype), bias.astype(dtype)
-    finite = all(bool(np.isfinite(array.astype(np.float32)).all()) for array in (rounded, shift))
-    return (made.from_iox(rounded), shift) if finite or not chain.normalised else None
-
-
-def _normalised(weight: Array, bias: Array, scaling: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Weight (IOX) and bias with a factor and a summand per output channel in them."""
-    factor, summand = scaling
-    i, o, *kernel = weight.shape
-    groups = factor.size // o
-    per_group = weight.reshape(groups, i // groups, o, *kernel)
-    scaled = per_group * factor.reshape(groups, 1, o, *(1 for _ in kernel))
-    return scaled.reshape(weight.shape), bias * factor + summand
+        result: Array = array.astype(like.dtype)
+    return result

@@ -72,7 +72,7 @@ class Ends:
 
     def bias(self, data: Data) -> Array | None:
         """The sum of all biases, rounded once."""
-        return _sum([data[bias] for bias in self.biases])
+        return total([data[bias] for bias in self.biases])
 
     def residual_of(self, data: Data, shape: Shape) -> Array | None:
         """The residual with the result's shape, as a view."""
@@ -160,11 +160,10 @@ def _weight_gradient(made: Convolved, x: Array, y: Array, engine: EngineChoice) 
     return made.weight_out(found.weight)
 
 
-def _sum(biases: Sequence[Array]) -> Array | None:
-    if not biases:
-        return None
-    if len(biases) == 1:
-        return biases[0]
+def total(biases: Sequence[Array]) -> Array | None:
+    """The sum of vectors of one type, rounded once; None of none."""
+    if len(biases) < 2:
+        return biases[0] if biases else None
     with np.errstate(all="ignore"):
-        total: Array = np.sum([bias.astype(np.float64) for bias in biases], axis=0)
-        return total.astype(biases[0].dtype)
+        summed: Array = np.sum([bias.astype(np.float64) for bias in biases], axis=0)
+        return summed.astype(biases[0].dtype)
