@@ -203,14 +203,14 @@ def _rank(operation: Operation, all_dims: list[Dims]) -> int:
 def _weights_shape(output: Dims, told: Shape | None, attribute: Shape | None) -> Shape:
     """The weight's shape: the tensor's if there is one, else the output's, else the attribute's."""
     if told is not None:
-        joined("weights_shape", output, told)
+        joined("weights_shape", told, output)
         return told
     if output is not None and None not in output:
         return tuple(size for size in output if size is not None)
     if attribute is None:
         remedy = "Give weights_shape, or the dims of diff_weights."
         raise ShapeError("dims of diff_weights", shown(output), "all known", remedy)
-    joined("weights_shape", output, attribute, attribute)
+    joined("weights_shape", attribute, output)
     return attribute
 
 
@@ -221,11 +221,11 @@ def _dst_shape(operation: Operation, output: Dims, told: Shape | None, rule: Rul
         known = tuple(size for size in output if size is not None)
     attribute: Shape | None = operation.attributes.get("dst_shape")
     if told is not None:
-        joined("dst_shape", known, told)
+        joined("dst_shape", told, known)
         return told
     if known is not None:
         if rule is Rule.DOCUMENT:  # the library takes what it knows and says nothing
-            joined("dst_shape", known, attribute, attribute)
+            joined("dst_shape", attribute, known)
         return known
     return attribute
 

@@ -20,9 +20,9 @@ from ..arrays import Array
 from ..dialects import values
 from ..dialects.onednn_graph import Rule
 from ..errors import ArgumentError, brief
-from .data import as_data, checked, described, keyed
+from .data import as_data, described, keyed
 from .fusion import ANCHORS, Chain
-from .logical_tensors import LogicalTensor
+from .logical_tensors import LogicalTensor, joined
 from .operations import Op, Operation, read
 from .partitions import CompiledPartition, Partition
 from .steps import EngineChoice
@@ -52,6 +52,8 @@ class Graph:
         self._tensors: dict[int, LogicalTensor] = {}
         self._makers: dict[int, Operation] = {}
         self._order: tuple[Operation, ...] | None = None
+        self._inputs: dict[int, None] = {}
+        self._outputs: tuple[int, ...] = ()
 
     @property
     def rule(self) -> str:
@@ -76,18 +78,12 @@ class Graph:
     @property
     def inputs(self) -> tuple[int, ...]:
         """Ids of the tensors that no operation makes, in the order they are read."""
-        read_ids = [tensor.id for op in self.operations for tensor in op.inputs]
-        return tuple(id_ for id_ in dict.fromkeys(read_ids) if id_ not in self._makers)
+        return tuple(self._inputs)
 
     @property
     def outputs(self) -> tuple[int, ...]:
         """Ids of the tensors that leave the graph: read by End, or by nothing."""
-        readers = {id_: [op.kind for op in ops] for id_, ops in self._readers().items()}
-        return tuple(
-            op.output
-            for op in self.operations
-            if op.outputs and (not readers[op.output] or "End" in readers[op.output])
-        )
+        return self._outputs
 
     def add_op(self, op: Op) -> None:
         """Add one operation, checked against its schema; the graph is as before if it is refused.
@@ -128,7 +124,14 @@ class Graph:
             if op.kind == "End" and op.inputs[0].id not in self._makers:
                 got = f"tensor {op.inputs[0].id}, which no operation makes"
                 raise ArgumentError(f"input of {op}", got, "the result of an operation")
-        self._order = self._sorted()
+        order, readers = self._sorted(), self._readers()
+        read_ids = (tensor.id for op in order for tensor in op.inputs)
+        self._inputs = {id_: None for id_ in read_ids if id_ not in self._makers}
+        made = (tensor.id for op in order for tensor in op.outputs)
+        self._outputs = tuple(
+            id_ for id_ in made if not readers[id_] or "End" in (op.kind for op in readers[id_])
+        )
+        self._order = order
 
     def partitions(self, policy: str = "fusion") -> list[Partition]:
         """The graph in parts, in an order in which they can run.
@@ -156,6 +159,7 @@ class Graph:
 
         The arguments are those of `Partition.compile` and `partitions`.
         """
+        self._require_finalized()
         known = self.tensors
         told = {tensor.id: tensor for tensor in described("inputs", (inputs,))}
         given = keyed("constants", constants or {})
@@ -199,14 +203,15 @@ class Graph:
 
         Raises `ArgumentError` where one is missing, no input, or does not fit.
         """
+        self._require_finalized()
         given = keyed("data", data)
         self._require_inputs("data", given)
         found = {}
         for id_ in self.inputs:
             if id_ not in given:
                 raise ArgumentError("data", f"without tensor {id_}", "all inputs of the graph")
-            array = as_data(self._tensors[id_], given[id_])
-            found[id_] = checked(self._tensors[id_].sized(array.shape), array)
+            found[id_] = as_data(self._tensors[id_], given[id_])
+            joined(f"data[{id_}].shape", found[id_].shape, self._tensors[id_].dims)
         return found
 
     def __repr__(self) -> str:
@@ -215,8 +220,8 @@ class Graph:
 
     def _require_inputs(self, name: str, ids: Iterable[int]) -> None:
         for id_ in ids:
-            if id_ not in self.inputs:
-                expected = f"only inputs of the graph: {', '.join(map(str, self.inputs))}"
+            if id_ not in self._inputs:
+                expected = f"only inputs of the graph: {', '.join(map(str, self._inputs))}"
                 raise ArgumentError(name, f"one with tensor {id_}", expected)
 
     def _require_finalized(self) -> None:

@@ -122,24 +122,24 @@ class LogicalTensor:
                     f"{getattr(self, name)!r}, as where it was described first",
                     "One id is one tensor.",
                 )
-        return replace(self, dims=joined(f"dims of tensor {self.id}", self.dims, other.dims))
+        return replace(self, dims=joined(f"dims of tensor {self.id}", other.dims, self.dims))
 
     def sized(self, shape: Shape) -> LogicalTensor:
         """This tensor with all dims known; raises `ShapeError` where they contradict its own."""
-        return replace(self, dims=joined(f"dims of tensor {self.id}", self.dims, shape, shape))
+        return replace(self, dims=joined(f"dims of tensor {self.id}", self.dims, shape))
 
 
-def joined(name: str, first: Dims, second: Dims, told: object = None) -> Dims:
-    """Dims with what either knows; `ShapeError` naming `name` where they contradict each other."""
-    if first is None or second is None:
-        return second if first is None else first
-    fits = len(first) == len(second) and all(
-        a is None or b is None or a == b for a, b in zip(first, second, strict=True)
+def joined(name: str, given: Dims, known: Dims) -> Dims:
+    """Dims with what either says; `ShapeError` naming `given` where they contradict each other."""
+    if given is None or known is None:
+        return known if given is None else given
+    fits = len(given) == len(known) and all(
+        a is None or b is None or a == b for a, b in zip(given, known, strict=True)
     )
     if not fits:
         remedy = "None stands for a dimension that is not known."
-        raise ShapeError(name, shown(first), shown(told or second), remedy)
-    return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
+        raise ShapeError(name, shown(given), shown(known), remedy)
+    return tuple(b if a is None else a for a, b in zip(given, known, strict=True))
 
 
 def shown(dims: object) -> str:
