@@ -11,8 +11,10 @@ import threading
 import numpy as np
 import pytest
 
-from upconv import ArgumentError, EngineError, plans
-from upconv.onednn_graph import Graph, LogicalTensor, Op
+from upconv import ArgumentError, EngineError, fold_batch_norm, plans
+from upconv.onednn_graph import Graph, LogicalTensor, Op, fusion
+from upconv.onednn_graph.fusion import Chain
+from upconv.onednn_graph.operations import Operation
 
 X, W, N = (2, 5, 7, 4), (3, 2, 3, 4), (2, 11, 14, 3)  # NXC, XOI, the result
 WINDOW = {
@@ -392,3 +394,53 @@ def test_a_plan_takes_part_only_where_the_tables_say() -> None:
     assert [port.id for port in whole.outputs] == [chain.last.id]
     single = chain.graph.partitions("debug")
     assert [part.op_ids for part in single] == [(0,), (1,), (2,), (3,), (4,)]
+
+
+# ------------------------------------------------------------- planted faults: the tests can fail
+
+
+def any_order(self: Chain, op: Operation) -> Chain:
+    """Add after ReLU taken for Add before it."""
+    return Chain(self.anchor, (*self.tail, op))
+
+
+def ungrouped(weight, *rest, groups, **words):
+    """Group by group, the factors of the first group."""
+    gamma, beta, mean, var = rest[1:]
+    share = len(gamma) // groups
+    first = [np.tile(vector[:share], groups) for vector in (gamma, beta, mean, var)]
+    return fold_batch_norm(weight, rest[0], *first, groups=groups, **words)
+
+
+FAULTS = {
+    "order": (Chain, "with_next", any_order, lambda: Chained().bias().relu().add()),
+    "bias": (fusion, "fold_batch_norm",
+             lambda weight, bias, *rest, **words: fold_batch_norm(weight, None, *rest, **words),
+             lambda: Chained(bias="constant").norm().relu()),
+    "groups": (fusion, "fold_batch_norm", ungrouped, lambda: Chained(groups=3).norm().relu()),
+    "epsilon": (fusion, "fold_batch_norm",
+                lambda *given, eps, **words: fold_batch_norm(*given, eps=0.1, **words),
+                lambda: Chained().bias().norm()),
+    "readers": (Graph, "_readers", lambda self: only_first(self), Chained),
+}  # fmt: skip
+
+
+def only_first(graph: Graph) -> dict[int, list[Operation]]:
+    """Every tensor's first reader alone."""
+    found: dict[int, list[Operation]] = {id_: [] for id_ in graph.tensors}
+    for op in graph._operations.values():
+        for tensor in op.inputs:
+            found[tensor.id] = found[tensor.id] or [op]
+    return found
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_in_fusion_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, attribute, fault, make = FAULTS[name]
+    monkeypatch.setattr(place, attribute, fault)
+    if name == "readers":
+        with pytest.raises(AssertionError):
+            test_a_result_that_leaves_the_graph_is_not_fused_away()
+        return
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        same(make())
