@@ -152,6 +152,26 @@ def test_dst_shape_as_attribute_as_tensor_and_as_known_dims() -> None:
         assert one_op(kind, [x, w], other, out=shape).shape == (1, out, 4)
 
 
+@pytest.mark.parametrize("policy", ["fusion", "debug"])
+def test_a_size_may_be_known_by_what_follows(policy: str) -> None:
+    """O is 6 or 7; only the dims behind BiasAdd and ReLU say which."""
+    rng = np.random.default_rng(1)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((1, 3, 2), (3, 4, 2), (4,)))
+    tensors = [LogicalTensor(i, "f32", a.shape) for i, a in enumerate((x, w, b))]
+    made = [LogicalTensor(i, "f32") for i in range(3, 5)]
+    for told in (False, True):
+        last = LogicalTensor(5, "f32", (1, 7, 4) if told else None)
+        graph = Graph()
+        graph.add_op(Op(0, "ConvTranspose", tensors[:2], [made[0]], WINDOW))
+        graph.add_op(Op(1, "BiasAdd", [made[0], tensors[2]], [made[1]]))
+        graph.add_op(Op(2, "ReLU", [made[1]], [last]))
+        graph.finalize()
+        got = graph.execute({0: x, 1: w, 2: b}, policy=policy)[last.id]
+        assert got.shape == (1, 7 if told else 6, 4)
+        whole = one_op("ConvTranspose", [x, w, b], WINDOW, out=got.shape)
+        np.testing.assert_allclose(got, np.maximum(whole, 0), rtol=1e-5, atol=1e-6)
+
+
 def test_weights_shape_as_attribute_as_tensor_and_as_known_dims() -> None:
     rng = np.random.default_rng(2)
     x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 3, 2), (1, 7, 4)))

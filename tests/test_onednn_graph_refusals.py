@@ -233,10 +233,9 @@ AT_COMPILE = [
 
 
 @pytest.mark.parametrize(("op", "text"), AT_COMPILE)
-def test_compile_refuses(op, text) -> None:
-    (partition,) = built(op).partitions()
+def test_finalize_or_compile_refuses(op, text) -> None:
     with says(ArgumentError, text):
-        partition.compile()
+        built(op).partitions()[0].compile()
 
 
 def test_the_document_refuses_what_the_library_overlooks() -> None:

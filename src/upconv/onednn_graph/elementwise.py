@@ -176,6 +176,12 @@ _KINDS: dict[str, _Kind] = {
 }
 
 
+PRESERVING = tuple(
+    kind for kind, one in _KINDS.items() if one.shape in (_same, _with_channels, _equal)
+)
+"""Operations whose result has the dims of their first input."""
+
+
 def activation_of(operation: Operation) -> Any:
     """What an activation operation is to `upconv.conv_transpose`: a name, or a name and a slope."""
     kind = ACTIVATIONS[operation.kind]

@@ -24,7 +24,7 @@ from .data import as_data, described, keyed
 from .fusion import ANCHORS, Chain
 from .logical_tensors import LogicalTensor, joined
 from .operations import Op, Operation, read
-from .partitions import CompiledPartition, Partition
+from .partitions import CompiledPartition, Partition, spread
 from .steps import EngineChoice
 
 _POLICIES = ("fusion", "debug")
@@ -115,7 +115,10 @@ class Graph:
         self._makers.update(dict.fromkeys((t.id for t in operation.outputs), operation))
 
     def finalize(self) -> None:
-        """No more operations; raises `ArgumentError` for an empty graph and for a cycle."""
+        """No more operations.
+
+        Raises `ArgumentError` for an empty graph, a cycle, and dims that contradict each other.
+        """
         if self.is_finalized:
             raise ArgumentError("the graph", "finalized already", "one still being built")
         if not any(op.outputs for op in self._operations.values()):
@@ -125,13 +128,15 @@ class Graph:
                 got = f"tensor {op.inputs[0].id}, which no operation makes"
                 raise ArgumentError(f"input of {op}", got, "the result of an operation")
         order, readers = self._sorted(), self._readers()
+        tensors = dict(self._tensors)
+        spread(order, tensors)
         read_ids = (tensor.id for op in order for tensor in op.inputs)
         self._inputs = {id_: None for id_ in read_ids if id_ not in self._makers}
         made = (tensor.id for op in order for tensor in op.outputs)
         self._outputs = tuple(
             id_ for id_ in made if not readers[id_] or "End" in (op.kind for op in readers[id_])
         )
-        self._order = order
+        self._order, self._tensors = order, tensors
 
     def partitions(self, policy: str = "fusion") -> list[Partition]:
         """The graph in parts, in an order in which they can run.

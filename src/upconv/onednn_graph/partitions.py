@@ -9,8 +9,8 @@ What lives here: Partition, CompiledPartition. What never does: what is fused wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Lock
 from types import TracebackType
 from typing import Any
@@ -24,7 +24,7 @@ from . import elementwise
 from .convolutions import ROLES, Convolved, convolved
 from .data import checked, described, equal, keyed
 from .fusion import steps
-from .logical_tensors import DataType, LogicalTensor, Shape, shown
+from .logical_tensors import DataType, LogicalTensor, Shape, joined, shown
 from .operations import Operation, located
 from .steps import EngineChoice, Step
 
@@ -118,6 +118,7 @@ class CompiledPartition:
         self._closed = False
         self._convolved: dict[int, Convolved] = {}
         self._promised: dict[int, Shape] = {}
+        spread(partition.operations, self._tensors)
         for op in partition.operations:
             with located(f"of {op}"):
                 self._infer(op, constants)
@@ -283,6 +284,21 @@ class CompiledPartition:
         for step in work or ():
             data[step.output] = step.run(data, targets.get(step.output))
         return {port.id: data[port.id] for port in self.partition.outputs}
+
+
+def spread(operations: Sequence[Operation], tensors: dict[int, LogicalTensor]) -> None:
+    """Say of inputs what is known of results that have their dims; `ShapeError` if they do not.
+
+    A convolution's result may be known by what follows it alone.
+    """
+    for op in reversed(operations):
+        if op.kind in elementwise.PRESERVING:
+            first = op.inputs[0].id
+            with located(f"of {op}"):
+                dims = joined(
+                    f"dims of tensor {op.output}", tensors[op.output].dims, tensors[first].dims
+                )
+            tensors[first] = replace(tensors[first], dims=dims)
 
 
 def _check_bias(bias: LogicalTensor, made: Convolved) -> None:
