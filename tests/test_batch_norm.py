@@ -499,7 +499,7 @@ def test_a_signature_is_built_once_and_every_field_counts(fresh_cache, engine: s
 
 def test_the_table_of_engines_starts_with_names_that_are_there() -> None:
     assert "reference" in ENGINES
-    assert set(NORMALIZERS) <= {status.name for status in upconv.engines()} | {"onednn"}
+    assert set(NORMALIZERS) <= {status.name for status in upconv.engines()}
 
 
 def test_the_variable_asks_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,9 @@ def batch_norm(
         statistics updated in place say `out=BatchNormResult(moving_mean=mean, moving_var=var)`.
 
     x is float16, bfloat16, float32 or float64, of any strides; the parameters are of its dtype, or
-    float32 with 16-bit x. Sums are kept in float64. A channel with a NaN or an infinity has NaN for
-    its variance and its y in training. No elements at all leave the moving statistics as they are.
+    float32 with 16-bit x. Sums are kept in float64, by "onednn" in float32. In training a channel
+    with a NaN or an infinity has NaN for its variance and its y. Where there are no elements at all
+    the moving statistics stay as they are.
 
     Returns a `BatchNormResult`: y; saved_mean and saved_invstd, for `batch_norm_backward`; and
     moving_mean and moving_var, new arrays, with the values given where the batch was not used.
