@@ -166,6 +166,21 @@ class Axis:
         axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
         return Trimmed(axis, inputs, taps)
 
+    def meets(self, tap: int) -> bool:
+        """Whether a tap makes any output from any input."""
+        begin = self.crop_begin - self.dilation * tap
+        first, last = -(-begin // self.stride), (self.out - 1 + begin) // self.stride
+        return max(first, 0) <= min(last, self.size - 1)
+
+    @property
+    def turned(self) -> tuple[int, int]:
+        """With stride 1, the zeros around the convolution by the reversed kernel that is the same.
+
+        >>> Axis(size=5, kernel=3, crop_begin=1, crop_end=0).turned
+        (1, 2)
+        """
+        return self.extent - 1 - self.crop_begin, self.extent - 1 - self.crop_end
+
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
@@ -177,6 +192,16 @@ class Trimmed:
     axis: Axis
     inputs: range
     taps: range
+
+    def without_margins(self) -> tuple[Axis, slice]:
+        """The axis with no crop below zero, and where its outputs lie among this axis's."""
+        axis = self.axis
+        before, after = max(0, -axis.crop_begin), max(0, -axis.crop_end)
+        crops = max(0, axis.crop_begin), max(0, axis.crop_end)
+        if not axis.size or axis.full <= sum(crops):
+            return fitted(0, 1, axis.stride, axis.dilation, 0, 0), slice(0, 0)
+        inner = Axis(axis.size, axis.kernel, axis.stride, axis.dilation, *crops)
+        return inner, slice(before, axis.out - after)
 
 
 @dataclass(frozen=True, slots=True)

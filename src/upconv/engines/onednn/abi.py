@@ -11,6 +11,7 @@ crash on: that is done by who describes a problem.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint
 from ctypes import c_void_p as pointer
@@ -254,8 +255,9 @@ class Handle:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # at the end the engine may go before what was made for it
+            self.close()
 
 
 class Library:

@@ -27,6 +27,10 @@ MOST = 1 << 30
 """No number that describes a problem may reach this: implementations count in 32 bits."""
 
 
+MOST_TAPS = 1 << 12
+"""Along one axis: implementations write code for every tap."""
+
+
 class Kind(Enum):
     """Which primitive of the library; the value is the part of its name before _primitive_desc."""
 
@@ -85,8 +89,8 @@ class Operation:
         window = Window(
             strides=tuple(1 for _ in axes),
             dilates=tuple(axis.dilation - 1 for axis in axes),
-            begin=tuple(axis.extent - 1 - axis.crop_begin for axis in axes),
-            end=tuple(axis.extent - 1 - axis.crop_end for axis in axes),
+            begin=tuple(axis.turned[0] for axis in axes),
+            end=tuple(axis.turned[1] for axis in axes),
         )
         x = _data(problem, problem.in_channels, problem.size)
         y = _data(problem, problem.out_channels, problem.out_size)
@@ -97,8 +101,7 @@ class Operation:
 def turns_into_convolution(problem: Problem) -> bool:
     """Whether `Operation.by_convolution` says the same: stride 1, and no crop into the data."""
     return problem.direction is Direction.FORWARD and all(
-        axis.stride == 1 and max(axis.crop_begin, axis.crop_end) <= axis.extent - 1
-        for axis in problem.axes
+        axis.stride == 1 and min(axis.turned) >= 0 for axis in problem.axes
     )
 
 
@@ -108,25 +111,24 @@ def cannot(problem: Problem) -> str | None:
         return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
     if problem.dtype is DType.FLOAT64:
         return "libdnnl computes on no float64"
-    for i, axis in enumerate(problem.axes):
-        if axis.crop_begin < 0:
-            return f"libdnnl adds no positions before the first output, as on axis {i}"
-        if axis.crop_end <= -axis.stride:
-            return f"libdnnl adds fewer positions than a stride after the last output (axis {i})"
-    if prod(problem.result_shape) and not all(prod(s) for s in problem.operand_shapes):
-        return "libdnnl takes no arrays without elements"
-    return _too_large(problem)
-
-
-def _too_large(problem: Problem) -> str | None:
     shapes = (problem.x_shape, problem.y_shape, problem.weight_shape)
     axes = problem.axes
-    paddings = (max(axis.crop_begin, abs(axis.crop_end)) for axis in axes)
+    crops = (max(abs(axis.crop_begin), abs(axis.crop_end)) for axis in axes)
     sizes = (max(axis.full, axis.extent, axis.stride) for axis in axes)
-    largest = max(*map(prod, shapes), *paddings, *sizes)
+    largest = max(*map(prod, shapes), *crops, *sizes)
     if largest >= MOST:
         return f"libdnnl counts in 32 bits, and this problem has {largest} elements or positions"
+    if max(problem.kernel) > MOST_TAPS:
+        return f"libdnnl unrolls kernels, and this one has {max(problem.kernel)} taps along an axis"
+    if problem.direction is Direction.WEIGHT_GRAD and _has_idle_taps(problem):
+        return "libdnnl leaves the gradient of taps unset that meet no input"
     return None
+
+
+def _has_idle_taps(problem: Problem) -> bool:
+    """Whether a tap between those of the frame meets nothing: it jumps over all the outputs."""
+    frames = (axis.trimmed().axis for axis in problem.axes)
+    return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in frames)
 
 
 def _window(axes: tuple[Axis, ...]) -> Window:

@@ -6,40 +6,14 @@ when a problem is first seen.
 
 from __future__ import annotations
 
-from math import prod
-
 from ...errors import EngineMissing, EngineRefusal
 from ...problem import Problem
-from ..base import Array, Primitive
-from .candidates import Candidate, Way, best, candidate, ways
+from ..base import Primitive
+from .candidates import Way, best, candidate, ways
 from .descriptors import cannot
+from .frames import Frame, Framed
 from .library import runtime
 from .primitive import OnednnPrimitive
-
-
-class Empty:
-    """A problem whose result has no elements."""
-
-    workspace_bytes = 0
-    resident_bytes = 0
-    description = "nothing to compute"
-    predicted_cycles = 0.0
-
-    def pack(self, weight: Array) -> None:
-        """Nothing."""
-
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: object,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 class OnednnEngine:
@@ -56,6 +30,10 @@ class OnednnEngine:
         """The version of the library and the instructions it uses."""
         return self._fingerprint
 
+    def bound(self, entries: int) -> None:
+        """Let the library's own cache keep no more primitives than upconv's does."""
+        self._runtime.bound(entries)
+
     def refuses(self, problem: Problem) -> str | None:
         """None when the library can do `problem` by more than reference loops, else why not."""
         try:
@@ -63,30 +41,34 @@ class OnednnEngine:
         except EngineMissing as missing:
             return str(missing)
         reason = cannot(problem)
-        if reason is not None or not prod(problem.result_shape):
+        if reason is not None:
             return reason
-        if best(self._runtime, problem, 1) is None:
+        inner = Frame.of(problem).problem
+        if inner is not None and best(self._runtime, inner, 1) is None:
             return f"libdnnl {self._runtime.version} has only slow reference loops for it here"
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """The ways that lead to more than reference loops, besides the one taken without asking."""
-        if not prod(problem.result_shape):
+        inner = Frame.of(problem).problem
+        if inner is None:
             return ("",)
-        found = [way for way in ways(problem, every=True) if self._candidate(problem, threads, way)]
+        found = [way for way in ways(inner, every=True) if self._leads(inner, threads, way)]
         return ("", *(way.value for way in found[1:]))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Create what the library needs for a problem; a millisecond or a few."""
-        if not prod(problem.result_shape):
-            return Empty()
+        frame = Frame.of(problem)
+        if frame.problem is None:
+            return Framed(problem, frame, None)
         if variant:
-            found = self._candidate(problem, threads, Way(variant))
+            found = candidate(self._runtime, frame.problem, threads, Way(variant))
         else:
-            found = best(self._runtime, problem, threads)
+            found = best(self._runtime, frame.problem, threads)
         if found is None:
             raise EngineRefusal(f"libdnnl has no implementation of {problem}")
-        return OnednnPrimitive(self._runtime, problem, threads, found)
+        primitive = OnednnPrimitive(self._runtime, frame.problem, threads, found)
+        return primitive if frame.problem == problem else Framed(problem, frame, primitive)
 
-    def _candidate(self, problem: Problem, threads: int, way: Way) -> Candidate | None:
-        return candidate(self._runtime, problem, threads, way)
+    def _leads(self, problem: Problem, threads: int, way: Way) -> bool:
+        return candidate(self._runtime, problem, threads, way) is not None
