@@ -196,10 +196,10 @@ class Trimmed:
     def without_margins(self) -> tuple[Axis, slice]:
         """The axis with no crop below zero, and where its outputs lie among this axis's."""
         axis = self.axis
-        if not axis.size:
-            return axis, slice(0, 0)
         before, after = max(0, -axis.crop_begin), max(0, -axis.crop_end)
         crops = max(0, axis.crop_begin), max(0, axis.crop_end)
+        if not axis.size or axis.full <= sum(crops):
+            return fitted(0, 1, axis.stride, axis.dilation, 0, 0), slice(0, 0)
         inner = Axis(axis.size, axis.kernel, axis.stride, axis.dilation, *crops)
         return inner, slice(before, axis.out - after)
 

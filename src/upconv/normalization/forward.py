@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,9 @@ def batch_norm(
         statistics updated in place say `out=BatchNormResult(moving_mean=mean, moving_var=var)`.
 
     x is float16, bfloat16, float32 or float64, of any strides; the parameters are of its dtype, or
-    float32 with 16-bit x. Sums are kept in float64. A channel with a NaN or an infinity has NaN for
-    its variance and its y in training. No elements at all leave the moving statistics as they are.
+    float32 with 16-bit x. Sums are kept in float64, by "onednn" in float32. In training a channel
+    with a NaN or an infinity has NaN for its variance and its y. Where there are no elements at all
+    the moving statistics stay as they are.
 
     Returns a `BatchNormResult`: y; saved_mean and saved_invstd, for `batch_norm_backward`; and
     moving_mean and moving_var, new arrays, with the values given where the batch was not used.
@@ -83,33 +84,50 @@ def batch_norm(
         given = None
     else:
         given = Moments(_moving(frame, "mean", old_mean), _moving(frame, "var", old_var))
-    targets = _targets(out, frame, x, old_mean, old_var)
+    # Copies: what they lie in may be written before they are looked at.
+    old = {
+        name: _Moving(frame.vector(parameter, 0), parameter.dtype)
+        for name, parameter in (("moving_mean", old_mean), ("moving_var", old_var))
+        if parameter is not None
+    }
+    asked = _asked(out)
+    targets = _targets(asked, "out" if isinstance(out, np.ndarray) else "out.y", frame, x, old)
     y = apart(targets["y"], (x,)) if "y" in targets else new_like(x, "the result")
     problem = Normalization(
-        frame.shape,
-        frame.axis,
-        frame.dtype,
-        (x.strides, y.strides),
-        epsilon(eps),
-        uses_batch,
+        frame.shape, frame.axis, frame.dtype, (x.strides, y.strides), epsilon(eps), uses_batch
     )
     with leased(problem, engine) as primitive:
         moments = primitive.forward(y, x, frame.vector(gamma, 1), frame.vector(beta, 0), given)
     values: dict[str, Array] = {
+        "y": y,
         "saved_mean": moments.mean,
         "saved_invstd": problem.inverse_deviation(moments.var),
     }
-    batch, weight = moments, weight if uses_batch and frame.count else 0.0
-    if weight:
-        batch = Moments(moments.mean, rule.variance(moments.var, frame.count))
-    for name, old, new in (
-        ("moving_mean", old_mean, batch.mean),
-        ("moving_var", old_var, batch.var),
-    ):
-        if old is not None:
-            values[name] = _moved(old, new, weight)
-    results = {name: delivered(value, targets.get(name)) for name, value in values.items()}
-    return BatchNormResult(y=delivered(y, targets.get("y")), **results)
+    weight = weight if uses_batch and frame.count else 0.0
+    var = rule.variance(moments.var, frame.count) if weight else moments.var
+    for name, batch in (("moving_mean", moments.mean), ("moving_var", var)):
+        if name in old:
+            values[name] = old[name].moved(batch, weight)
+    for name, value in values.items():
+        delivered(value, targets.get(name))
+    # The very objects the caller passed, where some were passed.
+    return BatchNormResult(
+        **{name: asked.get(name, value) for name, value in values.items()},
+    )
+
+
+class _Moving(NamedTuple):
+    """A moving statistic as it came: its values in float64, and its dtype."""
+
+    values: Array
+    dtype: np.dtype[Any]
+
+    def moved(self, batch: Array, weight: float) -> Array:
+        """What it is after a batch."""
+        with np.errstate(all="ignore"):
+            if weight:  # else a batch's NaN would get through with no weight
+                return (self.values * (1 - weight) + batch * weight).astype(self.dtype)
+            return self.values.astype(self.dtype)
 
 
 def _moving(frame: Frame, name: str, parameter: Array | None) -> Array:
@@ -118,41 +136,30 @@ def _moving(frame: Frame, name: str, parameter: Array | None) -> Array:
     return frame.vector(required(name, parameter, why), 0)
 
 
-def _moved(old: Array, batch: Array, weight: float) -> Array:
-    """The moving statistic after a batch, in the dtype of the old one."""
-    with np.errstate(all="ignore"):
-        value = old.astype(np.float64)
-        if weight:  # else a batch's NaN would get through with no weight
-            value = value * (1 - weight) + batch * weight
-        return value.astype(old.dtype)
-
-
-def _targets(
-    out: object, frame: Frame, x: Array, mean: Array | None, var: Array | None
-) -> dict[str, Array]:
-    """The arrays of `out` by the names of the results, each fit for its result."""
+def _asked(out: object) -> dict[str, Array]:
+    """What `out` holds, by the names of the results."""
     given = BatchNormResult(y=out) if isinstance(out, np.ndarray) else out
     if given is not None and not isinstance(given, BatchNormResult):
         expected = "a numpy.ndarray for y, an upconv.BatchNormResult or None"
         raise DTypeError("out", f"of type {type(out).__name__}", expected, "Leave it out.")
-    wanted = (given or BatchNormResult())._asdict()
-    dtypes = {
-        "y": x.dtype,
-        "saved_mean": np.dtype(np.float64),
-        "saved_invstd": np.dtype(np.float64),
-        "moving_mean": None if mean is None else mean.dtype,
-        "moving_var": None if var is None else var.dtype,
-    }
+    fields = (given or BatchNormResult())._asdict()
+    return {name: target for name, target in fields.items() if target is not None}
+
+
+def _targets(
+    asked: dict[str, Array], name_of_y: str, frame: Frame, x: Array, old: dict[str, _Moving]
+) -> dict[str, Array]:
+    """The same arrays, each fit for its result."""
+    double = np.dtype(np.float64)
+    dtypes = {"y": x.dtype, "saved_mean": double, "saved_invstd": double}
+    dtypes |= {name: moving.dtype for name, moving in old.items()}
     targets: dict[str, Array] = {}
-    for name, target in wanted.items():
-        if target is None:
-            continue
-        dtype = dtypes[name]
-        if dtype is None:
+    for name, target in asked.items():
+        if name not in dtypes:
             expected = f"None where {name.removeprefix('moving_')} is"
             raise ArgumentError(f"out.{name}", "an array", expected, "Give both or neither.")
-        argument = "out" if target is out else f"out.{name}"
+        argument = name_of_y if name == "y" else f"out.{name}"
         shape = frame.shape if name == "y" else (frame.channels,)
-        targets[name] = check_out(argument, target, shape, dtype)
+        targets[name] = check_out(argument, target, shape, dtypes[name])
     require_separate(targets)
     return targets

@@ -71,9 +71,7 @@ class Grid:
     def channel_sums(self, values: Array) -> Array:
         """The sum over each channel of a contiguous block, (c,), in the type of `values`."""
         before, channels = prod(values.shape[: self.place]), values.shape[self.place]
-        rows = values.reshape(before, -1)
-        # A product with ones adds rows as fast as they are read, however short they are.
-        row = rows[0] if before == 1 else np.ones(before, rows.dtype) @ rows
+        row = _sum_of_rows(values.reshape(before, -1))
         return np.asarray(np.add.reduce(row.reshape(channels, -1), axis=1))
 
     def channel_products(self, first: Array, second: Array) -> Array:
@@ -81,8 +79,8 @@ class Grid:
         if prod(first.shape[: self.place]) > 1:
             return self.channel_sums(np.multiply(first, second, out=first))
         rows = (first.shape[self.place], -1)
-        pairs = first.reshape(rows)[:, None, :], second.reshape(rows)[:, :, None]
-        return np.asarray(np.matmul(*pairs)).reshape(-1)
+        # Not by BLAS, whose threads wait for each other where processors are busy.
+        return np.asarray(np.einsum("ij,ij->i", first.reshape(rows), second.reshape(rows)))
 
 
 class Spread:
@@ -110,6 +108,18 @@ class Spread:
             self._made = np.ascontiguousarray(np.broadcast_to(part, shape))
             self._channels = channels
         return self._made[tuple(slice(count(part)) for part in block[self._first :])]
+
+
+def _sum_of_rows(rows: Array) -> Array:
+    """The sum over the first axis; short rows are added several at a time."""
+    count, width = rows.shape
+    if count == 1:
+        return rows.reshape(width)
+    together = max(1, min(count, _LONG_LOOP // width))
+    whole = count - count % together
+    total = np.add.reduce(rows[:whole].reshape(-1, together * width), axis=0)
+    total = np.add.reduce(total.reshape(together, width), axis=0)
+    return np.asarray(total + np.add.reduce(rows[whole:], axis=0))
 
 
 def _trailing_box(size: tuple[int, ...]) -> tuple[int, ...]:

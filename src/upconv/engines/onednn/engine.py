@@ -30,6 +30,10 @@ class OnednnEngine:
         """The version of the library and the instructions it uses."""
         return self._fingerprint
 
+    def bound(self, entries: int) -> None:
+        """Let the library's own cache keep no more primitives than upconv's does."""
+        self._runtime.bound(entries)
+
     def refuses(self, problem: Problem) -> str | None:
         """None when the library can do `problem` by more than reference loops, else why not."""
         try:

@@ -24,13 +24,14 @@ from importlib import metadata
 from pathlib import Path
 
 from ...errors import EngineError, EngineMissing, brief
-from .abi import Handle, Library, Threading
+from .abi import Library, Threading
 
 VARIABLE = "UPCONV_ONEDNN_PATH"
 FILE = "libdnnl.so.3"
 WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn")
 INSTALL = "pip install 'upconv[onednn]'"
 _CPU = 1
+_MOST_ENTRIES = 1 << 30
 
 
 class Runtime:
@@ -80,14 +81,28 @@ class Runtime:
         self.library.call("get_primitive_cache_capacity", byref(kept))
         return kept.value
 
-    @capacity.setter
-    def capacity(self, entries: int) -> None:
-        self.library.call("set_primitive_cache_capacity", entries)
-
-    def make(self, make: Callable[[], Handle]) -> Handle:
-        """What `make` makes, undisturbed by a fork."""
+    def bound(self, entries: int) -> None:
+        """Set the capacity of the library's own cache."""
+        wanted = min(entries, _MOST_ENTRIES)
         with self.building:
-            return make()
+            if self.capacity != wanted:
+                self.library.call("set_primitive_cache_capacity", wanted)
+
+    @contextmanager
+    def uncached(self) -> Iterator[None]:
+        """While making something: with the library's own cache empty and off."""
+        entries = self.capacity
+        self.library.call("set_primitive_cache_capacity", 0)
+        try:
+            yield
+        finally:
+            self.library.call("set_primitive_cache_capacity", entries)
+
+    def __str__(self) -> str:
+        return (
+            f"libdnnl {self.version} of {self.source}, {self.library.path}; its own cache keeps"
+            f" {self.capacity} primitives"
+        )
 
 
 def _one() -> int:

@@ -65,7 +65,7 @@ class OnednnPrimitive:
             flip = [slice(None, None, -1 if i in kernel else 1) for i in range(problem.rank + 2)]
             self._turn = tuple(flip)
         self._result = candidate.result.numpy
-        self._finishes = not candidate.fused
+        self._finishes = not candidate.complete
         self._packing = Script(runtime, threads)
         self._script = Script(runtime, threads)
         self._write()
@@ -150,7 +150,7 @@ class OnednnPrimitive:
             found.operation.kind.value.replace("_", " "),
             f"by {found.implementation}",
             f"with {around} reorders of data" if around else "data as it lies",
-            "" if found.fused else "the rest by NumPy",
+            "" if found.complete else "the rest by NumPy",
         ]
         return ", ".join(filter(None, words))
 
@@ -200,6 +200,32 @@ class OnednnPrimitive:
     ) -> None:
         """All of it by the library."""
         target = self._target(out)
+        self._linear(target, a, b, bias, residual)
+        if target is not out:
+            out[...] = target
+
+    def _in_two_parts(
+        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
+    ) -> None:
+        """As much as is exact by the library, into float32, and what follows by NumPy."""
+        problem = self._problem
+        alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
+        result = out if alone else np.empty(problem.result_shape, self._result)
+        inside = self._candidate.residual is not None
+        self._linear(result, a, b, bias, residual if inside else None)
+        with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
+            if residual is not None and not inside:
+                np.add(result, residual, out=result, casting="unsafe")
+            apply(problem.epilogue.activation, problem.epilogue.slope, result)
+            if problem.accumulate:
+                np.add(out, result, out=out, casting="unsafe")
+            elif result is not out:
+                out[...] = result
+
+    def _linear(
+        self, target: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
+    ) -> None:
+        """The library's part, into a contiguous array of the type it leaves."""
         a = _contiguous("the operand", a)
         addresses = [a.ctypes.data, b.address, target.ctypes.data]
         if bias is not None:
@@ -209,29 +235,6 @@ class OnednnPrimitive:
             residual = _contiguous("the residual", residual)
             addresses.append(residual.ctypes.data)
         self._script.run(*addresses)
-        if target is not out:
-            out[...] = target
-
-    def _in_two_parts(
-        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
-    ) -> None:
-        """The linear part by the library into float32, and what follows by NumPy."""
-        problem, a = self._problem, _contiguous("the operand", a)
-        alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
-        result = out if alone else np.empty(problem.result_shape, self._result)
-        addresses = [a.ctypes.data, b.address, result.ctypes.data]
-        if bias is not None:
-            bias = _contiguous("the bias", bias)
-            addresses.append(bias.ctypes.data)
-        self._script.run(*addresses)
-        with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
-            if residual is not None:
-                np.add(result, residual, out=result, casting="unsafe")
-            apply(problem.epilogue.activation, problem.epilogue.slope, result)
-            if problem.accumulate:
-                np.add(out, result, out=out, casting="unsafe")
-            elif result is not out:
-                out[...] = result
 
     def _weight_grad(self, out: Array, g: Array, x: Array) -> None:
         target = self._target(out)
