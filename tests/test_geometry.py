@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from upconv.engines.lattice import Lattice
 from upconv.errors import ArgumentError, ShapeError
 from upconv.geometry import (
     LIMIT,
     Axis,
-    Lattice,
     centred,
     convolved,
     fitted,
