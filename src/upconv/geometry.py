@@ -180,13 +180,12 @@ class Axis:
 
     def meets(self, tap: int) -> bool:
         """Whether a tap makes any output from any input."""
-        begin = self.crop_begin - self.dilation * tap
-        first, last = -(-begin // self.stride), (self.out - 1 + begin) // self.stride
-        return max(first, 0) <= min(last, self.size - 1)
+        begin, last = self.crop_begin - self.dilation * tap, self.size - 1
+        return max(-(-begin // self.stride), 0) <= min((self.out - 1 + begin) // self.stride, last)
 
     @property
     def turned(self) -> tuple[int, int]:
-        """With stride 1, the zeros around the convolution by the reversed kernel that is the same."""
+        """With stride 1: the zeros around the same convolution, by the reversed kernel."""
         return self.extent - 1 - self.crop_begin, self.extent - 1 - self.crop_end
 
 
