@@ -178,26 +178,18 @@ class Axis:
 
     def meets(self, tap: int) -> bool:
         """Whether a tap makes any output from any input."""
-        begin = self.crop_begin - self.dilation * tap
-        first, last = -(-begin // self.stride), (self.out - 1 + begin) // self.stride
-        return max(first, 0) <= min(last, self.size - 1)
+        begin, last = self.crop_begin - self.dilation * tap, self.size - 1
+        return max(-(-begin // self.stride), 0) <= min((self.out - 1 + begin) // self.stride, last)
 
     @property
     def turned(self) -> tuple[int, int]:
-        """With stride 1, the zeros around the convolution by the reversed kernel that is the same.
-
-        >>> Axis(size=5, kernel=3, crop_begin=1, crop_end=0).turned
-        (1, 2)
-        """
+        """With stride 1: the zeros around the same convolution, by the reversed kernel."""
         return self.extent - 1 - self.crop_begin, self.extent - 1 - self.crop_end
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """An axis made of some inputs and taps of a larger one, with the same outputs.
-
-    Where nothing reaches an output both ranges are empty, and `axis` has size 0.
-    """
+    """Some inputs and taps of an axis, with the same outputs; none and size 0 where none reach."""
 
     axis: Axis
     inputs: range
@@ -206,12 +198,12 @@ class Trimmed:
     def without_margins(self) -> tuple[Axis, slice]:
         """The axis with no crop below zero, and where its outputs lie among this axis's."""
         axis = self.axis
-        before, after = max(0, -axis.crop_begin), max(0, -axis.crop_end)
         crops = max(0, axis.crop_begin), max(0, axis.crop_end)
         if not axis.size or axis.full <= sum(crops):
             return fitted(0, 1, axis.stride, axis.dilation, 0, 0), slice(0, 0)
         inner = Axis(axis.size, axis.kernel, axis.stride, axis.dilation, *crops)
-        return inner, slice(before, axis.out - after)
+        start = max(0, -axis.crop_begin)
+        return inner, slice(start, start + inner.out)
 
 
 def padded(
