@@ -1,85 +1,145 @@
 """How long the first call of a layer takes, and that of another size of the same layer, in ms.
 
-    python benchmarks/first_call.py [--engine jit] [--threads 2] [--markdown]
+    python benchmarks/first_call.py [--layers FILE] [--threads 2] [--processor] [--markdown]
 
 `cold` is the first call of a fresh process after `import upconv`: it imports the engine, compiles
 what all layers share, schedules, compiles and packs. `warm` is the first call of the layer in a
-process that has run another layer. `next size` is the first call of the same layer with every
-spatial size larger by half, less its second call: no code is compiled for it, so packing its weight
-is most of it. `then` is the second call. Each figure is the least of three processes.
+process that has run another layer, and `both` in one that has run a layer of each kernel. Part of
+each is `pack`, packing the weight, and `then`, the second call. `next size` is the first call of
+the same layer with every spatial size larger by half, less its packing and its second call: what
+making another plan takes. `code` is how many modules the layer compiles after both others, + how
+many the next size does. Results are memory that has been used before; Python's own files are
+compiled beforehand, as they are where a package is installed. Times are the least of some
+processes, by the clock or, on a machine that others use too, by the time that processors worked for
+the process (`--processor`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from upconv.cli.layers import built_in
+from upconv.cli.layers import Layer, built_in, read
 
-COLUMNS = ("cold", "warm", "next size", "then")
+COLUMNS = ("cold", "warm", "both", "pack", "then", "next size")
 
 MEASURE = """
 import json, sys, time
 import numpy as np
 import upconv
-from upconv.cli.layers import built_in
+from upconv.cli.layers import Layer
 
-name, engine, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
-layer = next(layer for layer in built_in() if layer.name == name)
+fields, engine, threads, state = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+clock = getattr(time, sys.argv[5])
+layer = Layer(*(tuple(f) if isinstance(f, list) else f for f in fields))
+modules = 0
+
+
+def timed(function, *arguments, **keywords):
+    start = clock()
+    result = function(*arguments, **keywords)
+    return (clock() - start) * 1e3, result
 
 
 def first_call(size):
     shape = (layer.n, layer.ic, *size)
     x, w = np.ones(shape, np.float32), np.ones(layer.w_shape, np.float32)
-    bias = np.ones(layer.oc, np.float32)
-    start = time.perf_counter()
-    plan = upconv.plan(shape, w, bias, engine=engine, threads=threads, **layer.keywords)
-    out = plan(x)
-    first = time.perf_counter() - start
-    start = time.perf_counter()
-    plan(x, out=out)
-    return first * 1e3, (time.perf_counter() - start) * 1e3
+    bias, out = np.ones(layer.oc, np.float32), result(size)
+    making, plan = timed(upconv.plan, shape, w, bias, **options)
+    running, _ = timed(plan, x, out=out)
+    then = min(timed(plan, x, out=out)[0] for _ in range(3))
+    pack = min(timed(upconv.plan, shape, w, bias, **options)[0] for _ in range(3))
+    return making + running, pack, then
 
 
-if sys.argv[4] == "warm":
-    other = upconv.plan((1, 8, 9, 11), np.ones((8, 5, 3, 5), np.float32), np.ones(5, np.float32),
-                        stride=3, engine=engine, threads=threads)
-    other(np.ones((1, 8, 9, 11), np.float32))
-first, then = first_call(layer.size)
-following, after = first_call([n + -(-n // 2) for n in layer.size])
-print(json.dumps([first, following - after, then]))
+def result(size):
+    steps = zip(size, layer.k, layer.s, layer.p, layer.op, layer.d)
+    out = [(n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, o, d in steps]
+    return np.ones((layer.n, layer.oc, *out), np.float32)
+
+
+def count():
+    from upconv.engines.jit import compile as compiling
+
+    compiled = compiling.Code.__init__
+
+    def counted(*arguments, **keywords):
+        global modules
+        modules += 1
+        compiled(*arguments, **keywords)
+
+    compiling.Code.__init__ = counted
+
+
+def run_others():
+    # Many positions and few channels, and the other way about: one for each kernel.
+    for channels, size in {"warm": [(8, 90)], "both": [(8, 90), (200, 2)]}[state]:
+        shape, w = (1, channels, size, size), np.ones((channels, channels, 3, 5), np.float32)
+        plan = upconv.plan(shape, w, stride=3, engine=engine, threads=threads)
+        plan(np.ones(shape, np.float32))
+
+
+options = {"engine": engine, "threads": threads, **layer.keywords}
+if state != "cold":
+    run_others()
+if engine == "jit" and state == "both":
+    count()
+first, pack, then = first_call(layer.size)
+own, modules = modules, 0
+following, other_pack, other_then = first_call([n + -(-n // 2) for n in layer.size])
+found = {state: first, "pack": pack, "then": then, "next size": following - other_pack - other_then}
+print(json.dumps([found, f"{own}+{modules}" if state == "both" else ""]))
 """
 
 
-def measured(name: str, engine: str, threads: int) -> dict[str, float]:
-    """Each column's least time in milliseconds."""
+def measured(
+    layer: Layer, given: argparse.Namespace, repeats: int, cache: str
+) -> tuple[dict[str, float], str]:
+    """Each column's least time in milliseconds, and the modules compiled."""
+    how = [given.engine, str(given.threads)]
+    clock = "process_time" if given.processor else "perf_counter"
     times: dict[str, float] = {}
-    for state in ("cold", "warm") * 3:
-        command = [sys.executable, "-c", MEASURE, name, engine, str(threads), state]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        first, following, then = json.loads(done.stdout)
-        found = {state: first, "next size": following, "then": then}
+    code = ""
+    fields = json.dumps([getattr(layer, name) for name in Layer.__slots__])
+    own = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+    for state in ("cold", "warm", "both") * repeats:
+        command = [sys.executable, "-c", MEASURE, fields, *how, state, clock]
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=os.environ | own
+        )
+        found, modules = json.loads(done.stdout)
+        code = modules or code
         for column, value in found.items():
             times[column] = min(times.get(column, value), value)
-    return times
+    return times, code
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=Path, help="a file of layers")
     parser.add_argument("--engine", default="jit")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each kind")
+    parser.add_argument("--processor", action="store_true", help="measure processor time")
     parser.add_argument("--markdown", action="store_true")
-    arguments = parser.parse_args()
-    edge = "| " if arguments.markdown else ""
-    print(edge + (" | " if edge else " ").join([f"{'layer':20}", *(f"{c:>9}" for c in COLUMNS)]))
+    given = parser.parse_args()
+    edge = "| " if given.markdown else ""
+    join = " | " if edge else " "
+    print(edge + join.join([f"{'layer':20}", *(f"{c:>9}" for c in (*COLUMNS, "code"))]))
     if edge:
-        print("| --- |" + " ---: |" * len(COLUMNS))
-    for layer in built_in():
-        times = measured(layer.name, arguments.engine, arguments.threads)
-        cells = [f"{layer.name:20}", *(f"{times[column]:9.1f}" for column in COLUMNS)]
-        print(edge + (" | " if edge else " ").join(cells), flush=True)
+        print("| --- |" + " ---: |" * (len(COLUMNS) + 1))
+    layers = read(given.layers) if given.layers else built_in()
+    with tempfile.TemporaryDirectory() as cache:
+        measured(layers[0], given, 1, cache)  # compiles Python's files
+        for layer in layers:
+            times, code = measured(layer, given, given.repeats, cache)
+            cells = [f"{layer.name:20}", *(f"{times[c]:9.1f}" for c in COLUMNS), f"{code:>9}"]
+            print(edge + join.join(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,16 @@ def test_importing_upconv_adds_little_to_numpy() -> None:
     assert own < max(0.06, 0.9 * base)
 
 
+def test_calls_do_not_load_masked_arrays() -> None:
+    """To ask whether `out` is one would load numpy.ma, in 8 ms of the first call that has an `out`."""
+    loaded = python(
+        "import numpy as np, sys, upconv; x, w = np.ones((1, 2, 5)), np.ones((2, 3, 3));"
+        "y = upconv.conv_transpose(x, w); upconv.conv_transpose(x, w, out=y);"
+        "upconv.plan(x.shape, w)(x, out=y); print('numpy.ma' in sys.modules)"
+    )
+    assert loaded == "False"
+
+
 def test_the_version_is_in_one_place() -> None:
     from importlib.metadata import version
 

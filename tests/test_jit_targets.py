@@ -16,6 +16,7 @@ from itertools import product
 import llvmlite.binding as llvm
 import pytest
 
+from code_caches import forget
 from random_problems import case
 from upconv.activations import Activation
 from upconv.engines import jit, load
@@ -78,22 +79,12 @@ def made(request, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         made.add(module, opt)
         self.addresses = dict.fromkeys(names, 16)
 
-    _forget()
+    # Leave no code in the caches that was not compiled, nor find any there that was.
+    forget()
     monkeypatch.setattr(compiling.Code, "__init__", note)
     monkeypatch.setattr(jit, "host", lambda: made.cpu)
     yield made
-    _forget()
-
-
-def _forget() -> None:
-    """Leave no code in the caches that was not compiled, nor find any there that was."""
-    import sys
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("upconv.engines.jit."):
-            for function in vars(module).values():
-                if hasattr(function, "cache_clear") and "code" in function.__name__:
-                    function.cache_clear()
+    forget()
 
 
 def build(problems: list[Problem]) -> int:

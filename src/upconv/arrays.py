@@ -8,6 +8,7 @@ masked arrays, arrays on another device.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, overload
 
@@ -148,7 +149,7 @@ def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype
 
 def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
-    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+    if not isinstance(out, np.ndarray) or _is_masked(out):
         raise DTypeError(argument, f"of type {type(out).__name__}", "a numpy.ndarray or None", _NEW)
     if out.shape != shape:
         remedy = "Results are never broadcast."
@@ -167,6 +168,13 @@ def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtyp
     return out if type(out) is np.ndarray else np.ndarray.view(out, np.ndarray)
 
 
+def _is_masked(value: object) -> bool:
+    """Whether it is a masked array. There is none before numpy.ma is imported, and NumPy would
+    import it to answer: 8 ms of somebody's first call."""
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return masked is not None and isinstance(value, masked)
+
+
 def overlap(array: Array, others: Iterable[Array | None]) -> bool:
     """Whether `array` may share memory with another one (by bounds: never a wrong False)."""
     return any(other is not None and np.may_share_memory(array, other) for other in others)
@@ -182,7 +190,7 @@ def shares_memory(first: Array, second: Array) -> bool:
 
 def _foreign(argument: str, value: object) -> Array:
     """An object that is no plain NumPy array, through `__array__` or `__dlpack__`."""
-    if isinstance(value, np.ma.MaskedArray):
+    if _is_masked(value):
         raise DTypeError(
             argument, "a masked array", "an array without a mask", "Fill it first: x.filled(0)."
         )
@@ -205,7 +213,7 @@ def _foreign(argument: str, value: object) -> Array:
         except Exception as error:  # foreign code: whatever it raises is its refusal
             reasons.append(f"{name} failed ({brief(error)})")
             continue
-        if isinstance(array, np.ma.MaskedArray):
+        if _is_masked(array):
             return _foreign(argument, array)
         return array
     raise DTypeError(
