@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from importlib import import_module
 from typing import Any
 from unittest import mock
 
@@ -200,14 +201,14 @@ def _numpy_function(number: int) -> Callable[[Any], Any]:
 @contextmanager
 def fenced_workspaces(fence: Fence) -> Iterator[None]:
     """The JIT engine's scratch memory is new each time, and ends at the fence."""
-    from upconv.engines.jit import workspace
+    workspace = import_module("upconv.engines.workspace")
 
-    def taken(nbytes: int) -> Array:
-        """What `workspace` asks for, less the 64 bytes in which it looks for an alignment."""
-        start = fence.taken(nbytes - 64, align=64)
-        memory = (ctypes.c_uint8 * (nbytes - 64)).from_address(start)
-        taken_here.append(start)
-        return np.frombuffer(memory, np.uint8)
+    def taken(nbytes: int) -> Any:
+        """What `workspace` asks for."""
+        buffer = object.__new__(workspace._Buffer)
+        buffer.address, buffer.nbytes = fence.taken(nbytes, align=64), nbytes
+        taken_here.append(buffer.address)
+        return buffer
 
     taken_here: list[int] = []
     with mock.patch.object(workspace, "_taken", taken):

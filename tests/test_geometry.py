@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from upconv.engines.lattice import Lattice
 from upconv.errors import ArgumentError, ShapeError
 from upconv.geometry import (
     LIMIT,
     Axis,
-    Lattice,
     centred,
     convolved,
     fitted,
@@ -194,3 +194,33 @@ def test_refusals(values: tuple, kind: type, message: str) -> None:
     with pytest.raises(kind) as caught:
         Axis(*values)
     assert message in str(caught.value)
+
+
+def test_a_tap_meets_an_output_or_none() -> None:
+    """By going through all inputs, for axes in which some taps jump over every output."""
+    seen = set()
+    for crop_begin in range(-2, 9):
+        for out in range(1, 6):
+            axis = fitted(2, 5, 7, 3, crop_begin, out)
+            for t in range(axis.kernel):
+                lands = {7 * i + 3 * t - crop_begin for i in range(2)}
+                assert axis.meets(t) == bool(lands & set(range(out)))
+                seen.add(axis.meets(t))
+    assert seen == {True, False}
+
+
+def test_without_margins_the_outputs_are_those_that_products_reach() -> None:
+    for crop_begin, crop_end in ((-3, -2), (2, -4), (-1, 3), (1, 1)):
+        axis = Axis(4, 3, 2, 1, crop_begin, crop_end)
+        inner, place = axis.trimmed().without_margins()
+        assert min(inner.crop_begin, inner.crop_end) >= 0
+        reached = [o for o in range(axis.out) if 0 <= o + crop_begin < axis.full]
+        assert list(range(axis.out))[place] == reached
+        assert inner.out == len(reached)
+
+
+def test_a_turned_kernel_has_the_rest_of_its_reach_as_padding() -> None:
+    axis = Axis(6, 3, 1, 2, crop_begin=1, crop_end=-1)
+    begin, end = axis.turned
+    assert (begin, end) == (3, 5)
+    assert axis.size + begin + end - axis.extent + 1 == axis.out

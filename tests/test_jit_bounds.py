@@ -25,6 +25,15 @@ THIN_SLABS = (
     "import sys; from upconv.engines.jit import channels; jit = sys.modules['upconv.engines.jit']\n"
     "jit.prefers_channels = lambda *given: True; channels._allowed_bytes = lambda *given: 1"
 )
+ALL_BFLOAT16 = (
+    "import random_problems as r; from dataclasses import replace\n"
+    "from upconv.problem import DType\n"
+    "drawn = r.case\n"
+    "def case(seed):\n"
+    "    made = drawn(seed)\n"
+    "    return replace(made, problem=made.problem.replace(dtype=DType.BFLOAT16))\n"
+    "r.case = case\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ WAYS = {
     "tiny tiles": Way(variant="vectors=1", plant=SMALL_CACHES),
     "tiny windows": Way(variant="packing=each", plant=SMALL_CACHES),
     "thin slabs": Way(plant=THIN_SLABS),
+    "bfloat16": Way("skylake-avx512", "avx512vl", "channels", ALL_BFLOAT16),
+    "dot products": Way(needs="avx512bf16", variant="dots", plant=ALL_BFLOAT16),
 }
 MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others
 
@@ -137,6 +148,9 @@ FAULTS = {
     "tables let go of": JIT.format("positions") + "real = positions.Positions.__init__\n"
     "def forgetful(self, *a): real(self, *a); self._tables.clear()\n"
     "positions.Positions.__init__ = forgetful",
+    "a pair beyond the last channel": ALL_BFLOAT16
+    + JIT.format("channel_pairs")
+    + "channel_pairs._paired = lambda f, channels: f.add(channels, f.rem(channels, 2))",
     "a stage too small": JIT.format("driver") + "driver.STAGE_BYTES = 64",
 }
 

@@ -30,12 +30,14 @@ from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 AVX2 = {"avx", "avx2", "fma", "f16c"}
+AVX512 = {*AVX2, "avx512f", "avx512vl"}
 TARGETS = {
     "AArch64": ("aarch64-unknown-linux-gnu", "cortex-a72", {"neon"}),
     "Apple M1": ("arm64-apple-darwin", "apple-m1", {"neon"}),
     "SSE2": ("x86_64-unknown-linux-gnu", "x86-64", {"sse2"}),
     "AVX2": ("x86_64-unknown-linux-gnu", "haswell", AVX2),
-    "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", {*AVX2, "avx512f", "avx512vl"}),
+    "AVX-512 BF16": ("x86_64-unknown-linux-gnu", "znver4", {*AVX512, "avx512bf16"}),
+    "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", AVX512),
 }
 # What a back end may call without being asked: for filling and copying memory.
 LIBRARY = {"memset", "memcpy", "memmove", "bzero"}
@@ -123,6 +125,8 @@ def test_engine_code(made: Made, problems: Callable[[], list[Problem]]) -> None:
     assert build(problems()) > 30
     assert len(made.modules) > 20
     _check(made)
+    # Dot products of bfloat16 where they are to be had, and nowhere else.
+    assert any("dpbf16ps" in text for text in made.modules) == (made.cpu.name == "znver4")
 
 
 def test_pool_code(made: Made) -> None:

@@ -61,7 +61,7 @@ def test_affinity_bounds_the_default() -> None:
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
-        assert threads._processors() == 1
+        assert threads.processors() == 1
     finally:
         os.sched_setaffinity(0, allowed)
 

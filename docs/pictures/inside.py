@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from strips import CELL, LEFT, Link, hue_of, links, values
 from svg import Drawing
 
-from upconv.geometry import Axis, Lattice
+from upconv.engines.lattice import Lattice
+from upconv.geometry import Axis
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,19 @@ from .tuning import TuningInfo, tuning_clear, tuning_info
 
 if TYPE_CHECKING:
     from . import dialects, testing
+    from .normalization import (
+        BatchNormGradients,
+        BatchNormResult,
+        FoldedWeights,
+        batch_norm,
+        batch_norm_backward,
+        fold_batch_norm,
+    )
 
 __all__ = [
     "ArgumentError",
+    "BatchNormGradients",
+    "BatchNormResult",
     "CacheInfo",
     "DTypeError",
     "EngineError",
@@ -43,6 +53,7 @@ __all__ = [
     "EngineStatus",
     "Explanation",
     "FileError",
+    "FoldedWeights",
     "Gradients",
     "MemoryLimitError",
     "Plan",
@@ -51,6 +62,8 @@ __all__ = [
     "TuningInfo",
     "UpconvError",
     "__version__",
+    "batch_norm",
+    "batch_norm_backward",
     "cache_clear",
     "cache_info",
     "conv",
@@ -60,6 +73,7 @@ __all__ = [
     "dialects",
     "engines",
     "explain",
+    "fold_batch_norm",
     "get_num_threads",
     "output_shape",
     "plan",
@@ -69,15 +83,27 @@ __all__ = [
     "tuning_info",
 ]
 
-_LAZY = ("dialects", "testing")
+_LAZY_MODULES = ("dialects", "testing")
+_LAZY_NAMES = {
+    "BatchNormGradients": "normalization",
+    "BatchNormResult": "normalization",
+    "FoldedWeights": "normalization",
+    "batch_norm": "normalization",
+    "batch_norm_backward": "normalization",
+    "fold_batch_norm": "normalization",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`upconv.dialects` and `upconv.testing` on first use: importing upconv stays quick."""
-    if name in _LAZY:
+    """Modules, and names of modules, that are imported on first use: importing upconv is quick."""
+    if name in _LAZY_MODULES:
         return import_module(f".{name}", __name__)
+    if name in _LAZY_NAMES:
+        value = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
+        globals()[name] = value  # found without this function from now on
+        return value
     raise AttributeError(f"module 'upconv' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY_MODULES, *_LAZY_NAMES})

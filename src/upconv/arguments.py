@@ -175,7 +175,10 @@ _REMEDIES = {
 }
 
 
-def one_of(argument: str, value: Frozen, kinds: type[Choice]) -> Choice:
+_LETTERS = "N is the batch, C channels, I and O channels in and out, X all spatial axes."
+
+
+def one_of(argument: str, value: Frozen, kinds: type[Choice], remedy: str = _LETTERS) -> Choice:
     """The member of an enum that `value` spells.
 
     >>> one_of("padding", "same_lower", Same)
@@ -185,7 +188,6 @@ def one_of(argument: str, value: Frozen, kinds: type[Choice]) -> Choice:
         if kind.value == value:
             return kind
     names = ", ".join(repr(kind.value) for kind in kinds)
-    remedy = "N is the batch, C channels, I and O channels in and out, X all spatial axes."
     raise ArgumentError(argument, brief(value), f"one of {names}", remedy)
 
 

@@ -59,7 +59,7 @@ def run(
     return delivered(target, out)
 
 
-def _lease(problem: Problem, engine: str | Engine | None) -> Lease:
+def _lease(problem: Problem, engine: str | Engine | None) -> Lease[Primitive]:
     """A primitive for a problem, whose scratch memory would fit."""
     threads = get_num_threads()
     chosen = selected(problem, engine, threads, tune=tuning_asked())
@@ -152,7 +152,7 @@ def gradients(
 ) -> Gradients:
     """The gradients named in `needs`; `signatures` has those of "x" and of "weight"."""
     problem = signatures["x"].problem
-    targets = _targets(needs, out, problem.accumulate)
+    targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=problem.accumulate)
     channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
     shapes = {"x": x.shape, "weight": weight.shape, "bias": (grad.shape[channel_axis],)}
     given = {
@@ -160,14 +160,7 @@ def gradients(
         for name, target in targets.items()
         if target is not None
     }
-    for first, second in combinations(given, 2):
-        if shares_memory(given[first], given[second]):
-            raise ArgumentError(
-                "out",
-                f"one in which {first} and {second} share memory",
-                "separate arrays",
-                "Copy one of them.",
-            )
+    require_separate(given)
     # An operand that a result is written over is copied: the next gradient still reads it.
     grad, x, weight = (
         copied("a copy of an operand that out overlaps", operand)
@@ -223,29 +216,49 @@ def _bias_gradient(
     return out
 
 
-def _targets(
-    needs: Iterable[str], out: Gradients | None, accumulate: bool
+def require_separate(given: dict[str, Array]) -> None:
+    """Refuse an `out` whose arrays, by name, share memory: one result would be lost."""
+    for first, second in combinations(given, 2):
+        if shares_memory(given[first], given[second]):
+            raise ArgumentError(
+                "out",
+                f"one in which {first} and {second} share memory",
+                "separate arrays",
+                "Copy one of them.",
+            )
+
+
+def gradient_targets(
+    known: tuple[str, ...],
+    holder: type,
+    needs: Iterable[str],
+    out: object,
+    *,
+    accumulate: bool,
 ) -> dict[str, Array | None]:
-    """The array to write each needed gradient into, None for a new one."""
+    """The array to write each needed gradient into, None for a new one.
+
+    `known` are the names there are, `holder` is what `out` is made with.
+    """
     if isinstance(needs, str):
         names: tuple[object, ...] = (needs,)
     else:
         try:
-            names = tuple(islice(needs, len(NEEDS) + 1))  # bounded: an iterator may never end
+            names = tuple(islice(needs, len(known) + 1))  # bounded: an iterator may never end
         except Exception:  # whatever is no iterable, or fails as one
             names = (needs,)
-    if len(names) > len(NEEDS) or any(
-        not isinstance(name, str) or name not in NEEDS for name in names
+    if len(names) > len(known) or any(
+        not isinstance(name, str) or name not in known for name in names
     ):
-        remedy = "Name the gradients you want, as in needs=('x',)."
-        raise ArgumentError("needs", brief(needs), f"some of {NEEDS}", remedy)
-    if out is not None and not isinstance(out, Gradients):
-        remedy = "Write out=upconv.Gradients(x=..., weight=..., bias=...)."
-        got, expected = f"of type {type(out).__name__}", "an upconv.Gradients or None"
-        raise DTypeError("out", got, expected, remedy)
-    targets = {name: getattr(out, name) if out else None for name in NEEDS if name in names}
+        remedy = f"Name the gradients you want, as in needs=({known[0]!r},)."
+        raise ArgumentError("needs", brief(needs), f"some of {known}", remedy)
+    if out is not None and not isinstance(out, holder):
+        fields = ", ".join(f"{name}=..." for name in known)
+        got, expected = f"of type {type(out).__name__}", f"an upconv.{holder.__name__} or None"
+        raise DTypeError("out", got, expected, f"Write out=upconv.{holder.__name__}({fields}).")
+    targets = {name: getattr(out, name, None) for name in known if name in names}
     missing = [name for name, target in targets.items() if target is None]
     if accumulate and missing:
         expected = f"an array to add into in out.{missing[0]}"
-        raise ArgumentError("accumulate", "True", expected, "Pass out=Gradients(...).")
+        raise ArgumentError("accumulate", "True", expected, f"Pass out={holder.__name__}(...).")
     return targets

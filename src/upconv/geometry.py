@@ -16,9 +16,7 @@ What lives here: sizes, crops, phases, reads. What never does: arrays, channels,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from math import gcd
 
 from .errors import ArgumentError, ShapeError
@@ -178,94 +176,34 @@ class Axis:
         axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
         return Trimmed(axis, inputs, taps)
 
+    def meets(self, tap: int) -> bool:
+        """Whether a tap makes any output from any input."""
+        begin, last = self.crop_begin - self.dilation * tap, self.size - 1
+        return max(-(-begin // self.stride), 0) <= min((self.out - 1 + begin) // self.stride, last)
+
+    @property
+    def turned(self) -> tuple[int, int]:
+        """With stride 1: the zeros around the same convolution, by the reversed kernel."""
+        return self.extent - 1 - self.crop_begin, self.extent - 1 - self.crop_end
+
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """An axis made of some inputs and taps of a larger one, with the same outputs.
-
-    Where nothing reaches an output both ranges are empty, and `axis` has size 0.
-    """
+    """Some inputs and taps of an axis, with the same outputs; none and size 0 where none reach."""
 
     axis: Axis
     inputs: range
     taps: range
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Some taps of some inputs, whose positions on the canvas are pairwise different."""
-
-    taps: slice
-    inputs: slice
-
-
-@dataclass(frozen=True, slots=True)
-class Lattice:
-    """Where an axis's inputs and taps lie on its *canvas*, for engines that write to one.
-
-    The canvas is the full result, extended where a crop is negative; the outputs are its `window`.
-    Tap t of input i lies at canvas position origin + stride*i + dilation*t. Only `size` inputs, the
-    slice `inputs` of all, and `kernel` taps, the slice `taps` of all, reach the window.
-
-    >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
-    >>> lattice.length, lattice.window
-    (10, slice(1, 10, None))
-    """
-
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    length: int
-    origin: int
-    window: slice
-    inputs: slice
-    taps: slice
-
-    @classmethod
-    def of(cls, axis: Axis) -> Lattice:
-        """The lattice of an axis, from only the inputs and taps that reach its outputs."""
-        trimmed = axis.trimmed()
-        axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
-        begin, end = axis.crop_begin, axis.crop_end
-        start = max(0, begin) if axis.size else 0
-        return cls(
-            size=axis.size,
-            kernel=axis.kernel,
-            stride=axis.stride,
-            dilation=axis.dilation,
-            length=axis.full + max(0, -begin) + max(0, -end) if axis.size else axis.out,
-            origin=max(0, -begin),
-            window=slice(start, start + axis.out),
-            inputs=slice(inputs.start, inputs.stop),
-            taps=slice(taps.start, taps.stop),
-        )
-
-    @property
-    def is_tiled(self) -> bool:
-        """Whether one run covers the canvas exactly, each position once."""
-        single = sum(1 for _ in islice(self.runs(self.size), 2)) == 1
-        return single and self.length == self.size * self.kernel
-
-    def runs(self, inputs: int) -> Iterator[Run]:
-        """Runs that together hold every pair of a tap and one of `inputs` consecutive inputs once.
-
-        Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) taps in a row,
-        and for all taps and d / gcd(s, d) inputs in a row. Of the two ways to cut, the one with
-        fewer runs is taken.
-
-        >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2))
-        >>> [run.taps for run in lattice.runs(3)]
-        [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-        """
-        common = gcd(self.stride, self.dilation)
-        taps, rows = self.stride // common, self.dilation // common
-        if -(-self.kernel // taps) <= -(-inputs // rows):
-            for start in range(0, self.kernel, taps):
-                yield Run(slice(start, min(start + taps, self.kernel)), slice(0, inputs))
-        else:
-            for start in range(0, inputs, rows):
-                yield Run(slice(0, self.kernel), slice(start, min(start + rows, inputs)))
+    def without_margins(self) -> tuple[Axis, slice]:
+        """The axis with no crop below zero, and where its outputs lie among this axis's."""
+        axis = self.axis
+        crops = max(0, axis.crop_begin), max(0, axis.crop_end)
+        if not axis.size or axis.full <= sum(crops):
+            return fitted(0, 1, axis.stride, axis.dilation, 0, 0), slice(0, 0)
+        inner = Axis(axis.size, axis.kernel, axis.stride, axis.dilation, *crops)
+        start = max(0, -axis.crop_begin)
+        return inner, slice(start, start + inner.out)
 
 
 def padded(

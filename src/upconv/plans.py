@@ -82,7 +82,7 @@ class _Ready:
 
     signature: Signature
     engine: str
-    lease: Lease
+    lease: Lease[Primitive]
     primitive: Primitive
     packed: PackedWeight
 

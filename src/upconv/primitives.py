@@ -17,13 +17,14 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from .choices import forget_choices
-from .engines.base import Engine, Primitive
+from .engines.base import Engine
 from .errors import ArgumentError, brief
 from .problem import Problem
 
@@ -50,11 +51,38 @@ class CacheInfo:
     max_bytes: int = 0
 
 
+class Kept(Protocol):
+    """What the cache asks of a primitive, whatever it computes."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory kept while cached."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+P = TypeVar("P", bound=Hashable)
+P_contra = TypeVar("P_contra", bound=Hashable, contravariant=True)
+T = TypeVar("T", bound=Kept)
+T_co = TypeVar("T_co", bound=Kept, covariant=True)
+
+
+class Builder(Protocol[P_contra, T_co]):
+    """What the cache asks of an engine: `Engine` is one, and so is every engine of batch norm."""
+
+    def fingerprint(self) -> str:
+        """What a built primitive depends on besides its problem."""
+
+    def build(self, problem: P_contra, threads: int, variant: str = "") -> T_co:
+        """A primitive for a problem that is not refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     """`engine` is the id of the engine object, which the entry keeps alive: names may clash."""
 
-    problem: Problem
+    problem: Hashable
     engine: int
     variant: str
     fingerprint: str
@@ -64,8 +92,8 @@ class _Key:
 class _Entry:
     """A cached primitive; `users` counts leases, `dropped` that the cache no longer lists it."""
 
-    engine: Engine
-    primitive: Primitive
+    engine: Builder[Any, Any]
+    primitive: Any
     nbytes: int
     users: int = 0
     dropped: bool = False
@@ -90,7 +118,7 @@ class _Flight:
         self.lock = threading.Lock()
 
 
-def built(engine: Engine, problem: Problem, threads: int, variant: str) -> Primitive:
+def built(engine: Builder[P, T], problem: P, threads: int, variant: str) -> T:
     """A new primitive; engines written before there were variants are not asked for one."""
     if variant:
         return engine.build(problem, threads, variant)
@@ -103,7 +131,7 @@ def variants_of(engine: Engine, problem: Problem, threads: int) -> tuple[str, ..
     return ("",) if named is None else tuple(named(problem, threads))
 
 
-class Lease:
+class Lease(Generic[T]):
     """The right to run a primitive: it is not closed before the lease is released or forgotten.
 
     A context manager; `release` may be called more than once.
@@ -111,7 +139,7 @@ class Lease:
 
     __slots__ = ("_cache", "_entry", "primitive")
 
-    primitive: Primitive
+    primitive: T
 
     def __init__(self, cache: PrimitiveCache) -> None:
         self._cache = cache
@@ -123,7 +151,7 @@ class Lease:
         if entry is not None:
             self._cache._release(entry)
 
-    def __enter__(self) -> Primitive:
+    def __enter__(self) -> T:
         return self.primitive
 
     def __exit__(
@@ -164,12 +192,12 @@ class PrimitiveCache:
         self._lock = threading.Lock()
         _caches.add(self)
 
-    def lease(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Lease:
+    def lease(self, problem: P, engine: Builder[P, T], threads: int, variant: str = "") -> Lease[T]:
         """The primitive for `problem`, built if need be, held until the lease is released."""
         key = _Key(problem, id(engine), variant, f"{engine.fingerprint()} threads {threads}")
         if self._forgotten:
             self._settle()
-        lease = Lease(self)
+        lease: Lease[T] = Lease(self)
         if self._take(key, lease):
             return lease
         flight = _Flight()
@@ -204,7 +232,7 @@ class PrimitiveCache:
             self._totals = _Totals()
         _close(closing)
 
-    def _take(self, key: _Key, lease: Lease) -> bool:
+    def _take(self, key: _Key, lease: Lease[Any]) -> bool:
         """Give the lease the entry of a key, if there is one."""
         with self._lock:
             entry = self._entries.get(key)
@@ -217,10 +245,13 @@ class PrimitiveCache:
             lease._entry = entry
             return True
 
-    def _build(self, key: _Key, engine: Engine, threads: int, lease: Lease) -> None:
+    def _build(self, key: _Key, engine: Builder[Any, Any], threads: int, lease: Lease[Any]) -> None:
         """Build outside the lock, list the result, and make room for it."""
         with self._lock:
             self._totals.misses += 1
+        bound: Any = getattr(engine, "bound", None)
+        if bound is not None:  # its library has a cache of its own, which follows this one's bound
+            bound(self._max_entries)
         start = time.perf_counter()
         primitive = built(engine, key.problem, threads, key.variant)
         seconds = time.perf_counter() - start

@@ -45,7 +45,7 @@ def get_num_threads() -> int:
     if _chosen is not None:
         return _chosen
     if _default is None:
-        _default = _from_environment() or _processors()
+        _default = _from_environment() or processors()
     return _default
 
 
@@ -75,7 +75,7 @@ def _from_environment() -> int | None:
     return min(int(outer), _MOST)
 
 
-def _processors() -> int:
+def processors() -> int:
     """Processors by affinity, at most the control group's quota rounded up."""
     try:
         count = len(os.sched_getaffinity(0))

@@ -11,7 +11,8 @@ import typer
 
 from .. import memory, testing
 from ..engines import ENGINES, load
-from ..errors import ArgumentError, UpconvError
+from ..engines.onednn.library import runtime
+from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
 from ..geometry import Axis
 from ..problem import Direction, Problem
@@ -53,6 +54,7 @@ def doctor(*, json: Json = False) -> None:
             versions=machine.versions(),
             numpy_blas=machine.numpy_blas(),
             engines=[asdict(status) for status in statuses],
+            libdnnl=_libdnnl(),
             cpu=asdict(cpu),
             threads={"count": threads, "source": machine.thread_source()},
             memory_available_bytes=memory.available_bytes(),
@@ -67,6 +69,7 @@ def doctor(*, json: Json = False) -> None:
             *machine.versions().items(),
             ("NumPy's BLAS", machine.numpy_blas()),
             *((f"engine {status.name}", _told(status)) for status in statuses),
+            ("libdnnl", _libdnnl()),
             ("processor", f"{cpu.model} ({cpu.name})"),
             ("features", " ".join(cpu.features) or "unknown: llvmlite is not installed"),
             ("threads", f"{threads or 'unknown'}, from {machine.thread_source()}"),
@@ -87,6 +90,14 @@ def _told(status: EngineStatus) -> str:
     if status.available:
         return f"available: {status.fingerprint}"
     return f"not available: {' '.join(status.reason.split())}"
+
+
+def _libdnnl() -> str:
+    """Which copy of oneDNN was found, or how to get one."""
+    try:
+        return str(runtime())
+    except EngineMissing as missing:
+        return " ".join(str(missing).split())
 
 
 @dataclass(frozen=True, slots=True)

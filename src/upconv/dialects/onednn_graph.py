@@ -29,7 +29,7 @@ from enum import Enum
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError
-from ..geometry import Axis, centred, convolved, padded, same_padding, scaled
+from ..geometry import Axis, centred, convolved, padded, same_padding, scaled, strided
 from ..problem import DataLayout, WeightLayout
 from . import values
 from .layer import Layer, require_layer
@@ -175,6 +175,44 @@ def from_onednn_graph(
     else:
         axes = values.axes(_SHAPED[mode, reader], rows, _spatial(dst_shape, rank, layout))
     return Layer(axes, values.integer("groups", groups, low=1), layout, weights)
+
+
+def convolved_size(
+    size: object,
+    kernel: object,
+    *,
+    strides: object,
+    pads_begin: object = None,
+    pads_end: object = None,
+    dilations: object = None,
+    auto_pad: object = "None",
+) -> tuple[int, ...]:
+    """The spatial size that a convolution of `size` positions results in, by the same attributes.
+
+    It is the input size of the transposed convolution whose dst_shape is `size`. SAME modes result
+    in ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
+
+    >>> convolved_size((9,), (3,), strides=(2,), pads_begin=(1,))
+    (4,)
+    """
+    size = values.sizes(size)
+    rank = len(size)
+    mode = values.member("auto_pad", auto_pad, AutoPad, "The library refuses other spellings.")
+    begins = values.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
+    ends = values.per_axis("pads_end", pads_end, rank, low=0, absent=0)
+    steps = values.per_axis("strides", strides, rank, low=1)
+    if mode in (AutoPad.SAME_UPPER, AutoPad.SAME_LOWER):
+        return tuple(map(strided, size, steps))
+    axes = values.axes(
+        convolved,
+        size,
+        values.per_axis("kernel", kernel, rank, low=1),
+        steps,
+        values.per_axis("dilations", dilations, rank, low=1, absent=1),
+        begins if mode is AutoPad.NONE else (0,) * rank,
+        ends if mode is AutoPad.NONE else (0,) * rank,
+    )
+    return tuple(axis.size for axis in axes)
 
 
 def to_onednn_graph(layer: Layer) -> dict[str, Any]:

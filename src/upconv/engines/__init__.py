@@ -17,6 +17,7 @@ from .base import Engine
 
 ENGINES: dict[str, str] = {
     "jit": "upconv.engines.jit:JitEngine",
+    "onednn": "upconv.engines.onednn.engine:OnednnEngine",
     "reference": "upconv.engines.reference:ReferenceEngine",
 }
 """Name -> "module:Class", the preferred first."""

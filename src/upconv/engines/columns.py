@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..geometry import Lattice, Run
 from .base import Array
+from .lattice import Lattice, Run
 
 Box = tuple[slice, ...]
 """A box of inputs: one interval per spatial axis."""

@@ -31,11 +31,11 @@ import numpy as np
 from .. import memory
 from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
-from ..geometry import Lattice
 from ..problem import Direction, Problem
 from .base import Array
 from .blocks import Block, Blocking, count
 from .columns import Box, Columns, box_size
+from .lattice import Lattice
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 

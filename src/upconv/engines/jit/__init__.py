@@ -10,7 +10,7 @@
     channels                        its primitive, and when it is the better one
     activation, primitive, limits   epilogues; what is around kernels; the machine's ceilings
     pool, protocol, places          fork and join
-    workspace, slots, operands      scratch memory; arguments of compiled functions; arrays as given
+    slots, operands                 arguments of compiled functions; arrays as given
 
 What lives here: the engine. What never does: size arithmetic of axes, which is geometry's.
 """
@@ -25,6 +25,7 @@ from ..._version import __version__
 from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Primitive
 from .cells import without_points
+from .channel_lanes import can_dot
 from .channels import Channels, prefers_channels
 from .cpu import host
 from .positions import Positions
@@ -32,8 +33,8 @@ from .primitive import Empty, Guarded
 from .schedule import too_much
 from .tiling import VARIANTS
 
-CHANNELS = "channels"
-"""The variant whose vectors run along output channels."""
+CHANNELS, DOTS = "channels", "dots"
+"""The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
 
 
 class JitEngine:
@@ -43,7 +44,8 @@ class JitEngine:
 
     def fingerprint(self) -> str:
         """What compiled code depends on besides its problem."""
-        return f"jit {__version__} llvmlite {llvmlite.__version__} {host().name}"
+        dots = " bf16" if host().dots else ""
+        return f"jit {__version__} llvmlite {llvmlite.__version__} {host().name}{dots}"
 
     def refuses(self, problem: Problem) -> str | None:
         """None when this engine can do `problem`, else why not."""
@@ -54,10 +56,12 @@ class JitEngine:
         return too_much(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Both kernels, the first with the schedules of `VARIANTS`."""
+        """Both kernels, the first with the schedules of `VARIANTS`, the second with dot products
+        and without where the processor has instructions for them."""
+        dots = (DOTS,) if can_dot(problem, host()) else ()
         if problem.layout is DataLayout.NXC:
-            return ("",)
-        return (*VARIANTS, CHANNELS)
+            return ("", CHANNELS, *dots) if dots else ("",)
+        return (*VARIANTS, CHANNELS, *dots)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Compile what the problem's class needs, and lay the problem out."""
@@ -69,6 +73,8 @@ class JitEngine:
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     """The kernel that a variant names, or the one that the model expects to be faster."""
-    if variant == CHANNELS or (not variant and prefers_channels(problem, host())):
+    if variant in (CHANNELS, DOTS):
+        return Channels(problem, threads, host(), variant == DOTS)
+    if not variant and prefers_channels(problem, host()):
         return Channels(problem, threads, host())
     return Positions(problem, threads, host(), VARIANTS[variant])

@@ -7,21 +7,24 @@ from functools import lru_cache
 
 from ...problem import DataLayout, Problem
 from .channel_driver import emit_driver, emit_inner
-from .channel_schedule import element_of, fitting
-from .channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
+from .channel_lanes import Lanes, element_of
+from .channel_pairs import dot_tap, paired_tap
+from .channel_schedule import fitting
+from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 from .compile import CODE_BYTES, Code
 from .cpu import Cpu
 from .depthwise import own_tap
 from .emit import Module
 from .row_code import finish_code, plain, turn_code
 from .rows import Finish
+from .values import BFLOAT
 from .weights import STORED
 
 
 class Codes:
     """The compiled code that one problem uses."""
 
-    def __init__(self, problem: Problem, cpu: Cpu) -> None:
+    def __init__(self, problem: Problem, lanes: Lanes, cpu: Cpu) -> None:
         self._cpu = cpu
         epilogue = problem.epilogue
         element, stored = element_of(problem), STORED[problem.dtype]
@@ -35,7 +38,7 @@ class Codes:
         if problem.layout is DataLayout.NCX:
             codes |= {
                 "copy": finish_code(plain(element), cpu),
-                "turn_in": turn_code(stored, element, cpu),
+                "turn_in": turn_code(stored, stored if lanes.dots else element, cpu),
                 "turn_out": turn_code(element, element, cpu),
             }
         self._codes = codes
@@ -69,8 +72,17 @@ class Codes:
 def tile_code(tile: ChannelTile, cpu: Cpu) -> Code:
     """The code of a tile."""
     module = Module(cpu.attributes)
-    emit_channel_tile(module, "tile", tile, cpu, own_tap if tile.own else broadcast_tap)
+    emit_channel_tile(module, "tile", tile, cpu, _products(tile))
     return Code(module, ("tile",), cpu)
+
+
+def _products(tile: ChannelTile) -> Products:
+    """What adds the products of one tap."""
+    if tile.own:
+        return own_tap
+    if tile.dots:
+        return dot_tap
+    return paired_tap if tile.stored == BFLOAT else broadcast_tap
 
 
 @lru_cache(maxsize=4)

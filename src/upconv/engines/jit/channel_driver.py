@@ -114,11 +114,10 @@ def _emit_block(module: Module) -> None:
 
 def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> Values:
     """What tiles are given in the pass that begins with a tap and an input channel."""
-    element = a["element"]
-    row = f.mul(b["width"], element)
+    row = f.mul(b["width"], a["w_bytes"])
     ntaps = f.min(b["chunk_taps"], f.sub(b["ntaps"], tap))
     channels = f.min(b["chunk_channels"], f.sub(a["channels"], channel))
-    w_tap = f.mul(row, a["channels"])
+    w_tap = f.mul(row, a["w_channels"])
     place = f.add(f.mul(f["group"], a["w_group"]), b["w"])
     place = f.add(place, f.add(f.mul(tap, w_tap), f.mul(channel, row)))
     later = f.bitwise("or", f.compare("sgt", tap, 0), f.compare("sgt", channel, 0))
@@ -137,7 +136,7 @@ def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> V
         "resumed": f.convert("zext", later, I64), "over": over, "single": single,
         # The weights of the next pass lie behind those of this one.
         "ahead": f.select(over, w, f.at(w, size)),
-        "ahead_step": f.select(over, f.integer(0), f.integer(64)),
+        "ahead_step": f.select(over, f.integer(0), a["w_line"]),
         "bias": f.at(a["bias"], f.add(f.mul(f["group"], a["bias_group"]), b["bias"])),
     }  # fmt: skip
 
@@ -230,11 +229,11 @@ def _turn_in(f: Function, a: Arguments, job: Value) -> None:
     """Some channels of one image of the input."""
     part, (image, channel) = a["in_part"], _split(f, job, a["in_channels"], a["in_part"])
     count = f.min(part, f.sub(a["in_channels"], channel))
-    dst = f.add(f.mul(image, a["x_image"]), f.mul(channel, a["element"]))
+    dst = f.add(f.mul(image, a["x_image"]), f.mul(channel, a["x_bytes"]))
     src = f.add(f.mul(image, a["in_image"]), f.mul(channel, a["in_channel"]))
     f.call(
         a["turn_in"], f.at(a["last_x"], dst), f.at(a["first_x"], src), count, a["inputs"],
-        a["in_channel"], f.mul(a["in_channels"], a["element"]),
+        a["in_channel"], f.mul(a["in_channels"], a["x_bytes"]),
     )  # fmt: skip
 
 

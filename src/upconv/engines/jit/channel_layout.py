@@ -24,6 +24,7 @@ SLOTS = Slots((
 ), (
     "x", "x_group", "x_image", "y_group", "y_image", "w_group", "bias_group",
     "channels", "zeros", "axes", "element", "direct",
+    "w_bytes", "w_channels", "w_line",  # of a packed weight; of a tap; asked for per input channel
     "part", "pitch",  # bytes from one array of points to the next
     "stage",  # where the stage lies in a thread's part
     "step", "runs", "block_count", "block_run", "block_runs", "jobs",

@@ -14,16 +14,17 @@ are; on extents, once points are many, nothing that is compiled depends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
 from ...geometry import Phase, Tap
-from ...problem import DataLayout, DType, Problem
+from ...problem import DataLayout, Problem
+from .channel_lanes import Lanes, element_of, lanes_of
 from .channel_reach import POINTS, Along, Reach, reach
 from .cpu import Cpu
-from .values import BYTES, DOUBLE, FLOAT
+from .values import BYTES
 
 STEP = 24  # a multiple of all of these
 
@@ -65,12 +66,14 @@ class Cut:
     """How the outputs of one image are cut into grids, and the cycles that a group takes.
 
     `own`: one input channel per group, lanes are the channels of all groups, `spread` to an input.
+    `dots`: input channels are multiplied in pairs, by dot-product instructions.
     """
 
     grids: tuple[Grid, ...]
     own: bool
     spread: int
     cycles: float
+    dots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,49 +100,17 @@ class Schedule:
         return tuple(block for grid in self.cut.grids for block in grid.blocks)
 
     def __str__(self) -> str:
-        grids, own = self.cut.grids, self.cut.own
+        grids = self.cut.grids
+        kind = " of their own" if self.cut.own else " in pairs" if self.cut.dots else ""
         sizes = sorted({(block.points, block.vectors) for block in self.blocks})
         tiles = ", ".join(f"{points} points x {vectors} vectors" for points, vectors in sizes)
         joined = grids[0].bundle.joined if grids else 1
         return (
-            f"channels{' of their own' if own else ''}: tiles of {tiles}, {len(grids)}"
+            f"channels{kind}: tiles of {tiles}, {len(grids)}"
             f" grids, {joined} positions joined, {len(self.blocks)} blocks, {self.runs} runs of"
             f" {self.step} points, {self.block_runs} runs of {self.block_run} blocks,"
             f" {self.threads} threads"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """What the choice of bundles depends on: the last axis's phases, lanes, and the processor.
-
-    `alone` says that no other group's channels lie between those of two positions.
-    """
-
-    size: int
-    stride: int
-    out: int
-    phases: tuple[Phase, ...]
-    channels: int
-    width: int
-    registers: int
-    masks: bool
-    own: bool
-    alone: bool
-    depth: int
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        # What is cached by it is asked for often, and hashing hundreds of phases takes long.
-        object.__setattr__(self, "_hash", hash((self.size, self.out, self.phases, self.channels)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-def element_of(problem: Problem) -> str:
-    """The type of computing."""
-    return DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT
 
 
 # Bundles ------------------------------------------------------------------------------------------
@@ -268,6 +239,10 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
     vectors = block.vectors
     if lanes.own:
         return 20 + 1.5 * points + 0.75 * points * vectors
+    if lanes.dots:
+        # An instruction makes two products for each lane, and takes eight cycles to the next.
+        each = max(points * vectors / lanes.dots, (points + vectors) / 2, 2.2 * vectors, 8)
+        return 20 + points + -(-lanes.depth // 2) * (each + 0.08 * points)
     slower = 1 if lanes.masks or not block.masked else 2
     each = max(points * vectors / 2 * slower, (points + vectors) / 2, 2.2 * vectors, 4)
     return 20 + points + lanes.depth * (each + 0.08 * points)
@@ -276,36 +251,16 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
 # The schedule -------------------------------------------------------------------------------------
 
 
-def is_own(problem: Problem, cpu: Cpu) -> bool:
-    """Whether lanes run over the channels of all groups, each with weights of its own."""
-    own_in = problem.in_channels // problem.groups
-    spread = problem.out_channels // problem.groups
-    width = cpu.lanes(BYTES[element_of(problem)])
-    return own_in == 1 and problem.groups > 1 and width % spread == 0 and width > spread
-
-
-@lru_cache(maxsize=64)
-def lanes_of(problem: Problem, cpu: Cpu) -> Lanes:
-    """What a problem's lanes are made of."""
-    last, own = problem.axes[-1], is_own(problem, cpu)
-    return Lanes(
-        last.size, last.stride, last.out, last.phases(),
-        problem.out_channels // (1 if own else problem.groups),
-        cpu.lanes(BYTES[element_of(problem)]), cpu.registers, cpu.vector_bytes == 64, own,
-        problem.groups == 1, 1 if own else problem.in_channels // problem.groups,
-    )  # fmt: skip
-
-
-def schedule(problem: Problem, threads: int, cpu: Cpu) -> Schedule:
-    """The schedule of a forward problem that has outputs."""
+def schedule(problem: Problem, threads: int, cpu: Cpu, dots: bool | None = None) -> Schedule:
+    """The schedule of a forward problem that has outputs; `dots` as in `lanes_of`."""
     threads = max(1, min(threads, problem.multiply_adds // 200_000))
-    return jobs(problem, _cut(problem, cpu), threads, cpu)
+    return jobs(problem, _cut(problem, cpu, dots), threads, cpu)
 
 
 @lru_cache(maxsize=64)
-def _cut(problem: Problem, cpu: Cpu) -> Cut:
+def _cut(problem: Problem, cpu: Cpu, dots: bool | None) -> Cut:
     """The cheapest way to cut the outputs into grids."""
-    own, lanes = is_own(problem, cpu), lanes_of(problem, cpu)
+    lanes = lanes_of(problem, cpu, dots)
     outer = [_kept(axis.size, axis.phases()) for axis in problem.axes[:-1]]
     options = [_grids(problem, lanes, outer, bundles) for bundles in _bundlings(lanes)]
     cycles, grids = options[0]
@@ -313,8 +268,8 @@ def _cut(problem: Problem, cpu: Cpu) -> Cut:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
         if other[0] < 0.97 * cycles:
             cycles, grids = other
-    spread = problem.out_channels // problem.groups if own else 1
-    return Cut(grids, own, spread, cycles)
+    spread = problem.out_channels // problem.groups if lanes.own else 1
+    return Cut(grids, lanes.own, spread, cycles, lanes.dots > 0)
 
 
 def _grids(

@@ -14,9 +14,10 @@ import numpy as np
 
 from ...problem import DataLayout, Problem
 from .channel_code import Codes
+from .channel_lanes import Lanes, element_of
 from .channel_layout import BLOCK, DIM, GRID
 from .channel_points import ALL
-from .channel_schedule import Block, Grid, Lanes, Schedule, element_of
+from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses
 from .values import BYTES
@@ -51,7 +52,13 @@ class Plan:
 
     @property
     def x_bytes(self) -> int:
-        """Bytes of an element of channels-last data."""
+        """Bytes of an element of channels-last input, which is turned as it is for dot products."""
+        turned = self.turned and not self.lanes.dots
+        return self.element if turned else self.problem.dtype.itemsize
+
+    @property
+    def y_bytes(self) -> int:
+        """Bytes of an element of channels-last output."""
         return self.element if self.turned else self.problem.dtype.itemsize
 
     @property
@@ -82,7 +89,7 @@ class Plan:
     @property
     def y_steps(self) -> list[int]:
         """Bytes from one output to the next along each axis."""
-        return _steps(self.problem.out_size, self.problem.out_channels * self.x_bytes)
+        return _steps(self.problem.out_size, self.problem.out_channels * self.y_bytes)
 
     def room(self, grid: Grid) -> int:
         """Lanes from a grid's first to the end of the output, at the last point of a row."""
@@ -157,15 +164,16 @@ class Tables:
         offsets = [*(phase.offset for phase in grid.outer), grid.bundle.start]
         y = sum(o * s for o, s in zip(offsets, plan.y_steps, strict=True))
         start, ntaps = len(self.taps) * 8, self._add_taps(grid, block, tile)
-        tap_bytes = plan.channels * tile.width * plan.element
+        tap_bytes = plan.packing.row_channels * tile.width * plan.packing.itemsize
         parts = -(-tap_bytes // plan.schedule.chunk_bytes)
+        chunk_channels = -(-plan.channels // parts)
         self.blocks += _record(
             BLOCK,
             grid=number,
             lane=block.lane,
             live=block.live,
             width=tile.width,
-            y_lane=y + block.lane * plan.x_bytes,
+            y_lane=y + block.lane * plan.y_bytes,
             x_lane=block.lane // tile.spread * plan.x_bytes if tile.own else 0,
             tiles=self._tiles(tile, plan.problem.batch * prod(grid.counts)),
             most=block.points,
@@ -174,7 +182,7 @@ class Tables:
             record=(1 + tile.masks + plan.problem.rank) * 8,
             w=place,
             chunk_taps=max(1, plan.schedule.chunk_bytes // tap_bytes),
-            chunk_channels=-(-plan.channels // parts),
+            chunk_channels=chunk_channels + chunk_channels % 2,  # no pass begins within a pair
             bias=block.lane % plan.out_channels * plan.element,
             clip=max(0, min(block.live, plan.room(grid) - block.lane)),
         )
@@ -184,7 +192,7 @@ class Tables:
         element = element_of(plan.problem)
         width = plan.lanes.width
         return ChannelTile(
-            element if plan.turned else STORED[plan.problem.dtype],
+            element if plan.x_bytes == plan.element else STORED[plan.problem.dtype],
             element,
             width,
             block.points,
@@ -192,6 +200,7 @@ class Tables:
             block.live < block.vectors * width if own else block.masked,
             own,
             plan.schedule.cut.spread,
+            plan.schedule.cut.dots,
         )
 
     def _tiles(self, tile: ChannelTile, points: int) -> int:

@@ -19,7 +19,7 @@ points and lanes there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .cpu import Cpu
@@ -62,6 +62,7 @@ class ChannelTile:
 
     `stored` is the type of the inputs, `element` of all else. An *own* tile has one input channel
     per output channel (or per `spread` neighbouring ones): lanes of input meet lanes of weights.
+    With `dots` the weights of two input channels lie together, as bfloat16.
     """
 
     stored: str
@@ -72,6 +73,7 @@ class ChannelTile:
     masked: bool = False
     own: bool = False
     spread: int = 1
+    dots: bool = False
 
     @property
     def width(self) -> int:
@@ -200,24 +202,60 @@ from it where weights are large, nothing lost elsewhere)."""
 
 
 def broadcast_tap(
-    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+    f: Function,
+    tile: ChannelTile,
+    cpu: Cpu,
+    given: Inputs,
+    sums: list[Value],
+    done: tuple[Value, Value] | None = None,
 ) -> list[Value]:
-    """Add the products of all input channels of one tap."""
+    """Add the products of all input channels of one tap, or of those that are not done yet.
+
+    `done` is how many are, and the place of the weights of the next.
+    """
     masks = lane_masks(f, tile, given.record)
-    with f.loop(0, given.channels, carried=[given.w, *sums]) as loop:
+    first, start = done or (f.integer(0), given.w)
+    with f.loop(first, given.channels, carried=[start, *sums]) as loop:
         w, *running = loop.carried
-        f.prefetch(f.at(given.ahead, f.mul(loop.index, f["ahead_step"])))
-        for v in range(tile.vectors):
-            f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
-        weights = [_vector(f, tile, w, v) for v in range(tile.vectors)]
-        for r, point in enumerate(given.points):
-            x = _everywhere(f, tile, f.at(point, loop.index, tile.stored))
-            for v in range(tile.vectors):
-                i = r * tile.vectors + v
-                total = multiply_add(f, cpu, x, weights[v], running[i])
-                running[i] = f.select(masks[v], total, running[i]) if tile.masked else total
+        weights = fetch_weights(f, tile, given, loop.index, w)
+        inputs = (
+            _everywhere(f, tile, f.at(point, loop.index, tile.stored)) for point in given.points
+        )
+        running = add_products(f, tile, cpu, inputs, weights, running, masks)
         loop.next([f.at(w, tile.width, tile.element), *running])
     return loop.results[1:]
+
+
+def fetch_weights(
+    f: Function, tile: ChannelTile, given: Inputs, channel: Value, w: Value
+) -> list[Value]:
+    """The weights of one input channel, those that come later being asked for."""
+    f.prefetch(f.at(given.ahead, f.mul(channel, f["ahead_step"])))
+    for v in range(tile.vectors):
+        f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
+    return [_vector(f, tile, w, v) for v in range(tile.vectors)]
+
+
+def add_products(
+    f: Function,
+    tile: ChannelTile,
+    cpu: Cpu,
+    inputs: Iterable[Value],
+    weights: list[Value],
+    sums: list[Value],
+    masks: list[Value],
+) -> list[Value]:
+    """Add one input channel's products to the sums of all points."""
+    running = list(sums)
+    for r, x in enumerate(inputs):
+        for v in range(tile.vectors):
+            i = r * tile.vectors + v
+            if tile.dots:
+                total = f.dots(running[i], x, weights[v])
+            else:
+                total = multiply_add(f, cpu, x, weights[v], running[i])
+            running[i] = f.select(masks[v], total, running[i]) if tile.masked else total
+    return running
 
 
 def _everywhere(f: Function, tile: ChannelTile, address: Value) -> Value:

@@ -1,5 +1,8 @@
 """Packing weights for the channels kernel: [group][grid][block][tap][input channel][lane].
 
+For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
+zeros where the last pair has only one.
+
 Every block reads its weights from the first to the last. Lanes that do not use a tap, and those
 behind a block's last, have zeros.
 """
@@ -18,13 +21,14 @@ import numpy as np
 from ...problem import Problem
 from ..base import Array
 from . import pool
-from .channel_schedule import Block, Grid, Lanes, taps_of
+from .channel_lanes import Lanes
+from .channel_schedule import Block, Grid, taps_of
 from .compile import Code
 from .cpu import Cpu
 from .emit import Module
 from .row_code import gather_code
 from .slots import Slots, jobs
-from .values import DOUBLE, FLOAT, I64, LINE, PTR
+from .values import DOUBLE, FLOAT, I16, I64, LINE, PTR
 
 _SLOTS = Slots(
     ("dst", "src", "pieces", "tables", "gather"),
@@ -81,13 +85,19 @@ class ChannelPacking:
         self._groups = 1 if lanes.own else problem.groups
         self._channels = 1 if lanes.own else problem.in_channels // problem.groups
         double = problem.dtype.itemsize == 8
-        self._compute = np.dtype(np.float64 if double else np.float32)
+        self._compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
+        self.row_channels = self._channels + (self._channels % 2 if lanes.dots else 0)
         self._strides = _strides(problem)
         self._pieces, self._tables, self.places, self.group_bytes = self._lay_out(grids)
         stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
-        computed = DOUBLE if double else FLOAT
-        self._gather = gather_code(stored[problem.dtype.value], computed, cpu)
+        kept = I16 if lanes.dots else DOUBLE if double else FLOAT
+        self._gather = gather_code(stored[problem.dtype.value], kept, cpu)
         self._code = packing_code(cpu)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one packed weight."""
+        return self._compute.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -131,7 +141,7 @@ class ChannelPacking:
                         size += width
                     source = sum(i * s for i, s in zip(use.indices, outer, strict=True))
                     pieces.append((place, source * itemsize, seen[key], width))
-                    place += self._channels * width * self._compute.itemsize
+                    place += self.row_channels * width * self._compute.itemsize
         table = np.concatenate(tables) if tables else np.zeros(1, np.int64)
         return np.array(pieces, np.int64).reshape(-1, _PIECE), table, places, place
 

@@ -15,10 +15,12 @@ import numpy as np
 
 from ...problem import DataLayout, Problem
 from ..base import Array
+from ..workspace import Workspace
 from . import pool, schedule
 from .channel_code import Codes
+from .channel_lanes import element_of, lanes_of
 from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
-from .channel_schedule import Schedule, element_of, jobs, lanes_of, predicted_cycles
+from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_slabs import Slab, image_bytes, least_bytes, slabs
 from .channel_tables import Plan, Tables
@@ -26,7 +28,6 @@ from .channel_weights import ChannelPacking
 from .cpu import Cpu
 from .operands import Operands
 from .values import BYTES
-from .workspace import Workspace
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
 _POINTS = 512  # of each thread in a slab, if memory allows
@@ -62,15 +63,16 @@ def _allowed_bytes(problem: Problem, threads: int) -> int:
 
 
 class Channels:
-    """A forward problem, compiled and laid out."""
+    """A forward problem, compiled and laid out; `dots` as in `lanes_of`."""
 
-    def __init__(self, problem: Problem, threads: int, cpu: Cpu) -> None:
+    def __init__(self, problem: Problem, threads: int, cpu: Cpu, dots: bool | None = None) -> None:
         self.problem = problem
-        self.schedule: Schedule = channel_schedule(problem, threads, cpu)
+        self.schedule: Schedule = channel_schedule(problem, threads, cpu, dots)
         self.predicted_cycles = predicted_cycles(problem, self.schedule)
-        cut, threads, lanes = self.schedule.cut, self.schedule.threads, lanes_of(problem, cpu)
+        cut, threads = self.schedule.cut, self.schedule.threads
+        lanes = lanes_of(problem, cpu, dots)
         self._packing = ChannelPacking(problem, lanes, cut.grids, threads, cpu)
-        self._codes = Codes(problem, cpu)
+        self._codes = Codes(problem, lanes, cpu)
         self._element = BYTES[element_of(problem)]
         parts = self._slabs(cpu)
         plans = {
@@ -159,7 +161,7 @@ class _Work:
         ) * element  # fmt: skip
         # Parts of whole pages would all begin in the same cache sets.
         self._part = _rounded(self._stage + stage_bytes, 4096) + 192
-        self._x_size = _rounded(prod(problem.x_shape) * element, 64) if plan.turned else 0
+        self._x_size = _rounded(prod(problem.x_shape) * plan.x_bytes, 64) if plan.turned else 0
         y_size = _rounded(prod(problem.y_shape) * element, 64) if plan.turned else 0
         self.nbytes = plan.schedule.threads * self._part + self._x_size + y_size
         self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
@@ -201,10 +203,11 @@ class _Work:
             **{name: table.ctypes.data for name, table in self._tables.items()},
             "finish": finish, "points": points, "block": block,
             "direct": int(plan.turned or plan.codes.plain),
-            "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.x_bytes,
+            "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
             "x_image": inputs * plan.problem.in_channels * plan.x_bytes,
-            "y_image": outputs * plan.problem.out_channels * plan.x_bytes,
-            "w_group": plan.packing.group_bytes,
+            "y_image": outputs * plan.problem.out_channels * plan.y_bytes,
+            "w_group": plan.packing.group_bytes, "w_bytes": plan.packing.itemsize,
+            "w_channels": plan.packing.row_channels, "w_line": 32 if plan.lanes.dots else 64,
             "bias_group": (plan.out_channels + plan.widest) * plan.element,
             "channels": plan.channels, "zeros": self._zeros.ctypes.data,
             "axes": plan.problem.rank, "element": plan.element, "x_bytes": plan.x_bytes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .values import (
+    BFLOAT,
     BYTES,
     I1,
     I8,
@@ -119,6 +120,20 @@ class Instructions:
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c, rounded once."""
         return self.intrinsic("llvm.fma", a, b, c)
+
+    def dots(self, total: Value, a: Value, b: Value) -> Value:
+        """total + a[2i+1] * b[2i+1] + a[2i] * b[2i] in each lane i: an instruction of AVX512-BF16.
+
+        a and b have two bfloat16 for each float32 of total, as vectors of its type. Both sums are
+        rounded to nearest even; subnormal numbers, given or made, are zero.
+        """
+        lanes = split(total.type)[1]
+        pairs = vector(BFLOAT, 2 * lanes)
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
+        self._declare(f"declare {total.type} @{name}({total.type}, {pairs}, {pairs})")
+        a, b = (self.convert("bitcast", each, pairs) for each in (a, b))
+        arguments = ", ".join(f"{v.type} {v.name}" for v in (total, a, b))
+        return self._do(total.type, f"call {total.type} @{name}({arguments})")
 
     def intrinsic(self, stem: str, *operands: Value) -> Value:
         """A call of an LLVM intrinsic whose operands and result have one type."""

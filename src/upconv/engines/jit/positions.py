@@ -17,6 +17,7 @@ import numpy as np
 from ...activations import Activation
 from ...problem import Problem
 from ..base import Array
+from ..workspace import Workspace
 from . import pool
 from .cells import Line
 from .compile import CODE_BYTES, Code
@@ -33,7 +34,6 @@ from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE
 from .weights import STORED, Entries, Packing
-from .workspace import Workspace
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -13,8 +13,9 @@ from ...activations import Activation
 from .compile import Code
 from .cpu import Cpu
 from .emit import Module
-from .rows import Finish, emit_fill, emit_finish, emit_gather
+from .rows import Finish, emit_fill, emit_finish, emit_gather, emit_gather_pairs
 from .turn import emit_turn
+from .values import I16
 
 
 def plain(element: str) -> Finish:
@@ -40,9 +41,12 @@ def fill_code(stored: str, computed: str, cpu: Cpu) -> Code:
 
 @lru_cache(maxsize=16)
 def gather_code(stored: str, computed: str, cpu: Cpu) -> Code:
-    """`gather` between two element types."""
+    """`gather` between two element types; into 16 bits it gathers pairs of input channels."""
     module = Module(cpu.attributes)
-    emit_gather(module, "gather", stored, computed)
+    if computed == I16:
+        emit_gather_pairs(module, "gather")
+    else:
+        emit_gather(module, "gather", stored, computed)
     return Code(module, ("gather",), cpu)
 
 

@@ -5,7 +5,7 @@ Symbols: a *row* is a run of elements in memory. Each function is compiled once 
 
     fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
     finish  dst = activation(src + residual) (+ dst), out of the type of computing
-    gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel
+    gather  dst[e] = src[table[e]] or 0 where table[e] < 0, for every input channel, or for pairs
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...activations import Activation
 from .activation import activated
 from .cpu import Cpu
 from .emit import Function, Module
-from .values import BFLOAT, BYTES, I16, I32, I64, PTR, Value, split, vector
+from .values import BFLOAT, BYTES, I1, I16, I32, I64, PTR, Value, split, vector
 
 FILL = {
     "dst": PTR,
@@ -129,6 +129,26 @@ def emit_gather(module: Module, name: str, stored: str, computed: str) -> None:
                 number = f.load(stored, f.at(src, f.max(place, 0), stored))
                 number = f.select(real, converted(f, number, computed), zero)
                 f.store(number, f.at(dst, entry.index, computed))
+
+
+def emit_gather_pairs(module: Module, name: str) -> None:
+    """`gather` of two input channels at a time, of 16 bits each: dst[e] is that of the first, then
+    that of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
+    with module.function(name, GATHER) as f, f.loop(0, f["channels"], 2) as channel:
+        src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
+        dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
+        both = f.compare("slt", f.add(channel.index, 1), f["channels"])
+        beside = f.select(both, f["src_channel"], 0)
+        with f.loop(0, f["entries"]) as entry:
+            place = f.load(I64, f.at(f["table"], entry.index, I64))
+            real = f.compare("sge", place, 0)
+            first = f.at(src, f.max(place, 0), I16)
+            low = f.select(real, f.load(I16, first), Value(I16, "0"))
+            high = f.load(I16, f.at(first, beside))
+            high = f.select(f.select(real, both, Value(I1, "false")), high, Value(I16, "0"))
+            to = f.at(dst, f.mul(entry.index, 2), I16)
+            f.store(low, to)
+            f.store(high, f.at(to, 1, I16))
 
 
 def converted(f: Function, value: Value, element: str) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .cpu import Cpu
 from .emit import Function, Module
 from .rows import converted
-from .values import BYTES, I64, PTR, Value, vector
+from .values import BYTES, FLOAT, I64, PTR, Value, vector
 
 TURN = {
     "dst": PTR,
@@ -22,7 +22,7 @@ TURN = {
 
 def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:
     """A function of `TURN` from elements of type `stored` to elements of type `computed`."""
-    lanes = cpu.lanes(BYTES[computed])
+    lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
     with module.function(name, TURN) as f:
         rows = f.mul(f.div(f["rows"], lanes), lanes)
         columns = f.mul(f.div(f["columns"], lanes), lanes)

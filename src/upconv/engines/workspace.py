@@ -16,7 +16,19 @@ Bytes = NDArray[np.uint8]
 _KEPT = 4
 _KEPT_BYTES = 64 << 20
 _lock = threading.Lock()
-_free: list[Bytes] = []
+
+
+class _Buffer:
+    """Bytes and their address, which NumPy takes most of a microsecond to tell."""
+
+    __slots__ = ("address", "bytes", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.bytes: Bytes = np.empty(nbytes + 64, np.uint8)
+        self.address, self.nbytes = -(-self.bytes.ctypes.data // 64) * 64, nbytes
+
+
+_free: list[_Buffer] = []
 
 
 class Workspace:
@@ -28,10 +40,10 @@ class Workspace:
     __slots__ = ("_buffer",)
 
     def __init__(self, nbytes: int) -> None:
-        self._buffer = _taken(nbytes + 64)
+        self._buffer = _taken(nbytes)
 
     def __enter__(self) -> int:
-        return (self._buffer.ctypes.data + 63) // 64 * 64
+        return self._buffer.address
 
     def __exit__(self, *error: object) -> None:
         if self._buffer.nbytes <= _KEPT_BYTES:
@@ -40,14 +52,14 @@ class Workspace:
                     _free.append(self._buffer)
 
 
-def _taken(nbytes: int) -> Bytes:
+def _taken(nbytes: int) -> _Buffer:
     with _lock:
         for i in range(len(_free) - 1, -1, -1):
             if _free[i].nbytes >= nbytes:
                 return _free.pop(i)
         if len(_free) == _KEPT:
             _free.pop(0)  # too small for what runs now
-    return np.empty(nbytes, np.uint8)
+    return _Buffer(nbytes)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

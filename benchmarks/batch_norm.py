@@ -1,0 +1,99 @@
+"""Batch normalisation by every engine here, beside PyTorch on the same arrays, in one run.
+
+    python benchmarks/batch_norm.py [--rounds 25] [--threads 2]
+
+Calls alternate; a figure is the median of the rounds in ms, and its ratio to PyTorch's median. All
+make a new result in every call. Rows: channels first and last; training, inference, gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+import upconv
+from upconv.engines.normalization import NORMALIZERS, normalizer
+
+LAYERS = (((8, 64, 64, 64), 1), ((1, 32, 32, 64, 64), 1), ((8, 64, 64, 64), -1))
+
+
+def medians(calls: list[Callable[[], object]], rounds: int) -> list[float]:
+    """The median time of each call in ms, the calls alternating."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds + 2):
+        for call, found in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            found.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(found[2:]) for found in times]
+
+
+def contests(
+    shape: tuple[int, ...], axis: int, engines: list[str]
+) -> dict[str, list[Callable[[], object]]]:
+    """For each row the call of PyTorch and those of the engines."""
+    rng = np.random.default_rng(0)
+    x, grad = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    gamma, beta, mean = (rng.standard_normal(shape[axis]).astype(np.float32) for _ in range(3))
+    var = rng.random(shape[axis]).astype(np.float32) + 1
+    tensors = [torch.from_numpy(array) for array in (x, grad)]
+    tx, tgrad = (t if axis == 1 else t.movedim(-1, 1) for t in tensors)
+    tgamma, tbeta, tmean, tvar = map(torch.from_numpy, (gamma, beta, mean.copy(), var.copy()))
+    done = upconv.batch_norm(x, axis=axis, training=True)
+    saved = [torch.from_numpy(v.astype(np.float32)) for v in (done.saved_mean, done.saved_invstd)]
+    stats = (done.saved_mean, done.saved_invstd)
+
+    def forward(engine: str, training: bool) -> Callable[[], object]:
+        words = {"axis": axis, "training": training, "engine": engine}
+        return lambda: upconv.batch_norm(x, gamma, beta, mean, var, **words)
+
+    def backward(engine: str) -> Callable[[], object]:
+        words = {"axis": axis, "engine": engine}
+        return lambda: upconv.batch_norm_backward(grad, *stats, x, gamma, beta, **words)
+
+    def theirs(training: bool) -> Callable[[], object]:
+        return lambda: functional.batch_norm(tx, tmean, tvar, tgamma, tbeta, training)
+
+    gradients = torch.ops.aten.native_batch_norm_backward
+    return {
+        "training": [theirs(True), *(forward(engine, True) for engine in engines)],
+        "inference": [theirs(False), *(forward(engine, False) for engine in engines)],
+        "gradients": [
+            lambda: gradients(tgrad, tx, tgamma, tmean, tvar, *saved, True, 1e-5, [True] * 3),
+            *map(backward, engines),
+        ],
+    }
+
+
+def main() -> None:
+    """Print a table in Markdown."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    upconv.set_num_threads(options.threads)
+    engines = []
+    for name in NORMALIZERS:
+        try:
+            normalizer(name)
+        except upconv.EngineMissing:
+            continue
+        engines.append(name)
+    print("| x | axis | | PyTorch |", " | ".join(engines), "|")
+    print("|---" * (len(engines) + 4) + "|")
+    for shape, axis in LAYERS:
+        for row, calls in contests(shape, axis, engines).items():
+            first, *others = medians(calls, options.rounds)
+            cells = [f"{own:.2f} ({own / first:.1f})" for own in others]
+            print(f"| {shape} | {axis} | {row} | {first:.2f} |", " | ".join(cells), "|")
+
+
+if __name__ == "__main__":
+    main()

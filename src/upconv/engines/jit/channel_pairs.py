@@ -1,0 +1,105 @@
+"""Products of bfloat16 inputs that lie side by side in channels-last memory: two at a time.
+
+One broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half) in every lane. float32
+of the one is those bits moved up, of the other those bits without the low half: one instruction
+each, where a broadcast of 16 bits and its move up are two (`paired_tap`). Sums are made in the same
+order as by `broadcast_tap`, so that no bit differs.
+
+Or dot-product instructions add both products to a sum at once (`dot_tap`): lanes of weights are
+pairs too, w[c] and w[c + 1].
+
+The last of an odd number of channels has no neighbour that may be read: it is done alone, by a dot
+product with zeros in place of a neighbour.
+"""
+
+from __future__ import annotations
+
+from .channel_tile import (
+    ChannelTile,
+    Inputs,
+    add_products,
+    broadcast_tap,
+    fetch_weights,
+    lane_masks,
+)
+from .cpu import Cpu
+from .emit import Function
+from .values import I16, I32, Value, vector
+
+_HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
+
+
+def paired_tap(
+    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+) -> list[Value]:
+    """Add the products of all input channels of one tap."""
+    masks = lane_masks(f, tile, given.record)
+    whole = _paired(f, given.channels)
+    with f.loop(0, whole, 2, carried=[given.w, *sums]) as loop:
+        w, *running = loop.carried
+        for half in range(2):
+            # Asking for weights in between also keeps the compiler from holding all broadcasts of
+            # the first half in registers until the second.
+            weights = fetch_weights(f, tile, given, f.add(loop.index, half), w)
+            inputs = (
+                _half(f, tile, f.at(point, loop.index, tile.stored), half) for point in given.points
+            )
+            running = add_products(f, tile, cpu, inputs, weights, running, masks)
+            w = f.at(w, tile.width, tile.element)
+        loop.next([w, *running])
+    return broadcast_tap(f, tile, cpu, given, loop.results[1:], (whole, loop.results[0]))
+
+
+def _paired(f: Function, channels: Value) -> Value:
+    """How many channels are in pairs."""
+    return f.sub(channels, f.rem(channels, 2))
+
+
+def _half(f: Function, tile: ChannelTile, pair: Value, half: int) -> Value:
+    """One of two neighbouring inputs as float32, in every lane."""
+    kind = vector(I32, tile.lanes)
+    bits = f.broadcast(f.load(I32, pair), tile.lanes)
+    if half:
+        bits = f.bitwise("and", bits, f.splat(kind, _HIGH))
+    else:
+        bits = f.bitwise("shl", bits, f.splat(kind, 16))
+    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
+
+
+def dot_tap(
+    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+) -> list[Value]:
+    """Add the products of all input channels of one tap by dot products of pairs."""
+    whole = _paired(f, given.channels)
+    done = _dots(f, tile, cpu, given, [given.w, *sums], (f.integer(0), whole), I32)
+    return _dots(f, tile, cpu, given, done, (whole, given.channels), I16)[1:]
+
+
+def _dots(
+    f: Function,
+    tile: ChannelTile,
+    cpu: Cpu,
+    given: Inputs,
+    carried: list[Value],
+    channels: tuple[Value, Value],
+    read: str,
+) -> list[Value]:
+    """Add the products of some channels, of which `read` is as many as are read at once; `carried`
+    and the result are the place of weights, and the sums."""
+    masks = lane_masks(f, tile, given.record)
+    with f.loop(*channels, 2, carried=carried) as loop:
+        w, *running = loop.carried
+        weights = fetch_weights(f, tile, given, loop.index, w)
+        inputs = (
+            _pair(f, tile, f.load(read, f.at(point, loop.index, tile.stored)))
+            for point in given.points
+        )
+        running = add_products(f, tile, cpu, inputs, weights, running, masks)
+        loop.next([f.at(w, tile.width, tile.element), *running])
+    return loop.results
+
+
+def _pair(f: Function, tile: ChannelTile, bits: Value) -> Value:
+    """Two inputs, or one and a zero, in every lane."""
+    pair = bits if bits.type == I32 else f.convert("zext", bits, I32)
+    return f.convert("bitcast", f.broadcast(pair, tile.lanes), vector(tile.element, tile.lanes))

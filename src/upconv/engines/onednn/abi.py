@@ -1,0 +1,364 @@
+"""The C interface of libdnnl version 3: prototypes, codes and owned handles, and nothing else.
+
+`Library` declares every function used and turns a bad status into a `LibraryError`. What the
+library makes comes back as a `Handle`, which destroys it when closed or forgotten; a closed one
+raises. Codes are the numbers of dnnl_types.h, which versions 3.2 to 3.13 share.
+
+Nothing outside this folder touches a pointer. Nothing is validated here that the library would
+crash on: that is done by who describes a problem.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint
+from ctypes import c_void_p as pointer
+from enum import IntEnum
+from types import TracebackType
+from typing import Any
+
+from ...errors import EngineError
+from ...problem import DType
+
+MAX_DIMS = 12
+DTYPE = {DType.FLOAT16: 1, DType.BFLOAT16: 2, DType.FLOAT32: 3, DType.FLOAT64: 7}
+UNIMPLEMENTED, INVALID_ARGUMENTS, LAST_IMPLEMENTATION = 3, 2, 4
+
+_STATUS = {
+    1: "it is out of memory",
+    2: "it finds the arguments invalid",
+    3: "it has no implementation",
+    4: "it has no other implementation",
+    5: "it failed at run time",
+    6: "it was not required",
+    7: "the graph is invalid",
+    8: "an operation of the graph is invalid",
+    9: "a shape of the graph is invalid",
+    10: "a data type of the graph is invalid",
+}
+
+
+class Prop(IntEnum):
+    """dnnl_prop_kind_t."""
+
+    FORWARD_TRAINING = 64
+    FORWARD_INFERENCE = 96
+    BACKWARD = 128
+    BACKWARD_DATA = 160
+    BACKWARD_WEIGHTS = 192
+
+
+class Alg(IntEnum):
+    """dnnl_alg_kind_t."""
+
+    CONVOLUTION_DIRECT = 1
+    DECONVOLUTION_DIRECT = 10
+    RELU = 32
+    TANH = 33
+    LINEAR = 38
+    LOGISTIC = 41
+    SWISH = 44
+    GELU_ERF = 49
+    BINARY_ADD = 131056
+    BINARY_MUL = 131057
+
+
+class Arg(IntEnum):
+    """The codes by which a primitive knows its arguments."""
+
+    SRC = 1
+    DST = 17
+    WEIGHTS = 33
+    BIAS = 41
+    MEAN = 49
+    VARIANCE = 50
+    SCALE = 51
+    SHIFT = 52
+    WORKSPACE = 64
+    SCRATCHPAD = 80
+    DIFF_SRC = 129
+    DIFF_DST = 145
+    DIFF_WEIGHTS = 161
+    DIFF_BIAS = 169
+    DIFF_SCALE = 255
+    DIFF_SHIFT = 256
+    POST_OP = 32768
+    """Post-operation i has its operand at POST_OP * (i + 1) | SRC_1."""
+    SRC_1 = 2
+
+
+class Query(IntEnum):
+    """dnnl_query_t: what a primitive descriptor is asked for."""
+
+    MEMORY_CONSUMPTION = 6
+    IMPLEMENTATION = 8
+    SRC = 129
+    DIFF_SRC = 130
+    WEIGHTS = 131
+    DIFF_WEIGHTS = 132
+    DST = 133
+    DIFF_DST = 134
+    WORKSPACE = 135
+    SCRATCHPAD = 136
+    EXECUTION_ARGUMENT = 255
+
+
+class Norm(IntEnum):
+    """dnnl_normalization_flags_t, to be added up."""
+
+    GLOBAL_STATS = 1
+    USE_SCALE = 2
+    USE_SHIFT = 4
+
+
+class Threading(IntEnum):
+    """dnnl_cpu_runtime_t, the part that says who divides work among threads."""
+
+    OTHER = 0
+    SEQUENTIAL = 1
+    OPENMP = 2
+    TBB = 4
+
+
+ANY = 1
+"""The format tag by which the library is asked to choose a layout."""
+
+
+class LibraryError(EngineError):
+    """The library refused or failed; `status` is its number."""
+
+    def __init__(self, function: str, status: int) -> None:
+        super().__init__(function, status)
+        self.function, self.status = function, status
+
+    def __str__(self) -> str:
+        said = _STATUS.get(self.status, f"its status is {self.status}")
+        return f"oneDNN's {self.function} does not succeed: {said}"
+
+
+class Argument(ctypes.Structure):
+    """dnnl_exec_arg_t."""
+
+    _fields_ = (("arg", c_int), ("memory", pointer))
+
+
+class Version(ctypes.Structure):
+    """dnnl_version_t."""
+
+    _fields_ = (
+        ("major", c_int), ("minor", c_int), ("patch", c_int), ("hash", c_char_p),
+        ("cpu_runtime", c_uint), ("gpu_runtime", c_uint),
+    )  # fmt: skip
+
+
+_int, _float, _new, _dims = c_int, c_float, POINTER(pointer), POINTER(c_int64)
+_SPATIAL = [_dims, _dims, _dims, _dims]  # strides, dilates, padding_l, padding_r
+_FORWARD = [_new, pointer, _int, _int, pointer, pointer, pointer, pointer, *_SPATIAL, pointer]
+_BY_DATA = [_new, pointer, _int, pointer, pointer, pointer, *_SPATIAL, pointer, pointer]
+_BY_WEIGHTS = [_new, pointer, _int, pointer, pointer, pointer, pointer, *_SPATIAL, pointer, pointer]
+
+_CHECKED: dict[str, list[Any]] = {
+    "dnnl_engine_create": [_new, _int, c_size_t],
+    "dnnl_stream_create": [_new, pointer, c_uint],
+    "dnnl_memory_desc_create_with_strides": [_new, _int, _dims, _int, _dims],
+    "dnnl_memory_desc_create_with_tag": [_new, _int, _dims, _int, _int],
+    "dnnl_memory_desc_clone": [_new, pointer],
+    "dnnl_memory_create": [_new, pointer, pointer, pointer],
+    "dnnl_primitive_attr_create": [_new],
+    "dnnl_primitive_attr_set_scratchpad_mode": [pointer, _int],
+    "dnnl_primitive_attr_set_post_ops": [pointer, pointer],
+    "dnnl_post_ops_create": [_new],
+    "dnnl_post_ops_append_eltwise": [pointer, _int, _float, _float],
+    "dnnl_post_ops_append_sum": [pointer, _float, c_int32, _int],
+    "dnnl_post_ops_append_binary": [pointer, _int, pointer],
+    "dnnl_deconvolution_forward_primitive_desc_create": _FORWARD,
+    "dnnl_deconvolution_backward_data_primitive_desc_create": _BY_DATA,
+    "dnnl_deconvolution_backward_weights_primitive_desc_create": _BY_WEIGHTS,
+    "dnnl_convolution_forward_primitive_desc_create": _FORWARD,
+    "dnnl_convolution_backward_data_primitive_desc_create": _BY_DATA,
+    "dnnl_convolution_backward_weights_primitive_desc_create": _BY_WEIGHTS,
+    "dnnl_reorder_primitive_desc_create": [_new, pointer, pointer, pointer, pointer, pointer],
+    "dnnl_eltwise_forward_primitive_desc_create":
+        [_new, pointer, _int, _int, pointer, pointer, _float, _float, pointer],
+    "dnnl_batch_normalization_forward_primitive_desc_create":
+        [_new, pointer, _int, pointer, pointer, _float, c_uint, pointer],
+    "dnnl_batch_normalization_backward_primitive_desc_create":
+        [_new, pointer, _int, pointer, pointer, pointer, _float, c_uint, pointer, pointer],
+    "dnnl_primitive_desc_query": [pointer, _int, _int, pointer],
+    "dnnl_primitive_create": [_new, pointer],
+    "dnnl_set_primitive_cache_capacity": [_int],
+    "dnnl_get_primitive_cache_capacity": [POINTER(c_int)],
+    "dnnl_set_verbose": [_int],
+}  # fmt: skip
+"""Functions whose status is turned into an error, with their arguments."""
+
+_DESTROYERS = (
+    "engine", "stream", "memory_desc", "memory", "primitive_attr", "post_ops", "primitive_desc",
+    "primitive",
+)  # fmt: skip
+
+_QUICK: dict[str, tuple[Any, list[Any]]] = {
+    "dnnl_get_effective_cpu_isa": (_int, []),
+    "dnnl_memory_desc_equal": (_int, [pointer, pointer]),
+    "dnnl_memory_desc_get_size": (c_size_t, [pointer]),
+    "dnnl_memory_set_data_handle": (_int, [pointer, pointer]),
+    "dnnl_primitive_desc_query_md": (pointer, [pointer, _int, _int]),  # borrowed from its owner
+    "dnnl_primitive_desc_next_impl": (_int, [pointer]),
+}
+"""Functions that return at once; they are called with the interpreter's lock held."""
+
+
+class Handle:
+    """An object of the library, destroyed once: by `close`, by a `with` block, or when forgotten.
+
+    >>> handle = Handle(4096, lambda address: None)
+    >>> handle.close()
+    >>> handle.address
+    Traceback (most recent call last):
+        ...
+    upconv.errors.EngineError: This handle of oneDNN is closed.
+    """
+
+    __slots__ = ("__weakref__", "_address", "_destroy")
+
+    def __init__(self, address: int, destroy: Callable[[int], object]) -> None:
+        self._address, self._destroy = address, destroy
+
+    @property
+    def address(self) -> int:
+        """What the library is given; `EngineError` once closed."""
+        if not self._address:
+            raise EngineError("This handle of oneDNN is closed.")
+        return self._address
+
+    @property
+    def _as_parameter_(self) -> int:
+        """So a handle itself may be an argument, which keeps it alive during the call."""
+        return self.address
+
+    def close(self) -> None:
+        """Destroy the object; a second time does nothing."""
+        address, self._address = self._address, 0
+        if address:
+            self._destroy(address)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # at the end the engine may go before what was made for it
+            self.close()
+
+
+class Library:
+    """The functions of one libdnnl.so.3, loaded privately so that another one stays undisturbed.
+
+    Raises `OSError` if it cannot be loaded and `AttributeError` if a function is missing.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._slow, self._quick = ctypes.CDLL(path), ctypes.PyDLL(path)
+        version = self._declared("dnnl_version", POINTER(Version), [])().contents
+        self.version = (version.major, version.minor, version.patch)
+        self.threading = _threading(version.cpu_runtime)
+        if version.major != 3:
+            return  # whose functions have other arguments: who asked for it looks at the version
+        for name, arguments in _CHECKED.items():
+            function = getattr(self._slow, name)
+            function.restype, function.argtypes = c_int, arguments
+            function.errcheck = _checked
+        for name, (result, arguments) in _QUICK.items():
+            setattr(self, name.removeprefix("dnnl_"), self._declared(name, result, arguments))
+        self._destroyers = {
+            kind: self._declared(f"dnnl_{kind}_destroy", c_int, [pointer]) for kind in _DESTROYERS
+        }
+        self.execute = self._slow.dnnl_primitive_execute
+        """execute(primitive, stream, count, arguments) -> status, with other threads running."""
+        self.execute.restype, self.execute.argtypes = c_int, [pointer, pointer, c_int, pointer]
+        self.wait = self._slow.dnnl_stream_wait
+        """wait(stream) -> status."""
+        self.wait.restype, self.wait.argtypes = c_int, [pointer]
+
+    memory_desc_equal: Callable[[Handle, Handle], int]
+    memory_desc_get_size: Callable[[Handle], int]
+    memory_set_data_handle: Callable[[int, int], int]
+    primitive_desc_query_md: Callable[[Handle, int, int], int | None]
+    primitive_desc_next_impl: Callable[[Handle], int]
+    get_effective_cpu_isa: Callable[[], int]
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that makes nothing; `LibraryError` unless it succeeds."""
+        getattr(self._slow, f"dnnl_{name}")(*arguments)
+
+    def create(self, name: str, *arguments: Any, kind: str = "") -> Handle:
+        """What `dnnl_{name}_create` makes; `kind` names it where the function does not."""
+        return self._made(f"dnnl_{name}_create", kind or name, arguments)
+
+    def primitive_desc(self, name: str, *arguments: Any) -> Handle:
+        """A descriptor by `dnnl_{name}_primitive_desc_create`."""
+        return self._made(f"dnnl_{name}_primitive_desc_create", "primitive_desc", arguments)
+
+    def strided(self, dims: Sequence[int], dtype: int, strides: Sequence[int]) -> Handle:
+        """A memory descriptor; strides in elements."""
+        function = "dnnl_memory_desc_create_with_strides"
+        arguments = (len(dims), vector(dims), dtype, vector(strides))
+        return self._made(function, "memory_desc", arguments)
+
+    def any_layout(self, dims: Sequence[int], dtype: int) -> Handle:
+        """A memory descriptor whose layout the library will choose."""
+        function = "dnnl_memory_desc_create_with_tag"
+        return self._made(function, "memory_desc", (len(dims), vector(dims), dtype, ANY))
+
+    def queried_md(self, descriptor: Handle, what: int, index: int = 0) -> Handle:
+        """A memory descriptor that a primitive descriptor tells, as one's own."""
+        borrowed = self.primitive_desc_query_md(descriptor, what, index)
+        return self._made("dnnl_memory_desc_clone", "memory_desc", (borrowed,))
+
+    def implementation(self, descriptor: Handle) -> str:
+        """The name of the implementation that a primitive descriptor stands for."""
+        name = c_char_p()
+        self.call("primitive_desc_query", descriptor.address, Query.IMPLEMENTATION, 0, byref(name))
+        return (name.value or b"").decode()
+
+    def function(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
+        """A function of this library or of one that it depends on, such as its OpenMP.
+
+        Called with the interpreter's lock held; `AttributeError` if there is none of that name.
+        """
+        return self._declared(name, result, arguments)
+
+    def _made(self, function: str, kind: str, arguments: tuple[Any, ...]) -> Handle:
+        made = pointer()
+        getattr(self._slow, function)(byref(made), *arguments)
+        return Handle(made.value or 0, self._destroyers[kind])
+
+    def _declared(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
+        function: Any = getattr(self._quick, name)
+        function.restype, function.argtypes = result, arguments
+        return function  # type: ignore[no-any-return]
+
+
+def _threading(runtime: int) -> Threading:
+    return Threading(runtime) if runtime in tuple(Threading) else Threading.OTHER
+
+
+def vector(values: Sequence[int]) -> Any:
+    """dnnl_dims_t."""
+    return (c_int64 * MAX_DIMS)(*values)
+
+
+def _checked(status: int, function: Any, arguments: tuple[Any, ...]) -> int:
+    if status:
+        raise LibraryError(function.__name__, status)
+    return status

@@ -1,0 +1,266 @@
+"""Ways to give a problem to the library, and the descriptor that each leads to.
+
+A way says in which layouts data is offered. Weights are always left to the library: given as they
+lie beside channels-last data it would take its reference loops, which are a thousand times slower.
+
+    PLAIN         data as it lies
+    FREE          data in whatever layout the library likes; it is reordered on the way
+    GEMM          data channels first, and of all implementations the one by matrix products
+    CONVOLUTION   stride 1 as a convolution of the turned kernel; data free if channels come first
+
+A bias is part of every descriptor. Residual, activation and addition to what was there are part of
+it where the library does them exactly: its relu, sigmoid, silu and gelu make numbers of NaN. What
+is left, NumPy does to a float32 result. Reference loops are never taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ...activations import Activation
+from ...problem import DataLayout, Direction, DType, Problem
+from .abi import DTYPE, Alg, Arg, Handle, Library, LibraryError, Prop, Query, vector
+from .descriptors import Kind, Operation, Tensor, contiguous, turns_into_convolution
+from .library import Runtime
+
+_FEW_CHANNELS = 8
+"""Up to so many output channels, padding them to a vector costs more than columns do."""
+
+_EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TANH: Alg.TANH}
+"""The activations that keep NaN as the library does them, and what it calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Implementations that err, from this rank on: a primitive, and a part of their name."""
+
+    kind: Kind
+    name: str
+    rank: int
+
+
+FAULTS = (
+    Fault(Kind.CONVOLUTION, "brgconv:avx512_core_amx", 3),  # writes beyond its result
+    Fault(Kind.CONVOLUTION, "jit:avx512_core_amx", 1),  # spreads NaN with few input channels
+    Fault(Kind.CONVOLUTION, "jit_bf16", 1),  # the same
+    Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads what nobody wrote
+)
+"""Found in version 3.2 by comparing random problems with their definition, memory poisoned. The
+library's next choice is taken in their place."""
+
+
+class Way(Enum):
+    """The ways above; the value is the variant's name."""
+
+    PLAIN = "plain"
+    FREE = "reordered"
+    GEMM = "gemm"
+    CONVOLUTION = "convolution"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A descriptor with the layouts it wants; `residual` is None unless that is part of it.
+
+    `complete`: nothing is left to NumPy. `adds`: the result is added to what was there.
+    """
+
+    operation: Operation
+    descriptor: Handle
+    implementation: str
+    complete: bool
+    adds: bool
+    result: DType
+    src: Handle
+    weights: Handle
+    dst: Handle
+    scratchpad: Handle
+    residual: Handle | None
+
+
+def ways(problem: Problem, *, every: bool = False) -> tuple[Way, ...]:
+    """The ways worth trying, the one expected to be fastest first; `every`: all that there are."""
+    first = problem.layout is DataLayout.NCX
+    usual = (Way.FREE, Way.PLAIN) if first else (Way.PLAIN, Way.FREE)
+    if problem.direction is not Direction.FORWARD:
+        return usual
+    gemm = (Way.GEMM,) if _few(problem) else ()
+    late = (Way.GEMM,) if every and not gemm else ()
+    turned = (Way.CONVOLUTION,) if turns_into_convolution(problem) else ()
+    # Faster than the library's own turning, by 2 to 7 % on most layers (docs/onednn.md).
+    before, after = ((), turned) if first else (turned, ())
+    return (*gemm, *before, *usual, *after, *late)
+
+
+def _few(problem: Problem) -> bool:
+    return problem.groups == 1 and problem.out_channels <= _FEW_CHANNELS
+
+
+def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
+    """The first way that leads to more than reference loops; None if none does."""
+    for way in ways(problem):
+        found = candidate(runtime, problem, threads, way)
+        if found is not None:
+            return found
+    return None
+
+
+def candidate(runtime: Runtime, problem: Problem, threads: int, way: Way) -> Candidate | None:
+    """What a way leads to, with as much of the epilogue as there is an implementation of."""
+    with runtime.making(threads) as library:
+        for fused in (True, False) if not problem.epilogue.empty else (True,):
+            found = _candidate(runtime, library, problem, way, fused=fused)
+            if found is not None:
+                return found
+    return None
+
+
+def _candidate(
+    runtime: Runtime, library: Library, problem: Problem, way: Way, *, fused: bool
+) -> Candidate | None:
+    turned = way is Way.CONVOLUTION
+    operation = Operation.by_convolution(problem) if turned else Operation.of(problem)
+    offer = _Offer.of(library, problem, operation, way, fused=fused)
+    try:
+        descriptor = offer.descriptor(library, runtime.engine)
+        name = library.implementation(descriptor)
+        if not _takes(problem, operation, way, name):
+            # A descriptor out of the library's cache stands for one implementation alone.
+            with runtime.uncached():
+                descriptor = offer.descriptor(library, runtime.engine)
+            while not _takes(problem, operation, way, name := library.implementation(descriptor)):
+                if library.primitive_desc_next_impl(descriptor):
+                    return None
+    except LibraryError:  # it has no implementation of this
+        return None
+    return offer.accepted(library, descriptor, name)
+
+
+def _takes(problem: Problem, operation: Operation, way: Way, name: str) -> bool:
+    """Whether an implementation is one of its way, and none of those that are slow or err."""
+    if "ref:any" in name or (way is Way.GEMM and "gemm" not in name):
+        return False
+    return not any(
+        operation.kind is fault.kind and problem.rank >= fault.rank and fault.name in name
+        for fault in FAULTS
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Offer:
+    """What a descriptor is asked for with."""
+
+    problem: Problem
+    operation: Operation
+    src: Handle
+    weights: Handle
+    dst: Handle
+    bias: Handle | None
+    attributes: Handle
+    complete: bool
+    adds: bool
+    result: DType
+    residual: int
+
+    @classmethod
+    def of(
+        cls, library: Library, problem: Problem, operation: Operation, way: Way, *, fused: bool
+    ) -> _Offer:
+        """Memory descriptors and attributes of one way."""
+        free = way is Way.FREE or (way is Way.CONVOLUTION and problem.layout is DataLayout.NCX)
+        weights = operation.kind is Kind.WEIGHTS
+        # Version 3.2 adds what was there once for every tap of depth in strided deconvolutions.
+        complete = problem.epilogue.empty or (fused and problem.epilogue.activation in _EXACT)
+        adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
+        adds = adds and not free and way is not Way.GEMM
+        whole = complete and (adds or not problem.accumulate)
+        dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
+        data, out = DTYPE[dtype], DTYPE[result]
+
+        def described(tensor: Tensor, element: int) -> Handle:
+            if free:
+                return library.any_layout(tensor.dims, element)
+            strides = contiguous(tensor.dims) if way is Way.GEMM else tensor.strides
+            return library.strided(tensor.dims, element, strides)
+
+        residual = fused and problem.epilogue.residual
+        return cls(
+            problem,
+            operation,
+            src=described(operation.src, data),
+            weights=library.any_layout(operation.weights.dims, out if weights else data),
+            dst=described(operation.dst, data if weights else out),
+            bias=library.strided((problem.result_channels,), data, (1,)) if problem.bias else None,
+            attributes=_attributes(
+                library,
+                problem,
+                described(operation.dst, data) if residual else None,
+                activation=fused,
+                adds=adds,
+            ),
+            complete=complete,
+            adds=adds,
+            result=result,
+            residual=Arg.POST_OP | Arg.SRC_1 if residual else 0,
+        )
+
+    def descriptor(self, library: Library, engine: Handle) -> Handle:
+        """The library's first implementation; `LibraryError` if it has none."""
+        window = self.operation.window
+        spatial = tuple(map(vector, (window.strides, window.dilates, window.begin, window.end)))
+        src, weights, dst, bias = self.src, self.weights, self.dst, self.bias
+        name = self.operation.kind.value
+        direct = Alg.CONVOLUTION_DIRECT
+        if self.operation.kind is Kind.WEIGHTS:
+            backward = (direct, src, weights, None, dst)
+            return library.primitive_desc(name, engine, *backward, *spatial, None, self.attributes)
+        if self.operation.kind is Kind.DECONVOLUTION:
+            direct = Alg.DECONVOLUTION_DIRECT
+        tensors = (Prop.FORWARD_INFERENCE, direct, src, weights, bias, dst)
+        return library.primitive_desc(name, engine, *tensors, *spatial, self.attributes)
+
+    def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:
+        """The descriptor with the layouts it wants."""
+        backward = self.operation.kind is Kind.WEIGHTS
+        queries = (
+            (Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
+            if backward
+            else (Query.SRC, Query.WEIGHTS, Query.DST)
+        )
+        src, weights, dst = (library.queried_md(descriptor, query) for query in queries)
+        residual = None
+        if self.residual:
+            residual = library.queried_md(descriptor, Query.EXECUTION_ARGUMENT, self.residual)
+        return Candidate(
+            self.operation,
+            descriptor,
+            name,
+            self.complete,
+            self.adds,
+            self.result,
+            src,
+            weights,
+            dst,
+            library.queried_md(descriptor, Query.SCRATCHPAD),
+            residual,
+        )
+
+
+def _attributes(
+    library: Library, problem: Problem, residual: Handle | None, *, activation: bool, adds: bool
+) -> Handle:
+    """User's scratchpad, and what is done after the sum, in the order in which it happens."""
+    attributes = library.create("primitive_attr")
+    library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
+    epilogue = problem.epilogue
+    algorithm = _EXACT.get(epilogue.activation) if activation else None
+    with library.create("post_ops") as post:
+        if residual is not None:
+            library.call("post_ops_append_binary", post, Alg.BINARY_ADD, residual)
+        if algorithm is not None:
+            library.call("post_ops_append_eltwise", post, algorithm, epilogue.slope, 0.0)
+        if adds:
+            library.call("post_ops_append_sum", post, 1.0, 0, 0)
+        library.call("primitive_attr_set_post_ops", attributes, post)
+    return attributes

@@ -1,0 +1,171 @@
+"""A problem in the library's words: logical dimensions, strides, paddings; and what it cannot do.
+
+Every direction becomes the primitive that the library has most implementations of:
+
+    FORWARD       deconvolution, forward          src x,  weights w,  dst y
+    INPUT_GRAD    convolution, forward            src g,  weights w,  dst dx
+    WEIGHT_GRAD   convolution, backward weights   src g,  diff_dst x, diff_weights dw
+
+and FORWARD with stride 1 also a convolution whose kernel is turned round. Logical dimensions are
+N, C, *X for data and [G,] O, I, *X for weights, O and I being the primitive's own. However an array
+lies, its description differs in strides alone: no weight is copied to exchange I and O.
+
+The library checks less than it needs: some of what it takes ends the process. So nothing reaches
+it that `cannot` has a word against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from ...geometry import Axis
+from ...problem import Direction, DType, Problem
+
+MOST = 1 << 30
+"""No number that describes a problem may reach this: implementations count in 32 bits."""
+
+
+MOST_TAPS = 1 << 12
+"""Along one axis: implementations write code for every tap."""
+
+
+class Kind(Enum):
+    """Which primitive of the library; the value is the part of its name before _primitive_desc."""
+
+    DECONVOLUTION = "deconvolution_forward"
+    CONVOLUTION = "convolution_forward"
+    WEIGHTS = "convolution_backward_weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array as it is given: logical dimensions, and strides in elements."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a kernel moves; the library counts dilation from 0."""
+
+    strides: tuple[int, ...]
+    dilates: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A problem as the arguments of one primitive; `flipped` says that its kernel is turned."""
+
+    kind: Kind
+    src: Tensor
+    weights: Tensor
+    dst: Tensor
+    window: Window
+    flipped: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem) -> Operation:
+        """The operation of the table above."""
+        forward = problem.direction is Direction.FORWARD
+        kind = {
+            Direction.FORWARD: Kind.DECONVOLUTION,
+            Direction.INPUT_GRAD: Kind.CONVOLUTION,
+            Direction.WEIGHT_GRAD: Kind.WEIGHTS,
+        }[problem.direction]
+        x = _data(problem, problem.in_channels, problem.size)
+        y = _data(problem, problem.out_channels, problem.out_size)
+        src, dst = (x, y) if forward else (y, x)
+        return cls(kind, src, _weights(problem, into_out=forward), dst, _window(problem.axes))
+
+    @classmethod
+    def by_convolution(cls, problem: Problem) -> Operation:
+        """A transposed convolution of stride 1 as the convolution of its turned kernel."""
+        axes = problem.axes
+        window = Window(
+            strides=tuple(1 for _ in axes),
+            dilates=tuple(axis.dilation - 1 for axis in axes),
+            begin=tuple(axis.turned[0] for axis in axes),
+            end=tuple(axis.turned[1] for axis in axes),
+        )
+        x = _data(problem, problem.in_channels, problem.size)
+        y = _data(problem, problem.out_channels, problem.out_size)
+        weights = _weights(problem, into_out=True)
+        return cls(Kind.CONVOLUTION, x, weights, y, window, flipped=True)
+
+
+def turns_into_convolution(problem: Problem) -> bool:
+    """Whether `Operation.by_convolution` says the same: stride 1, and no crop into the data."""
+    return problem.direction is Direction.FORWARD and all(
+        axis.stride == 1 and min(axis.turned) >= 0 for axis in problem.axes
+    )
+
+
+def cannot(problem: Problem) -> str | None:
+    """Why the library cannot be given a problem, in one sentence; None if it can."""
+    if problem.rank > 3:
+        return f"libdnnl works on one to three spatial axes, and there are {problem.rank}"
+    if problem.dtype is DType.FLOAT64:
+        return "libdnnl computes on no float64"
+    shapes = (problem.x_shape, problem.y_shape, problem.weight_shape)
+    axes = problem.axes
+    crops = (max(abs(axis.crop_begin), abs(axis.crop_end)) for axis in axes)
+    sizes = (max(axis.full, axis.extent, axis.stride) for axis in axes)
+    largest = max(*map(prod, shapes), *crops, *sizes)
+    if largest >= MOST:
+        return f"libdnnl counts in 32 bits, and this problem has {largest} elements or positions"
+    if max(problem.kernel) > MOST_TAPS:
+        return f"libdnnl unrolls kernels, and this one has {max(problem.kernel)} taps along an axis"
+    if problem.direction is Direction.WEIGHT_GRAD and _has_idle_taps(problem):
+        return "libdnnl leaves the gradient of taps unset that meet no input"
+    return None
+
+
+def _has_idle_taps(problem: Problem) -> bool:
+    """Whether a tap between those of the frame meets nothing: it jumps over all the outputs."""
+    frames = (axis.trimmed().axis for axis in problem.axes)
+    return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in frames)
+
+
+def _window(axes: tuple[Axis, ...]) -> Window:
+    return Window(
+        strides=tuple(axis.stride for axis in axes),
+        dilates=tuple(axis.dilation - 1 for axis in axes),
+        begin=tuple(axis.crop_begin for axis in axes),
+        end=tuple(axis.crop_end for axis in axes),
+    )
+
+
+def _data(problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
+    """x or y, contiguous in the problem's layout, as N, C, *X."""
+    order = problem.layout.to_ncx(problem.rank)
+    lies = problem.layout.shape(problem.batch, channels, size)
+    strides = contiguous(lies)
+    return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))
+
+
+def _weights(problem: Problem, *, into_out: bool) -> Tensor:
+    """The weight as [G,] O, I, *X; `into_out`: O is the transposed convolution's own output."""
+    strides = contiguous(problem.weight_shape)
+    by_in, by_out, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))
+    groups = problem.groups
+    of_in, of_out = problem.in_channels // groups, problem.out_channels // groups
+    channels = ((of_out, by_out), (of_in, by_in))
+    group = [(groups, of_in * by_in)] if groups > 1 else []
+    axes = [*group, *(channels if into_out else channels[::-1])]
+    return Tensor(
+        (*(size for size, _ in axes), *problem.kernel), (*(step for _, step in axes), *by_tap)
+    )
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous array.
+
+    >>> contiguous((2, 3, 5))
+    (15, 5, 1)
+    """
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

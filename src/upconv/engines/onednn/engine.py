@@ -1,0 +1,80 @@
+"""The engine: what it refuses, what it can be tuned to, and building a primitive.
+
+The library is loaded when the engine is first asked for, and asked whether it has an implementation
+when a problem is first seen.
+"""
+
+from __future__ import annotations
+
+from ...errors import EngineMissing, EngineRefusal
+from ...problem import Problem
+from ..base import Primitive
+from .candidates import Way, best, candidate, ways
+from .descriptors import cannot
+from .frames import Frame, Framed
+from .library import runtime
+from .primitive import OnednnPrimitive
+
+_WORTH = 1 << 20
+"""Multiply-adds, or bytes moved, for each thread: some 20 microseconds, a few times what it costs
+to set a team of threads to work and wait for it."""
+
+
+class OnednnEngine:
+    """libdnnl; raises `EngineMissing` where there is none."""
+
+    name = "onednn"
+
+    def __init__(self) -> None:
+        self._runtime = runtime()
+        isa = self._runtime.library.get_effective_cpu_isa()
+        self._fingerprint = f"libdnnl {self._runtime.version} isa {isa:#x}"
+
+    def fingerprint(self) -> str:
+        """The version of the library and the instructions it uses."""
+        return self._fingerprint
+
+    def bound(self, entries: int) -> None:
+        """Let the library's own cache keep no more primitives than upconv's does."""
+        self._runtime.bound(entries)
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None when the library can do `problem` by more than reference loops, else why not."""
+        try:
+            _ = problem.dtype.numpy
+        except EngineMissing as missing:
+            return str(missing)
+        reason = cannot(problem)
+        if reason is not None:
+            return reason
+        inner = Frame.of(problem).problem
+        if inner is not None and best(self._runtime, inner, 1) is None:
+            return f"libdnnl {self._runtime.version} has only slow reference loops for it here"
+        return None
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """The ways that lead to more than reference loops, besides the one taken without asking."""
+        inner = Frame.of(problem).problem
+        if inner is None:
+            return ("",)
+        found = [way for way in ways(inner, every=True) if self._leads(inner, threads, way)]
+        return ("", *(way.value for way in found[1:]))
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """Create what the library needs for a problem; a millisecond or a few."""
+        frame = Frame.of(problem)
+        if frame.problem is None:
+            return Framed(problem, frame, None)
+        worth = (problem.multiply_adds + problem.nbytes) // _WORTH
+        threads = min(threads, max(1, worth))
+        if variant:
+            found = candidate(self._runtime, frame.problem, threads, Way(variant))
+        else:
+            found = best(self._runtime, frame.problem, threads)
+        if found is None:
+            raise EngineRefusal(f"libdnnl has no implementation of {problem}")
+        primitive = OnednnPrimitive(self._runtime, frame.problem, threads, found)
+        return primitive if frame.problem == problem else Framed(problem, frame, primitive)
+
+    def _leads(self, problem: Problem, threads: int, way: Way) -> bool:
+        return candidate(self._runtime, problem, threads, way) is not None

@@ -1,0 +1,165 @@
+"""Finding libdnnl, and the one loaded copy of it with what belongs to the process.
+
+Looked at in this order, the first that fits is taken:
+
+1.  the file named by `UPCONV_ONEDNN_PATH`, and then nothing else;
+2.  the wheel of the extra `onednn`, or another one that brings the library;
+3.  `lib/libdnnl.so.3` of this Python's environment, where conda puts it;
+4.  `libdnnl.so.3` as the system's loader finds it.
+
+It must be version 3, and divide its work by OpenMP or not at all: how many threads another runtime
+takes cannot be said for each call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_int
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+from ...errors import EngineError, EngineMissing, brief
+from .abi import Library, Threading
+
+VARIABLE = "UPCONV_ONEDNN_PATH"
+FILE = "libdnnl.so.3"
+WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn")
+INSTALL = "pip install 'upconv[onednn]'"
+_CPU = 1
+_MOST_ENTRIES = 1 << 30
+
+
+class Runtime:
+    """The loaded library, its engine for this processor, and its number of threads.
+
+    `building` is held while something is made, so that a fork finds no lock of the library taken.
+    """
+
+    def __init__(self, library: Library, source: str) -> None:
+        self.library, self.source = library, source
+        self.engine = library.create("engine", _CPU, 0)
+        self.building = threading.Lock()
+        self.get_threads: Callable[[], int] = _one
+        self.set_threads: Callable[[int], None] = _nothing
+        if library.threading is Threading.OPENMP:
+            # Those of the very OpenMP the library was linked with: a process may hold several. The
+            # number they set belongs to the calling thread alone.
+            self.get_threads = library.function("omp_get_max_threads", c_int, [])
+            self.set_threads = library.function("omp_set_num_threads", None, [c_int])
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self.building.acquire,
+                after_in_parent=self.building.release,
+                after_in_child=self.building.release,
+            )
+
+    @contextmanager
+    def making(self, threads: int) -> Iterator[Library]:
+        """The library, to make things that will run on `threads` threads."""
+        with self.building:
+            before = self.get_threads()
+            self.set_threads(threads)
+            try:
+                yield self.library
+            finally:
+                self.set_threads(before)
+
+    @property
+    def version(self) -> str:
+        """As in "3.2.0"."""
+        return ".".join(map(str, self.library.version))
+
+    @property
+    def capacity(self) -> int:
+        """How many primitives the library's own cache keeps."""
+        kept = c_int()
+        self.library.call("get_primitive_cache_capacity", byref(kept))
+        return kept.value
+
+    def bound(self, entries: int) -> None:
+        """Set the capacity of the library's own cache."""
+        wanted = min(entries, _MOST_ENTRIES)
+        with self.building:
+            if self.capacity != wanted:
+                self.library.call("set_primitive_cache_capacity", wanted)
+
+    @contextmanager
+    def uncached(self) -> Iterator[None]:
+        """While making something: with the library's own cache empty and off."""
+        entries = self.capacity
+        self.library.call("set_primitive_cache_capacity", 0)
+        try:
+            yield
+        finally:
+            self.library.call("set_primitive_cache_capacity", entries)
+
+    def __str__(self) -> str:
+        return (
+            f"libdnnl {self.version} of {self.source}, {self.library.path}; its own cache keeps"
+            f" {self.capacity} primitives"
+        )
+
+
+def _one() -> int:
+    return 1
+
+
+def _nothing(threads: int) -> None:
+    """A library without threads takes none."""
+
+
+def runtime() -> Runtime:
+    """The library, loaded once; `EngineMissing` says what was looked at and how to get one."""
+    found = _found(os.environ.get(VARIABLE, ""))
+    if isinstance(found, str):
+        raise EngineMissing(found)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _found(asked: str) -> Runtime | str:
+    """The library, or the sentence that says why there is none."""
+    complaints = []
+    for source, path in [(VARIABLE, asked)] if asked else _places():
+        try:
+            return _loaded(path, source)
+        except (OSError, AttributeError, EngineError) as error:
+            complaints.append(f"{source}: {brief(str(error))[1:-1]}")
+    if asked:
+        return (
+            f"{VARIABLE} names no libdnnl that upconv can use. {complaints[0]}. Correct or unset"
+            f" it, or install one: {INSTALL}"
+        )
+    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get one by: {INSTALL}"
+
+
+def _loaded(path: str, source: str) -> Runtime:
+    library = Library(path)
+    if library.version[0] != 3:
+        version = ".".join(map(str, library.version))
+        raise EngineError(f"{path} is version {version}, not version 3")
+    if library.threading not in (Threading.OPENMP, Threading.SEQUENTIAL):
+        raise EngineError(f"{path} divides its work neither by OpenMP nor not at all")
+    return Runtime(library, source)
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    """(what it is, path) of every place to look at."""
+    for wheel in WHEELS:
+        try:
+            files = metadata.distribution(wheel).files or []
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name == FILE:
+                yield f"the wheel {wheel}", str(Path(str(file.locate())).resolve())
+    for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)):
+        path = Path(prefix) / "lib" / FILE
+        if path.exists():
+            yield "this environment", str(path)
+    yield "the system", FILE

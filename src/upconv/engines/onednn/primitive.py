@@ -1,0 +1,271 @@
+"""A problem on the library: its weight packed, its arrays brought where they are wanted.
+
+Data is reordered on the way in and out exactly where the library's layout is not the one it lies
+in. Arrays that are not contiguous are copied: that is scratch memory which depends on the arrays of
+a call, not on its problem; it is asked for here, and `workspace_bytes` does not hold it.
+
+Implementations may multiply the zeros around data by weights, which is exact unless a weight is
+infinite or NaN. Such weights go to the reference engine, which multiplies only what there is; and
+so does a weight gradient that came out not finite, whose operands may have met such zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ...activations import SCRATCH_BYTES, apply
+from ...problem import DType, Problem
+from ..base import Array, Primitive
+from ..reference import ReferenceEngine
+from .abi import DTYPE, Arg, Handle
+from .candidates import Candidate
+from .descriptors import Kind, Tensor
+from .library import Runtime
+from .script import Script
+
+_RESIDENT = 1 << 18
+"""What a primitive keeps: its code, its descriptors, and the same for its reorders; about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Packed:
+    """A weight in the library's layout."""
+
+    array: Array
+    address: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _NotFinite:
+    """A weight some of which is infinite or NaN, packed by the primitive that computes with it."""
+
+    primitive: Primitive
+    weight: Any
+
+
+class OnednnPrimitive:
+    """One problem, ready to run; see the module's docstring."""
+
+    resident_bytes = _RESIDENT
+    predicted_cycles = 0.0  # there is no model: the library does not tell
+
+    def __init__(
+        self, runtime: Runtime, problem: Problem, threads: int, candidate: Candidate
+    ) -> None:
+        self._problem, self._threads, self._candidate = problem, threads, candidate
+        self._runtime, self._backward = runtime, candidate.operation.kind is Kind.WEIGHTS
+        self._turn: Any = (...,)
+        if candidate.operation.flipped:
+            kernel = problem.weight_layout.to_iox(problem.rank)[2:]
+            flip = [slice(None, None, -1 if i in kernel else 1) for i in range(problem.rank + 2)]
+            self._turn = tuple(flip)
+        self._result = candidate.result.numpy
+        self._finishes = not candidate.complete
+        self._packing = Script(runtime, threads)
+        self._script = Script(runtime, threads)
+        self._write()
+        self.workspace_bytes = self._workspace_bytes()
+        self.description = self._description()
+
+    # Preparing ------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """The script of a run, outside slots in order a, b, out, bias, residual; and of packing."""
+        found, script = self._candidate, self._script
+        operation = found.operation
+        if self._backward:
+            src, dst = self._given(operation.src), self._given(operation.dst)
+            a = self._brought(script.outside(src), found.src)
+            b = self._brought(script.outside(dst), found.dst)
+            arguments = {Arg.SRC: a, Arg.DIFF_DST: b}
+            self._deliver(Arg.DIFF_WEIGHTS, operation.weights, found.weights, arguments)
+            return
+        a = self._brought(script.outside(self._given(operation.src)), found.src)
+        arguments = {Arg.SRC: a, Arg.WEIGHTS: script.outside(found.weights)}
+        self._deliver(Arg.DST, operation.dst, found.dst, arguments)
+        self._write_packing()
+
+    def _deliver(
+        self, argument: Arg, tensor: Tensor, wanted: Handle, arguments: dict[Any, int]
+    ) -> None:
+        """The step that computes, and the reorder of its result."""
+        found, script, problem = self._candidate, self._script, self._problem
+        kind = found.result if self._finishes else problem.dtype
+        given = self._given(tensor, kind)
+        out = script.outside(given)
+        adds_after = problem.accumulate and not found.adds and not self._finishes
+        direct = not adds_after and self._same(given, wanted)
+        result = out if direct else script.inside(wanted)
+        if problem.bias:
+            channels = Tensor((problem.result_channels,), (1,))
+            arguments[Arg.BIAS] = script.outside(self._given(channels))
+        if found.residual is not None:
+            residual = script.outside(self._given(tensor))
+            brought = self._brought(residual, found.residual)
+            arguments[Arg.POST_OP | Arg.SRC_1] = brought
+        script.step(found.descriptor, {**arguments, argument: result})
+        if not direct:
+            script.reorder(result, out, add=adds_after)
+
+    def _brought(self, slot: int, wanted: Handle) -> int:
+        """A slot that holds the same in the layout wanted."""
+        if self._same(self._script.layout(slot), wanted):
+            return slot
+        inside = self._script.inside(wanted)
+        self._script.reorder(slot, inside)
+        return inside
+
+    def _write_packing(self) -> None:
+        given, wanted = self._given(self._candidate.operation.weights), self._candidate.weights
+        self._packs = not self._same(given, wanted)
+        self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
+        if self._packs:
+            weight, packed = self._packing.outside(given), self._packing.outside(wanted)
+            self._packing.reorder(weight, packed)
+
+    def _given(self, tensor: Tensor, dtype: DType | None = None) -> Handle:
+        element = DTYPE[dtype or self._problem.dtype]
+        return self._runtime.library.strided(tensor.dims, element, tensor.strides)
+
+    def _same(self, first: Handle, second: Handle) -> bool:
+        return bool(self._runtime.library.memory_desc_equal(first, second))
+
+    def _workspace_bytes(self) -> int:
+        """One run's workspace, and what NumPy does after it."""
+        result = prod(self._problem.result_shape)
+        finishing = result * self._result.itemsize + SCRATCH_BYTES if self._finishes else 0
+        before = result * self._problem.dtype.itemsize if self._backward else 0
+        return self._script.nbytes + finishing + 2 * before
+
+    def _description(self) -> str:
+        """The library's name of the implementation, and what happens around it."""
+        found = self._candidate
+        around = self._script.reorders
+        words = [
+            found.operation.kind.value.replace("_", " "),
+            f"by {found.implementation}",
+            f"with {around} reorders of data" if around else "data as it lies",
+            "" if found.complete else "the rest by NumPy",
+        ]
+        return ", ".join(filter(None, words))
+
+    # Running --------------------------------------------------------------------------------------
+
+    def pack(self, weight: Array) -> _Packed | _NotFinite:
+        """The weight in the layout the library wants, or as it is where it is not finite."""
+        if weight.nbytes > memory.ALWAYS_FINE:  # what would not fit is not looked at either
+            memory.require(2 * weight.nbytes + self._packed_bytes, "the packed weight")
+        if not _finite(weight):
+            reference = ReferenceEngine().build(self._problem, self._threads)
+            return _NotFinite(reference, reference.pack(weight))
+        weight = np.ascontiguousarray(weight[self._turn])
+        if not self._packs:
+            return _Packed(weight, weight.ctypes.data)
+        packed = np.empty(self._packed_bytes + 64, np.uint8)
+        address = -(-packed.ctypes.data // 64) * 64
+        self._packing.run(weight.ctypes.data, address)
+        return _Packed(packed, address)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`; see `Primitive.run`."""
+        if isinstance(b, _NotFinite):
+            b.primitive.run(out, a, b.weight, bias, residual)
+        elif self._backward:
+            self._weight_grad(out, a, b)
+        elif self._finishes:
+            self._in_two_parts(out, a, b, bias, residual)
+        else:
+            self._whole(out, a, b, bias, residual)
+
+    def close(self) -> None:
+        """Destroy what the library made."""
+        self._script.close()
+        self._packing.close()
+        self._candidate.descriptor.close()
+
+    def _whole(
+        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
+    ) -> None:
+        """All of it by the library."""
+        target = self._target(out)
+        self._linear(target, a, b, bias, residual)
+        if target is not out:
+            out[...] = target
+
+    def _in_two_parts(
+        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
+    ) -> None:
+        """As much as is exact by the library, into float32, and what follows by NumPy."""
+        problem = self._problem
+        alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
+        result = out if alone else np.empty(problem.result_shape, self._result)
+        inside = self._candidate.residual is not None
+        self._linear(result, a, b, bias, residual if inside else None)
+        with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
+            if residual is not None and not inside:
+                np.add(result, residual, out=result, casting="unsafe")
+            apply(problem.epilogue.activation, problem.epilogue.slope, result)
+            if problem.accumulate:
+                np.add(out, result, out=out, casting="unsafe")
+            elif result is not out:
+                out[...] = result
+
+    def _linear(
+        self, target: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
+    ) -> None:
+        """The library's part, into a contiguous array of the type it leaves."""
+        a = _contiguous("the operand", a)
+        addresses = [a.ctypes.data, b.address, target.ctypes.data]
+        if bias is not None:
+            bias = _contiguous("the bias", bias)
+            addresses.append(bias.ctypes.data)
+        if residual is not None:
+            residual = _contiguous("the residual", residual)
+            addresses.append(residual.ctypes.data)
+        self._script.run(*addresses)
+
+    def _weight_grad(self, out: Array, g: Array, x: Array) -> None:
+        target = self._target(out)
+        before = target.copy() if self._problem.accumulate else None
+        g, x = _contiguous("the gradient", g), _contiguous("the input", x)
+        self._script.run(g.ctypes.data, x.ctypes.data, target.ctypes.data)
+        if not _finite(target):
+            if before is not None:
+                target[...] = before
+            ReferenceEngine().build(self._problem, self._threads).run(target, g, x)
+        if target is not out:
+            out[...] = target
+
+    def _target(self, out: Array) -> Array:
+        """`out`, or a contiguous copy of it."""
+        if out.flags.c_contiguous:
+            return out
+        memory.require(out.nbytes, "a copy of the result")
+        if self._problem.accumulate:
+            return out.copy(order="C")
+        return np.empty(out.shape, out.dtype)
+
+
+def _contiguous(what: str, array: Array) -> Array:
+    if array.flags.c_contiguous:
+        return array
+    memory.require(array.nbytes, f"a copy of {what}")
+    return np.ascontiguousarray(array)
+
+
+def _finite(array: Array) -> bool:
+    """Whether all of it is finite: a sum is quick to look at; where it overflows, all are."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.sum(array, dtype=np.float64)) or np.isfinite(array).all())

@@ -1,0 +1,186 @@
+"""Primitives to be executed one after the other, and the memory that each of them is given.
+
+A script is written once: its *slots* are memory, the caller's arrays or places in a workspace, its
+*steps* are primitives with a slot for each argument. It is run by many threads at once: each takes
+a *cast*, a stream and one memory object per slot, and leaves it for the next when it is done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import EngineError
+from ..workspace import Workspace
+from .abi import Arg, Argument, Handle, Library, LibraryError, Query
+from .library import Runtime
+from .teams import Team
+
+_KEPT = 4
+"""Casts kept for the next calls: more threads than these at once make their own."""
+
+_OUTSIDE, _SCRATCHPAD = -1, -2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """Memory of one layout; `place` is its offset in the workspace, or who brings it."""
+
+    layout: Handle
+    place: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    primitive: Handle
+    arguments: tuple[tuple[int, int], ...]
+
+
+class Script:
+    """See the module's docstring. Outside slots are numbered in the order they are made."""
+
+    def __init__(self, runtime: Runtime, threads: int) -> None:
+        self._runtime, self._team = runtime, Team(runtime, threads)
+        self._library: Library = runtime.library
+        self._threads = threads
+        self._slots: list[_Slot] = []
+        self._outside: list[int] = []
+        self._steps: list[_Step] = []
+        self._places = self._scratchpad = 0
+        self.reorders = 0
+        self._casts: deque[_Cast] = deque()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of workspace that one run takes."""
+        return self._places + self._scratchpad
+
+    def outside(self, layout: Handle) -> int:
+        """A slot for an array of the caller's."""
+        self._outside.append(len(self._slots))
+        return self._slot(layout, _OUTSIDE)
+
+    def inside(self, layout: Handle) -> int:
+        """A slot in the workspace."""
+        place = self._places
+        self._places += _rounded(self._library.memory_desc_get_size(layout))
+        return self._slot(layout, place)
+
+    def layout(self, slot: int) -> Handle:
+        """How the memory of a slot lies."""
+        return self._slots[slot].layout
+
+    def step(self, descriptor: Handle, arguments: dict[int, int]) -> None:
+        """Execute the primitive of a descriptor, on slots by argument."""
+        with self._runtime.making(self._threads) as library:
+            layout = library.queried_md(descriptor, Query.SCRATCHPAD)
+            needed = library.memory_desc_get_size(layout)
+            if needed:
+                self._scratchpad = max(self._scratchpad, _rounded(needed))
+                arguments = {**arguments, Arg.SCRATCHPAD: self._slot(layout, _SCRATCHPAD)}
+            primitive = library.create("primitive", descriptor)
+        self._steps.append(_Step(primitive, tuple(arguments.items())))
+
+    def reorder(self, source: int, target: int, *, add: bool = False) -> None:
+        """Copy a slot into another, or add it to what is there."""
+        engine, given, wanted = self._runtime.engine, self.layout(source), self.layout(target)
+        with self._runtime.making(self._threads) as library:
+            attributes, post = library.create("primitive_attr"), library.create("post_ops")
+            library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
+            if add:
+                library.call("post_ops_append_sum", post, 1.0, 0, 0)
+                library.call("primitive_attr_set_post_ops", attributes, post)
+            descriptor = library.primitive_desc(
+                "reorder", given, engine, wanted, engine, attributes
+            )
+        self.reorders += 1
+        self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
+
+    def run(self, *addresses: int) -> None:
+        """Execute every step, on the arrays at `addresses` for the outside slots."""
+        try:
+            cast = self._casts.pop()
+        except IndexError:
+            cast = self._new_cast()
+        if self.nbytes:
+            with Workspace(self.nbytes) as workspace:
+                cast.place(workspace)
+                cast.bring(addresses)
+                self._team.run(cast.perform)
+        else:
+            cast.bring(addresses)
+            self._team.run(cast.perform)
+        if len(self._casts) < _KEPT:
+            self._casts.append(cast)
+
+    def close(self) -> None:
+        """Destroy primitives and what was made to run them."""
+        self._casts.clear()
+        for step in self._steps:
+            step.primitive.close()
+
+    def _slot(self, layout: Handle, place: int) -> int:
+        self._slots.append(_Slot(layout, place))
+        return len(self._slots) - 1
+
+    def _new_cast(self) -> _Cast:
+        return _Cast(self._runtime, self._slots, self._outside, self._steps, self._places)
+
+
+class _Cast:
+    """A stream and memory objects, for one thread at a time."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        slots: list[_Slot],
+        outside: list[int],
+        steps: list[_Step],
+        scratchpad: int,
+    ) -> None:
+        library, engine = runtime.library, runtime.engine
+        self._library = library
+        self._stream = library.create("stream", engine, 1)
+        self._memories = [library.create("memory", slot.layout, engine, None) for slot in slots]
+        self._outside = [self._memories[slot].address for slot in outside]
+        self._inside = [
+            (memory.address, scratchpad if slot.place == _SCRATCHPAD else slot.place)
+            for memory, slot in zip(self._memories, slots, strict=True)
+            if slot.place != _OUTSIDE
+        ]
+        self._calls = [self._call(step) for step in steps]
+        self._execute, self._wait = library.execute, library.wait
+        self._bind = library.memory_set_data_handle
+        self._workspace = 0
+
+    def _call(self, step: _Step) -> tuple[int, int, int, Any]:
+        arguments = (Argument * len(step.arguments))()
+        for argument, (code, slot) in zip(arguments, step.arguments, strict=True):
+            argument.arg, argument.memory = code, self._memories[slot].address
+        return step.primitive.address, self._stream.address, len(arguments), arguments
+
+    def place(self, workspace: int) -> None:
+        """Put the inside slots into a workspace."""
+        if workspace != self._workspace:
+            for memory, place in self._inside:
+                self._bind(memory, workspace + place)
+            self._workspace = workspace
+
+    def bring(self, addresses: tuple[int, ...]) -> None:
+        """Put the caller's arrays into the outside slots."""
+        for memory, address in zip(self._outside, addresses, strict=True):
+            self._bind(memory, address)
+
+    def perform(self) -> None:
+        """Execute the steps; `EngineError` if one fails."""
+        for call in self._calls:
+            status = self._execute(*call)
+            if status:
+                raise LibraryError("primitive_execute", status)
+        if self._wait(self._stream.address):
+            raise EngineError("oneDNN's stream_wait does not succeed")
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64

@@ -1,0 +1,24 @@
+"""Batch normalisation: forward, gradients, and folding it into the layer before it.
+
+    forward, backward   the public functions
+    folding             a normalisation put into a convolution's weight and bias
+    checks              what a call means: axis, parameters, numbers, rules by name
+    running             choosing an engine, memory, results
+    results             the values that are returned, and that `out` is made of
+
+The arithmetic is in `engines.normalization`.
+"""
+
+from .backward import batch_norm_backward
+from .folding import FoldedWeights, fold_batch_norm
+from .forward import batch_norm
+from .results import BatchNormGradients, BatchNormResult
+
+__all__ = [
+    "BatchNormGradients",
+    "BatchNormResult",
+    "FoldedWeights",
+    "batch_norm",
+    "batch_norm_backward",
+    "fold_batch_norm",
+]

@@ -1,0 +1,168 @@
+"""What a call of batch normalisation means, or why it means nothing.
+
+What lives here: the axis, the per-channel parameters, eps and momentum, the rules of the moving
+statistics, and every message about them. What never does: results, engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import memory
+from ..arguments import frozen, one_of
+from ..arrays import Array, element_type, optional_array
+from ..errors import ArgumentError, DTypeError, ShapeError, brief
+from ..problem import DType
+
+_MOST_VECTORS = 32
+"""Per-channel arrays of float64 that a call has at a time, at most, engines' included."""
+
+
+class Statistics(Enum):
+    """Whose rule the moving statistics follow; the value is what users write.
+
+    The rules weigh old and new differently, and PyTorch's variance divides by n - 1.
+    """
+
+    TORCH = "torch"
+    MXNET = "mxnet"
+
+    @property
+    def usual_momentum(self) -> float:
+        """What the framework takes where no momentum is given."""
+        return 0.1 if self is Statistics.TORCH else 0.9
+
+    def new_weight(self, momentum: float) -> float:
+        """The weight of the batch's statistics; the old ones get the rest."""
+        return momentum if self is Statistics.TORCH else 1 - momentum
+
+    def variance(self, var: Array, count: int) -> Array:
+        """What goes into the moving variance, of the biased variance of `count` elements."""
+        return var * (count / (count - 1)) if self is Statistics.TORCH else var
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """x seen as channels: which axis is theirs, how many there are, elements of each, the dtype."""
+
+    shape: tuple[int, ...]
+    axis: int
+    channels: int
+    count: int
+    dtype: DType
+
+    @classmethod
+    def of(cls, x: Array, axis: object) -> Frame:
+        """The frame of x; `ShapeError` where the axis, or channels on it, are missing."""
+        where = frozen("axis", axis, depth=0)
+        if not isinstance(where, int):
+            raise DTypeError("axis", brief(axis), "an integer", "It is the axis of the channels.")
+        if not -x.ndim <= where < x.ndim:
+            expected = f"an axis of x, whose shape is {x.shape}: from {-x.ndim} to {x.ndim - 1}"
+            remedy = "It is the axis of the channels: 1 in (N, C, *size), -1 in (N, *size, C)."
+            raise ShapeError("axis", str(where), expected if x.ndim else "an axis of x", remedy)
+        where %= x.ndim
+        channels = x.shape[where]
+        if channels < 1:
+            expected = f"at least 1 channel on axis {where}"
+            remedy = "Only the other axes may be empty."
+            raise ShapeError("x.shape", str(x.shape), expected, remedy)
+        memory.require(8 * _MOST_VECTORS * channels, f"statistics of {channels} channels")
+        return cls(x.shape, where, channels, x.size // channels, element_type("x", x.dtype))
+
+    def parameter(self, name: str, value: object, *, any_type: bool = False) -> Array | None:
+        """A per-channel array of the caller's, None for None; `ShapeError`, `DTypeError`."""
+        where = f"one value per channel on axis {self.axis} of x"
+        remedy = f"x is {self.shape}: say which axis holds the channels (axis=)."
+        kind = None if any_type else Owner("x", self.dtype)
+        return per_channel(name, value, self.channels, kind, where, remedy)
+
+    def vector(self, parameter: Array | None, default: float) -> Array:
+        """A parameter in float64, in memory of its own; `default` in every place for None."""
+        if parameter is None:
+            return np.full(self.channels, default)
+        return np.array(parameter, dtype=np.float64)
+
+
+class Owner(NamedTuple):
+    """The array whose dtype a parameter has to follow."""
+
+    name: str
+    dtype: DType
+
+
+def per_channel(
+    name: str, value: object, channels: int, owner: Owner | None, where: str, remedy: str
+) -> Array | None:
+    """An array with one value per channel, None for None; any floating type without an `owner`."""
+    array = optional_array(name, value)
+    if array is None:
+        return None
+    if array.shape != (channels,):
+        raise ShapeError(f"{name}.shape", str(array.shape), f"({channels},), {where}", remedy)
+    if owner is not None:
+        allowed = {owner.dtype.numpy, owner.dtype.accumulator.numpy}
+        if array.dtype not in allowed:
+            kinds = " or ".join(sorted(map(str, allowed)))
+            expected = f"{kinds}, {owner.name} being {owner.dtype.value}"
+            remedy = f"Convert it, as in {name}.astype('{owner.dtype.accumulator.value}')."
+            raise DTypeError(f"{name}.dtype", str(array.dtype), expected, remedy)
+    return array
+
+
+def required(name: str, parameter: Array | None, why: str) -> Array:
+    """A parameter that cannot be None here; `DTypeError` with the reason."""
+    if parameter is None:
+        raise DTypeError(name, "None", "an array with one value per channel", why)
+    return parameter
+
+
+def number(argument: str, value: object, *, low: float, high: float, remedy: str) -> float:
+    """A finite number within bounds, as a float; `ArgumentError`, `DTypeError` otherwise."""
+    bounds = f"from {low:g} to {high:g}" if isfinite(high) else f">= {low:g}"
+    expected = f"a finite number {bounds}"
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        got = f"{brief(value)} ({type(value).__name__})"
+        raise DTypeError(argument, got, expected, remedy)
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(argument, brief(value), expected, remedy) from None
+    if not isfinite(result) or not low <= result <= high:
+        raise ArgumentError(argument, brief(value), expected, remedy)
+    return result
+
+
+def epsilon(value: object) -> float:
+    """eps as a float."""
+    remedy = "It is added to the variance; PyTorch takes 1e-5, MXNet's operator 1e-3."
+    return number("eps", value, low=0, high=float("inf"), remedy=remedy)
+
+
+_RULES = "It names the rule by which moving statistics are updated."
+
+
+def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float]:
+    """The rule by its name, and the weight it gives to the batch."""
+    rule = one_of("statistics", frozen("statistics", statistics), Statistics, _RULES)
+    if momentum is None:
+        momentum = rule.usual_momentum
+    remedy = "It weighs the new statistics with statistics='torch', the old ones with 'mxnet'."
+    given = number("momentum", momentum, low=0, high=1, remedy=remedy)
+    return rule, rule.new_weight(given)
+
+
+def require_spread(frame: Frame, rule: Statistics) -> None:
+    """PyTorch's variance needs a second element."""
+    if rule is Statistics.TORCH and frame.count == 1:
+        raise ShapeError(
+            "x.shape",
+            f"{frame.shape}, with 1 element per channel",
+            "more than 1 for the unbiased variance of statistics='torch'",
+            "Train on more elements, or take statistics='mxnet', whose variance is then 0.",
+        )

@@ -1,0 +1,159 @@
+"""Random problems for the oneDNN engine, run in a process of their own because libdnnl may end it.
+
+`main first last` runs the problems of those seeds by every variant, compares with the definition,
+and then a call of the public functions with arguments that no problem has. Before each it prints
+what it is about to do, so that whoever reads that knows what killed the process. Scratch memory and
+results are filled with large numbers first: what reads memory that nobody wrote is found out.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import suppress
+from importlib import import_module
+from math import prod
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import upconv
+from upconv import testing
+from upconv.activations import Activation
+from upconv.arrays import Array
+from upconv.engines import load
+from upconv.geometry import Axis
+from upconv.problem import (
+    NO_EPILOGUE,
+    DataLayout,
+    Direction,
+    DType,
+    Epilogue,
+    Problem,
+    WeightLayout,
+)
+
+POISON = 0x7F  # 3.4e38 as float32 and bfloat16
+
+
+def problem(seed: int) -> Problem:
+    """A problem small enough for milliseconds, with channels around the sizes of vectors."""
+    rng = random.Random(seed)
+    while True:
+        made = _problem(rng)
+        sizes = map(prod, (made.x_shape, made.y_shape, made.weight_shape))
+        if made.multiply_adds < 4_000_000 and max(sizes) < 100_000:
+            return made
+
+
+def _problem(rng: random.Random) -> Problem:
+    axes = tuple(_axis(rng) for _ in range(rng.choice((1, 2, 2, 2, 3))))
+    groups, widest = rng.choice((1, 1, 1, 2, 3, 4, 16)), rng.choice((1, 3, 8, 16, 17, 32, 40, 64))
+    channels = [groups * rng.choice((widest, rng.randint(1, widest))) for _ in range(2)]
+    if rng.random() < 0.1:
+        groups = channels[0] = channels[1] = rng.choice((7, 16, 32, 40, 64))
+    direction = rng.choice(tuple(Direction))
+    bare = direction is Direction.WEIGHT_GRAD
+    activation = rng.choice((Activation.NONE, *Activation))
+    slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
+    return Problem(
+        direction, axes, rng.choice((1, 1, 2, 3, 5)), channels[0], channels[1], groups,
+        rng.choice((DType.FLOAT32, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)),
+        rng.choice(tuple(DataLayout)), rng.choice(tuple(WeightLayout)),
+        bias=not bare and rng.random() < 0.5,
+        epilogue=NO_EPILOGUE if bare else Epilogue(activation, slope, rng.random() < 0.3),
+        accumulate=rng.random() < 0.25,
+    )  # fmt: skip
+
+
+def _axis(rng: random.Random) -> Axis:
+    size = rng.choice((1, 2, 3, 5, rng.randint(1, 40)))
+    kernel = rng.choice((1, 2, 3, 4, 5, rng.randint(1, 17)))
+    stride = rng.choice((1, 1, 2, 2, 3, rng.randint(1, 9)))
+    dilation = rng.choice((1, 1, 1, 2, 3))
+    full = Axis(size, kernel, stride, dilation).full
+    begin = min(rng.choice((0, 1, kernel // 2, rng.randint(-3, 20))), full - 1)
+    end = rng.choice((0, 1, begin, 1 - stride, rng.randint(-stride - 2, full)))
+    return Axis(size, kernel, stride, dilation, begin, min(end, full - begin - 1))
+
+
+def by_reference(asked: Problem, a: Array, b: Array) -> Array:
+    """What `testing.scatter` gives, quickly: the reference engine's in float64."""
+    exact = asked.replace(dtype=DType.FLOAT64, bias=False, epilogue=NO_EPILOGUE, accumulate=False)
+    double = testing.Operands(
+        a.astype(np.float64), b.astype(np.float64), None, None, np.zeros(asked.result_shape)
+    )
+    return testing.compute(load("reference"), exact, double)
+
+
+def wrong(seed: int, asked: Problem, threads: int) -> str:
+    """Which variant of the engine is wrong on a problem, "" for none."""
+    engine = load("onednn")
+    if engine.refuses(asked) is not None:
+        return ""
+    given = testing.operands(asked, seed)
+    with mock.patch.object(testing, "scatter", by_reference):
+        wanted = testing.expected(asked, given)
+    for variant in engine.variants(asked, threads):
+        primitive = engine.build(asked, threads, variant)
+        out, bare = given.before.copy(), asked.direction is Direction.WEIGHT_GRAD
+        if not asked.accumulate:
+            out.view(np.uint8).fill(POISON)
+        print("running", repr(variant), primitive.description, flush=True)
+        weight = given.b if bare else primitive.pack(given.b)
+        primitive.run(out, given.a, weight, given.bias, given.residual)
+        primitive.close()
+        if not (np.abs(out.astype(np.float64) - wanted.value) <= wanted.allowed).all():
+            return f"{variant!r}, {primitive.description}"
+    return ""
+
+
+def absurd(seed: int) -> None:
+    """A call that has no meaning, or none for this engine: it may only end in an `UpconvError`."""
+    rng = random.Random(seed)
+    rank = rng.randint(1, 5)
+    values = (0, -1, 1, 2, -(2**31), 2**31, 2**40, 2**63, (), (1,) * rank, (0,) * rank, (1, -2))
+    names = rng.sample(("stride", "dilation", "groups", "padding", "output_padding"), 3)
+    keywords: dict[str, Any] = {name: rng.choice(values) for name in names}
+    call = upconv.conv_transpose if "output_padding" in names else upconv.conv
+    x = np.ones((1, rng.choice((0, 2, 4)), *(rng.choice((0, 1, 3)) for _ in range(rank))))
+    w = np.ones((rng.choice((0, 2, 4)), 2, *(rng.choice((0, 1, 2)) for _ in range(rank))))
+    dtypes = (np.float32, np.float64, np.float16)
+    x, w = x.astype(rng.choice(dtypes)), w.astype(rng.choice(dtypes))
+    print("calling", call.__name__, x.shape, w.shape, x.dtype, w.dtype, keywords, flush=True)
+    with suppress(upconv.UpconvError):
+        call(x, w, engine="onednn", **keywords)
+
+
+def poison_workspaces() -> None:
+    """Fill scratch memory before each use."""
+    workspace: Any = import_module("upconv.engines.workspace")
+    taken = workspace._taken
+
+    def poisoned(nbytes: int) -> Any:
+        buffer = taken(nbytes)
+        buffer.bytes.fill(POISON)
+        return buffer
+
+    workspace._taken = poisoned
+
+
+def main(first: int, last: int) -> None:
+    """Exit code 1 if a result was wrong."""
+    poison_workspaces()
+    import_module("upconv.engines.onednn.engine")._WORTH = 1  # two threads for small problems too
+    found = []
+    for seed in range(first, last):
+        asked, threads = problem(seed), 1 + seed % 2
+        print(f"seed {seed}, threads {threads}: {asked}", flush=True)
+        fault = wrong(seed, asked, threads)
+        if fault:
+            found.append(f"WRONG seed {seed}, threads {threads}: {asked}: {fault}")
+        absurd(seed)
+    print("\n".join([*found, "done"]), flush=True)
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,422 @@
+"""The oneDNN engine: what it hands to libdnnl and how; values are the conformance suite's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv import testing
+from upconv.activations import Activation
+from upconv.engines import load
+from upconv.errors import EngineError, EngineMissing
+from upconv.geometry import Axis, fitted
+from upconv.primitives import PrimitiveCache
+from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
+
+try:
+    ENGINE = load("onednn")
+except EngineMissing as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+from upconv.engines.onednn.candidates import FAULTS, Way, candidate, ways
+from upconv.engines.onednn.descriptors import Operation
+from upconv.engines.onednn.library import runtime
+
+AXES = (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3, 1, 2, 3))
+PROBLEM = Problem(Direction.FORWARD, AXES, 2, 32, 48, layout=DataLayout.NXC)
+SOURCE = str(Path(upconv.__file__).parents[1])
+TESTS = str(Path(__file__).parent)
+
+
+def child(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, with a time limit: what hangs fails."""
+    path = os.pathsep.join([SOURCE, TESTS, os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PYTHONPATH": path, **variables},
+    )  # fmt: skip
+
+
+class TestWeights:
+    @pytest.mark.parametrize("layout", WeightLayout)
+    @pytest.mark.parametrize("groups", [1, 3])
+    @pytest.mark.parametrize("direction", Direction)
+    def test_are_described_where_they_lie(
+        self, layout: WeightLayout, groups: int, direction: Direction
+    ) -> None:
+        """Strides of the description lead to the element that the layout means."""
+        problem = PROBLEM.replace(
+            in_channels=6, out_channels=12, groups=groups, weight_layout=layout, direction=direction
+        )
+        w = np.arange(np.prod(problem.weight_shape)).reshape(problem.weight_shape)
+        iox = w.transpose(layout.to_iox(2)).reshape(groups, 6 // groups, 12 // groups, 3, 4)
+        into_out = iox.swapaxes(1, 2) if direction is Direction.FORWARD else iox
+        described = Operation.of(problem).weights
+        step = [stride * w.itemsize for stride in described.strides]
+        seen = np.lib.stride_tricks.as_strided(w, described.dims, step)
+        np.testing.assert_array_equal(seen, into_out if groups > 1 else into_out[0])
+
+    @pytest.mark.parametrize("direction", Direction)
+    def test_are_left_to_the_library_beside_channels_last_data(self, direction: Direction) -> None:
+        """Its reference loops would take a thousand times as long."""
+        primitive = ENGINE.build(PROBLEM.replace(direction=direction), 1)
+        assert "ref:any" not in primitive.description
+
+    def test_that_suit_the_library_are_not_copied(self) -> None:
+        problem = PROBLEM.replace(layout=DataLayout.NCX)
+        primitive = ENGINE.build(problem, 1, "plain")
+        assert "gemm" in primitive.description
+        weight = testing.operands(problem).b
+        assert np.shares_memory(primitive.pack(weight).array, weight)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("direction", Direction)
+    @pytest.mark.parametrize("layout", DataLayout)
+    @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
+    def test_and_data_that_are_not_finite_reach_what_they_should(
+        self, value: float, direction: Direction, layout: DataLayout, dtype: DType
+    ) -> None:
+        """Where the reference has a number, NaN or infinity, so has this engine, by every way."""
+        for problem in (PROBLEM, PROBLEM.replace(axes=(Axis(4, 3, 1, 1, 1, 1),) * 2)):
+            problem = problem.replace(direction=direction, layout=layout, dtype=dtype)
+            if ENGINE.refuses(problem):
+                continue
+            for which in ("a", "b"):
+                given = testing.operands(problem)
+                getattr(given, which).flat[77] = value
+                wanted = testing.compute(load("reference"), problem, given).astype(np.float64)
+                for variant in ENGINE.variants(problem, 1):
+                    primitive, out = ENGINE.build(problem, 1, variant), given.before.copy()
+                    bare = direction is Direction.WEIGHT_GRAD
+                    primitive.run(out, given.a, given.b if bare else primitive.pack(given.b))
+                    np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted), variant)
+                    np.testing.assert_array_equal(np.isinf(out), np.isinf(wanted), variant)
+
+
+@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.INPUT_GRAD])
+def test_activations_keep_nan(
+    activation: Activation, layout: DataLayout, direction: Direction
+) -> None:
+    slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
+    problem = PROBLEM.replace(
+        layout=layout, direction=direction, epilogue=Epilogue(activation, slope, residual=True)
+    )
+    given = testing.operands(problem)
+    given.a.flat[5], given.a.flat[95], given.a.flat[200] = np.nan, np.inf, -np.inf
+    wanted = testing.compute(load("reference"), problem, given)
+    assert np.isnan(wanted).any()
+    for variant in ENGINE.variants(problem, 1):
+        primitive, out = ENGINE.build(problem, 1, variant), given.before.copy()
+        primitive.run(out, given.a, primitive.pack(given.b), None, given.residual)
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4, err_msg=variant)
+
+
+class TestWays:
+    def test_stride_one_is_a_convolution_too(self) -> None:
+        problem = PROBLEM.replace(axes=(Axis(6, 3, 1, 2, 1, 2), Axis(9, 4, 1, 1, 3, 0)))
+        assert ways(problem)[0] is Way.CONVOLUTION
+        assert "convolution" in ENGINE.variants(problem.replace(layout=DataLayout.NCX), 1)
+        given = testing.operands(problem)
+        primitive, out = ENGINE.build(problem, 1), given.before.copy()
+        assert primitive.description.startswith("convolution forward")
+        primitive.run(out, given.a, primitive.pack(given.b))
+        wanted = testing.expected(problem, given)
+        assert (np.abs(out - wanted.value) <= wanted.allowed).all()
+
+    def test_others_are_not(self) -> None:
+        assert Way.CONVOLUTION not in ways(PROBLEM)
+        deep = PROBLEM.replace(axes=(Axis(9, 3, 1, 1, 3, 0), Axis(9, 3)))
+        assert Way.CONVOLUTION not in ways(deep)  # its padding would be negative
+
+    def test_few_output_channels_go_by_matrix_products(self) -> None:
+        assert "gemm" in ENGINE.build(PROBLEM.replace(out_channels=3), 1).description
+        assert "gemm" not in ENGINE.build(PROBLEM, 1).description
+
+    def test_channels_first_data_is_reordered_and_channels_last_data_is_not(self) -> None:
+        first = ENGINE.build(PROBLEM.replace(layout=DataLayout.NCX), 1).description
+        assert "2 reorders of data" in first
+        assert "data as it lies" in ENGINE.build(PROBLEM, 1).description
+
+    def test_the_librarys_cache_hides_no_implementation(self) -> None:
+        """Its cached descriptor of the plain way, the same arrays, has no next implementation."""
+        problem = PROBLEM.replace(
+            axes=(Axis(1, 1, 2),), batch=5, in_channels=63, out_channels=120, groups=3, bias=True,
+            epilogue=Epilogue(Activation.LEAKY_RELU, 0.2, residual=True),
+        )  # fmt: skip
+        for _ in range(2):
+            for variant in ("plain", "gemm"):
+                description = ENGINE.build(problem, 1, variant).description
+                assert "gemm" in description or variant == "plain"
+
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind.value} {fault.name}")
+    def test_implementations_that_err_are_left_out(self, fault) -> None:
+        axes = tuple(Axis(5, 3, 2, 1, 1, 1) for _ in range(fault.rank))
+        for direction in Direction:
+            for channels in (3, 16):
+                problem = PROBLEM.replace(
+                    axes=axes, direction=direction, dtype=DType.BFLOAT16, out_channels=channels
+                )
+                if ENGINE.refuses(problem) is None:
+                    found = candidate(runtime(), problem, 1, ways(problem)[0])
+                    if found is not None and found.operation.kind is fault.kind:
+                        assert fault.name not in found.implementation
+
+
+def test_a_plan_with_channels_last_data_executes_one_primitive_and_no_reorder() -> None:
+    code = (
+        "import numpy as np, upconv\n"
+        "rng = np.random.default_rng(0)\n"
+        "x = rng.standard_normal((2, 9, 11, 32), np.float32)\n"
+        "w = rng.standard_normal((32, 48, 4, 4), np.float32)\n"
+        "plan = upconv.plan(x.shape, w, stride=2, padding=1, layout='NXC', engine='onednn')\n"
+        "for _ in range(5): plan(x)\n"
+        "g = rng.standard_normal(plan.output_shape, np.float32)\n"
+        "upconv.conv_transpose_backward(g, x, w, stride=2, padding=1, layout='NXC',\n"
+        "                               engine='onednn', needs=('x', 'weight'))\n"
+    )
+    done = child(code, ONEDNN_VERBOSE="profile_exec")
+    assert done.returncode == 0, done.stderr
+    executed = [line.split(",") for line in done.stdout.splitlines() if ",exec," in line]
+    data = [line for line in executed if line[3] != "reorder"]
+    assert [line[3] for line in data] == ["deconvolution"] * 5 + ["convolution"] * 2
+    # Weights alone: packed once for the plan, once for the input gradient; their gradient unpacked.
+    reorders = [line for line in executed if line[3] == "reorder"]
+    assert len(reorders) <= 3
+    assert all(re.search(r"\b(48x32|32x48)x4x4\b", ",".join(line)) for line in reorders)
+
+
+REFUSED = {
+    "float64": PROBLEM.replace(dtype=DType.FLOAT64),
+    "one to three spatial axes": PROBLEM.replace(axes=(Axis(2, 2),) * 4),
+    "32 bits": PROBLEM.replace(axes=(Axis(1 << 20, 3), Axis(1 << 20, 3))),
+    "unrolls kernels": PROBLEM.replace(axes=(Axis(3, 5000),)),
+    "taps unset": PROBLEM.replace(
+        direction=Direction.WEIGHT_GRAD, axes=(fitted(2, 5, 9, 4, 3, 2),)
+    ),
+}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("words", REFUSED)
+    def test_say_why(self, words: str) -> None:
+        reason = ENGINE.refuses(REFUSED[words])
+        assert reason is not None
+        assert words in reason
+
+    @pytest.mark.parametrize("words", REFUSED)
+    def test_are_told_in_the_documentation(self, words: str) -> None:
+        page = Path(__file__).parents[1] / "docs" / "onednn.md"
+        assert words in page.read_text(encoding="utf-8")
+
+    def test_reference_loops_are_refused(self) -> None:
+        dilated = PROBLEM.replace(axes=(Axis(5, 3, 2, 2),), dtype=DType.FLOAT16)
+        reason = ENGINE.refuses(dilated)
+        if reason is None:  # a processor or a version that has more
+            testing.check(ENGINE, dilated)
+        else:
+            assert "reference loops" in reason
+
+
+class TestInvalidCalls:
+    """What the specification says ends the process, or is refused, in words of upconv here."""
+
+    X, W = np.ones((1, 4, 5, 5), np.float32), np.ones((4, 2, 3, 3), np.float32)
+
+    @pytest.mark.parametrize(
+        "keywords",
+        [
+            {"stride": -1}, {"stride": 0}, {"stride": (2, -2)}, {"dilation": 0}, {"groups": 0},
+            {"groups": 3}, {"groups": -1}, {"stride": ()}, {"padding": ()}, {"stride": (1, 1, 1)},
+            {"padding": 40}, {"output_size": (99, 99, 99)}, {"output_padding": -40},
+            {"layout": "nchw"}, {"weight_layout": "OIHW"}, {"activation": "softmax"},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_end_in_an_error_of_upconv(self, keywords) -> None:
+        with pytest.raises(upconv.UpconvError):
+            upconv.conv_transpose(self.X, self.W, engine="onednn", **keywords)
+
+    def test_so_do_shapes_and_types_that_do_not_fit(self) -> None:
+        for x, w in (
+            (self.X[:, :3], self.W),
+            (self.X, self.W.astype(np.float64)),
+            (self.X.astype(np.float64), self.W.astype(np.float64)),
+            (np.ones((1, 4, 2, 2, 2, 2), np.float32), np.ones((4, 2, 1, 1, 1, 1), np.float32)),
+            (self.X, self.W[0]),
+        ):
+            with pytest.raises(upconv.UpconvError):
+                upconv.conv_transpose(x, w, engine="onednn")
+        with pytest.raises(upconv.UpconvError):
+            upconv.conv(np.ones((1, 2, 2, 2), np.float32), self.W, engine="onednn")
+
+    def test_what_only_the_library_cannot_do_is_done(self) -> None:
+        """Begin crops below zero, output padding of a stride or more, arrays without elements."""
+        for keywords in ({"padding": -2}, {"output_padding": 7, "stride": 2}, {"padding": (3, -4)}):
+            got = upconv.conv_transpose(self.X, self.W, engine="onednn", **keywords)
+            wanted = upconv.conv_transpose(self.X, self.W, engine="reference", **keywords)
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        empty = upconv.conv_transpose(self.X[:, :, :0], self.W, engine="onednn")
+        assert empty.shape == (1, 2, 2, 7)
+        assert not empty.any()
+        assert upconv.conv_transpose(self.X[:0], self.W, engine="onednn").shape == (0, 2, 7, 7)
+
+
+class TestCache:
+    def test_one_signature_is_built_once(self) -> None:
+        cache = PrimitiveCache(max_entries=8)
+        for _ in range(3):
+            cache.lease(PROBLEM, ENGINE, 1).release()
+        assert cache.info().builds == 1
+        fields = {
+            "batch": 3, "in_channels": 64, "out_channels": 16, "dtype": DType.BFLOAT16,
+            "layout": DataLayout.NCX, "weight_layout": WeightLayout.XIO, "bias": True,
+            "accumulate": True, "direction": Direction.INPUT_GRAD, "groups": 2,
+        }  # fmt: skip
+        for changed, (name, value) in enumerate(fields.items(), start=2):
+            cache.lease(PROBLEM.replace(**{name: value}), ENGINE, 1).release()
+            assert cache.info().builds == changed, name
+        cache.clear()
+
+    def test_eight_threads_build_once_and_agree(self) -> None:
+        problem = PROBLEM.replace(batch=8)  # enough for two threads
+        cache, given = PrimitiveCache(max_entries=8), testing.operands(problem)
+        wanted = testing.compute(ENGINE, problem, given, 2)
+        start, results = threading.Barrier(8), []
+
+        def work() -> None:
+            start.wait()
+            with cache.lease(problem, ENGINE, 2) as primitive:
+                for _ in range(20):
+                    out = given.before.copy()
+                    primitive.run(out, given.a, primitive.pack(given.b))
+                    results.append(out)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert cache.info().builds == 1
+        assert len(results) == 160
+        for result in results:
+            np.testing.assert_array_equal(result, wanted)
+        cache.clear()
+
+    def test_the_librarys_own_cache_has_the_same_bound(self) -> None:
+        own = runtime()
+        before = own.capacity
+        PrimitiveCache(max_entries=5).lease(PROBLEM, ENGINE, 1).release()
+        assert own.capacity == 5
+        ENGINE.bound(before)
+        assert own.capacity == before
+
+    def test_a_closed_primitive_raises(self) -> None:
+        primitive = ENGINE.build(PROBLEM, 1)
+        given = testing.operands(PROBLEM)
+        weight = primitive.pack(given.b)
+        primitive.close()
+        primitive.close()
+        with pytest.raises(EngineError, match="closed"):
+            primitive.run(given.before, given.a, weight)
+
+
+MEMORY = """
+import gc, sys
+from pathlib import Path
+from upconv.engines import load
+from upconv.geometry import Axis
+from upconv.primitives import PrimitiveCache
+from upconv.problem import DataLayout, Direction, Problem
+engine, cache = load("onednn"), PrimitiveCache(max_entries=64)
+def resident():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def shapes(count, start):
+    for i in range(start, start + count):
+        axes = (Axis(3 + i % 97, 3, 2, 1, 1, 1), Axis(4 + i // 97, 4, 2, 1, 1, 1))
+        layout = tuple(DataLayout)[i % 2]
+        problem = Problem(tuple(Direction)[i % 3], axes, 1, 16, 32, layout=layout)
+        cache.lease(problem, engine, 1).release()
+warm, count = int(sys.argv[1]), int(sys.argv[2])
+shapes(warm, 0)
+before = resident()
+shapes(count, warm)
+print(cache.info().builds, cache.info().entries, before, resident())
+"""
+
+
+@pytest.mark.parametrize(
+    ("warm", "count"), [(300, 600), pytest.param(500, 10_000, marks=pytest.mark.long)]
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_eviction_frees_native_memory(warm: int, count: int) -> None:
+    done = child(f"import sys; sys.argv[1:] = ['{warm}', '{count}']\n{MEMORY}")
+    assert done.returncode == 0, done.stderr
+    builds, entries, before, after = map(int, done.stdout.split())
+    assert builds == warm + count
+    assert entries == 64
+    assert after <= 1.1 * before, f"{before / 2**20:.0f} MiB before, {after / 2**20:.0f} after"
+
+
+FORK = """
+import os, signal, threading
+import numpy as np, upconv
+signal.alarm(120)
+rng = np.random.default_rng(0)
+x = rng.standard_normal((2, 32, 20, 20), np.float32)
+w = rng.standard_normal((32, 48, 4, 4), np.float32)
+plan = upconv.plan(x.shape, w, stride=2, engine="onednn", threads=2)
+wanted = plan(x)
+same = lambda: np.array_equal(plan(x), wanted)
+def by_thread():
+    said = []
+    thread = threading.Thread(target=lambda: said.append(same()))
+    thread.start(); thread.join()
+    return said == [True]
+def family(generations):
+    "Fork; the child computes, by its own thread and by a new one, and forks in turn."
+    pid = os.fork()
+    if not pid:
+        signal.alarm(60)
+        other = upconv.conv_transpose(x[:1], w, stride=3, engine="onednn")
+        right = same() and by_thread() and other.shape == (1, 48, 61, 61)
+        if right and generations:
+            right = family(generations - 1)
+        os._exit(0 if right else 1)
+    return os.waitpid(pid, 0)[1] == 0
+assert family(2) and same() and by_thread()
+print("alive")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_children_of_a_fork_compute_on_several_threads() -> None:
+    done = child(FORK, UPCONV_NUM_THREADS="2")
+    assert done.stdout.strip() == "alive", (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 150), pytest.param(10_000, 15_000, marks=pytest.mark.long)]
+)
+def test_random_problems_and_calls_end_no_process(first: int, last: int) -> None:
+    """Two for each seed: a problem by every variant, and a call that makes no sense."""
+    arguments = [sys.executable, f"{TESTS}/onednn_problems.py", str(first), str(last)]
+    path = os.pathsep.join([SOURCE, TESTS, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )  # fmt: skip
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, (said[-3:], [s for s in said if "WRONG" in s], done.stderr[-500:])
+    assert said[-1] == "done"
