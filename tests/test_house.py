@@ -151,7 +151,7 @@ def test_importing_upconv_adds_little_to_numpy() -> None:
 
 
 def test_calls_do_not_load_masked_arrays() -> None:
-    """To ask whether `out` is one would load numpy.ma: 8 ms of the first call that has an `out`."""
+    """To ask whether `out` is one would load numpy.ma: 8 ms of the first call with an `out`."""
     loaded = python(
         "import numpy as np, sys, upconv; x, w = np.ones((1, 2, 5)), np.ones((2, 3, 3));"
         "y = upconv.conv_transpose(x, w); upconv.conv_transpose(x, w, out=y);"

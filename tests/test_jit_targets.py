@@ -60,7 +60,7 @@ class Made:
             opt: found.create_target_machine(
                 cpu=self.cpu.name, features=self.cpu.features, opt=opt, jit=True
             )
-            for opt in (0, 2)
+            for opt in (0, 1, 2)
         }
         for text, (module, opt) in self.modules.items():
             yield text, machines[opt].emit_object(compiling.parsed_for(module, self.cpu))

@@ -30,8 +30,8 @@ that a wrong module ends the process; the emitter's are the same for everyone.""
 class Code:
     """The compiled functions of a module, freed with this object.
 
-    `opt` is the code generator's level: 2, or 0, which takes a seventh of the time, where what is
-    compiled mostly waits or calls other code.
+    `opt` is the code generator's level: 2; 1 where that is as good; 0, which takes a fifth of the
+    time, where what is compiled mostly waits or calls other code.
     """
 
     __slots__ = ("_engine", "addresses")
