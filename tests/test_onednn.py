@@ -343,7 +343,8 @@ def resident():
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 def shapes(count, start):
-    for i in range(start, start + count):
+    for number in range(start, start + count):
+        i = number * 7919 % 10501  # large and small ones mixed: the last are like the first
         axes = (Axis(3 + i % 97, 3, 2, 1, 1, 1), Axis(4 + i // 97, 4, 2, 1, 1, 1))
         layout = tuple(DataLayout)[i % 2]
         problem = Problem(tuple(Direction)[i % 3], axes, 1, 16, 32, layout=layout)
