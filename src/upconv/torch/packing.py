@@ -1,0 +1,159 @@
+"""Weights packed once: primitives with the weight in their order, found again by weight and call.
+
+Packed weights belong to a weight tensor, never to a module: so modules can be pickled and copied,
+and compiled graphs find what eager calls packed. They are used only where the caller says that the
+weight is at rest (`reuse_weight`), as a module in eval mode does. Before each use the weight must
+be what was packed. It is not if
+
+1. another tensor stands in its place;
+2. its version has changed: in-place operations, `load_state_dict`, `copy_`, optimisers;
+3. its memory or strides are others: `weight.data = ...`, `.to()`;
+4. any of up to 64 elements, spread evenly, has changed: writes through `weight.data` and through
+   NumPy views, which PyTorch does not count. Such a write to a few elements of a larger weight may
+   go unseen; `forget(weight)` tells of it.
+
+What was packed dies with its weight. One weight has at most `MOST` calls prepared.
+
+What lives here: `Ready` and the memory of them. What never does: PyTorch's operators.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .. import memory
+from ..choices import tuning_asked
+from ..engines.base import PackedWeight, Primitive
+from ..execution import packed
+from ..primitives import Lease, shared_cache
+from ..problem import Problem
+from ..tuning import selected
+from .tensors import Tensor, array
+
+MOST = 4
+_PROBES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A forward problem with its primitive, which the lease holds, and its weight packed."""
+
+    problem: Problem
+    lease: Lease
+    primitive: Primitive
+    weight: PackedWeight
+
+
+def leased(problem: Problem, threads: int) -> Lease:
+    """A primitive for a problem, whose scratch memory would fit."""
+    chosen = selected(problem, None, threads, tune=tuning_asked())
+    lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
+    memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
+    return lease
+
+
+def ready(problem: Problem, weight: Tensor, threads: int) -> Ready:
+    """A forward problem made ready to run, its weight packed now."""
+    lease = leased(problem, threads)
+    return Ready(problem, lease, lease.primitive, packed(lease.primitive, array(weight)))
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What is packed of one weight, and what the weight was then."""
+
+    reference: weakref.ref[Any]
+    alias: Tensor
+    """The same memory; while it is held no other weight can get this address."""
+    version: int
+    pointer: int
+    shape: Any
+    strides: Any
+    dtype: Any
+    probe: NDArray[Any]
+    values: bytes
+    calls: dict[Any, Ready] = field(default_factory=dict)
+
+    def still(self, weight: Tensor) -> bool:
+        """Whether the weight is what was packed: cases 1 to 4."""
+        return (
+            self.reference() is weight
+            and self.version == weight._version
+            and self.pointer == weight.data_ptr()
+            and self.shape == weight.shape
+            and self.strides == weight.stride()
+            and self.dtype is weight.dtype
+            and self.probe.tobytes() == self.values
+        )
+
+    def keep(self, call: Any, made: Ready) -> None:
+        """Remember a call, in place of the oldest when there are too many."""
+        while len(self.calls) >= MOST:
+            self.calls.pop(next(iter(self.calls)), None)
+        self.calls[call] = made
+
+
+_kept: dict[int, Kept] = {}
+
+
+def kept(weight: Tensor) -> Kept | None:
+    """What is packed of a weight as it is now; None for one whose changes cannot be seen."""
+    found = _kept.get(id(weight))
+    if found is not None and found.still(weight):
+        return found
+    return _begin(weight)
+
+
+def forget(weight: Tensor) -> None:
+    """Drop what was packed of a weight: the next call packs it anew.
+
+    Needed only after a write to a few elements that PyTorch does not count, such as
+    `weight.data[0] = 0`.
+
+    >>> import torch
+    >>> forget(torch.zeros(1))
+    """
+    _kept.pop(id(weight), None)
+
+
+def _begin(weight: Tensor) -> Kept | None:
+    """Nothing packed yet of a weight; None if it has no version, or gaps in its memory."""
+    number = id(weight)
+    _kept.pop(number, None)
+    probe = _probe(weight)
+    if probe is None or weight.is_inference():
+        return None
+
+    def drop(reference: weakref.ref[Any]) -> None:
+        found = _kept.get(number)
+        if found is not None and found.reference is reference:
+            _kept.pop(number, None)
+
+    made = Kept(
+        weakref.ref(weight, drop),
+        weight.detach(),
+        weight._version,
+        weight.data_ptr(),
+        weight.shape,
+        weight.stride(),
+        weight.dtype,
+        probe,
+        probe.tobytes(),
+    )
+    _kept[number] = made
+    return made
+
+
+def _probe(weight: Tensor) -> NDArray[Any] | None:
+    """A view of elements spread over a weight's memory; None if that has gaps."""
+    values = array(weight)
+    order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
+    dense = values.transpose(order)
+    if not dense.flags.c_contiguous:
+        return None
+    # An odd step falls on every channel and tap in turn.
+    return dense.reshape(-1)[:: max(1, dense.size // _PROBES) | 1]
