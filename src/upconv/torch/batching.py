@@ -1,17 +1,16 @@
 """vmap: one call for a batch of calls, by folding the new axis V into an axis that is there.
 
-Operands of the trilinear form have the axes g (N, J, O), x (N, J, I), w (J, I, O), the group axis J
-split from channels, kernels and positions left out. Each axis is shared by two operands. V goes to
+The operands of the trilinear form have the axes
 
-    N   where g or x, or both, have V and w has not;
-    O   where w, or w and g, ... have V and x has not: x is what lacks O;
-    I   where g lacks V: g is what lacks I;
-    J   where all operands have V: separate groups.
+    g (N, J, O)    x (N, J, I)    w (J, I, O)
 
-An operator has two of the three operands; its result has V, so the axis to fold into is the one
-that the operand without V lacks. (N is what w lacks, O what x lacks, I what g lacks.)
+and kernels or positions after them, J being the groups, which PyTorch joins with the axis of
+channels that follows. Each of N, I and O is lacked by one operand: N by w, O by x, I by g. An
+operator takes two operands and makes the third, which gets V. If one of the two has no V, then V is
+folded into the axis which that one lacks, and both others have it. If both have V, it is folded
+into J: separate groups.
 
-What lives here: that. What never does: the operators themselves.
+What lives here: the rules. What never does: the operators themselves.
 """
 
 from __future__ import annotations
@@ -21,94 +20,71 @@ from typing import Any
 
 import torch
 
+from .derivatives import ROLES, activated
 from .tensors import Tensor
 
-# The axes of each operand, J being a part of the axis before which it is split off.
 _AXES = {"g": "NJO", "x": "NJI", "w": "JIO"}
-_LACKS = {"N": "w", "O": "x", "I": "g"}
+_LACKED_BY = {"w": "N", "x": "O", "g": "I"}
 
 
-def _split(tensor: Tensor, role: str, groups: int) -> Tensor:
-    """(V, ..) with the axis that holds J split in two: axes V, then `_AXES[role]`, then the rest."""
-    return tensor.unflatten(1 + (role != "w"), (groups, -1))
-
-
-def _folded(tensor: Tensor, batch: int | None, role: str, into: str, groups: int) -> Tensor:
-    """An operand of the one call, from one with the new axis at `batch`, or without (None)."""
-    if batch is None:
+def _folded(tensor: Tensor, place: int | None, role: str, into: str, groups: int) -> Tensor:
+    """An operand of the one call: the new axis, at `place`, folded into another; None: no V."""
+    if place is None:
         return tensor
-    moved = _split(tensor.movedim(batch, 0), role, groups)
-    place = _AXES[role].index(into)
-    moved = moved.movedim(0, place if into != "J" else place)
-    return _joined(moved.flatten(place, place + 1), role)
-
-
-def _joined(tensor: Tensor, role: str) -> Tensor:
-    """The two axes of channels that `_split` made, as one again."""
-    start = 0 if role == "w" else 1
-    return tensor.flatten(start, start + 1)
+    groups_at, target = _AXES[role].index("J"), _AXES[role].index(into)
+    split = tensor.movedim(place, 0).unflatten(1 + groups_at, (groups, -1))
+    folded = split.movedim(0, target).flatten(target, target + 1)
+    return folded.flatten(groups_at, groups_at + 1)
 
 
 def _unfolded(result: Tensor, role: str, into: str, groups: int, size: int) -> Tensor:
-    """The result of the one call with the new axis first."""
-    all_groups = groups * size if into == "J" else groups
-    start = 0 if role == "w" else 1
-    split = result.unflatten(start, (all_groups, -1))
-    place = _AXES[role].index(into)
-    split = split.unflatten(place, (size, -1)).movedim(place, 0)
-    return split.flatten(1 + start, 2 + start)
+    """The result of the one call, V taken out of the axis it was folded into and put first."""
+    groups_at, target = _AXES[role].index("J"), _AXES[role].index(into)
+    grown = groups * size if into == "J" else groups
+    split = result.unflatten(groups_at, (grown, -1)).unflatten(target, (size, -1))
+    return split.movedim(target, 0).flatten(1 + groups_at, 2 + groups_at)
 
 
-def _into(first: tuple[str, Any], second: tuple[str, Any]) -> str:
-    """The axis to fold into: what the operand without the new axis lacks; J if both have it."""
-    for role, batch in (first, second):
-        if batch is None:
-            return next(axis for axis, lacking in _LACKS.items() if lacking == role)
-    return "J"
-
-
-def _rule(name: str, roles: str, result: str) -> Callable[..., tuple[Tensor, int]]:
-    """The rule of an operator of two operands and one more argument before the five."""
+def _rule(name: str) -> Callable[..., tuple[Tensor, int | None]]:
+    """The rule of an operator: two operands, one more argument, and the five."""
+    result, first, second = ROLES[name]
 
     def rule(info: Any, in_dims: Any, a: Tensor, b: Tensor, extra: Any, *how: Any) -> Any:
-        *axes, groups = how
-        size = info.batch_size
-        into = _into((roles[0], in_dims[0]), (roles[1], in_dims[1]))
-        a = _folded(a, in_dims[0], roles[0], into, groups)
-        b = _folded(b, in_dims[1], roles[1], into, groups)
+        size, groups = info.batch_size, how[-1]
+        without = [role for role, place in zip((first, second), in_dims, strict=False) if place is None]
+        into = _LACKED_BY[without[0]] if without else "J"
+        a = _folded(a, in_dims[0], first, into, groups)
+        b = _folded(b, in_dims[1], second, into, groups)
         grown = groups * size if into == "J" else groups
-        y = getattr(torch.ops.upconv, name)(a, b, extra, *axes, grown)
+        y = getattr(torch.ops.upconv, name).default(a, b, extra, *how[:-1], grown)
         return _unfolded(y, result, into, groups, size), 0
 
     return rule
 
 
-_PLAIN_FORWARD = _rule("conv_transpose", "xw", "g")
+_PRODUCT = _rule("conv_transpose")
 
 
 def _forward(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Any:
     """The forward rule: bias, residual and activation follow as operators of their own."""
-    from .operators import activated
-
     how = rest[:5]
-    residual, activation = (*rest[5:7], *(None, "")[len(rest[5:7]) :])
+    residual = rest[5] if len(rest) > 5 else None
+    activation = rest[6] if len(rest) > 6 else ""
     if in_dims[0] is None and in_dims[1] is None:
-        y, batch = torch.ops.upconv.conv_transpose(x, weight, None, *how), None
+        y = torch.ops.upconv.conv_transpose.default(x, weight, None, *how).unsqueeze(0)
     else:
-        y, batch = _PLAIN_FORWARD(info, in_dims, x, weight, None, *how)
-    spatial = (1,) * (y.dim() - 2 - (batch is not None))
+        y, _ = _PRODUCT(info, in_dims[:2], x, weight, None, *how)
     if bias is not None:
-        moved = bias if in_dims[2] is None else bias.movedim(in_dims[2], 0).unsqueeze(1)
-        y = y + moved.reshape(*moved.shape, *spatial)
-        batch = 0 if in_dims[2] is not None else batch
+        values = bias.unsqueeze(0) if in_dims[2] is None else bias.movedim(in_dims[2], 0)
+        y = y + values.reshape(len(values), 1, -1, *(1,) * (y.dim() - 3))
     if residual is not None:
-        y = y + (residual if in_dims[8] is None else residual.movedim(in_dims[8], 0))
-        batch = 0 if in_dims[8] is not None else batch
-    return activated(y, activation), batch
+        place = in_dims[8]
+        y = y + (residual.unsqueeze(0) if place is None else residual.movedim(place, 0))
+    return activated(y, activation), 0
 
 
 RULES: dict[str, Callable[..., Any]] = {
     "conv_transpose": _forward,
-    "conv_transpose_input_grad": _rule("conv_transpose_input_grad", "gw", "x"),
-    "conv_transpose_weight_grad": _rule("conv_transpose_weight_grad", "gx", "w"),
+    "conv_transpose_input_grad": _rule("conv_transpose_input_grad"),
+    "conv_transpose_weight_grad": _rule("conv_transpose_weight_grad"),
 }
