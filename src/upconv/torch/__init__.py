@@ -20,22 +20,29 @@ from ..errors import EngineMissing
 if find_spec("torch") is None:
     raise EngineMissing("upconv.torch needs PyTorch: pip install 'upconv[torch]'")
 
+from .accelerate_model import accelerate, acceleration_report, restore
+from .accelerate_report import AccelerationReport, LayerReport
 from .functional import conv_transpose, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, from_torch
 from .packing import forget
 from .refusals import TensorArgumentError, TensorShapeError, TensorTypeError
 
 __all__ = [
+    "AccelerationReport",
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "LayerReport",
     "TensorArgumentError",
     "TensorShapeError",
     "TensorTypeError",
+    "accelerate",
+    "acceleration_report",
     "conv_transpose",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
     "forget",
     "from_torch",
+    "restore",
 ]

@@ -1,0 +1,120 @@
+"""What is done with each deconvolution of a model, and why.
+
+What lives here: choices as values. What never does: carrying them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .accelerate_layers import kind_of, layers_of, refusal
+from .accelerate_report import LayerReport
+from .accelerate_sequences import is_sequence, steps_of
+from .accelerate_trials import MARGIN, Trial
+from .fused import Fused, Module
+
+_PYTORCH = "pytorch"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """A layer, the ways to compute it, and the one that is taken.
+
+    ways: the layer alone, then with what may be fused into it. taken: a place in ways, -1 for the
+    original. why: in words. before, after: seconds on the example inputs, or None.
+    """
+
+    name: str
+    ways: tuple[Fused, ...]
+    refused: str | None
+    taken: int = -1
+    why: str = ""
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether upconv computes the layer."""
+        return self.taken >= 0
+
+    @property
+    def way(self) -> Fused:
+        """The way that is taken, or that the original is compared with."""
+        return self.ways[self.taken]
+
+    def given_back(self, why: str) -> Choice:
+        """The original, for a reason that replaces that of a replacement."""
+        return replace(self, taken=-1, why=why, after=None) if self.replaced else self
+
+    def report(self) -> LayerReport:
+        """The choice as the user sees it."""
+        way = self.way if self.replaced else self.ways[0]
+        before = " + ".join([kind_of(way.deconvolution), *map(_name, way.followers)])
+        if not self.replaced:
+            return LayerReport(self.name, before, "as it was", _PYTORCH, self.why, self.before)
+        after = "upconv, fused" if way.followers else "upconv"
+        engine = way.engine or "upconv"
+        return LayerReport(self.name, before, after, engine, self.why, self.before, self.after)
+
+
+def _name(module: Module) -> str:
+    return type(module).__name__
+
+
+def choices_of(model: Module, *, fuse: bool, measured: bool) -> dict[Module, Choice]:
+    """The ways to compute each deconvolution of a model; nothing is taken yet."""
+    layers = layers_of(model)
+    refused = {layer: refusal(layer, measured) for layer in layers}
+    fusable = {layer for layer, why in refused.items() if why is None}
+    ways: dict[Module, list[Fused]] = {layer: [Fused(layer)] for layer in layers}
+    for module in model.modules() if fuse else ():
+        steps = steps_of(module, fusable.__contains__) if is_sequence(module) else None
+        for way in steps.fused if steps else ():
+            known = [other.followers for other in ways[way.deconvolution]]
+            if way.followers not in known:
+                ways[way.deconvolution].append(way)
+    return {
+        layer: Choice(name, tuple(ways[layer]), refused[layer], why=refused[layer] or "")
+        for layer, name in layers.items()
+    }
+
+
+def unmeasured(choice: Choice) -> Choice:
+    """The choice where there is nothing to measure on: what fuses most."""
+    if choice.refused:
+        return choice
+    last = len(choice.ways) - 1
+    return replace(choice, taken=last, why=_fusing(choice, last))
+
+
+def chosen(choice: Choice, trials: Sequence[Trial]) -> Choice:
+    """The way that won, or the original.
+
+    A way that fuses is compared with the layer computed alone and its followers by PyTorch.
+    """
+    alone, *others = trials
+    if not any(trial.calls or trial.fault for trial in trials):
+        return replace(choice, why="the model did not call it on the example inputs")
+    best, taken = alone, 0
+    for i, trial in enumerate(others, 1):
+        saved_alone = alone.before - alone.after if alone.wins else 0.0
+        if trial.wins and trial.before - trial.after >= saved_alone:
+            best, taken = trial, i
+    if best.wins:
+        gain = best.before / best.after
+        why = f"{gain:.2f} times as fast; {_fusing(choice, taken)}"
+        return replace(choice, taken=taken, why=why, before=best.before, after=best.after)
+    if best.fault:
+        return replace(choice, why=best.fault)
+    why = f"upconv takes {best.after / best.before:.2f} of its time, more than {MARGIN}"
+    return replace(choice, why=why, before=best.before)
+
+
+def _fusing(choice: Choice, taken: int) -> str:
+    followers = choice.ways[taken].followers
+    if followers:
+        return "what follows in its Sequential is fused"
+    if len(choice.ways) > 1:
+        return "fusing what follows was no gain"
+    return "nothing that follows is known to be fusable"
