@@ -23,6 +23,7 @@ if find_spec("torch") is None:
 from .accelerate_model import accelerate, acceleration_report, restore
 from .accelerate_report import AccelerationReport, LayerReport
 from .functional import conv_transpose, conv_transpose1d, conv_transpose2d, conv_transpose3d
+from .fx_rewrite import rewrite
 from .modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, from_torch
 from .packing import forget
 from .refusals import TensorArgumentError, TensorShapeError, TensorTypeError
@@ -45,4 +46,5 @@ __all__ = [
     "forget",
     "from_torch",
     "restore",
+    "rewrite",
 ]

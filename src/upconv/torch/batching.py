@@ -51,7 +51,9 @@ def _rule(name: str) -> Callable[..., tuple[Tensor, int | None]]:
 
     def rule(info: Any, in_dims: Any, a: Tensor, b: Tensor, extra: Any, *how: Any) -> Any:
         size, groups = info.batch_size, how[-1]
-        without = [role for role, place in zip((first, second), in_dims, strict=False) if place is None]
+        without = [
+            role for role, place in zip((first, second), in_dims, strict=False) if place is None
+        ]
         into = _LACKED_BY[without[0]] if without else "J"
         a = _folded(a, in_dims[0], first, into, groups)
         b = _folded(b, in_dims[1], second, into, groups)

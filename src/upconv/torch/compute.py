@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 
 from .. import memory
 from ..engines.base import Primitive
 from ..execution import packed
-from ..problem import DataLayout, Problem
+from ..problem import Problem
 from .layers import Geometry, forward_problem, input_grad_problem, weight_grad_problem
-from .packing import Ready, kept, leased, ready
+from .packing import Kept, Ready, axis_order, kept, leased, ready
 from .tensors import (
     DTYPES,
     Tensor,
@@ -32,6 +33,8 @@ from .tensors import (
     same_kind,
     thread_count,
 )
+
+_HOST = torch.device("cpu")
 
 
 def forward(
@@ -51,10 +54,9 @@ def forward(
 
     Returns (N, F, *out_size), channels-last if x or weight is, else contiguous.
     """
-    threads = thread_count()
     found = kept(weight) if reuse_weight else None
     if found is None:
-        made = _ready(x, weight, bias, how, residual, activation, threads)
+        made = _ready(x, weight, bias, how, residual, activation, thread_count())
     else:
         call = (
             x.shape,
@@ -64,21 +66,55 @@ def forward(
             None if residual is None else residual.shape,
             how,
             activation,
-            threads,
+            thread_count(),
         )
-        made = found.calls.get(call)
-        if made is None:
-            made = _ready(x, weight, bias, how, residual, activation, threads, found.calls)
-            found.keep(call, made)
-    if bias is not None and bias.dtype is not x.dtype:
-        same_kind("input", x, "bias", bias)
-    if residual is not None and residual.dtype is not x.dtype:
-        same_kind("input", x, "residual", residual)
-    problem = made.problem
-    last = problem.layout is DataLayout.NXC
-    y = new_result((problem.batch, problem.out_channels, *problem.out_size), x, last)
-    _run(made.primitive, problem, y, array(x), made.weight, bias, residual)
+        looked_up = found.calls.get(call)
+        if looked_up is None:
+            looked_up = _shared(found, call, x, weight, bias, how, residual, activation)
+        made = looked_up
+    if (bias is not None and bias.dtype is not x.dtype) or residual is not None:
+        _require_kinds(x, bias, residual)
+    y = torch.empty(made.shape, dtype=x.dtype, device=_HOST, memory_format=made.format)
+    out, a, order = array(y), array(x), made.order
+    more = None if residual is None else array(residual)
+    if order is not None:
+        out, a = out.transpose(order), a.transpose(order)
+        more = None if more is None else more.transpose(order)
+    offset = None if bias is None else array(bias) if found is None else found.view(bias)
+    try:
+        made.primitive.run(out, a, made.weight, offset, more)
+    except MemoryError as error:
+        raise memory.refused("the scratch memory of this call", error) from None
     return y
+
+
+def _require_kinds(x: Tensor, bias: Tensor, residual: Tensor) -> None:
+    for name, operand in (("bias", bias), ("residual", residual)):
+        if operand is not None:
+            require(name, operand)
+            same_kind("input", x, name, operand)
+
+
+def _shared(
+    found: Kept,
+    call: tuple[Any, ...],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    how: Geometry,
+    residual: Tensor,
+    activation: str,
+) -> Ready:
+    """A new call of a kept weight; what another call packed for the same problem is shared."""
+    problem = _problem(x, weight, bias, how, residual, activation)
+    threads = call[-1]
+    for made in list(found.calls.values()):
+        if made.problem == problem and made.threads == threads:
+            break
+    else:
+        made = ready(problem, weight, threads)
+    found.keep(call, made)
+    return made
 
 
 def _ready(
@@ -89,13 +125,20 @@ def _ready(
     residual: Tensor,
     activation: str,
     threads: int,
-    calls: dict[Any, Ready] | None = None,
 ) -> Ready:
-    """The call made ready; a weight that another call packed for the same problem is shared."""
+    """A call made ready for this once."""
+    return ready(_problem(x, weight, bias, how, residual, activation), weight, threads)
+
+
+def _problem(
+    x: Tensor, weight: Tensor, bias: Tensor, how: Geometry, residual: Tensor, activation: str
+) -> Problem:
+    """The problem of a forward call, its operands being tensors that upconv computes on."""
     require("input", x)
     require("weight", weight)
     same_kind("input", x, "weight", weight)
-    problem = forward_problem(
+    _require_kinds(x, bias, residual)
+    return forward_problem(
         tuple(x.shape),
         tuple(weight.shape),
         None if bias is None else tuple(bias.shape),
@@ -105,10 +148,6 @@ def _ready(
         how,
         activation,
     )
-    for call, made in list((calls or {}).items()):
-        if made.problem == problem and call[-1] == threads:
-            return made
-    return ready(problem, weight, threads)
 
 
 def input_grad(g: Tensor, weight: Tensor, size: tuple[int, ...], how: Geometry) -> Tensor:
@@ -118,7 +157,8 @@ def input_grad(g: Tensor, weight: Tensor, size: tuple[int, ...], how: Geometry) 
     problem = input_grad_problem(*shapes, size, DTYPES[g.dtype], last, how)
     dx = new_result((problem.batch, problem.in_channels, *problem.size), g, last)
     with leased(problem, thread_count()) as primitive:
-        _run(primitive, problem, dx, array(g), packed(primitive, array(weight)))
+        b = packed(primitive, array(weight))
+        _run(primitive, _in_order(dx, problem), _in_order(g, problem), b)
     return dx
 
 
@@ -129,47 +169,18 @@ def weight_grad(g: Tensor, x: Tensor, kernel: tuple[int, ...], how: Geometry) ->
     problem = weight_grad_problem(*shapes, kernel, DTYPES[g.dtype], last, how)
     dw = new_result(problem.weight_shape, g, False)
     with leased(problem, thread_count()) as primitive:
-        b = _in_order(array(x), problem)
-        _guarded(primitive, array(dw), _in_order(array(g), problem), b, None, None)
+        _run(primitive, array(dw), _in_order(g, problem), _in_order(x, problem))
     return dw
 
 
-def _run(
-    primitive: Primitive,
-    problem: Problem,
-    out: Tensor,
-    a: NDArray[Any],
-    b: Any,
-    bias: Tensor = None,
-    residual: Tensor = None,
-) -> None:
-    """Run a primitive whose result and first operand are data, b being a packed weight."""
-    _guarded(
-        primitive,
-        _in_order(array(out), problem),
-        _in_order(a, problem),
-        b,
-        None if bias is None else array(bias),
-        None if residual is None else _in_order(array(residual), problem),
-    )
-
-
-def _guarded(
-    primitive: Primitive,
-    out: NDArray[Any],
-    a: NDArray[Any],
-    b: Any,
-    bias: NDArray[Any] | None,
-    residual: NDArray[Any] | None,
-) -> None:
+def _run(primitive: Primitive, out: NDArray[Any], a: NDArray[Any], b: Any) -> None:
     try:
-        primitive.run(out, a, b, bias, residual)
+        primitive.run(out, a, b)
     except MemoryError as error:
         raise memory.refused("the scratch memory of this call", error) from None
 
 
-def _in_order(data: NDArray[Any], problem: Problem) -> NDArray[Any]:
-    """A tensor's axes, which PyTorch always names N, C, X, in the problem's order."""
-    if problem.layout is DataLayout.NCX:
-        return data
-    return data.transpose(0, *range(2, data.ndim), 1)
+def _in_order(data: Tensor, problem: Problem) -> NDArray[Any]:
+    """A tensor's memory with the axes in the problem's order."""
+    order = axis_order(problem)
+    return array(data) if order is None else array(data).transpose(order)

@@ -30,7 +30,9 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from .layers import Geometry
+from . import compute
+from .layers import Geometry, geometry_of
+from .observers import plain, recording, unobserved
 from .tensors import Tensor
 
 # The operand that an operator makes, and the two that it takes, in their order.
@@ -57,12 +59,25 @@ def made(role: str, operands: dict[str, Tensor], extra: Any, how: Any) -> Tensor
     extra: F's bias or None, else the spatial size of the result. how: the operators' last five.
     """
     first, second = (operands[each] for each in _TAKES[role])
+    tensors = (first, second, extra if role == "g" else None)
+    if unobserved() and plain(tensors) and not recording(tensors):
+        return _COMPUTED[role](first, second, extra, how)
     return getattr(torch.ops.upconv, _MAKES[role]).default(first, second, extra, *how)
+
+
+_COMPUTED: dict[str, Callable[[Tensor, Tensor, Any, Any], Tensor]] = {
+    "g": lambda x, w, bias, how: compute.forward(x, w, bias, geometry_of(how)),
+    "x": lambda g, w, size, how: compute.input_grad(g, w, tuple(size), geometry_of(how)),
+    "w": lambda g, x, kernel, how: compute.weight_grad(g, x, tuple(kernel), geometry_of(how)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of an operator: where in PyTorch's dispatcher it is, and the modes it began in."""
+    """A call of an operator: where in PyTorch's dispatcher it is, and the modes it began in.
+
+    A call that goes round the dispatcher has no key set.
+    """
 
     name: str
     keyset: Any
@@ -75,6 +90,9 @@ class _Call:
         A Function runs its forward with both modes off, but below this level of torch.func there
         may be another one, which has to record too.
         """
+        if self.keyset is None:
+            x, weight, bias, *rest = arguments
+            return compute.forward(x, weight, bias, geometry_of(rest[:5]), *rest[5:])
         with (
             torch.set_grad_enabled(self.graded),
             forward_ad._set_fwd_grad_enabled(self.forward_graded),
@@ -110,7 +128,7 @@ class _Trilinear(_SingleLevelFunction):  # type: ignore[misc]  # PyTorch is unty
         return (None, da, db, bias, *(None,) * ctx.count)
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, da: Tensor, db: Tensor, dbias: Tensor, *rest: Any) -> Tensor:
+    def jvp(ctx: Any, _: Any, da: Tensor, db: Tensor, dbias: Tensor, *_rest: Any) -> Tensor:
         """The tangent of the result."""
         (a, b), (result, first, second) = ctx.saved_tensors, ctx.roles
         # F's extra is its bias, which enters the tangent as its own; the others' is a size.
@@ -121,7 +139,7 @@ class _Trilinear(_SingleLevelFunction):  # type: ignore[misc]  # PyTorch is unty
         if db is not None:
             parts.append(made(result, {first: a, second: db}, extra, ctx.how))
         if result == "g" and dbias is not None:
-            parts.append(_spread(dbias, a, b, Geometry(*ctx.how)))
+            parts.append(_spread(dbias, a, b, geometry_of(ctx.how)))
         return sum(parts[1:], start=parts[0])
 
 
@@ -139,10 +157,10 @@ def _spread(bias: Tensor, x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
 def kernel(name: str) -> Callable[..., Tensor]:
     """The kernel of an operator for the autograd key, to be registered with its key set."""
 
-    def recorded(keyset: Any, *arguments: Any) -> Tensor:
-        graded = torch.is_grad_enabled()
-        call = _Call(name, keyset, graded, forward_ad._is_fwd_grad_enabled())
-        if not (_in_forward_mode() or (graded and any(map(_requires_grad, arguments)))):
+    def dispatched(keyset: Any, *arguments: Any) -> Tensor:
+        modes = torch.is_grad_enabled(), forward_ad._is_fwd_grad_enabled()
+        call = _Call(name, keyset, *modes)
+        if not (forward_ad._current_level >= 0 or recording(arguments)):
             return call.below(arguments)
         if _has_more(arguments):
             return _unfused(*arguments)
@@ -150,20 +168,21 @@ def kernel(name: str) -> Callable[..., Tensor]:
         with enable_single_level_autograd_function():
             return _Trilinear.apply(call, *arguments)
 
-    return recorded
+    return dispatched
 
 
-def _in_forward_mode() -> bool:
-    return bool(forward_ad._current_level >= 0)
+def recorded(x: Tensor, weight: Tensor, bias: Tensor, how: Geometry, reuse_weight: bool) -> Tensor:
+    """A forward call that autograd alone looks at, round the dispatcher."""
+    return _Trilinear.apply(_DIRECT, x, weight, bias, *how, None, "", reuse_weight)
 
 
-def _requires_grad(argument: Any) -> bool:
-    return isinstance(argument, torch.Tensor) and bool(argument.requires_grad)
+_DIRECT = _Call("conv_transpose", None, graded=True, forward_graded=True)
 
 
 def _has_more(arguments: Any) -> bool:
     """Whether a forward call has a residual or an activation, its ninth and tenth argument."""
-    return any(each is not None and not isinstance(each, str) or each for each in arguments[8:10])
+    residual, activation = (*arguments[8:10], *(None, "")[len(arguments[8:10]) :])
+    return residual is not None or bool(activation)
 
 
 def _unfused(*arguments: Any) -> Tensor:

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import _C
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import compute
+from . import compute, derivatives
 from .layers import Geometry, geometry
+from .observers import plain, recording, unobserved
 from .operators import FORWARD
 from .refusals import TensorShapeError
 from .tensors import Tensor, require, same_kind
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def conv_transpose1d(
@@ -36,6 +32,7 @@ def conv_transpose1d(
     input: (N, C, L) or (C, L). weight: (C, F/groups, k). bias: (F,). The rest as in PyTorch's
     function. Raises errors that are upconv's and PyTorch's at once (`upconv.torch.refusals`).
 
+    >>> import torch
     >>> x, w = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 10.0, 100.0]]])
     >>> conv_transpose1d(x, w, stride=2, padding=1, output_padding=1)
     tensor([[[ 10., 102.,  20., 203.,  30., 300.]]])
@@ -61,6 +58,7 @@ def conv_transpose2d(
 
     input: (N, C, H, W) or (C, H, W). weight: (C, F/groups, kH, kW).
 
+    >>> import torch
     >>> x, w = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
     >>> conv_transpose2d(x, w)[0, 0]
     tensor([[1., 2., 1.],
@@ -88,6 +86,7 @@ def conv_transpose3d(
 
     input: (N, C, D, H, W) or (C, D, H, W). weight: (C, F/groups, kD, kH, kW).
 
+    >>> import torch
     >>> conv_transpose3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 3, 2, 2, 2), stride=2).shape
     torch.Size([1, 3, 4, 4, 4])
     """
@@ -110,6 +109,7 @@ def conv_transpose(
 ) -> Tensor:
     """The one of `conv_transpose1d/2d/3d` that the weight, of rank + 2 axes, asks for.
 
+    >>> import torch
     >>> conv_transpose(torch.ones(1, 1, 3), torch.ones(1, 1, 2), stride=2)
     tensor([[[1., 1., 1., 1., 1., 1.]]])
     """
@@ -162,10 +162,15 @@ def convolved(
     none, "leaky_relu:0.2" with a slope. reuse_weight: the weight may stay packed between calls;
     see `packing` for what makes it packed anew.
 
+    >>> import torch
     >>> how = Geometry((2,), (0,), (0,), (1,), 1)
     >>> convolved(1, torch.ones(1, 2), -torch.ones(1, 1, 2), None, how, activation="relu")
     tensor([[0., 0., 0., 0.]])
     """
+    if has_torch_function((x, weight, bias, residual)):
+        rest = (how, residual, activation, reuse_weight)
+        tensors = (x, weight, bias, residual)
+        return handle_torch_function(convolved, tensors, rank, x, weight, bias, *rest)
     axes = x.dim()
     if weight.dim() != rank + 2:
         expected = f"{rank + 2} axes: (in_channels, out_channels/groups, *kernel)"
@@ -176,36 +181,14 @@ def convolved(
     elif axes != rank + 2:
         expected = f"{rank + 2} axes, or {rank + 1} without a batch"
         raise TensorShapeError("input.shape", str(tuple(x.shape)), expected)
-    if _direct(x, weight, bias, residual):
+    tensors = (x, weight, bias, residual)
+    direct = unobserved() and plain(tensors)
+    if direct and not recording(tensors):
         y = compute.forward(x, weight, bias, how, residual, activation, reuse_weight)
+    elif direct and residual is None and not activation:
+        y = derivatives.recorded(x, weight, bias, how, reuse_weight)
     else:
         if x.device != weight.device:
             same_kind("input", x, "weight", weight)
         y = FORWARD(x, weight, bias, *how, residual, activation, reuse_weight)
     return y if axes == rank + 2 else y.squeeze(0)
-
-
-def _direct(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> bool:
-    """Whether nobody watches this call: no derivative, compiler, tracer, mode or transform.
-
-    PyTorch's dispatcher, which serves all of those, costs a Python operator 10 microseconds.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    graded = _C.is_grad_enabled() if hasattr(_C, "is_grad_enabled") else torch.is_grad_enabled()
-    for tensor in (x, weight, bias, residual):
-        if tensor is not None and (
-            type(tensor) not in _PLAIN
-            or not tensor.is_cpu
-            or tensor.layout is not torch.strided
-            or (graded and tensor.requires_grad)
-        ):
-            return False
-    return not (
-        torch.is_autocast_enabled("cpu")
-        or forward_ad._current_level >= 0
-        or _C._len_torch_dispatch_stack()
-        or _C._are_functorch_transforms_active()
-        or _C._get_tracing_state() is not None
-        or torch.autograd.profiler._is_profiler_enabled
-    )

@@ -42,6 +42,16 @@ class Geometry(NamedTuple):
         return tuple(padded_size(*row) for row in zip(*columns, strict=True))
 
 
+def geometry_of(arguments: Any) -> Geometry:
+    """A `Geometry` from the five arguments of an operator, which may be lists.
+
+    >>> geometry_of([[2], [0], [0], [1], 1]).stride
+    (2,)
+    """
+    stride, padding, output_padding, dilation, groups = arguments
+    return Geometry(tuple(stride), tuple(padding), tuple(output_padding), tuple(dilation), groups)
+
+
 def geometry(
     rank: int, stride: Any, padding: Any, output_padding: Any, dilation: Any, groups: Any
 ) -> Geometry:

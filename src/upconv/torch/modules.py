@@ -1,7 +1,7 @@
 """`ConvTranspose1d/2d/3d`: PyTorch's modules, computed by upconv.
 
 They derive from PyTorch's, so constructors, parameters, `state_dict`, printing and `isinstance` are
-theirs. In eval mode a module's weight is packed once (`packing`); in training it never stays packed.
+theirs. In eval mode a module's weight is packed once (`packing`), in training for every call.
 
 What lives here: the modules and `from_torch`. What never does: packed weights, which belong to
 weights, so that a module is pickled and copied as any other.
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.overrides import has_torch_function
 
 from ..errors import brief
 from .functional import convolved
@@ -80,16 +81,13 @@ def _forward(
         sizes = (stride, padding, module.kernel_size, rank, dilation)
         extra = tuple(module._output_padding(x, output_size, *sizes))
     how = Geometry(stride, padding, extra, dilation, module.groups)
-    if type(x) is not torch.Tensor:
-        _require_tensor(x)
-    return convolved(
-        rank, x, module.weight, module.bias, how, residual, activation, not module.training
-    )
-
-
-def _require_tensor(x: Any) -> None:
-    if not hasattr(type(x), "__torch_function__"):
+    if not isinstance(x, torch.Tensor) and not has_torch_function((x,)):
         require("input", x)
+    # What is a plain parameter is there at once; a parametrization computes it.
+    own = module._parameters
+    weight = own["weight"] if "weight" in own else module.weight  # noqa: SIM401  # not evaluated
+    bias = own["bias"] if "bias" in own else module.bias  # noqa: SIM401  # before it is needed
+    return convolved(rank, x, weight, bias, how, residual, activation, not module.training)
 
 
 _MODULES: dict[type, type] = {
@@ -127,7 +125,7 @@ def from_torch(module: Any) -> Any:
     if parametrized:  # PyTorch gave the module a class of its own, whose properties it needs
         own = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
         target = type(kind.__name__, (target,), own)
-    made = target.__new__(target)
+    made: Any = object.__new__(target)
     for name, value in vars(module).items():
         made.__dict__[name] = value.copy() if isinstance(value, dict | set) else value
     return made

@@ -21,10 +21,12 @@ import torch
 from torch import _C
 
 from . import batching, compute, derivatives
-from .layers import Geometry, forward_problem, input_grad_problem, weight_grad_problem
+from .layers import Geometry, forward_problem, geometry_of, input_grad_problem, weight_grad_problem
 from .tensors import DTYPES, Tensor, channels_last, new_result, require, same_kind
 
-_HOW = "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt[] dilation, SymInt groups"
+_HOW = (
+    "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt[] dilation, SymInt groups"
+)
 _SCHEMAS = {
     "conv_transpose": (
         f"(Tensor x, Tensor weight, Tensor? bias, {_HOW}, Tensor? residual=None,"
@@ -35,27 +37,21 @@ _SCHEMAS = {
 }
 
 
-def _how(arguments: Any) -> Geometry:
-    """The five arguments of an operator that say how operands are combined."""
-    stride, padding, output_padding, dilation, groups = arguments
-    return Geometry(tuple(stride), tuple(padding), tuple(output_padding), tuple(dilation), groups)
-
-
 # CPU kernels.
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    return compute.forward(x, weight, bias, _how(rest[:5]), *rest[5:])
+    return compute.forward(x, weight, bias, geometry_of(rest[:5]), *rest[5:])
 
 
 def _input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
     _require_two("grad", g, "weight", weight)
-    return compute.input_grad(g, weight, tuple(size), _how(how))
+    return compute.input_grad(g, weight, tuple(size), geometry_of(how))
 
 
 def _weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
     _require_two("grad", g, "input", x)
-    return compute.weight_grad(g, x, tuple(kernel), _how(how))
+    return compute.weight_grad(g, x, tuple(kernel), geometry_of(how))
 
 
 def _require_two(first: str, a: Tensor, second: str, b: Tensor) -> None:
@@ -68,7 +64,7 @@ def _require_two(first: str, a: Tensor, second: str, b: Tensor) -> None:
 
 
 def _fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    how = _how(rest[:5])
+    how = geometry_of(rest[:5])
     residual = rest[5] if len(rest) > 5 else None
     activation = rest[6] if len(rest) > 6 else ""
     _require_two("input", x, "weight", weight)
@@ -78,7 +74,7 @@ def _fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor
     last = channels_last(x) or channels_last(weight)
     shapes = [None if each is None else tuple(each.shape) for each in (x, weight, bias, residual)]
     if _known(shapes, how):
-        forward_problem(*shapes, DTYPES[x.dtype], last, how, activation)  # type: ignore[arg-type]  # x, weight are there
+        forward_problem(*shapes, DTYPES[x.dtype], last, how, activation)
     size = how.out_size(x.shape[2:], weight.shape[2:])
     return new_result((x.shape[0], weight.shape[1] * how.groups, *size), x, last)
 
@@ -87,16 +83,16 @@ def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
     _require_two("grad", g, "weight", weight)
     last = channels_last(g) or channels_last(weight)
     shapes = [tuple(g.shape), tuple(weight.shape), tuple(size)]
-    if _known(shapes, _how(how)):
-        input_grad_problem(*shapes, DTYPES[g.dtype], last, _how(how))
+    if _known(shapes, geometry_of(how)):
+        input_grad_problem(*shapes, DTYPES[g.dtype], last, geometry_of(how))
     return new_result((g.shape[0], weight.shape[0], *size), g, last)
 
 
 def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
     _require_two("grad", g, "input", x)
     shapes = [tuple(g.shape), tuple(x.shape), tuple(kernel)]
-    if _known(shapes, _how(how)):
-        weight_grad_problem(*shapes, DTYPES[g.dtype], False, _how(how))
+    if _known(shapes, geometry_of(how)):
+        weight_grad_problem(*shapes, DTYPES[g.dtype], False, geometry_of(how))
     return new_result((x.shape[1], g.shape[1] // how[-1], *kernel), g, False)
 
 

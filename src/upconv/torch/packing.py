@@ -30,9 +30,9 @@ from ..choices import tuning_asked
 from ..engines.base import PackedWeight, Primitive
 from ..execution import packed
 from ..primitives import Lease, shared_cache
-from ..problem import Problem
+from ..problem import DataLayout, Problem
 from ..tuning import selected
-from .tensors import Tensor, array
+from .tensors import Tensor, array, memory_format
 
 MOST = 4
 _PROBES = 64
@@ -40,12 +40,20 @@ _PROBES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """A forward problem with its primitive, which the lease holds, and its weight packed."""
+    """A forward problem with its primitive, which the lease holds, and its weight packed.
+
+    `shape` and `format` are the result's as PyTorch has them; `order` is the permutation of axes
+    from a tensor's to the problem's, None where they are the same.
+    """
 
     problem: Problem
     lease: Lease
     primitive: Primitive
     weight: PackedWeight
+    threads: int
+    shape: tuple[int, ...]
+    format: Any
+    order: tuple[int, ...] | None
 
 
 def leased(problem: Problem, threads: int) -> Lease:
@@ -59,7 +67,25 @@ def leased(problem: Problem, threads: int) -> Lease:
 def ready(problem: Problem, weight: Tensor, threads: int) -> Ready:
     """A forward problem made ready to run, its weight packed now."""
     lease = leased(problem, threads)
-    return Ready(problem, lease, lease.primitive, packed(lease.primitive, array(weight)))
+    values = packed(lease.primitive, array(weight))
+    last = problem.layout is DataLayout.NXC
+    shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
+    form = memory_format(len(shape), last)
+    return Ready(problem, lease, lease.primitive, values, threads, shape, form, axis_order(problem))
+
+
+def axis_order(problem: Problem) -> tuple[int, ...] | None:
+    """Where the problem's axes are among a tensor's, which PyTorch always orders N, C, X.
+
+    >>> from upconv.geometry import Axis
+    >>> from upconv.problem import Direction
+    >>> how = Problem(Direction.FORWARD, (Axis(4, 2), Axis(4, 2)), 1, 3, 5, layout=DataLayout.NXC)
+    >>> axis_order(how)
+    (0, 2, 3, 1)
+    """
+    if problem.layout is DataLayout.NCX:
+        return None
+    return (0, *range(2, problem.rank + 2), 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,11 +103,25 @@ class Kept:
     probe: NDArray[Any]
     values: bytes
     calls: dict[Any, Ready] = field(default_factory=dict)
+    bias: tuple[int, NDArray[Any]] | None = None
+
+    def view(self, bias: Tensor) -> NDArray[Any]:
+        """The bias's memory, looked at anew only where it lies elsewhere than last time."""
+        pointer = bias.data_ptr()
+        if self.bias is not None and self.bias[0] == pointer and bias.is_contiguous():
+            found = self.bias[1]
+            if found.shape == bias.shape:
+                return found
+        found = array(bias)
+        if bias.is_contiguous():
+            self.bias = (pointer, found)
+        return found
 
     def still(self, weight: Tensor) -> bool:
         """Whether the weight is what was packed: cases 1 to 4."""
+        reference: Any = self.reference()
         return (
-            self.reference() is weight
+            reference is weight
             and self.version == weight._version
             and self.pointer == weight.data_ptr()
             and self.shape == weight.shape

@@ -44,15 +44,12 @@ def array(tensor: Tensor) -> NDArray[Any]:
     """
     if tensor.requires_grad:
         tensor = tensor.detach()
+    if tensor.is_neg():  # lazily: its memory holds the opposite
+        tensor = tensor.resolve_neg()
     if tensor.dtype is torch.bfloat16:
-        view: NDArray[Any] = _numpy(tensor.view(torch.int16)).view(DType.BFLOAT16.numpy)
+        view: NDArray[Any] = tensor.view(torch.int16).numpy().view(DType.BFLOAT16.numpy)
         return view
-    return _numpy(tensor)
-
-
-def _numpy(tensor: Tensor) -> NDArray[Any]:
-    """`tensor.numpy()`; a lazily negated tensor is negated first."""
-    found: NDArray[Any] = (tensor.resolve_neg() if tensor.is_neg() else tensor).numpy()
+    found: NDArray[Any] = tensor.numpy()
     return found
 
 
