@@ -181,13 +181,19 @@ _DIRECT = _Call("conv_transpose", None, graded=True, forward_graded=True)
 
 def _has_more(arguments: Any) -> bool:
     """Whether a forward call has a residual or an activation, its ninth and tenth argument."""
-    residual, activation = (*arguments[8:10], *(None, "")[len(arguments[8:10]) :])
+    residual, activation = _more(arguments)
     return residual is not None or bool(activation)
+
+
+def _more(arguments: Any) -> tuple[Tensor, str]:
+    """The residual and the activation; PyTorch leaves out arguments that are their defaults."""
+    residual = arguments[8] if len(arguments) > 8 else None
+    return residual, arguments[9] if len(arguments) > 9 else ""
 
 
 def _unfused(*arguments: Any) -> Tensor:
     """A forward call with a residual or an activation, each as an operator of its own."""
-    residual, activation = (*arguments[8:10], "")[:2]
+    residual, activation = _more(arguments)
     y = torch.ops.upconv.conv_transpose.default(*arguments[:8], None, "", *arguments[10:])
     return activated(y if residual is None else y + residual, activation)
 

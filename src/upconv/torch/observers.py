@@ -18,7 +18,8 @@ from torch.autograd import forward_ad, profiler
 from .tensors import Tensor
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_VMAP = _C.DispatchKey.VmapMode
+# What `autograd.grad(..., is_grads_batched=True)` runs a backward pass on.
+_is_batched = _C._functorch.is_legacy_batchedtensor
 
 
 def unobserved() -> bool:
@@ -39,7 +40,6 @@ def unobserved() -> bool:
         or _C._len_torch_dispatch_stack()
         or _C._are_functorch_transforms_active()
         or _C._get_tracing_state() is not None
-        or _C._dispatch_tls_is_dispatch_key_included(_VMAP)  # autograd.grad(is_grads_batched=True)
         or profiler._is_profiler_enabled
     )
 
