@@ -98,8 +98,7 @@ def chosen(choice: Choice, trials: Sequence[Trial]) -> Choice:
         return replace(choice, why="the model did not call it on the example inputs")
     best, taken = alone, 0
     for i, trial in enumerate(others, 1):
-        saved_alone = alone.before - alone.after if alone.wins else 0.0
-        if trial.wins and trial.before - trial.after >= saved_alone:
+        if trial.wins and MARGIN * trial.after <= trial.alone:
             best, taken = trial, i
     if best.wins:
         gain = best.before / best.after

@@ -41,10 +41,10 @@ def _kernel(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     return forward(x, used.weight, used.bias, how, residual, activation, reuse_weight=True)
 
 
-def _extras(arguments: Any) -> tuple[Tensor, str]:
+def _extras(arguments: tuple[Any, ...]) -> tuple[Tensor, str]:
     """The residual and the activation of a call that may have left them out."""
-    residual, activation = (*arguments, *(None, "")[len(arguments) :])
-    return residual, activation
+    residual = arguments[0] if arguments else None
+    return residual, arguments[1] if len(arguments) > 1 else ""
 
 
 def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
@@ -61,9 +61,7 @@ def _differentiable(keyset: Any, *arguments: Any) -> Tensor:
         with torch._C._AutoDispatchBelowAutograd():
             return FUSED.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
     x, weight, bias, mean, var, gamma, beta, eps = arguments[:8]
-    residual, activation = (
-        (*arguments[13:], None, "")[:2] if len(arguments) < 15 else arguments[13:]
-    )
+    residual, activation = _extras(arguments[13:])
     y = FORWARD(x, weight, bias, *arguments[8:13])
     y = torch.nn.functional.batch_norm(y, mean, var, gamma, beta, eps=eps)
     return activated(y if residual is None else y + residual, activation)
