@@ -52,7 +52,10 @@ def plain(tensors: tuple[Tensor, ...]) -> bool:
     """
     for tensor in tensors:
         if tensor is not None and (
-            type(tensor) not in _PLAIN or not tensor.is_cpu or tensor.layout is not torch.strided
+            type(tensor) not in _PLAIN
+            or not tensor.is_cpu
+            or tensor.layout is not torch.strided
+            or _is_batched(tensor)
         ):
             return False
     return True
