@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from .accelerate_layers import kind_of, layers_of, refusal
 from .accelerate_report import LayerReport
 from .accelerate_sequences import is_sequence, steps_of
+from .accelerate_traced import chains_in, may_trace
 from .accelerate_trials import MARGIN, Trial
 from .fused import Fused, Module
 
@@ -22,7 +23,8 @@ class Choice:
     """A layer, the ways to compute it, and the one that is taken.
 
     ways: the layer alone, then with what may be fused into it. taken: a place in ways, -1 for the
-    original. why: in words. before, after: seconds on the example inputs, or None.
+    original. why: in words. follows: in words, why no more is fused. before, after: seconds on the
+    example inputs, or None.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Choice:
     refused: str | None
     taken: int = -1
     why: str = ""
+    follows: str = ""
     before: float | None = None
     after: float | None = None
 
@@ -50,16 +53,12 @@ class Choice:
     def report(self) -> LayerReport:
         """The choice as the user sees it."""
         way = self.way if self.replaced else self.ways[0]
-        before = " + ".join([kind_of(way.deconvolution), *map(_name, way.followers)])
+        before = " + ".join([kind_of(way.deconvolution), *way.names])
         if not self.replaced:
             return LayerReport(self.name, before, "as it was", _PYTORCH, self.why, self.before)
-        after = "upconv, fused" if way.followers else "upconv"
+        after = "upconv, fused" if way.names else "upconv"
         engine = way.engine or "upconv"
         return LayerReport(self.name, before, after, engine, self.why, self.before, self.after)
-
-
-def _name(module: Module) -> str:
-    return type(module).__name__
 
 
 def choices_of(model: Module, *, fuse: bool, measured: bool) -> dict[Module, Choice]:
@@ -68,16 +67,46 @@ def choices_of(model: Module, *, fuse: bool, measured: bool) -> dict[Module, Cho
     refused = {layer: refusal(layer, measured) for layer in layers}
     fusable = {layer for layer, why in refused.items() if why is None}
     ways: dict[Module, list[Fused]] = {layer: [Fused(layer)] for layer in layers}
+    unknown: dict[Module, str] = {}
     for module in model.modules() if fuse else ():
-        steps = steps_of(module, fusable.__contains__) if is_sequence(module) else None
-        for way in steps.fused if steps else ():
-            known = [other.followers for other in ways[way.deconvolution]]
-            if way.followers not in known:
+        inside = fusable & set(module.modules()) - {module}
+        found = _found(module, inside, measured) if inside else []
+        for way in found if isinstance(found, list) else ():
+            known = [_kinds(other) for other in ways[way.deconvolution]]
+            if _kinds(way) not in known:
                 ways[way.deconvolution].append(way)
+        if isinstance(found, str):
+            unknown |= dict.fromkeys(inside & set(module.children()), found)
     return {
-        layer: Choice(name, tuple(ways[layer]), refused[layer], why=refused[layer] or "")
+        layer: Choice(
+            name,
+            tuple(ways[layer]),
+            refused[layer],
+            why=refused[layer] or "",
+            follows=unknown.get(layer, _NOTHING) if fuse else "",
+        )
         for layer, name in layers.items()
     }
+
+
+_NOTHING = "nothing that follows is known to be fusable"
+
+
+def _kinds(way: Fused) -> tuple[object, ...]:
+    """What tells ways to compute one layer apart."""
+    return tuple((type(each), id(each) if list(each.parameters()) else 0) for each in way.followers)
+
+
+def _found(module: Module, inside: set[Module], measured: bool) -> list[Fused] | str:
+    """What can be fused where a module calls layers, or why that is not known."""
+    if is_sequence(module):
+        steps = steps_of(module, inside.__contains__)
+        return list(steps.fused) if steps else []
+    if not may_trace(module):
+        return []
+    if not measured:
+        return "what follows is not looked for in code without example_inputs"
+    return chains_in(module, inside)
 
 
 def unmeasured(choice: Choice) -> Choice:
@@ -102,7 +131,7 @@ def chosen(choice: Choice, trials: Sequence[Trial]) -> Choice:
             best, taken = trial, i
     if best.wins:
         gain = best.before / best.after
-        why = f"{gain:.2f} times as fast; {_fusing(choice, taken)}"
+        why = "; ".join(filter(None, (f"{gain:.2f} times as fast", _fusing(choice, taken))))
         return replace(choice, taken=taken, why=why, before=best.before, after=best.after)
     if best.fault:
         return replace(choice, why=best.fault)
@@ -111,9 +140,8 @@ def chosen(choice: Choice, trials: Sequence[Trial]) -> Choice:
 
 
 def _fusing(choice: Choice, taken: int) -> str:
-    followers = choice.ways[taken].followers
-    if followers:
-        return "what follows in its Sequential is fused"
+    if choice.ways[taken].names:
+        return "what follows is fused"
     if len(choice.ways) > 1:
         return "fusing what follows was no gain"
-    return "nothing that follows is known to be fusable"
+    return choice.follows

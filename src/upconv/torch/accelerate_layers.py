@@ -66,8 +66,8 @@ def refusal(layer: Module, measured: bool) -> str | None:
 
 def deconvolution_forward(self: Any, input: Tensor, output_size: Any = None) -> Tensor:  # noqa: A002
     """The forward of a swapped deconvolution: upconv's outside training, else PyTorch's."""
-    fused: Fused = kept_by(self)
-    if not self.training:
+    fused: Fused | None = kept_by(self)
+    if fused is not None and not self.training:
         if torch.compiler.is_compiling():
             if fused.traceable(input):
                 return fused.traced(input, None, output_size)

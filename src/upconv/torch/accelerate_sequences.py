@@ -55,8 +55,8 @@ def _differ(one: Module, other: Module) -> bool:
 
 def sequence_forward(self: Module, input: Any) -> Any:  # noqa: A002  # PyTorch's name
     """The forward of a swapped `nn.Sequential`."""
-    steps: Steps = kept_by(self)
-    if not steps.hold():
+    steps: Steps | None = kept_by(self)
+    if steps is None or not steps.hold():
         return own_forward(self)(self, input)
     for step in steps.steps:
         input = step(input)  # noqa: A001

@@ -27,7 +27,7 @@ _KEPT = "_upconv"
 
 def swap(module: nn.Module, forward: Forward, kept: object = None) -> None:
     """Let `module` compute by `forward` from now on; `kept` is there as `kept_by(module)`."""
-    own = type(module)
+    own: Any = type(module)
     if parametrize.is_parametrized(module):
         # Such a class belongs to its module alone, and its first base is the class without
         # parametrizations, which torch goes back to when they are removed: ours has to be there.
@@ -45,7 +45,7 @@ def unswap(module: nn.Module) -> None:
     """The module as it was before `swap`; nothing happens to one that was not swapped."""
     if is_swapped(module):
         module.__class__ = original_class(module)
-        del module.__dict__[_KEPT]
+        module.__dict__.pop(_KEPT, None)
 
 
 def is_swapped(module: nn.Module) -> bool:
@@ -54,12 +54,15 @@ def is_swapped(module: nn.Module) -> bool:
     >>> is_swapped(nn.ReLU())
     False
     """
-    return _KEPT in module.__dict__
+    return hasattr(type(module), _ORIGINAL)
 
 
 def kept_by(module: nn.Module) -> Any:
-    """What `swap` was given to keep."""
-    return module.__dict__[_KEPT]
+    """What `swap` was given to keep; None for a module that was made from a swapped one's class.
+
+    A slice of an `nn.Sequential` is: it computes as the original class does.
+    """
+    return module.__dict__.get(_KEPT)
 
 
 def original_class(module: nn.Module) -> type[nn.Module]:
@@ -101,6 +104,6 @@ def _reduced(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
     return _rebuilt, (getattr(own, _ORIGINAL), own.forward), state
 
 
-def _rebuilt(original: type[nn.Module], forward: Forward) -> nn.Module:
+def _rebuilt(original: Any, forward: Forward) -> Any:
     own = swapped_class(original, forward)
     return own.__new__(own)

@@ -83,7 +83,8 @@ class Fused:
 
     Modules that do nothing outside training may stand among them. Called with x of (N, C, *size)
     or (C, *size), and a residual of the result's shape that is added before the activation, it
-    computes what the modules would one after the other. It keeps nothing but the modules.
+    computes what the modules would one after the other. `adds` says that a residual is meant to be
+    given. It keeps nothing but the modules.
 
     >>> up = Fused(nn.ConvTranspose1d(2, 3, 4, stride=2), (nn.BatchNorm1d(3), nn.ReLU()))
     >>> for module in up.modules:
@@ -93,8 +94,19 @@ class Fused:
     (1, 3, 12)
     """
 
-    def __init__(self, deconvolution: Module, followers: Sequence[Module] = ()) -> None:
+    def __init__(
+        self, deconvolution: Module, followers: Sequence[Module] = (), adds: bool = False
+    ) -> None:
         self.deconvolution, self.followers = deconvolution, tuple(followers)
+        self.adds = adds
+
+    @property
+    def names(self) -> list[str]:
+        """What is fused into the deconvolution, in the order in which it is done."""
+        found = [type(module).__name__ for module in self.followers]
+        if self.adds:
+            found.insert(len(found) - bool(self.ending.name), "residual")
+        return found
 
     @property
     def modules(self) -> tuple[Module, ...]:
@@ -154,6 +166,8 @@ class Fused:
         layer = self.deconvolution
         if not (self._at_rest() and _plain(x) and self._batched(x)):
             return False
+        if residual is not None and not self._fits(x, residual):
+            return False
         source = source_of(layer)
         tensors = (*source.tensors, layer.bias, residual)
         if not all(t is None or (t.dtype is x.dtype and t.device == x.device) for t in tensors):
@@ -208,6 +222,14 @@ class Fused:
             if module._forward_hooks or module._forward_pre_hooks:
                 return False
         return True
+
+    def _fits(self, x: Tensor, residual: Tensor) -> bool:
+        """Whether a residual has the shape of the result, and is not spread over it."""
+        layer = self.deconvolution
+        if type(residual) is not torch.Tensor or x.dim() != len(layer.kernel_size) + 2:
+            return False
+        size = geometry_of(layer, x, None).out_size(x.shape[2:], layer.kernel_size)
+        return tuple(residual.shape) == (x.shape[0], layer.out_channels, *size)
 
     def _batched(self, x: Tensor) -> bool:
         """Whether x has a batch axis, where a normalisation would take another one for it."""

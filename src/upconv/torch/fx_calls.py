@@ -108,7 +108,7 @@ def deconvolution_of(node: Node) -> Deconvolution | None:
     rank = _rank(node.target)
     if rank is None or len(node.args) > len(_ARGUMENTS):
         return None
-    given = dict(zip(_ARGUMENTS, _DEFAULTS, strict=True))
+    given: dict[str, Any] = dict(zip(_ARGUMENTS, _DEFAULTS, strict=True))
     given |= dict(zip(_ARGUMENTS, node.args, strict=False)) | dict(node.kwargs)
     return Deconvolution(rank, *(given[name] for name in _ARGUMENTS))
 
@@ -151,8 +151,8 @@ def norm_of(node: Node, source: Node, call: Deconvolution) -> Norm | None:
         if module.training or watched or not foldable(module, channels):
             return None
         name, affine = node.target, module.weight is not None
-        learnt = (f"{name}.weight", f"{name}.bias") if affine else (None, None)
-        return Norm(f"{name}.running_mean", f"{name}.running_var", *learnt, module.eps)
+        gamma, beta = (f"{name}.weight", f"{name}.bias") if affine else (None, None)
+        return Norm(f"{name}.running_mean", f"{name}.running_var", gamma, beta, module.eps)
     if node.op != "call_function" or node.args[:1] != (source,) or node.kwargs:
         return None
     if node.target is _ATEN.batch_norm.default:
@@ -222,8 +222,8 @@ def ending_at(node: Node, source: Node) -> Ending | None:
 _SUMS = (_ATEN.add.Tensor, _ATEN.add_.Tensor, operator.add, operator.iadd, torch.add)
 
 
-def residual_at(node: Node, source: Node) -> Node | None:
-    """What a node adds to `source`, if it is known to be a tensor of the same shape."""
+def residual_at(node: Node, source: Node, shapes: bool) -> Node | None:
+    """What a node adds to `source`: a tensor known to be of the same shape where `shapes` asks."""
     if node.op != "call_function" or node.target not in _SUMS or len(node.args) != 2:
         return None
     if node.kwargs.get("alpha", 1) != 1 or set(node.kwargs) - {"alpha"}:
@@ -234,6 +234,8 @@ def residual_at(node: Node, source: Node) -> Node | None:
     if node.target in (_ATEN.add_.Tensor, operator.iadd) and first is not source:
         return None
     other = second if first is source else first
+    if not shapes:
+        return other if isinstance(other, fx.Node) else None
     mine, theirs = value_of(source), value_of(other)
     if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return None

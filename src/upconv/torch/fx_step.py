@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .derivatives import activated
-from .fused_operator import FUSED
 from .functional import convolved
+from .fused_operator import FUSED
 from .layers import geometry
 from .tensors import Tensor
 
