@@ -12,6 +12,7 @@ What lives here: running. What never does: derivatives, and the words of PyTorch
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from .tensors import (
     require,
     same_kind,
     thread_count,
+    view,
 )
 
 _HOST = torch.device("cpu")
@@ -54,6 +56,8 @@ def forward(
 
     Returns (N, F, *out_size), channels-last if x or weight is, else contiguous.
     """
+    if x.is_neg():  # lazily: its memory holds the opposite
+        x = x.resolve_neg()
     found = kept(weight) if reuse_weight else None
     if found is None:
         made = _ready(x, weight, bias, how, residual, activation, thread_count())
@@ -75,11 +79,9 @@ def forward(
     if (bias is not None and bias.dtype is not x.dtype) or residual is not None:
         _require_kinds(x, bias, residual)
     y = torch.empty(made.shape, dtype=x.dtype, device=_HOST, memory_format=made.format)
-    out, a, order = array(y), array(x), made.order
-    more = None if residual is None else array(residual)
-    if order is not None:
-        out, a = out.transpose(order), a.transpose(order)
-        more = None if more is None else more.transpose(order)
+    out = made.filled.on(y)
+    a = made.seen.on(x)
+    more = None if residual is None else _ordered(residual, made.order)
     offset = None if bias is None else array(bias) if found is None else found.view(bias)
     try:
         made.primitive.run(out, a, made.weight, offset, more)
@@ -110,9 +112,10 @@ def _shared(
     threads = call[-1]
     for made in list(found.calls.values()):
         if made.problem == problem and made.threads == threads:
+            made = replace(made, seen=view(x, made.order))
             break
     else:
-        made = ready(problem, weight, threads)
+        made = ready(problem, x, weight, threads)
     found.keep(call, made)
     return made
 
@@ -127,7 +130,7 @@ def _ready(
     threads: int,
 ) -> Ready:
     """A call made ready for this once."""
-    return ready(_problem(x, weight, bias, how, residual, activation), weight, threads)
+    return ready(_problem(x, weight, bias, how, residual, activation), x, weight, threads)
 
 
 def _problem(
@@ -182,5 +185,8 @@ def _run(primitive: Primitive, out: NDArray[Any], a: NDArray[Any], b: Any) -> No
 
 def _in_order(data: Tensor, problem: Problem) -> NDArray[Any]:
     """A tensor's memory with the axes in the problem's order."""
-    order = axis_order(problem)
+    return _ordered(data, axis_order(problem))
+
+
+def _ordered(data: Tensor, order: tuple[int, ...] | None) -> NDArray[Any]:
     return array(data) if order is None else array(data).transpose(order)

@@ -32,7 +32,8 @@ from ..execution import packed
 from ..primitives import Lease, shared_cache
 from ..problem import DataLayout, Problem
 from ..tuning import selected
-from .tensors import Tensor, array, memory_format
+from .addresses import View
+from .tensors import Tensor, array, memory_format, view
 
 MOST = 4
 _PROBES = 64
@@ -42,8 +43,10 @@ _PROBES = 64
 class Ready:
     """A forward problem with its primitive, which the lease holds, and its weight packed.
 
-    `shape` and `format` are the result's as PyTorch has them; `order` is the permutation of axes
-    from a tensor's to the problem's, None where they are the same.
+    `shape` and `format` are the result's as PyTorch has them. `order` is the permutation of axes
+    from a tensor's to the problem's, None where they are the same; `seen` and `filled` are the
+    input and the result as the primitive sees them. `owner` holds the weight's memory, which an
+    engine that has no order of its own may be looking at.
     """
 
     problem: Problem
@@ -54,6 +57,9 @@ class Ready:
     shape: tuple[int, ...]
     format: Any
     order: tuple[int, ...] | None
+    seen: View
+    filled: View
+    owner: Tensor
 
 
 def leased(problem: Problem, threads: int) -> Lease:
@@ -64,14 +70,27 @@ def leased(problem: Problem, threads: int) -> Lease:
     return lease
 
 
-def ready(problem: Problem, weight: Tensor, threads: int) -> Ready:
+def ready(problem: Problem, x: Tensor, weight: Tensor, threads: int) -> Ready:
     """A forward problem made ready to run, its weight packed now."""
     lease = leased(problem, threads)
+    order = axis_order(problem)
     values = packed(lease.primitive, array(weight))
-    last = problem.layout is DataLayout.NXC
     shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
-    form = memory_format(len(shape), last)
-    return Ready(problem, lease, lease.primitive, values, threads, shape, form, axis_order(problem))
+    form = memory_format(len(shape), problem.layout is DataLayout.NXC)
+    filled = View.dense(problem.y_shape, problem.dtype.numpy)
+    return Ready(
+        problem,
+        lease,
+        lease.primitive,
+        values,
+        threads,
+        shape,
+        form,
+        order,
+        view(x, order),
+        filled,
+        weight.detach(),
+    )
 
 
 def axis_order(problem: Problem) -> tuple[int, ...] | None:
@@ -112,7 +131,7 @@ class Kept:
             found = self.bias[1]
             if found.shape == bias.shape:
                 return found
-        found = array(bias)
+        found = array(bias.detach())  # the array keeps this alias, so the address stays its own
         if bias.is_contiguous():
             self.bias = (pointer, found)
         return found

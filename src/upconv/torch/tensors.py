@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .. import threads
 from ..problem import DType
+from .addresses import View
 from .refusals import TensorTypeError
 
 Tensor = Any
@@ -26,6 +27,9 @@ DTYPES = {
     torch.float32: DType.FLOAT32,
     torch.float64: DType.FLOAT64,
 }
+
+# bfloat16 is not here: its package may be missing, and is asked for when it is needed.
+_NUMPY = {kind: DTYPES[kind].numpy for kind in DTYPES if kind is not torch.bfloat16}
 
 # Which axes of a tensor have the smallest strides, from the smallest on, in channels-last formats.
 _CHANNELS_LAST_ORDER = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
@@ -42,15 +46,15 @@ def array(tensor: Tensor) -> NDArray[Any]:
     >>> t[1, 2].item()
     5.0
     """
-    if tensor.requires_grad:
-        tensor = tensor.detach()
     if tensor.is_neg():  # lazily: its memory holds the opposite
         tensor = tensor.resolve_neg()
-    if tensor.dtype is torch.bfloat16:
-        view: NDArray[Any] = tensor.view(torch.int16).numpy().view(DType.BFLOAT16.numpy)
-        return view
-    found: NDArray[Any] = tensor.numpy()
-    return found
+    return view(tensor).on(tensor)
+
+
+def view(tensor: Tensor, order: tuple[int, ...] | None = None) -> View:
+    """How tensors like this one are seen as arrays, their axes in another order if one is given."""
+    dtype = _NUMPY.get(tensor.dtype) or DTYPES[tensor.dtype].numpy
+    return View.of(tensor.shape, tensor.stride(), dtype, order)
 
 
 def channels_last(tensor: Tensor) -> bool:
