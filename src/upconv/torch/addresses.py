@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import c_char
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -52,7 +53,7 @@ class View:
         sizes = tuple(shape[axis] for axis in order)
         steps = tuple(strides[axis] * dtype.itemsize for axis in order)
         last = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-        block = c_char * (last + dtype.itemsize) if prod(sizes) else None
+        block = _block(last + dtype.itemsize) if prod(sizes) else None
         return cls(sizes, None if _is_dense(sizes, steps, dtype.itemsize) else steps, dtype, block)
 
     @classmethod
@@ -63,7 +64,7 @@ class View:
         True
         """
         count = prod(shape)
-        return cls(shape, None, dtype, c_char * (count * dtype.itemsize) if count else None)
+        return cls(shape, None, dtype, _block(count * dtype.itemsize) if count else None)
 
     def on(self, tensor: Any) -> NDArray[Any]:
         """The array on a tensor's memory."""
@@ -72,6 +73,12 @@ class View:
         memory = self.block.from_address(tensor.data_ptr())
         memory.owner = tensor  # the array holds the memory, and the memory this
         return np.ndarray(self.shape, self.dtype, memory, 0, self.strides)
+
+
+@lru_cache(maxsize=1024)
+def _block(nbytes: int) -> Any:
+    """The type of so many bytes; making one takes microseconds."""
+    return c_char * nbytes
 
 
 def _is_dense(sizes: tuple[int, ...], steps: tuple[int, ...], itemsize: int) -> bool:

@@ -22,8 +22,8 @@ from .. import memory
 from ..engines.base import Primitive
 from ..execution import packed
 from ..problem import Problem
-from .layers import Geometry, forward_problem, input_grad_problem, weight_grad_problem
-from .packing import Kept, Ready, axis_order, kept, leased, ready
+from .layers import Geometry, input_grad_problem, weight_grad_problem
+from .packing import Form, Kept, Ready, axis_order, form, kept, leased, ready
 from .tensors import (
     DTYPES,
     Tensor,
@@ -33,7 +33,6 @@ from .tensors import (
     require,
     same_kind,
     thread_count,
-    view,
 )
 
 _HOST = torch.device("cpu")
@@ -59,8 +58,9 @@ def forward(
     if x.is_neg():  # lazily: its memory holds the opposite
         x = x.resolve_neg()
     found = kept(weight) if reuse_weight else None
+    threads = thread_count()
     if found is None:
-        made = _ready(x, weight, bias, how, residual, activation, thread_count())
+        made = ready(_form(x, weight, bias, how, residual, activation), weight, threads)
     else:
         call = (
             x.shape,
@@ -70,18 +70,19 @@ def forward(
             None if residual is None else residual.shape,
             how,
             activation,
-            thread_count(),
+            threads,
         )
         looked_up = found.calls.get(call)
         if looked_up is None:
-            looked_up = _shared(found, call, x, weight, bias, how, residual, activation)
+            formed = _form(x, weight, bias, how, residual, activation)
+            looked_up = _shared(found, call, formed, weight, threads)
         made = looked_up
     if (bias is not None and bias.dtype is not x.dtype) or residual is not None:
         _require_kinds(x, bias, residual)
-    y = torch.empty(made.shape, dtype=x.dtype, device=_HOST, memory_format=made.format)
-    out = made.filled.on(y)
-    a = made.seen.on(x)
-    more = None if residual is None else _ordered(residual, made.order)
+    how_seen = made.form
+    y = torch.empty(how_seen.shape, dtype=x.dtype, device=_HOST, memory_format=how_seen.format)
+    out, a = how_seen.filled.on(y), how_seen.seen.on(x)
+    more = None if residual is None else _ordered(residual, how_seen.order)
     offset = None if bias is None else array(bias) if found is None else found.view(bias)
     try:
         made.primitive.run(out, a, made.weight, offset, more)
@@ -97,57 +98,34 @@ def _require_kinds(x: Tensor, bias: Tensor, residual: Tensor) -> None:
             same_kind("input", x, name, operand)
 
 
-def _shared(
-    found: Kept,
-    call: tuple[Any, ...],
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    how: Geometry,
-    residual: Tensor,
-    activation: str,
-) -> Ready:
+def _shared(found: Kept, call: Any, formed: Form, weight: Tensor, threads: int) -> Ready:
     """A new call of a kept weight; what another call packed for the same problem is shared."""
-    problem = _problem(x, weight, bias, how, residual, activation)
-    threads = call[-1]
     for made in list(found.calls.values()):
-        if made.problem == problem and made.threads == threads:
-            made = replace(made, seen=view(x, made.order))
+        if made.form.problem == formed.problem and made.threads == threads:
+            made = replace(made, form=formed)
             break
     else:
-        made = ready(problem, x, weight, threads)
+        made = ready(formed, weight, threads)
     found.keep(call, made)
     return made
 
 
-def _ready(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    how: Geometry,
-    residual: Tensor,
-    activation: str,
-    threads: int,
-) -> Ready:
-    """A call made ready for this once."""
-    return ready(_problem(x, weight, bias, how, residual, activation), x, weight, threads)
-
-
-def _problem(
+def _form(
     x: Tensor, weight: Tensor, bias: Tensor, how: Geometry, residual: Tensor, activation: str
-) -> Problem:
-    """The problem of a forward call, its operands being tensors that upconv computes on."""
+) -> Form:
+    """The form of a call whose operands are tensors that upconv computes on."""
     require("input", x)
     require("weight", weight)
     same_kind("input", x, "weight", weight)
     _require_kinds(x, bias, residual)
-    return forward_problem(
+    return form(
         tuple(x.shape),
+        x.stride(),
         tuple(weight.shape),
+        weight.stride(),
+        x.dtype,
         None if bias is None else tuple(bias.shape),
         None if residual is None else tuple(residual.shape),
-        DTYPES[x.dtype],
-        channels_last(x) or channels_last(weight),
         how,
         activation,
     )

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -33,33 +34,76 @@ from ..primitives import Lease, shared_cache
 from ..problem import DataLayout, Problem
 from ..tuning import selected
 from .addresses import View
-from .tensors import Tensor, array, memory_format, view
+from .layers import Geometry, Shape, forward_problem
+from .tensors import DTYPES, Tensor, array, has_channels_last, memory_format, numpy_dtype
 
 MOST = 4
 _PROBES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ready:
-    """A forward problem with its primitive, which the lease holds, and its weight packed.
+class Form:
+    """What is known of a forward call before its data: its problem, and tensors seen as arrays.
 
     `shape` and `format` are the result's as PyTorch has them. `order` is the permutation of axes
     from a tensor's to the problem's, None where they are the same; `seen` and `filled` are the
-    input and the result as the primitive sees them. `owner` holds the weight's memory, which an
-    engine that has no order of its own may be looking at.
+    input and the result as the primitive sees them.
     """
 
     problem: Problem
-    lease: Lease
-    primitive: Primitive
-    weight: PackedWeight
-    threads: int
     shape: tuple[int, ...]
     format: Any
     order: tuple[int, ...] | None
     seen: View
     filled: View
+
+
+@lru_cache(maxsize=1024)
+def form(
+    x: Shape,
+    x_strides: Shape,
+    weight: Shape,
+    weight_strides: Shape,
+    dtype: Any,
+    bias: Shape | None,
+    residual: Shape | None,
+    how: Geometry,
+    activation: str,
+) -> Form:
+    """The form of a call from shapes, strides in elements and PyTorch's dtype."""
+    last = has_channels_last(x, x_strides) or has_channels_last(weight, weight_strides)
+    problem = forward_problem(x, weight, bias, residual, DTYPES[dtype], last, how, activation)
+    order = axis_order(problem)
+    shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
+    kind = numpy_dtype(dtype)
+    return Form(
+        problem,
+        shape,
+        memory_format(len(shape), last),
+        order,
+        View.of(x, x_strides, kind, order),
+        View.dense(problem.y_shape, kind),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A call with its primitive, which the lease holds, and its weight packed.
+
+    `owner` holds the weight's memory, which an engine without an order of its own looks at.
+    """
+
+    form: Form
+    lease: Lease
+    primitive: Primitive
+    weight: PackedWeight
+    threads: int
     owner: Tensor
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the primitive solves."""
+        return self.form.problem
 
 
 def leased(problem: Problem, threads: int) -> Lease:
@@ -70,27 +114,12 @@ def leased(problem: Problem, threads: int) -> Lease:
     return lease
 
 
-def ready(problem: Problem, x: Tensor, weight: Tensor, threads: int) -> Ready:
-    """A forward problem made ready to run, its weight packed now."""
-    lease = leased(problem, threads)
-    order = axis_order(problem)
-    values = packed(lease.primitive, array(weight))
-    shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
-    form = memory_format(len(shape), problem.layout is DataLayout.NXC)
-    filled = View.dense(problem.y_shape, problem.dtype.numpy)
-    return Ready(
-        problem,
-        lease,
-        lease.primitive,
-        values,
-        threads,
-        shape,
-        form,
-        order,
-        view(x, order),
-        filled,
-        weight.detach(),
-    )
+def ready(form: Form, weight: Tensor, threads: int) -> Ready:
+    """A call made ready to run, its weight packed now."""
+    lease = leased(form.problem, threads)
+    owner = weight.detach()  # not the weight itself, whose end is waited for
+    values = packed(lease.primitive, array(owner))
+    return Ready(form, lease, lease.primitive, values, threads, owner)
 
 
 def axis_order(problem: Problem) -> tuple[int, ...] | None:
@@ -183,18 +212,22 @@ def _begin(weight: Tensor) -> Kept | None:
     """Nothing packed yet of a weight; None if it has no version, or gaps in its memory."""
     number = id(weight)
     _kept.pop(number, None)
-    probe = _probe(weight)
-    if probe is None or weight.is_inference():
+    if weight.is_inference():
+        return None
+    alias = weight.detach()
+    probe = _probe(alias)
+    if probe is None:
         return None
 
-    def drop(reference: weakref.ref[Any]) -> None:
-        found = _kept.get(number)
+    # The registry is an argument because a module's globals go before the last tensors do.
+    def drop(reference: weakref.ref[Any], registry: dict[int, Kept] = _kept) -> None:
+        found = registry.get(number)
         if found is not None and found.reference is reference:
-            _kept.pop(number, None)
+            registry.pop(number, None)
 
     made = Kept(
         weakref.ref(weight, drop),
-        weight.detach(),
+        alias,
         weight._version,
         weight.data_ptr(),
         weight.shape,

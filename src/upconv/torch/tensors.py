@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -53,8 +54,16 @@ def array(tensor: Tensor) -> NDArray[Any]:
 
 def view(tensor: Tensor, order: tuple[int, ...] | None = None) -> View:
     """How tensors like this one are seen as arrays, their axes in another order if one is given."""
-    dtype = _NUMPY.get(tensor.dtype) or DTYPES[tensor.dtype].numpy
-    return View.of(tensor.shape, tensor.stride(), dtype, order)
+    return View.of(tensor.shape, tensor.stride(), numpy_dtype(tensor.dtype), order)
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """NumPy's dtype, or that of ml_dtypes, for one of PyTorch's.
+
+    >>> numpy_dtype(torch.float16)
+    dtype('float16')
+    """
+    return _NUMPY.get(dtype) or DTYPES[dtype].numpy
 
 
 def channels_last(tensor: Tensor) -> bool:
@@ -67,10 +76,18 @@ def channels_last(tensor: Tensor) -> bool:
     >>> channels_last(x), channels_last(x.to(memory_format=torch.channels_last))
     (False, True)
     """
-    order = _CHANNELS_LAST_ORDER.get(tensor.dim())
+    return has_channels_last(tensor.shape, tensor.stride())
+
+
+def has_channels_last(shape: Any, strides: Any) -> bool:
+    """`channels_last` of a tensor's shape and strides.
+
+    >>> has_channels_last((2, 3, 4, 4), (48, 1, 12, 3))
+    True
+    """
+    order = _CHANNELS_LAST_ORDER.get(len(shape))
     if order is None:
         return False
-    shape, strides = tensor.shape, tensor.stride()
     if strides[1] == 0:
         return False
     least: Any = 0
