@@ -1,7 +1,7 @@
 """Who looks at a call: whether it may go past PyTorch's dispatcher, straight to a kernel.
 
 The dispatcher serves compilers, tracers, modes, autocast, transforms and forward-mode derivatives.
-It costs an operator written in Python tens of microseconds, so calls that nobody looks at go round
+It costs an operator written in Python about 15 microseconds, so calls that nobody looks at go round
 it. The answer False is always safe.
 
 What lives here: those questions. What never does: what follows from the answers.
