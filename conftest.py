@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+
+# Doctests of the face for PyTorch need it.
+collect_ignore_glob = [] if find_spec("torch") else ["src/upconv/torch/*"]
 
 # A folder of its own, so that no test finds, or leaves, anything in the user's cache. The processes
 # of pytest-xdist inherit the variable, and share the file.

@@ -28,7 +28,7 @@ ROWS = [
     {"tuning"},
     {"execution"},
     {"ops", "plans", "explanations", "normalization"},
-    {"testing", "onednn_graph"},
+    {"testing", "torch", "onednn_graph"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -42,6 +42,7 @@ THIRD_PARTY = {
     "engines": {"llvmlite"},
     "tuning": {"platformdirs"},
     "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"} | {"openvino"},
+    "torch": {"torch"},
     "__main__": {"typer"},
 }
 

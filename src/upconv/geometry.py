@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 from .errors import ArgumentError, ShapeError
 
@@ -218,6 +219,15 @@ def padded(
     6
     """
     return Axis(size, kernel, stride, dilation, begin, end - output_padding)
+
+
+def padded_size(n: Any, k: Any, s: Any, d: Any, padding: Any, output_padding: Any) -> Any:
+    """`padded(...).out` for equal padding at both ends; compilers may pass symbols for numbers.
+
+    >>> padded_size(3, 3, 2, 1, 1, 1)
+    6
+    """
+    return _full(n, k, s, d) - 2 * padding + output_padding
 
 
 def fitted(size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> Axis:

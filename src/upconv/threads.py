@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from .errors import ArgumentError, brief
@@ -49,6 +50,19 @@ def get_num_threads() -> int:
     return _default
 
 
+def asked_for() -> int | None:
+    """The number that `set_num_threads` or `UPCONV_NUM_THREADS` says; None where neither does.
+
+    Inside another library that has threads of its own, those are followed then.
+
+    >>> set_num_threads(2)
+    >>> asked_for()
+    2
+    >>> set_num_threads(None)
+    """
+    return _own() if _chosen is None else _chosen
+
+
 def checked(n: int, argument: str = "threads") -> int:
     """`n` if it is a possible number of threads, else `ArgumentError`."""
     try:
@@ -61,12 +75,21 @@ def checked(n: int, argument: str = "threads") -> int:
     return count
 
 
-def _from_environment() -> int | None:
+@lru_cache(maxsize=1)
+def _own() -> int | None:
+    """The variable of ours, read once."""
     own = os.environ.get("UPCONV_NUM_THREADS", "").strip()
-    if own:
-        if not own.isdecimal() or len(own) > 9:
-            raise ArgumentError("UPCONV_NUM_THREADS", brief(own), f"an integer from 1 to {_MOST}")
-        return checked(int(own), "UPCONV_NUM_THREADS")
+    if not own:
+        return None
+    if not own.isdecimal() or len(own) > 9:
+        raise ArgumentError("UPCONV_NUM_THREADS", brief(own), f"an integer from 1 to {_MOST}")
+    return checked(int(own), "UPCONV_NUM_THREADS")
+
+
+def _from_environment() -> int | None:
+    own = _own()
+    if own is not None:
+        return own
     # OpenMP allows a list, one number per nesting level; a value it would reject is not ours to
     # judge.
     outer = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()

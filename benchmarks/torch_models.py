@@ -1,0 +1,200 @@
+"""Whole models of PyTorch before and after `upconv.torch.accelerate`: the table of docs/pytorch.md.
+
+    pip install transformers monai         # what is missing is left out, and said
+    python benchmarks/torch_models.py      # all models; names choose some; --rounds, --threads
+
+Weights are random: time does not depend on them. Every model is run in eval mode under
+`torch.no_grad()`, float32, contiguous. The original and its accelerated copy take turns, and the
+best of all rounds counts. "share" is the part of the original's time that its deconvolutions take,
+each with what was fused into it, and "deconvolution" how many times faster that part became: both
+from the measurements that `accelerate` makes on the inputs each layer really gets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import upconv.torch
+
+
+class ResBlock(nn.Module):
+    """HiFi-GAN's residual block: three pairs of dilated and plain convolutions."""
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.dilated, self.plain = (
+            nn.ModuleList(
+                norm(
+                    nn.Conv1d(channels, channels, kernel, dilation=d, padding=(kernel - 1) * d // 2)
+                )
+                for d in dilations
+            )
+            for dilations in ((1, 3, 5), (1, 1, 1))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for dilated, plain in zip(self.dilated, self.plain, strict=True):
+            y = dilated(functional.leaky_relu(x, 0.1))
+            x = x + plain(functional.leaky_relu(y, 0.1))
+        return x
+
+
+class HiFiGan(nn.Module):
+    """The generator of HiFi-GAN V1 (Kong, Kim, Bae 2020), as its paper's table 5 describes it."""
+
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.first = norm(nn.Conv1d(80, width, 7, padding=3))
+        self.ups, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for rate, kernel in ((8, 16), (8, 16), (2, 4), (2, 4)):
+            up = nn.ConvTranspose1d(width, width // 2, kernel, rate, padding=(kernel - rate) // 2)
+            self.ups.append(norm(up))
+            width //= 2
+            self.blocks.append(nn.ModuleList(ResBlock(width, k) for k in (3, 7, 11)))
+        self.last = norm(nn.Conv1d(width, 1, 7, padding=3))
+
+    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+        x = self.first(mel)
+        for up, blocks in zip(self.ups, self.blocks, strict=True):
+            x = up(functional.leaky_relu(x, 0.1))
+            x = sum(block(x) for block in blocks) / len(blocks)
+        return torch.tanh(self.last(functional.leaky_relu(x)))
+
+
+class Fsrcnn(nn.Module):
+    """FSRCNN(56, 12, 4) (Dong, Loy, Tang 2016), times three."""
+
+    def __init__(self, d: int = 56, s: int = 12, m: int = 4, scale: int = 3) -> None:
+        super().__init__()
+        middle = [layer for _ in range(m) for layer in (nn.Conv2d(s, s, 3, padding=1), nn.PReLU(s))]
+        self.body = nn.Sequential(
+            nn.Conv2d(1, d, 5, padding=2),
+            nn.PReLU(d),
+            nn.Conv2d(d, s, 1),
+            nn.PReLU(s),
+            *middle,
+            nn.Conv2d(s, d, 1),
+            nn.PReLU(d),
+        )
+        self.up = nn.ConvTranspose2d(d, 1, 9, scale, padding=4, output_padding=scale - 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(self.body(x))
+
+
+def dcgan_generator(latent: int = 100, width: int = 64) -> nn.Sequential:
+    """The generator of DCGAN (Radford, Metz, Chintala 2016), 64 x 64 pixels."""
+    layers: list[nn.Module] = []
+    channels = [latent, 8 * width, 4 * width, 2 * width, width]
+    for i, (before, after) in enumerate(zip(channels, channels[1:], strict=False)):
+        shape = {"stride": 2, "padding": 1} if i else {}
+        layers += [
+            nn.ConvTranspose2d(before, after, 4, bias=False, **shape),
+            nn.BatchNorm2d(after),
+            nn.ReLU(inplace=True),
+        ]
+    last = nn.ConvTranspose2d(width, 3, 4, stride=2, padding=1, bias=False)
+    return nn.Sequential(*layers, last, nn.Tanh())
+
+
+def pose_head(channels: int = 768, joints: int = 17) -> nn.Sequential:
+    """ViTPose's classic head (Xu and others 2022): two up-sampling blocks and a 1 x 1 convolution."""
+    layers: list[nn.Module] = []
+    for _ in range(2):
+        layers += [
+            nn.ConvTranspose2d(channels, 256, 4, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(256),
+            nn.ReLU(inplace=True),
+        ]
+        channels = 256
+    return nn.Sequential(*layers, nn.Conv2d(256, joints, 1))
+
+
+def speecht5_hifigan() -> nn.Module:
+    from transformers import SpeechT5HifiGan, SpeechT5HifiGanConfig
+
+    return SpeechT5HifiGan(SpeechT5HifiGanConfig())
+
+
+def encodec() -> nn.Module:
+    from transformers import EncodecConfig, EncodecModel
+
+    return EncodecModel(EncodecConfig())
+
+
+def sam_mask_decoder() -> nn.Module:
+    from transformers import SamMaskDecoderConfig
+    from transformers.models.sam.modeling_sam import SamMaskDecoder
+
+    config = SamMaskDecoderConfig()
+    config._attn_implementation = "eager"
+    return SamMaskDecoder(config)
+
+
+def monai_unet(norm: str = "INSTANCE") -> nn.Module:
+    from monai.networks.nets import UNet
+
+    channels, strides = (16, 32, 64, 128, 256), (2, 2, 2, 2)
+    return UNet(3, 1, 2, channels, strides, num_res_units=2, norm=norm)
+
+
+def monai_dynunet() -> nn.Module:
+    from monai.networks.nets import DynUNet
+
+    kernels, strides = [3] * 5, [1, 2, 2, 2, 2]
+    return DynUNet(3, 1, 3, kernels, strides, strides[1:])
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what it is called with: shapes of float tensors, by position or by name."""
+
+    build: Callable[[], nn.Module]
+    inputs: tuple[tuple[int, ...], ...] | dict[str, Any]
+    source: str
+
+    def example(self) -> Any:
+        """Random tensors of the shapes, the same every time."""
+        generator = torch.Generator().manual_seed(1)
+
+        def drawn(shape: Any) -> Any:
+            return torch.randn(shape, generator=generator) if isinstance(shape, tuple) else shape
+
+        if isinstance(self.inputs, dict):
+            return {name: drawn(shape) for name, shape in self.inputs.items()}
+        return tuple(map(drawn, self.inputs))
+
+
+_SAM = {
+    "image_embeddings": (1, 256, 64, 64),
+    "image_positional_embeddings": (1, 256, 64, 64),
+    "sparse_prompt_embeddings": (1, 1, 2, 256),
+    "dense_prompt_embeddings": (1, 256, 64, 64),
+    "multimask_output": True,
+}
+
+MODELS = {
+    "HiFi-GAN V1": Model(HiFiGan, ((1, 80, 86),), "here"),
+    "SpeechT5HifiGan": Model(speecht5_hifigan, ((86, 80),), "transformers"),
+    "EnCodec": Model(encodec, ((1, 1, 24000),), "transformers"),
+    "SAM mask decoder": Model(sam_mask_decoder, _SAM, "transformers"),
+    "UNet 3D": Model(monai_unet, ((1, 1, 64, 64, 64),), "monai"),
+    "UNet 3D, batch norm": Model(lambda: monai_unet("BATCH"), ((1, 1, 64, 64, 64),), "monai"),
+    "DynUNet": Model(monai_dynunet, ((1, 1, 64, 64, 64),), "monai"),
+    "DCGAN generator": Model(dcgan_generator, ((16, 100, 1, 1),), "here"),
+    "FSRCNN x3": Model(Fsrcnn, ((1, 1, 120, 160),), "here"),
+    "ViTPose head": Model(pose_head, ((1, 768, 16, 12),), "here"),
+}

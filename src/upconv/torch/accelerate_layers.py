@@ -1,0 +1,79 @@
+"""The deconvolutions of a model: which they are, which upconv may compute, and how they then do.
+
+What lives here: one layer. What never does: what follows it, and the model as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from .accelerate_swaps import kept_by, original_class, own_forward
+from .fused import Fused, Module, recordable, recorded
+from .fused_weights import source_of, weight_refusal
+from .tensors import DTYPES, Tensor
+
+KINDS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_FORWARDS = tuple(kind.forward for kind in KINDS)
+
+
+def layers_of(model: Module) -> dict[Module, str]:
+    """Every deconvolution of a model, once, and the first of its names.
+
+    >>> list(layers_of(nn.Sequential(nn.ReLU(), nn.ConvTranspose2d(1, 1, 2))).values())
+    ['1']
+    """
+    return {module: name for name, module in model.named_modules() if isinstance(module, KINDS)}
+
+
+def kind_of(layer: Module) -> str:
+    """The name of a layer's class without parametrizations."""
+    own = original_class(layer)
+    return own.__bases__[0].__name__ if "parametrizations" in layer._modules else own.__name__
+
+
+def refusal(layer: Module, measured: bool) -> str | None:
+    """Why a layer is left to PyTorch, in words; None if upconv may compute it.
+
+    measured: whether its speed will be. Without that only those are taken whose speed is known.
+
+    >>> refusal(nn.ConvTranspose2d(1, 1, 2), measured=False) is None
+    True
+    """
+    if own_forward(layer) not in _FORWARDS or "forward" in vars(layer):
+        return f"{type(layer).__name__} has a forward of its own"
+    if isinstance(layer, torch.jit.ScriptModule):
+        return "it is compiled by TorchScript"
+    if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
+        return "it has no weight yet: call the model once before"
+    unknown = weight_refusal(layer)
+    if unknown:
+        return unknown
+    tensors = [t for t in (*source_of(layer).tensors, layer.bias) if t is not None]
+    places = {str(t.device) for t in tensors} - {"cpu"}
+    if places:
+        return f"it is on {', '.join(sorted(places))}: left to PyTorch's own operator"
+    kinds = {t.dtype for t in tensors}
+    if len(kinds) > 1 or not kinds <= set(DTYPES):
+        return f"its parameters are of {', '.join(sorted(map(str, kinds)))}"
+    if not measured and kinds != {torch.float32}:
+        return f"{kinds.pop()} is not always faster: pass example_inputs, so that it is measured"
+    return None
+
+
+def deconvolution_forward(self: Any, input: Tensor, output_size: Any = None) -> Tensor:  # noqa: A002
+    """The forward of a swapped deconvolution: upconv's outside training, else PyTorch's."""
+    fused: Fused | None = kept_by(self)
+    if fused is not None and not self.training:
+        if torch.compiler.is_compiling():
+            if fused.traceable(input):
+                return fused.traced(input, None, output_size)
+        elif fused.applies(input):
+            return fused.compute(input, None, output_size)
+        elif torch.is_grad_enabled() and recordable(self, input):
+            return recorded(self, input, output_size)
+    result: Tensor = own_forward(self)(self, input, output_size)
+    return result

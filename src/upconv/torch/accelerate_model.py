@@ -1,0 +1,204 @@
+"""`accelerate`: a model's deconvolutions computed by upconv where that is right and faster.
+
+1. Every `nn.ConvTranspose1d/2d/3d` is looked at; some are refused in words.
+2. What follows each is found: by the order of `nn.Sequential`, and by tracing other modules.
+3. With example inputs each way to compute a layer is tried on what the layer really gets: it has to
+   be right, and faster. The fastest is taken, or the original left.
+4. The whole model is compared with itself before, in results and in time. Where it differs, or is
+   slower, layers are given back.
+
+Layers stay the same objects, so sharing, hooks, optimisers and `state_dict` are as they were.
+
+What lives here: the decisions. What never does: measuring, computing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from statistics import median
+from typing import Any
+
+from torch import nn
+
+from ..errors import brief
+from .accelerate_choices import Choice, choices_of, chosen, unmeasured
+from .accelerate_layers import deconvolution_forward
+from .accelerate_report import AccelerationReport
+from .accelerate_runs import Example, difference
+from .accelerate_sequences import is_sequence, sequence_forward, steps_of
+from .accelerate_swaps import swap, unswap
+from .accelerate_traced import Traced, chains_in, may_trace, traced_forward
+from .accelerate_trials import watched
+from .fused import Fused, Module
+from .refusals import TensorTypeError
+
+_REPORT = "_upconv_report"
+_ROUNDS = 5
+_SECONDS = 4.0
+_NOISE = 1.02
+
+
+def accelerate(
+    model: Module, example_inputs: Any = None, *, fuse: bool = True, report: bool = False
+) -> Module:
+    """Let upconv compute a model's deconvolutions, in place, where that is right and faster.
+
+    model: any `torch.nn.Module`. Its modules stay the same objects; some get another class.
+    example_inputs: what the model is called with: a tensor, a tuple of positional arguments or a
+        dict of keywords. Each layer is then tried on what it gets, compared with the original and
+        timed, a second per layer at most; those that are not faster, or not called, stay PyTorch's.
+        Without them every float32 layer is taken, unproven and untimed.
+    fuse: compute a batch normalisation and an activation that follow together with the layer.
+    report: print what was done to each layer and why; `acceleration_report` returns it.
+
+    Returns the model. In training it computes what it always did, by PyTorch's operators; outside,
+    parameters are followed. `restore(model)` undoes it. Accelerating twice is accelerating anew.
+
+    Raises `TensorTypeError` if model is none, `TensorArgumentError` if it cannot run on
+    example_inputs; the model is then as it was.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.ConvTranspose2d(8, 4, 2, stride=2), nn.ReLU()).eval()
+    >>> accelerate(model) is model
+    True
+    >>> acceleration_report(model).layers[0].before
+    'ConvTranspose2d + ReLU'
+    """
+    _require_model(model)
+    example = None if example_inputs is None else Example.of(example_inputs)
+    restore(model)
+    choices = choices_of(model, fuse=fuse, measured=example is not None)
+    if example is None:
+        decided = {layer: unmeasured(choice) for layer, choice in choices.items()}
+        note = "Not measured: pass example_inputs for proof and times."
+        _apply(model, decided, measured=False)
+    else:
+        decided, note = _measured(model, example, choices)
+    made = AccelerationReport(tuple(choice.report() for choice in decided.values()), note)
+    model.__dict__[_REPORT] = made
+    if report:
+        sys.stdout.write(f"{made}\n")
+    return model
+
+
+def restore(model: Module) -> Module:
+    """Undo `accelerate`: every module computes as before; parameters are left as they are now.
+
+    >>> model = accelerate(nn.Sequential(nn.ConvTranspose1d(1, 1, 2), nn.Tanh()))
+    >>> type(restore(model)), type(model[0]).__name__
+    (<class 'torch.nn.modules.container.Sequential'>, 'ConvTranspose1d')
+    """
+    _require_model(model)
+    for module in model.modules():
+        unswap(module)
+        module.__dict__.pop(_REPORT, None)
+    return model
+
+
+def acceleration_report(model: Module) -> AccelerationReport:
+    """What `accelerate` did to a model, layer by layer; empty for a model it never saw.
+
+    >>> acceleration_report(nn.ReLU()).layers
+    ()
+    """
+    _require_model(model)
+    found: AccelerationReport = vars(model).get(_REPORT, AccelerationReport(()))
+    return found
+
+
+def _require_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        expected = "a torch.nn.Module"
+        remedy = "Exported programs and graphs are rewritten by upconv.torch.rewrite."
+        raise TensorTypeError("model", f"{brief(model)} ({type(model).__name__})", expected, remedy)
+
+
+def _apply(model: Module, decided: dict[Module, Choice], measured: bool = True) -> None:
+    """Swap the classes of the layers that were decided for, and of what calls fused ones."""
+    for module in model.modules():
+        unswap(module)
+    fused = {layer for layer, choice in decided.items() if choice.replaced and choice.way.names}
+    for layer, choice in decided.items():
+        if choice.replaced:
+            swap(layer, deconvolution_forward, Fused(layer))
+    for module in list(model.modules()) if fused else ():
+        if is_sequence(module):
+            steps = steps_of(module, fused.__contains__)
+            if steps is not None:
+                swap(module, sequence_forward, steps)
+        elif measured and may_trace(module):
+            _trace(module, fused)
+
+
+def _trace(module: Module, fused: set[Module]) -> None:
+    """Let a module's own code run as a graph, if it calls layers that are to be fused."""
+    names = {part: name for name, part in module.named_modules() if name}
+    inside = fused & set(names)
+    found = chains_in(module, inside) if inside else []
+    if isinstance(found, list) and found:
+        swap(module, traced_forward, Traced(frozenset(names[way.deconvolution] for way in found)))
+
+
+def _measured(
+    model: Module, example: Example, choices: dict[Module, Choice]
+) -> tuple[dict[Module, Choice], str]:
+    """The choices that won their trials, applied and proved on the whole model."""
+    before = example.run(model)
+    ways = {layer: choice.ways for layer, choice in choices.items() if not choice.refused}
+    with watched(ways) as trials:
+        example.run(model)
+    decided = {
+        layer: chosen(choice, trials[layer]) if layer in trials else choice
+        for layer, choice in choices.items()
+    }
+    _apply(model, decided)
+    decided = _proved(model, example, decided, before)
+    note = _timed(model, example, decided)
+    if note is None:
+        decided = {
+            layer: choice.given_back("the whole model was not faster")
+            for layer, choice in decided.items()
+        }
+        _apply(model, decided)
+        note = "Left as it was: the whole model was not faster."
+    return decided, note
+
+
+def _proved(
+    model: Module, example: Example, decided: dict[Module, Choice], before: Any
+) -> dict[Module, Choice]:
+    """Give back one layer after the other, the last first, until the model's result is right."""
+    for layer in [*reversed(decided), None]:
+        off = difference(before, example.run(model))
+        if off <= 1 or layer is None:
+            break
+        why = f"with it the model's result differs by {off:.3g} times what is allowed"
+        decided = {**decided, layer: decided[layer].given_back(why)}
+        _apply(model, decided)
+    return decided
+
+
+def _timed(model: Module, example: Example, decided: dict[Module, Choice]) -> str | None:
+    """A sentence on the whole model's time; None if it did not become faster."""
+    if not any(choice.replaced for choice in decided.values()):
+        return "Nothing was replaced."
+    originals = {layer: choice.given_back("") for layer, choice in decided.items()}
+    seconds: dict[str, list[float]] = {"before": [], "after": []}
+    begin = time.perf_counter()
+    for i in range(_ROUNDS):
+        for name, state in (("before", originals), ("after", decided)):
+            _apply(model, state)
+            example.run(model)  # packs weights, and wakes the pools of threads
+            seconds[name].append(example.seconds(model))
+        if i > 1 and time.perf_counter() - begin > _SECONDS:
+            break
+    # Layers have proved faster one by one: noise alone shall not take that back.
+    pairs = list(zip(*seconds.values(), strict=True))
+    slower = sum(after > before for before, after in pairs) > 0.7 * len(pairs)
+    if slower and all(
+        of(seconds["after"]) > _NOISE * of(seconds["before"]) for of in (min, median)
+    ):
+        return None
+    before, after = map(min, seconds.values())
+    return f"The whole model: {before * 1e3:.3g} ms before, {after * 1e3:.3g} ms after."

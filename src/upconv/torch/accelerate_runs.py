@@ -1,0 +1,126 @@
+"""Running a whole model on example inputs: its results, whether two runs agree, and its time.
+
+Models run in eval mode, without gradients, and from the same random state; how they were before is
+put back. Layers agree up to their own rounding (`accelerate_trials`); how a model carries rounding
+on cannot be told in general, so whole results may differ by half of the digits they have.
+
+What lives here: runs. What never does: single layers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+
+from ..errors import brief
+from .fused import Module
+from .refusals import TensorArgumentError
+from .tensors import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """What a model is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Any) -> Example:
+        """One tensor, a tuple or list of positional arguments, or a dict of keywords.
+
+        >>> Example.of(torch.ones(2)).kwargs
+        {}
+        """
+        if isinstance(inputs, Mapping):
+            return cls((), dict(inputs))
+        if isinstance(inputs, torch.Tensor):
+            return cls((inputs,), {})
+        if isinstance(inputs, tuple | list):
+            return cls(tuple(inputs), {})
+        expected = "a tensor, a tuple of positional arguments or a dict of keywords"
+        raise TensorArgumentError("example_inputs", brief(inputs), expected)
+
+    def run(self, model: Module) -> Any:
+        """The model's result."""
+        with at_rest(model):
+            try:
+                return model(*self.args, **self.kwargs)
+            except Exception as error:
+                got = f"such that the model raises {type(error).__name__}: {error}"
+                raise TensorArgumentError("example_inputs", got, "what the model takes") from error
+
+    def seconds(self, model: Module) -> float:
+        """What one run takes."""
+        with at_rest(model):
+            start = time.perf_counter()
+            model(*self.args, **self.kwargs)
+            return time.perf_counter() - start
+
+
+@contextmanager
+def at_rest(model: Module) -> Iterator[None]:
+    """Eval mode, no gradients, a fixed random state; all put back at the end."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def tensors_in(result: Any) -> Iterator[Tensor]:
+    """All tensors in a result: in tuples, lists, dicts and dataclasses.
+
+    >>> len(list(tensors_in({"a": [torch.ones(1), (torch.ones(2),)], "b": None})))
+    2
+    """
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        for value in result.values():
+            yield from tensors_in(value)
+    elif isinstance(result, tuple | list):
+        for value in result:
+            yield from tensors_in(value)
+    elif is_dataclass(result):
+        for entry in fields(result):
+            yield from tensors_in(getattr(result, entry.name))
+
+
+def difference(before: Any, after: Any) -> float:
+    """The largest relative difference of two results, over what half the digits allow.
+
+    >>> difference(torch.ones(2), torch.ones(2)), difference(torch.ones(2), torch.ones(3))
+    (0.0, inf)
+    """
+    firsts, seconds = list(tensors_in(before)), list(tensors_in(after))
+    if [t.shape for t in firsts] != [t.shape for t in seconds]:
+        return math.inf
+    return max(map(_difference, firsts, seconds), default=0.0)
+
+
+def _difference(before: Tensor, after: Tensor) -> float:
+    if not before.is_floating_point():
+        return 0.0 if torch.equal(before, after) else math.inf
+    if not before.numel():
+        return 0.0
+    first, second = before.detach().double(), after.detach().double()
+    same = (first == second) | (first.isnan() & second.isnan())
+    apart = torch.where(same, 0.0, (first - second).abs())
+    scale = first[first.isfinite()].abs().max().item() if first.isfinite().any() else 1.0
+    worst = apart.max().item()
+    if not worst:
+        return 0.0
+    allowed = math.sqrt(torch.finfo(before.dtype).eps) * scale
+    return worst / allowed if allowed and not math.isnan(worst) else math.inf

@@ -1,0 +1,77 @@
+"""The operator of a deconvolution and its batch normalisation, for graphs of compilers.
+
+    upconv::conv_transpose_norm   y = activation(norm(conv_transpose(x, w) + bias) + residual)
+
+It takes the parameters as they are trained and folds them itself, once while they are at rest, so
+that a graph never holds a copy that could become stale. A derivative, where one is asked for, is
+that of PyTorch's own operators one after the other.
+
+What lives here: the operator. What never does: the operators of the trilinear form (`operators`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .compute import forward
+from .derivatives import activated
+from .fused_weights import Normalization, Source, folded
+from .layers import Geometry
+from .operators import FORWARD
+from .tensors import Tensor, channels_last, new_result
+
+_SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor mean, Tensor var, Tensor? gamma, Tensor? beta,"
+    " float eps, SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt[] dilation,"
+    ' SymInt groups, Tensor? residual=None, str activation="") -> Tensor'
+)
+
+
+def _how(arguments: Any) -> Geometry:
+    stride, padding, output_padding, dilation, groups = arguments
+    return Geometry(tuple(stride), tuple(padding), tuple(output_padding), tuple(dilation), groups)
+
+
+def _kernel(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    norm, how = Normalization(*rest[:5]), _how(rest[5:10])
+    used = folded(Source((weight,), lambda: weight), bias, norm, how.groups)
+    residual, activation = _extras(rest[10:])
+    return forward(x, used.weight, used.bias, how, residual, activation, reuse_weight=True)
+
+
+def _extras(arguments: tuple[Any, ...]) -> tuple[Tensor, str]:
+    """The residual and the activation of a call that may have left them out."""
+    residual = arguments[0] if arguments else None
+    return residual, arguments[1] if len(arguments) > 1 else ""
+
+
+def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    how = _how(rest[5:10])
+    size = how.out_size(x.shape[2:], weight.shape[2:])
+    last = channels_last(x) or channels_last(weight)
+    return new_result((x.shape[0], weight.shape[1] * how.groups, *size), x, last)
+
+
+def _differentiable(keyset: Any, *arguments: Any) -> Tensor:
+    """The fused kernel, or PyTorch's operators one after the other where gradients are recorded."""
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    if not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)):
+        with torch._C._AutoDispatchBelowAutograd():
+            return FUSED.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+    x, weight, bias, mean, var, gamma, beta, eps = arguments[:8]
+    residual, activation = _extras(arguments[13:])
+    y = FORWARD(x, weight, bias, *arguments[8:13])
+    y = torch.nn.functional.batch_norm(y, mean, var, gamma, beta, eps=eps)
+    return activated(y if residual is None else y + residual, activation)
+
+
+_LIBRARY = torch.library.Library("upconv", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+_LIBRARY.define(f"conv_transpose_norm{_SCHEMA}", tags=_TAGS)
+_LIBRARY.impl("conv_transpose_norm", _kernel, "CPU")
+torch.library.register_fake("upconv::conv_transpose_norm", _fake, lib=_LIBRARY)
+_LIBRARY.impl("conv_transpose_norm", _differentiable, "Autograd", with_keyset=True)
+
+FUSED = torch.ops.upconv.conv_transpose_norm.default

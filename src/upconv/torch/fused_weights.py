@@ -1,0 +1,176 @@
+"""The weight that a deconvolution really uses: where it comes from, and what is folded into it.
+
+Weight normalisation and spectral normalisation compute a layer's weight from other tensors before
+every call. Outside training it is a function of those tensors: while they are at rest, so is the
+weight, and what was packed of it. A batch normalisation that follows is put into the weight: with
+r = 1 / sqrt(var + eps), channel by channel of the output, in float64 and rounded once,
+
+    weight' = weight * gamma * r        bias' = (bias - mean) * gamma * r + beta
+
+What lives here: sources of weights, folding, the memory of what was folded. What never does:
+packing, modules that are called.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from .packing import Kept, kept
+from .tensors import Tensor
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class Source(NamedTuple):
+    """What a layer's weight is made from, and how; `hook` is torch's own that does it, or None."""
+
+    tensors: tuple[Tensor, ...]
+    make: Callable[[], Tensor]
+    hook: Any = None
+
+
+class Normalization(NamedTuple):
+    """A batch normalisation by running statistics; gamma and beta may be None."""
+
+    mean: Tensor
+    var: Tensor
+    gamma: Tensor
+    beta: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, module: Any) -> Normalization:
+        """The numbers of a module.
+
+        >>> Normalization.of(nn.BatchNorm2d(3, affine=False)).gamma is None
+        True
+        """
+        statistics = module.running_mean, module.running_var
+        return cls(*statistics, module.weight, module.bias, module.eps)
+
+
+class Folded(NamedTuple):
+    """A weight as it is used, and a bias or None."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def foldable(module: nn.Module, channels: int) -> bool:
+    """Whether a module is a batch normalisation that running statistics make linear.
+
+    >>> foldable(nn.BatchNorm2d(3), 3), foldable(nn.BatchNorm2d(3, track_running_stats=False), 3)
+    (True, False)
+    """
+    if type(module) not in NORMS or module.running_var is None:
+        return False
+    return bool(module.num_features == channels)
+
+
+def source_of(layer: Any) -> Source:
+    """Where the weight comes from; `weight_refusal` has said that it can be told."""
+    if "parametrizations" in layer._modules:
+        made = layer.parametrizations.weight
+        return Source((*made.parameters(), *made.buffers()), lambda: layer.weight)
+    for hook in layer._forward_pre_hooks.values():
+        endings = _HOOK_TENSORS.get(type(hook))
+        if endings:
+            tensors = tuple([getattr(layer, hook.name + ending) for ending in endings])
+            return Source(tensors, partial(_by_hook, hook, layer), hook)
+    return Source((layer.weight,), lambda: layer.weight)
+
+
+# Torch's normalisations by hooks, with the names of the tensors that they make the weight from.
+_HOOK_TENSORS: dict[type, tuple[str, ...]] = {
+    WeightNorm: ("_g", "_v"),
+    SpectralNorm: ("_orig", "_u", "_v"),
+}
+
+
+def _by_hook(hook: Any, layer: Any) -> Tensor:
+    if isinstance(hook, SpectralNorm):
+        return hook.compute_weight(layer, do_power_iteration=False)
+    return hook.compute_weight(layer)
+
+
+_KNOWN = (
+    parametrizations._WeightNorm,
+    parametrizations._SpectralNorm,
+    parametrizations._Orthogonal,
+)
+
+
+def weight_refusal(layer: Any) -> str | None:
+    """Why what is packed of a layer's weight could become stale unseen; None if it cannot."""
+    if parametrize.is_parametrized(layer):
+        others = sorted(set(layer.parametrizations) - {"weight"})
+        if others:
+            return f"its {', '.join(others)} is parametrized: only weights are followed"
+        for way in layer.parametrizations.weight:
+            if type(way) not in _KNOWN:
+                name = type(way).__name__
+                return f"its weight is made by {name}, which may depend on anything"
+    hooks = [hook for hook in layer._forward_pre_hooks.values() if type(hook) in _HOOK_TENSORS]
+    if len(hooks) > 1 or any(hook.name != "weight" for hook in hooks):
+        return "it has several normalisations by hooks of torch.nn.utils"
+    return None
+
+
+class _Entry(NamedTuple):
+    """What was folded, and how its tensors were then."""
+
+    reference: weakref.ref[Any]
+    marks: tuple[Kept | None, ...]
+    folded: Folded
+
+
+_entries: dict[tuple[Any, ...], _Entry] = {}
+
+
+def folded(source: Source, bias: Tensor, norm: Normalization | None, groups: int) -> Folded:
+    """Weight and bias with a normalisation folded in, made anew only when a tensor has changed."""
+    if norm is None and len(source.tensors) == 1:
+        return Folded(source.tensors[0], bias)
+    tensors = (*source.tensors, *(() if norm is None else norm[:4]), bias)
+    eps = None if norm is None else norm.eps
+    key = (eps, *map(id, tensors))
+    marks = tuple([None if tensor is None else kept(tensor) for tensor in tensors])
+    found = _entries.get(key)
+    if found is not None and all(map(_same, found.marks, marks)):
+        known: Folded = found.folded
+        return known
+    with torch.no_grad():
+        weight = source.make().detach()
+        made = Folded(weight, bias) if norm is None else _fold(weight, bias, norm, groups)
+    if all((mark is None) == (tensor is None) for mark, tensor in zip(marks, tensors, strict=True)):
+        anchor = source.tensors[0]
+        reference = weakref.ref(anchor, lambda _: _entries.pop(key, None) and None)
+        _entries[key] = _Entry(reference, marks, made)
+    return made
+
+
+def _same(before: Kept | None, now: Kept | None) -> bool:
+    return before is now
+
+
+def _fold(weight: Tensor, bias: Tensor, norm: Normalization, groups: int) -> Folded:
+    factor = 1 / torch.sqrt(norm.var.double() + norm.eps)
+    if norm.gamma is not None:
+        factor = factor * norm.gamma.double()
+    shift = -norm.mean.double() if bias is None else bias.double() - norm.mean.double()
+    shift = shift * factor
+    if norm.beta is not None:
+        shift = shift + norm.beta.double()
+    grouped = weight.double().reshape(groups, -1, *weight.shape[1:])
+    per_output = factor.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
+    scaled = (grouped * per_output).reshape(weight.shape)
+    return Folded(scaled.to(weight.dtype), shift.to(weight.dtype))

@@ -1,0 +1,251 @@
+"""Weights packed once: primitives with the weight in their order, found again by weight and call.
+
+Packed weights belong to a weight tensor, never to a module: so modules can be pickled and copied,
+and compiled graphs find what eager calls packed. They are used only where the caller says that the
+weight is at rest (`reuse_weight`), as a module in eval mode does. Before each use the weight must
+be what was packed. It is not if
+
+1. another tensor stands in its place;
+2. its version has changed: in-place operations, `load_state_dict`, `copy_`, optimisers;
+3. its memory or strides are others: `weight.data = ...`, `.to()`;
+4. any of up to 64 elements, spread evenly, has changed: writes through `weight.data` and through
+   NumPy views, which PyTorch does not count. Such a write to a few elements of a larger weight may
+   go unseen; `forget(weight)` tells of it.
+
+What was packed dies with its weight. One weight has at most `MOST` calls prepared.
+
+What lives here: `Ready` and the memory of them. What never does: PyTorch's operators.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .. import memory
+from ..choices import tuning_asked
+from ..engines.base import PackedWeight, Primitive
+from ..execution import packed
+from ..primitives import Lease, shared_cache
+from ..problem import DataLayout, Problem
+from ..tuning import selected
+from .addresses import View
+from .layers import Geometry, Shape, forward_problem
+from .tensors import DTYPES, Tensor, array, has_channels_last, memory_format, numpy_dtype
+
+MOST = 4
+_PROBES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What is known of a forward call before its data: its problem, and tensors seen as arrays.
+
+    `shape` and `format` are the result's as PyTorch has them. `order` is the permutation of axes
+    from a tensor's to the problem's, None where they are the same; `seen` and `filled` are the
+    input and the result as the primitive sees them.
+    """
+
+    problem: Problem
+    shape: tuple[int, ...]
+    format: Any
+    order: tuple[int, ...] | None
+    seen: View
+    filled: View
+
+
+@lru_cache(maxsize=1024)
+def form(
+    x: Shape,
+    x_strides: Shape,
+    weight: Shape,
+    weight_strides: Shape,
+    dtype: Any,
+    bias: Shape | None,
+    residual: Shape | None,
+    how: Geometry,
+    activation: str,
+) -> Form:
+    """The form of a call from shapes, strides in elements and PyTorch's dtype."""
+    last = has_channels_last(x, x_strides) or has_channels_last(weight, weight_strides)
+    problem = forward_problem(x, weight, bias, residual, DTYPES[dtype], last, how, activation)
+    order = axis_order(problem)
+    shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
+    kind = numpy_dtype(dtype)
+    return Form(
+        problem,
+        shape,
+        memory_format(len(shape), last),
+        order,
+        View.of(x, x_strides, kind, order),
+        View.dense(problem.y_shape, kind),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A call with its primitive, which the lease holds, and its weight packed.
+
+    `owner` holds the weight's memory, which an engine without an order of its own looks at.
+    """
+
+    form: Form
+    lease: Lease[Primitive]
+    primitive: Primitive
+    weight: PackedWeight
+    threads: int
+    owner: Tensor
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the primitive solves."""
+        return self.form.problem
+
+
+def leased(problem: Problem, threads: int) -> Lease[Primitive]:
+    """A primitive for a problem, whose scratch memory would fit."""
+    chosen = selected(problem, None, threads, tune=tuning_asked())
+    lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
+    memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
+    return lease
+
+
+def ready(form: Form, weight: Tensor, threads: int) -> Ready:
+    """A call made ready to run, its weight packed now."""
+    lease = leased(form.problem, threads)
+    owner = weight.detach()  # not the weight itself, whose end is waited for
+    values = packed(lease.primitive, array(owner))
+    return Ready(form, lease, lease.primitive, values, threads, owner)
+
+
+def axis_order(problem: Problem) -> tuple[int, ...] | None:
+    """Where the problem's axes are among a tensor's, which PyTorch always orders N, C, X.
+
+    >>> from upconv.geometry import Axis
+    >>> from upconv.problem import Direction
+    >>> how = Problem(Direction.FORWARD, (Axis(4, 2), Axis(4, 2)), 1, 3, 5, layout=DataLayout.NXC)
+    >>> axis_order(how)
+    (0, 2, 3, 1)
+    """
+    if problem.layout is DataLayout.NCX:
+        return None
+    return (0, *range(2, problem.rank + 2), 1)
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What is packed of one weight, and what the weight was then."""
+
+    reference: weakref.ref[Any]
+    alias: Tensor
+    """The same memory; while it is held no other weight can get this address."""
+    version: int
+    pointer: int
+    shape: Any
+    strides: Any
+    dtype: Any
+    probe: NDArray[Any]
+    values: bytes
+    calls: dict[Any, Ready] = field(default_factory=dict)
+    bias: tuple[int, NDArray[Any]] | None = None
+
+    def view(self, bias: Tensor) -> NDArray[Any]:
+        """The bias's memory, looked at anew only where it lies elsewhere than last time."""
+        pointer = bias.data_ptr()
+        if self.bias is not None and self.bias[0] == pointer and bias.is_contiguous():
+            found = self.bias[1]
+            if found.shape == bias.shape:
+                return found
+        found = array(bias.detach())  # the array keeps this alias, so the address stays its own
+        if bias.is_contiguous():
+            self.bias = (pointer, found)
+        return found
+
+    def still(self, weight: Tensor) -> bool:
+        """Whether the weight is what was packed: cases 1 to 4."""
+        reference: Any = self.reference()
+        return (
+            reference is weight
+            and self.version == weight._version
+            and self.pointer == weight.data_ptr()
+            and self.shape == weight.shape
+            and self.strides == weight.stride()
+            and self.dtype is weight.dtype
+            and self.probe.tobytes() == self.values
+        )
+
+    def keep(self, call: Any, made: Ready) -> None:
+        """Remember a call, in place of the oldest when there are too many."""
+        while len(self.calls) >= MOST:
+            self.calls.pop(next(iter(self.calls)), None)
+        self.calls[call] = made
+
+
+_kept: dict[int, Kept] = {}
+
+
+def kept(weight: Tensor) -> Kept | None:
+    """What is packed of a weight as it is now; None for one whose changes cannot be seen."""
+    found = _kept.get(id(weight))
+    if found is not None and found.still(weight):
+        return found
+    return _begin(weight)
+
+
+def forget(weight: Tensor) -> None:
+    """Drop what was packed of a weight: the next call packs it anew.
+
+    Needed only after a write to a few elements that PyTorch does not count, such as
+    `weight.data[0] = 0`.
+
+    >>> import torch
+    >>> forget(torch.zeros(1))
+    """
+    _kept.pop(id(weight), None)
+
+
+def _begin(weight: Tensor) -> Kept | None:
+    """Nothing packed yet of a weight; None if it has no version, or gaps in its memory."""
+    number = id(weight)
+    _kept.pop(number, None)
+    if weight.is_inference():
+        return None
+    alias = weight.detach()
+    probe = _probe(alias)
+    if probe is None:
+        return None
+
+    # The registry is an argument because a module's globals go before the last tensors do.
+    def drop(reference: weakref.ref[Any], registry: dict[int, Kept] = _kept) -> None:
+        found = registry.get(number)
+        if found is not None and found.reference is reference:
+            registry.pop(number, None)
+
+    made = Kept(
+        weakref.ref(weight, drop),
+        alias,
+        weight._version,
+        weight.data_ptr(),
+        weight.shape,
+        weight.stride(),
+        weight.dtype,
+        probe,
+        probe.tobytes(),
+    )
+    _kept[number] = made
+    return made
+
+
+def _probe(weight: Tensor) -> NDArray[Any] | None:
+    """A view of elements spread over a weight's memory; None if that has gaps."""
+    values = array(weight)
+    order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
+    dense = values.transpose(order)
+    if not dense.flags.c_contiguous:
+        return None
+    # An odd step falls on every channel and tap in turn.
+    return dense.reshape(-1)[:: max(1, dense.size // _PROBES) | 1]

@@ -1,0 +1,205 @@
+"""`upconv.torch.rewrite`: graphs with upconv's operators compute what they computed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import fx, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from upconv.torch import TensorTypeError, rewrite  # noqa: E402
+
+BOUND = 2e-5
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+
+PLAIN, NORM = "upconv.conv_transpose.default", "upconv.conv_transpose_norm.default"
+
+
+class Net(nn.Module):
+    """Two up-sampling blocks and a functional layer, with everything that can be fused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(6, 8, 4, 2, 1)
+        self.norm = nn.BatchNorm2d(8)
+        self.skip = nn.Conv2d(6, 4, 1)
+        self.again = nn.ConvTranspose2d(8, 4, 3, 2, 1, 1, groups=2, bias=False)
+        self.weight = nn.Parameter(torch.randn(4, 3, 3, 2) / 5)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+    def forward(self, x):  # fx pickles no annotations that are strings
+        y = functional.relu(self.norm(self.up(x)))
+        r = functional.interpolate(self.skip(x), scale_factor=4.0)
+        z = functional.leaky_relu(r + self.again(y), 0.2)
+        return torch.tanh(functional.conv_transpose2d(z, self.weight, stride=(3, 2), dilation=2))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(5)
+    return Net().eval()
+
+
+@pytest.fixture
+def x():
+    torch.manual_seed(6)
+    return torch.randn(2, 6, 5, 4)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one - other).abs().max() <= BOUND)
+
+
+def targets(graph: fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if node.op == "call_function"]
+
+
+class TestExported:
+    @pytest.mark.parametrize("decomposed", [False, True])
+    def test_everything_is_fused_and_the_same(self, net, x, decomposed) -> None:
+        with torch.no_grad():
+            program = torch.export.export(net, (x,))
+            program = program.run_decompositions() if decomposed else program
+            assert rewrite(program) is program
+            program.validate()
+            assert same(program.module()(x), net(x))
+        found = targets(program.graph)
+        assert [t for t in found if "upconv" in t] == [NORM, PLAIN, PLAIN]
+        words = ("relu", "add", "tanh", "batch_norm", "transpose2d")
+        assert not [t for t in found if any(f"aten.{word}" in t for word in words)]
+
+    def test_parameters_of_the_program_are_followed(self, net, x) -> None:
+        with torch.no_grad():
+            program = rewrite(torch.export.export(net, (x,)))
+            first = program.module()(x)
+            for model in (net, program.module()):
+                model.norm.running_mean.add_(1) if model is net else None
+            state = {name: value * 1.5 for name, value in net.state_dict().items() if value.ndim}
+            module = program.module()
+            module.load_state_dict(state, strict=False)
+            net.load_state_dict(state, strict=False)
+            assert same(module(x), net(x))
+            assert not same(module(x), first)
+
+    def test_dynamic_sizes(self, net, x) -> None:
+        sizes = {0: torch.export.Dim("n"), 2: torch.export.Dim("h"), 3: torch.export.Dim("w")}
+        with torch.no_grad():
+            program = rewrite(torch.export.export(net, (x,), dynamic_shapes=(sizes,)))
+            other = torch.randn(3, 6, 7, 9)
+            assert same(program.module()(other), net(other))
+
+    def test_without_fuse_one_node_is_one_node(self, net, x) -> None:
+        program = rewrite(torch.export.export(net, (x,)), fuse=False)
+        found = targets(program.graph)
+        assert [t for t in found if "upconv" in t] == [PLAIN] * 3
+        assert "aten.relu.default" in found
+        with torch.no_grad():
+            assert same(program.module()(x), net(x))
+
+    def test_results_that_go_elsewhere_are_not_fused(self, x) -> None:
+        class Both(Net):
+            def forward(self, x):
+                y = self.up(x)
+                return functional.relu(y) + y.mean()
+
+        both = Both().eval()
+        program = rewrite(torch.export.export(both, (x,)))
+        assert "aten.relu.default" in targets(program.graph)
+        with torch.no_grad():
+            assert same(program.module()(x), both(x))
+
+    @pytest.mark.parametrize("shape", [(4,), (2, 1, 10, 8), ()])
+    def test_what_is_spread_over_the_result_is_no_residual(self, x, shape) -> None:
+        class Spread(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up = nn.ConvTranspose2d(6, 8, 2, 2)
+
+            def forward(self, x, r):
+                return torch.relu(self.up(x) + (r.reshape(-1)[0] if r.shape == (4,) else r))
+
+        model, r = Spread().eval(), torch.randn(shape)
+        program = rewrite(torch.export.export(model, (x, r)))
+        assert any("add" in target for target in targets(program.graph))
+        with torch.no_grad():
+            assert same(program.module()(x, r), model(x, r))
+
+    def test_other_dtypes_devices_and_convolutions_stay(self) -> None:
+        class Mixed(nn.Module):
+            def forward(self, x, w, c):
+                return functional.conv_transpose1d(x, w), functional.conv1d(c, w)
+
+        complex_x = torch.randn(1, 2, 5, dtype=torch.complex64)
+        w = torch.randn(2, 2, 3, dtype=torch.complex64)
+        program = rewrite(torch.export.export(Mixed(), (complex_x, w, complex_x)))
+        assert not [t for t in targets(program.graph) if "upconv" in t]
+
+    def test_training_normalisations_stay(self, net, x) -> None:
+        program = rewrite(torch.export.export(net.train(), (x,)))
+        assert [t for t in targets(program.graph) if "upconv" in t] == [PLAIN] * 3
+
+
+class TestTraced:
+    def test_everything_is_fused_and_the_same(self, net, x) -> None:
+        graph = fx.symbolic_trace(net)
+        keys = list(graph.state_dict())
+        assert rewrite(graph) is graph
+        assert [node.op for node in graph.graph.nodes].count("call_module") == 1  # the convolution
+        assert list(graph.state_dict()) == keys
+        with torch.no_grad():
+            assert same(graph(x), net(x))
+            for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+                assert same(other(x), net(x))
+                other.norm.running_mean.add_(1)
+                other.up.weight.mul_(2)
+                changed = copy.deepcopy(net)
+                changed.load_state_dict(other.state_dict())
+                assert same(other(x), changed(x))
+
+    def test_gradients_are_the_same(self, net, x) -> None:
+        graph = rewrite(fx.symbolic_trace(copy.deepcopy(net)))
+        for model in (net, graph):
+            model(x).square().sum().backward()
+        for name, parameter in net.named_parameters():
+            other = graph.get_parameter(name).grad
+            assert torch.allclose(other, parameter.grad, rtol=1e-3, atol=1e-3)
+
+    def test_inputs_without_batch_and_hooks(self) -> None:
+        model = nn.Sequential(nn.ConvTranspose1d(2, 3, 4), nn.Tanh()).eval()
+        x = torch.randn(2, 5)
+        with torch.no_grad():
+            assert same(rewrite(fx.symbolic_trace(model))(x), model(x))
+            model[0].register_forward_hook(lambda _, __, y: y + 1)
+            assert same(rewrite(fx.symbolic_trace(model))(x), model(x))
+
+    def test_a_write_in_between_is_not_passed(self) -> None:
+        class Writes(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up = nn.ConvTranspose1d(2, 2, 1)
+
+            def forward(self, x):
+                x = x + 0
+                y = self.up(x)
+                x.mul_(2)
+                return torch.relu(y) + x
+
+        model, x = Writes().eval(), torch.randn(1, 2, 5)
+        with torch.no_grad():
+            assert same(rewrite(fx.symbolic_trace(model))(x), model(x))
+
+    def test_compiles_whole(self, net, x) -> None:
+        graph = rewrite(fx.symbolic_trace(net))
+        compiled = torch.compile(graph, fullgraph=True, backend="aot_eager")
+        with torch.no_grad():
+            assert same(compiled(x), net(x))
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    with pytest.raises(TensorTypeError, match=r"program is .*; expected a torch.fx.GraphModule"):
+        rewrite(nn.ReLU())
