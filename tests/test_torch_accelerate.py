@@ -78,6 +78,29 @@ def generator() -> nn.Sequential:
     )
 
 
+class Skip(nn.Module):
+    """A level of a U-Net: what comes in, next to what the inner level makes of it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return torch.cat([x, self.inner(x)], 1)
+
+
+def volumes() -> nn.Sequential:
+    """A small 3D U-Net."""
+    for_channels = {"kernel_size": 3, "stride": 2, "padding": 1}
+
+    def up(before: int, after: int) -> nn.Sequential:
+        layer = nn.ConvTranspose3d(before, after, output_padding=1, **for_channels)
+        return nn.Sequential(layer, nn.Sequential(nn.BatchNorm3d(after), nn.PReLU()))
+
+    inner = nn.Sequential(nn.Conv3d(4, 6, **for_channels), nn.PReLU(), up(6, 4))
+    return stirred(nn.Sequential(nn.Conv3d(2, 4, **for_channels), Skip(inner), up(8, 2)))
+
+
 X = (3, 6, 2, 4)
 
 
@@ -198,8 +221,11 @@ class TestParameters:
             assert same(model(x), plain(x))
             assert not same(model(x), before)
 
-    def test_training_is_pytorchs_and_evaluation_follows_it(self) -> None:
-        model, plain, x = pair(generator, *X)
+    @pytest.mark.parametrize(
+        ("build", "shape"), [(lambda: generator(), X), (lambda: volumes(), (1, 2, 4, 4, 4))]
+    )
+    def test_training_is_pytorchs_and_evaluation_follows_it(self, build, shape) -> None:
+        model, plain, x = pair(build, *shape)
         losses = []
         for each in (model, plain):
             each.train()
