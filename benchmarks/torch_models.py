@@ -6,14 +6,15 @@
 Weights are random: time does not depend on them. Every model is run in eval mode under
 `torch.no_grad()`, float32, contiguous. The original and its accelerated copy take turns, and the
 best of all rounds counts. "share" is the part of the original's time that its deconvolutions take,
-each with what was fused into it, and "deconvolution" how many times faster that part became: both
-from the measurements that `accelerate` makes on the inputs each layer really gets.
+each with what was fused into it, measured by hooks in runs of their own; the next column says how
+many times faster that part became.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import math
 import sys
 import time
@@ -25,7 +26,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import upconv.torch
+from upconv.torch import accelerate, acceleration_report
+from upconv.torch.accelerate_choices import choices_of
+from upconv.torch.fused import Fused
 
 
 class ResBlock(nn.Module):
@@ -99,7 +102,7 @@ def dcgan_generator(latent: int = 100, width: int = 64) -> nn.Sequential:
     """The generator of DCGAN (Radford, Metz, Chintala 2016), 64 x 64 pixels."""
     layers: list[nn.Module] = []
     channels = [latent, 8 * width, 4 * width, 2 * width, width]
-    for i, (before, after) in enumerate(zip(channels, channels[1:], strict=False)):
+    for i, (before, after) in enumerate(itertools.pairwise(channels)):
         shape = {"stride": 2, "padding": 1} if i else {}
         layers += [
             nn.ConvTranspose2d(before, after, 4, bias=False, **shape),
@@ -111,7 +114,7 @@ def dcgan_generator(latent: int = 100, width: int = 64) -> nn.Sequential:
 
 
 def pose_head(channels: int = 768, joints: int = 17) -> nn.Sequential:
-    """ViTPose's classic head (Xu and others 2022): two up-sampling blocks and a 1 x 1 convolution."""
+    """ViTPose's classic head (Xu and others 2022): two up-sampling blocks, then 1 x 1."""
     layers: list[nn.Module] = []
     for _ in range(2):
         layers += [
@@ -198,3 +201,135 @@ MODELS = {
     "FSRCNN x3": Model(Fsrcnn, ((1, 1, 120, 160),), "here"),
     "ViTPose head": Model(pose_head, ((1, 768, 16, 12),), "here"),
 }
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model's times in milliseconds, and those of its deconvolutions with what is fused."""
+
+    name: str
+    before: float
+    after: float
+    layers_before: float
+    layers_after: float
+    replaced: str
+
+    @property
+    def gain(self) -> float:
+        return self.layers_before / self.layers_after
+
+    def cells(self) -> list[str]:
+        share = f"{100 * self.layers_before / self.before:.0f} %"
+        times = [f"{value:.1f}" for value in (self.before, self.after)]
+        whole = f"{self.before / self.after:.2f}"
+        return [self.name, *times, whole, share, f"{self.gain:.2f}", self.replaced]
+
+
+def milliseconds(model: nn.Module, example: Any) -> float:
+    start = time.perf_counter()
+    model(**example) if isinstance(example, dict) else model(*example)
+    return (time.perf_counter() - start) * 1e3
+
+
+class Clock:
+    """Adds up the milliseconds between pairs of hooks, or inside a function."""
+
+    def __init__(self) -> None:
+        self.total = self.start = 0.0
+
+    def begin(self, *_: Any) -> None:
+        self.start = time.perf_counter()
+
+    def end(self, *_: Any) -> None:
+        self.total += (time.perf_counter() - self.start) * 1e3
+
+    def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            self.begin()
+            result = function(*args)
+            self.end()
+            return result
+
+        return timed
+
+
+def layers_time(model: nn.Module, example: Any, modules: set[nn.Module]) -> float:
+    """Milliseconds that modules, and what upconv computes, take in one run of a model."""
+    clock, compute = Clock(), Fused.compute
+    hooks = [module.register_forward_pre_hook(clock.begin) for module in modules]
+    hooks += [module.register_forward_hook(clock.end) for module in modules]
+    Fused.compute = clock.inside(compute)
+    try:
+        milliseconds(model, example)
+    finally:
+        Fused.compute = compute
+        for hook in hooks:
+            hook.remove()
+    return clock.total
+
+
+def parts(original: nn.Module, accelerated: nn.Module) -> tuple[set[nn.Module], set[nn.Module]]:
+    """The original's deconvolutions with what was fused, and what is left of them in the copy."""
+    before, after = set(), set()
+    choices = choices_of(original, fuse=True, measured=True)
+    for choice, layer in zip(
+        choices.values(), acceleration_report(accelerated).layers, strict=True
+    ):
+        for way in choice.ways:
+            if len(way.names) == layer.before.count(" + "):
+                before |= set(way.modules)
+                break
+        if not layer.replaced:
+            after.add(accelerated.get_submodule(layer.name))
+    return before, after
+
+
+def measured(name: str, rounds: int) -> Row:
+    torch.manual_seed(0)
+    original = MODELS[name].build().eval()
+    example = MODELS[name].example()
+    accelerated = copy.deepcopy(original)
+    accelerate(accelerated, example)
+    old_parts, new_parts = parts(original, accelerated)
+    before = after = old_layers = new_layers = math.inf
+    with torch.no_grad():
+        for _ in range(rounds):
+            # The first of each three does not count: the other's threads have to go to sleep.
+            milliseconds(original, example)
+            before = min(before, milliseconds(original, example))
+            old_layers = min(old_layers, layers_time(original, example, old_parts))
+            milliseconds(accelerated, example)
+            after = min(after, milliseconds(accelerated, example))
+            new_layers = min(new_layers, layers_time(accelerated, example, new_parts))
+    layers = acceleration_report(accelerated).layers
+    replaced = f"{sum(layer.replaced for layer in layers)} of {len(layers)}"
+    fused = sum(" + " in layer.before for layer in layers if layer.replaced)
+    replaced = f"{replaced}, {fused} fused" if fused else replaced
+    return Row(name, before, after, old_layers, new_layers, replaced)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--rounds", type=int, default=15, help="of original and accelerated")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    heads = ["model", "ms before", "ms after", "times as fast", "deconvolutions' share"]
+    heads += ["deconvolutions times as fast", "replaced"]
+    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}", flush=True)
+    gains = []
+    for name in arguments.models or MODELS:
+        try:
+            row = measured(name, arguments.rounds)
+        except ImportError as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+            continue
+        gains.append(row.gain)
+        print(f"| {' | '.join(row.cells())} |", flush=True)
+    mean = math.exp(sum(map(math.log, gains)) / max(1, len(gains)))
+    print(f"\nDeconvolutions, geometric mean: {mean:.2f} times as fast.")
+
+
+if __name__ == "__main__":
+    main()

@@ -184,21 +184,25 @@ def _timed(model: Module, example: Example, decided: dict[Module, Choice]) -> st
     if not any(choice.replaced for choice in decided.values()):
         return "Nothing was replaced."
     originals = {layer: choice.given_back("") for layer, choice in decided.items()}
-    seconds: dict[str, list[float]] = {"before": [], "after": []}
+    pairs: list[tuple[float, float]] = []
     begin = time.perf_counter()
-    for i in range(_ROUNDS):
-        for name, state in (("before", originals), ("after", decided)):
+    while len(pairs) < _ROUNDS or (len(pairs) < 3 * _ROUNDS and _slower(pairs)):
+        taken = []
+        for state in (originals, decided):
             _apply(model, state)
             example.run(model)  # packs weights, and wakes the pools of threads
-            seconds[name].append(example.seconds(model))
-        if i > 1 and time.perf_counter() - begin > _SECONDS:
+            taken.append(example.seconds(model))
+        pairs.append((taken[0], taken[1]))
+        if len(pairs) > 2 and time.perf_counter() - begin > _SECONDS and not _slower(pairs):
             break
-    # Layers have proved faster one by one: noise alone shall not take that back.
-    pairs = list(zip(*seconds.values(), strict=True))
-    slower = sum(after > before for before, after in pairs) > 0.7 * len(pairs)
-    if slower and all(
-        of(seconds["after"]) > _NOISE * of(seconds["before"]) for of in (min, median)
-    ):
+    if _slower(pairs):
         return None
-    before, after = map(min, seconds.values())
+    before, after = map(min, zip(*pairs, strict=True))
     return f"The whole model: {before * 1e3:.3g} ms before, {after * 1e3:.3g} ms after."
+
+
+def _slower(pairs: list[tuple[float, float]]) -> bool:
+    """Whether a model became slower: layers have proved faster, and noise shall not undo that."""
+    before, after = zip(*pairs, strict=True)
+    most = sum(new > old for old, new in pairs) > 0.7 * len(pairs)
+    return most and all(of(after) > _NOISE * of(before) for of in (min, median))

@@ -98,7 +98,12 @@ _REGISTRIES = {name for name in vars(nn.Module()) if name.startswith("_")} | {"_
 def traced_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
     """The forward of a swapped module."""
     traced: Traced | None = kept_by(self)
-    usual = traced is not None and not self.training and not kwargs and all(type(arg) is torch.Tensor for arg in args)
+    usual = (
+        traced is not None
+        and not self.training
+        and not kwargs
+        and all(type(arg) is torch.Tensor for arg in args)
+    )
     if usual and not torch.compiler.is_compiling() and len(args) == len(_required(self)):
         graph = traced.graph(self) if traced is not None else None
         if graph is not None:
@@ -164,7 +169,8 @@ def _trace(module: Module) -> Any:
     try:
         for part, _ in modes:
             part.training = False
-        graph = _Leaves().trace(traced, concrete_args=defaults)
+        with torch.random.fork_rng(devices=[]):  # what draws numbers draws them here and now
+            graph = _Leaves().trace(traced, concrete_args=defaults)
     except Exception as error:  # any code of anybody's runs here, on proxies
         return f"{original_class(module).__name__} cannot be traced ({type(error).__name__})"
     finally:
