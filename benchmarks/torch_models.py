@@ -203,6 +203,10 @@ MODELS = {
 }
 
 
+_SECONDS = 25.0
+"""After which a model gets no more rounds."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A model's times in milliseconds, and those of its deconvolutions with what is fused."""
@@ -292,8 +296,11 @@ def measured(name: str, rounds: int) -> Row:
     accelerate(accelerated, example)
     old_parts, new_parts = parts(original, accelerated)
     before = after = old_layers = new_layers = math.inf
+    begin = time.perf_counter()
     with torch.no_grad():
-        for _ in range(rounds):
+        for i in range(rounds):
+            if i > 2 and time.perf_counter() - begin > _SECONDS:
+                break
             # The first of each three does not count: the other's threads have to go to sleep.
             milliseconds(original, example)
             before = min(before, milliseconds(original, example))
