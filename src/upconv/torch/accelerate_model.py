@@ -47,8 +47,8 @@ def accelerate(
     model: any `torch.nn.Module`. Its modules stay the same objects; some get another class.
     example_inputs: what the model is called with: a tensor, a tuple of positional arguments or a
         dict of keywords. Each layer is then tried on what it gets, compared with the original and
-        timed, a second per layer at most; those that are not faster, or not called, stay PyTorch's.
-        Without them every float32 layer is taken, unproven and untimed.
+        timed, in a second or two per layer; those that are not faster, or not called, stay
+        PyTorch's. Without them every float32 layer is taken, unproven and untimed.
     fuse: compute a batch normalisation and an activation that follow together with the layer.
     report: print what was done to each layer and why; `acceleration_report` returns it.
 
