@@ -7,8 +7,11 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-# Doctests of the face for PyTorch need it.
-collect_ignore_glob = [] if find_spec("torch") else ["src/upconv/torch/*"]
+# Doctests of a face need its framework.
+_NEEDS = {"torch": ("torch",), "onnx": ("onnx", "onnx_ir", "onnxruntime")}
+collect_ignore_glob = [
+    f"src/upconv/{face}/*" for face, needs in _NEEDS.items() if not all(map(find_spec, needs))
+]
 
 # A folder of its own, so that no test finds, or leaves, anything in the user's cache. The processes
 # of pytest-xdist inherit the variable, and share the file.

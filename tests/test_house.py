@@ -28,7 +28,7 @@ ROWS = [
     {"tuning"},
     {"execution"},
     {"ops", "plans", "explanations", "normalization"},
-    {"testing", "torch", "onednn_graph"},
+    {"testing", "torch", "onednn_graph", "onnx"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -43,6 +43,7 @@ THIRD_PARTY = {
     "tuning": {"platformdirs"},
     "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"} | {"openvino"},
     "torch": {"torch"},
+    "onnx": {"onnx", "onnx_ir", "onnxruntime", "openvino", "jinja2", "ml_dtypes"},
     "__main__": {"typer"},
 }
 

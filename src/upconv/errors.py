@@ -11,6 +11,7 @@ The tree (each kind also derives from the built-in error a caller would expect):
     │   ├── EngineRefusal              the engine asked for, or every one, cannot do this problem
     │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
     ├── FileError (OSError)            a file cannot be read or must not be written
+    ├── ModelError (ValueError)        a model is damaged, or says what its format does not allow
     └── MemoryLimitError (MemoryError)  the result would not fit; raised before allocating
 
 A message says what was given, what is allowed and what to do:
@@ -91,6 +92,10 @@ class EngineMissing(EngineError, ImportError):
 
 class FileError(UpconvError, OSError):
     """A file cannot be read, or must not be written; nothing was written."""
+
+
+class ModelError(UpconvError, ValueError):
+    """A model is damaged, or says what its format does not allow; the message says where."""
 
 
 class MemoryLimitError(UpconvError, MemoryError):
