@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROWS = [
     {"errors", "_version"},
     {"geometry", "memory", "threads", "activations"},
-    {"problem"},
+    {"problem", "subpixel"},
     {"engines", "dialects", "arguments"},
     {"arrays", "choices"},
     {"signatures", "primitives"},

@@ -1,0 +1,122 @@
+"""A transposed convolution along one axis as an ordinary convolution of s times the channels.
+
+In the symbols of `upconv.geometry`, output s*j + r is made by the taps of phase r, y[s*j + r] = sum
+of x[j - e] * w[t]. Let one convolution have s outputs per position j, one per phase, and lay them
+side by side afterwards (depth to space): that is the transposed convolution. Its kernel spans the
+shifts e of all phases: with e_min <= e <= e_max, all a multiple of D away from e_max,
+
+    K = (e_max - e_min)/D + 1 taps, D apart;  tap u of phase r is w[t] where e = e_max - u*D, else 0
+    n = ceil(O/s) positions;  e_max zeros before the input, n - I - e_min after it
+
+Which phases share a position is free: cutting c < s positions from the begin of the shuffled result
+(and crop_begin - c by the convolution) moves the shifts, and may need one tap less. With s = 1 all
+of it is the well-known convolution with the reversed kernel. Multiplications done over
+multiplications needed is s*K/k along each axis. n - I depends on s, k, d and the crops alone, so
+everything here holds for any size.
+
+Sources: the phases of zero-insertion as in Shi et al. 2016 (arXiv:1609.05158, 1609.07009); choosing
+c is ours.
+What lives here: this arithmetic. What never does: arrays, graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from .geometry import Axis, Phase
+
+_ANY_SIZE = 1 << 24
+"""A size at which no phase is empty: what is asked here does not depend on the size."""
+
+NO_TAP = -1
+"""In a table of taps: this tap of the convolution is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubPixel:
+    """One axis as a convolution, `phases` outputs per position, and a cut of the shuffled result.
+
+    `taps[r][u]` is the tap of the transposed convolution that stands at tap u of phase r, or
+    `NO_TAP`. `zeros` (begin, end) go around the input; negative ones are cut off it. `cut` (begin,
+    end) positions go off the shuffled result.
+
+    >>> SubPixel.of(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1), cut=1)
+    SubPixel(taps=((2, 0), (3, 1)), dilation=1, zeros=(1, 1), cut=(1, 1))
+    """
+
+    taps: tuple[tuple[int, ...], ...]
+    dilation: int
+    zeros: tuple[int, int]
+    cut: tuple[int, int]
+
+    @classmethod
+    def of(cls, axis: Axis, cut: int) -> SubPixel:
+        """The convolution whose shuffled result loses `cut` positions at its begin."""
+        begin = axis.crop_begin - cut
+        whole = replace(axis, size=_ANY_SIZE, crop_begin=begin)
+        return cls._of(whole, whole.phases(), (cut, 0))
+
+    @classmethod
+    def of_phase(cls, axis: Axis, phase: int) -> SubPixel | None:
+        """The convolution that makes one phase alone, as long as the longest; None if all zero."""
+        whole = replace(axis, size=_ANY_SIZE)
+        chosen = whole.phases()[phase]
+        return cls._of(whole, (chosen,), (0, 0)) if chosen.taps else None
+
+    @classmethod
+    def _of(cls, axis: Axis, phases: Sequence[Phase], cut: tuple[int, int]) -> SubPixel:
+        shifts = [tap.shift for phase in phases for tap in phase.taps]
+        first, last = min(shifts), max(shifts)
+        step = gcd(*(last - shift for shift in shifts)) or 1
+        taps = [[NO_TAP] * ((last - first) // step + 1) for _ in phases]
+        for row, phase in zip(taps, phases, strict=True):
+            for tap in phase.taps:
+                row[(last - tap.shift) // step] = tap.index
+        length = -(-axis.out // axis.stride)
+        beyond = axis.stride * length - axis.out
+        zeros = (last, length - axis.size - first)
+        return cls(tuple(map(tuple, taps)), step, zeros, (cut[0], cut[1] + beyond))
+
+    @property
+    def kernel(self) -> int:
+        """Taps of the convolution."""
+        return len(self.taps[0])
+
+    @property
+    def phases(self) -> int:
+        """Outputs per position."""
+        return len(self.taps)
+
+
+def folded(axis: Axis) -> SubPixel:
+    """The convolution whose shuffled result begins where the output does.
+
+    >>> folded(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1)).kernel
+    3
+    """
+    return SubPixel.of(axis, 0)
+
+
+def thriftiest(axis: Axis) -> SubPixel:
+    """The convolution with fewest taps; among those, the one that cuts least.
+
+    >>> thriftiest(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1)).kernel
+    2
+    """
+    candidates = (SubPixel.of(axis, cut) for cut in range(axis.stride))
+    return min(candidates, key=lambda candidate: (candidate.kernel, candidate.cut))
+
+
+def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
+    """Multiplications done for one needed, over all axes.
+
+    >>> axis = Axis(size=5, kernel=3, stride=2)
+    >>> round(waste([axis], [thriftiest(axis)]), 3)
+    1.333
+    """
+    ratio = 1.0
+    for axis, form in zip(axes, forms, strict=True):
+        ratio *= form.phases * form.kernel / axis.kernel
+    return ratio
