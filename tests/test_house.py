@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A folder is one room: what is inside it may import from inside it.
 ROWS = [
     {"errors", "_version"},
-    {"geometry", "memory", "threads", "activations"},
+    {"geometry", "memory", "threads", "activations", "files"},
     {"problem", "subpixel"},
     {"engines", "dialects", "arguments"},
     {"arrays", "choices"},

@@ -1,0 +1,108 @@
+"""Writing files nobody sees half of, and reading none that are not files.
+
+1. A file is written beside its target under another name and renamed when it is on the disk, so a
+   reader sees the old file, the new one or none, and an error or Ctrl-C leaves nothing behind.
+2. What exists is overwritten only if that is asked for, and an input of the same work never.
+3. Opening a pipe or a device as if it were a file would wait, or never end: both are refused.
+
+What lives here: the manners of files. What never does: what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from .errors import FileError, brief
+
+OVERWRITE = "Overwrite it with force=True."
+"""What to do about a file that exists, unless the caller has other words for it."""
+
+
+@contextmanager
+def reported(name: str, verb: str = "write") -> Iterator[None]:
+    """Whatever the system says about a file, as a `FileError` that names it."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"Cannot {verb} {brief(name)}: {reason}.") from None
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A regular file, open for reading; raises `FileError` for anything else, and `OSError`."""
+    if path.is_dir():
+        raise FileError(f"{brief(str(path))} is a directory; expected a file.")
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileError(f"{brief(str(path))} is not a regular file.")
+    return os.fdopen(handle, "rb")
+
+
+def require_free(
+    name: str, path: Path, *, force: bool, inputs: Iterable[Path | None], overwrite: str = OVERWRITE
+) -> None:
+    """Raise `FileError` unless a result called `name` may be written to `path`."""
+    if path.is_dir():
+        raise FileError(f"{brief(name)} is a directory; expected the name of a file.")
+    if path.exists():
+        if any(given is not None and given.exists() and path.samefile(given) for given in inputs):
+            raise FileError(f"{brief(name)} is an input of this very call. Name another output.")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise FileError(f"{brief(name)} is not a regular file. Name another output.")
+        if not force:
+            raise FileError(f"{brief(name)} exists. {overwrite}")
+    if not path.parent.is_dir():
+        raise FileError(f"{brief(str(path.parent))} is not a directory. Make it first.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise FileError(f"{brief(str(path.parent))} cannot be written to.")
+
+
+@contextmanager
+def published(path: Path, *, force: bool, overwrite: str = OVERWRITE) -> Iterator[IO[bytes]]:
+    """A new file that becomes `path` at the end of the block, or is gone."""
+    temporary = path.with_name(f".upconv-{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:  # 0666 less the umask, as any program's new file
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if force:
+            temporary.replace(path)
+        else:
+            _link(temporary, path, overwrite)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _link(temporary: Path, path: Path, overwrite: str) -> None:
+    """Give the file its name unless somebody took it meanwhile: a hard link never overwrites."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise FileError(f"{brief(str(path))} exists by now. {overwrite}") from None
+    except (OSError, NotImplementedError):  # no hard links here (FAT, some network drives)
+        _reserve(temporary, path, overwrite)
+
+
+def _reserve(temporary: Path, path: Path, overwrite: str) -> None:
+    """The same without hard links: the name is taken by an empty file, which is then replaced."""
+    try:
+        path.open("xb").close()
+    except FileExistsError:
+        raise FileError(f"{brief(str(path))} exists by now. {overwrite}") from None
+    try:
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
