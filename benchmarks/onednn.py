@@ -103,6 +103,8 @@ def rows(layer: dict) -> str:
 
 
 def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit("usage: python benchmarks/onednn.py layers.json")
     if sys.argv[1] == "--layer":
         measure(json.loads(sys.argv[2]))
         return

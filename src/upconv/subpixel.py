@@ -89,6 +89,16 @@ class SubPixel:
         """Outputs per position."""
         return len(self.taps)
 
+    def fits(self, size: int) -> bool:
+        """Whether an input of `size` leaves the convolution anything to do.
+
+        >>> folded(Axis(size=5, kernel=3, crop_begin=4)).fits(1)
+        False
+        """
+        begin, end = self.zeros
+        left = size - max(-begin, 0) - max(-end, 0)
+        return left > 0 and size + begin + end > self.dilation * (self.kernel - 1)
+
 
 def folded(axis: Axis) -> SubPixel:
     """The convolution whose shuffled result begins where the output does.

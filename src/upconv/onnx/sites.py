@@ -1,0 +1,284 @@
+"""One ConvTranspose node of a model, read whole: what every pass, rule and trial asks about it.
+
+A `Site` has the node's geometry as `geometry.Axis` values. Where a model leaves a spatial size
+open, the axis has a size that stands for any; its kernel, stride, dilation and crops hold for all
+sizes, and `sizes` says None there. A node that cannot be read gives a reason in words instead.
+
+Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A site is read by
+the rule asked for; where none is, by ONNX's text, and `departures` names who reads it otherwise.
+
+What lives here: reading. What never does: changing a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import onnx_ir as ir
+
+from ..arrays import Array
+from ..dialects import Layer, from_onnx
+from ..dialects.onnx import AutoPad, Rule
+from ..errors import UpconvError
+from ..geometry import Axis
+from .constants import Constant, constant_value
+
+ANY_SIZE = 1 << 24
+"""The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
+
+_LISTS = ("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A ConvTranspose node, y = conv_transpose(x, w) + b, with all that is known about it.
+
+    `sizes` are x's spatial sizes, None where unknown. `weight` is w's value (C, M/groups, *k), or
+    why it has none; `bias` likewise, None where the node has no bias. `departures` are the rules
+    that give the node another value.
+    """
+
+    node: ir.Node
+    opset: int
+    layer: Layer
+    sizes: tuple[int | None, ...]
+    weight: Constant
+    bias: Constant | None
+    departures: tuple[Rule, ...]
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its output's where it has none."""
+        return self.node.name or str(self.node.outputs[0].name)
+
+    @property
+    def x(self) -> ir.Value:
+        """The input, (N, C, *sizes)."""
+        return _required(self.node, 0)
+
+    @property
+    def w(self) -> ir.Value:
+        """The weight, (C, M/groups, *k)."""
+        return _required(self.node, 1)
+
+    @property
+    def b(self) -> ir.Value | None:
+        """The bias, (M,)."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def y(self) -> ir.Value:
+        """The output, (N, M, *out)."""
+        return self.node.outputs[0]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The geometry, one axis per spatial axis."""
+        return self.layer.axes
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return self.layer.groups
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.layer.axes)
+
+    @property
+    def auto_pad(self) -> AutoPad:
+        """How the node asks for its padding."""
+        return AutoPad(_text(self.node, "auto_pad", "NOTSET"))
+
+    @property
+    def has_output_shape(self) -> bool:
+        """Whether the node names its output's sizes."""
+        return "output_shape" in self.node.attributes
+
+    @property
+    def array(self) -> Array:
+        """The weight's value, of a site whose weight is constant."""
+        return cast(Array, self.weight.array)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unreadable:
+    """A ConvTranspose node that cannot be read, and why, in one sentence."""
+
+    node: ir.Node
+    reason: str
+
+
+def sites(model: ir.Model, rule: Rule | None = None) -> list[Site | Unreadable]:
+    """All ConvTranspose nodes of a model, in its subgraphs and functions too, in order.
+
+    >>> import onnx_ir as ir
+    >>> model = ir.from_onnx_text('''<ir_version: 8, opset_import: ["": 17]>
+    ...     g (float[N, 1, L] x) => (float[N, 1, M] y)
+    ...     <float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }''')
+    >>> [site] = sites(model)
+    >>> site.axes[0].stride, site.sizes
+    (2, (None,))
+    """
+    return [read(node, opset, rule) for node, opset in _nodes(model)]
+
+
+def read(node: ir.Node, opset: int, rule: Rule | None = None) -> Site | Unreadable:
+    """The site of one ConvTranspose node, read by `rule`, by ONNX's text if None."""
+    try:
+        return _read(node, opset, rule)
+    except UpconvError as error:
+        return Unreadable(node, " ".join(str(error).split()))
+    except _UnknownError as unknown:
+        return Unreadable(node, str(unknown))
+
+
+class _UnknownError(Exception):
+    """Something about a node cannot be known; the text says what."""
+
+
+def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        opset = body.opset_imports.get("", model.opset_imports.get("", 0))
+        for node in body.all_nodes():
+            if node.op_type == "ConvTranspose" and node.domain in ("", "ai.onnx"):
+                yield node, opset
+
+
+def _read(node: ir.Node, opset: int, rule: Rule | None) -> Site:
+    if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
+        raise _UnknownError("it has no input or no weight")
+    if len(node.outputs) != 1:
+        raise _UnknownError(f"it has {len(node.outputs)} outputs; a ConvTranspose has one")
+    weight = constant_value(node.inputs[1], opset=opset)
+    kernel = _kernel(node, weight)
+    sizes = _sizes(node.inputs[0], len(kernel))
+    keywords = _keywords(node)
+    layer, departures = _layer(kernel, sizes, keywords, opset, rule)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    site = Site(
+        node,
+        opset,
+        layer,
+        sizes,
+        weight,
+        None if bias is None else constant_value(bias, opset=opset),
+        departures,
+    )
+    _check_channels(site)
+    return site
+
+
+def _layer(
+    kernel: tuple[int, ...],
+    sizes: tuple[int | None, ...],
+    keywords: dict[str, Any],
+    opset: int,
+    rule: Rule | None,
+) -> tuple[Layer, tuple[Rule, ...]]:
+    if "output_shape" in keywords and None in sizes:
+        raise _UnknownError(
+            "it has an output_shape, and the size of its input, on which its crops then depend, is"
+            " not known; give the sizes of the model's inputs"
+        )
+    size = tuple(ANY_SIZE if size is None else size for size in sizes)
+
+    def by(one: Rule) -> Layer:
+        return from_onnx(size, kernel, **keywords, opset=opset, rule=one.value)
+
+    layer = by(rule or Rule.SPEC)
+    departures = tuple(other for other in Rule if _crops(by, other) not in (None, layer.crops))
+    return layer, departures
+
+
+def _crops(by: Any, rule: Rule) -> object:
+    try:
+        return by(rule).crops
+    except UpconvError:
+        return None  # a runtime that refuses the node does not contradict
+
+
+def _kernel(node: ir.Node, weight: Constant) -> tuple[int, ...]:
+    shape = _shape(node.inputs[1]) if weight.array is None else weight.array.shape
+    if shape is not None and len(shape) >= 3 and None not in shape[2:]:
+        return tuple(int(k) for k in shape[2:] if k is not None)
+    stated = node.attributes.get("kernel_shape")
+    if shape is None and stated is not None:
+        return tuple(_integers(node, "kernel_shape"))
+    raise _UnknownError(f"the shape of its weight is {shape}; a (C, M/group, *k) is needed")
+
+
+def _sizes(x: ir.Value | None, rank: int) -> tuple[int | None, ...]:
+    shape = _shape(x)
+    if shape is None:
+        return (None,) * rank
+    if len(shape) != rank + 2:
+        raise _UnknownError(f"its input has {len(shape)} axes and its weight {rank + 2}")
+    return shape[2:]
+
+
+def _shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+    if value is None or value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
+
+
+def _keywords(node: ir.Node) -> dict[str, Any]:
+    keywords: dict[str, Any] = {
+        name: _integers(node, name)
+        for name in _LISTS
+        if name in node.attributes and name != "kernel_shape"
+    }
+    if "group" in node.attributes:
+        keywords["group"] = _attribute(node, "group", ir.AttributeType.INT)
+    keywords["auto_pad"] = _text(node, "auto_pad", "NOTSET")
+    return keywords
+
+
+def _integers(node: ir.Node, name: str) -> list[int]:
+    value = _attribute(node, name, ir.AttributeType.INTS)
+    return [int(entry) for entry in value]
+
+
+def _text(node: ir.Node, name: str, absent: str) -> str:
+    if name not in node.attributes:
+        return absent
+    return str(_attribute(node, name, ir.AttributeType.STRING))
+
+
+def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
+    attribute = node.attributes[name]
+    if attribute.is_ref():
+        raise _UnknownError(f"its {name} is a parameter of the function it stands in")
+    if attribute.type != kind:
+        raise _UnknownError(f"its {name} is of type {attribute.type}; ONNX has {kind} there")
+    return attribute.value
+
+
+def _check_channels(site: Site) -> None:
+    """A weight that no input of these channels fits is nothing to reason about."""
+    array, groups = site.weight.array, site.groups
+    if array is None:
+        return
+    if not array.size:
+        raise _UnknownError(f"its weight {array.shape} is empty")
+    if array.shape[0] % groups:
+        raise _UnknownError(f"its weight has {array.shape[0]} input channels, group is {groups}")
+    stated = site.node.attributes.get("kernel_shape")
+    if stated is not None and tuple(_integers(site.node, "kernel_shape")) != array.shape[2:]:
+        raise _UnknownError(f"its kernel_shape contradicts its weight, {array.shape}")
+    x = _shape(site.x)
+    if x is not None and x[1] not in (None, array.shape[0]):
+        raise _UnknownError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
+    outs = groups * array.shape[1]
+    if site.bias is not None and site.bias.array is not None and site.bias.array.shape != (outs,):
+        raise _UnknownError(f"its bias is {np.shape(site.bias.array)}; expected ({outs},)")
+
+
+def _required(node: ir.Node, index: int) -> ir.Value:
+    return cast(ir.Value, node.inputs[index])

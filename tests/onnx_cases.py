@@ -1,0 +1,115 @@
+"""Random ConvTranspose models, and running them: what the tests of passes and proofs share."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+@dataclass(frozen=True)
+class Case:
+    """One random ConvTranspose node in a model of its own, and an input for it."""
+
+    model: onnx.ModelProto
+    x: np.ndarray
+    attributes: dict[str, Any] = field(hash=False)
+    opset: int = 17
+    open_sizes: bool = False
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.x.shape))
+        w = numpy_helper.to_array(self.model.graph.initializer[0]).shape
+        return f"x{shape} w{'x'.join(map(str, w))} opset{self.opset} {self.attributes}"
+
+
+OPSETS = (7, 8, 9, 10, 11, 12, 13, 15, 17, 18, 19, 20, 21, 22, 23)
+
+
+def random_case(seed: int, *, opset: int | None = None, rank: int | None = None) -> Case:
+    """One of all that ConvTranspose can say, ONNX Runtime's refusals left out."""
+    rng = random.Random(seed)
+    rank = rank or rng.choice((1, 1, 2, 2, 2, 3))
+    groups = rng.choice((1, 1, 2, 3))
+    c, m = groups * rng.randint(1, 3), rng.randint(1, 3)
+    kernel = [rng.randint(1, 5 if rank < 3 else 3) for _ in range(rank)]
+    strides = [rng.randint(1, 4 if rank < 3 else 2) for _ in range(rank)]
+    if rng.random() < 0.3:
+        strides = [rng.choice((1, 2))] * rank
+    dilations = [rng.choice((1, 1, 2, 3)) for _ in range(rank)]
+    size = [rng.randint(3, 7 if rank < 3 else 5) for _ in range(rank)]
+    attributes: dict[str, Any] = {"group": groups, "strides": strides, "dilations": dilations}
+    extra = [rng.randint(0, s - 1) if rng.random() < 0.4 else 0 for s in strides]
+    if any(extra):
+        attributes["output_padding"] = extra
+    extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    full = [s * (i - 1) + e for s, i, e in zip(strides, size, extents, strict=True)]
+    _padding(rng, attributes, full, extra, strides)
+    if rng.random() < 0.5:
+        attributes["kernel_shape"] = kernel
+    opset = opset or rng.choice(OPSETS)
+    shaped = "output_shape" in attributes
+    open_sizes = not shaped and rng.random() < 0.5
+    w = np.random.default_rng(seed).standard_normal((c, m, *kernel)).astype(np.float32)
+    b = np.random.default_rng(seed + 1).standard_normal(groups * m).astype(np.float32)
+    x = np.random.default_rng(seed + 2).standard_normal((rng.choice((1, 2)), c, *size))
+    model = _model(x.shape, w, b if rng.random() < 0.6 else None, attributes, opset, open_sizes)
+    return Case(model, x.astype(np.float32), attributes, opset, open_sizes)
+
+
+def _padding(
+    rng: random.Random,
+    attributes: dict[str, Any],
+    full: list[int],
+    extra: list[int],
+    strides: list[int],
+) -> None:
+    way = rng.choice(("pads", "pads", "SAME_UPPER", "SAME_LOWER", "VALID", "shape", "none"))
+    if way == "pads":
+        room = [f + a - 1 for f, a in zip(full, extra, strict=True)]
+        begins = [rng.randint(0, min(4, r)) for r in room]
+        ends = [rng.randint(0, min(4, r - b)) for r, b in zip(room, begins, strict=True)]
+        attributes["pads"] = begins + ends
+    elif way == "shape":
+        attributes["output_shape"] = [
+            rng.randint(max(1, f - 3), f + s - 1) for f, s in zip(full, strides, strict=True)
+        ]
+        if rng.random() < 0.5:
+            attributes["auto_pad"] = rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"))
+    elif way != "none":
+        attributes["auto_pad"] = way
+
+
+def _model(
+    shape: tuple[int, ...],
+    w: np.ndarray,
+    b: np.ndarray | None,
+    attributes: dict[str, Any],
+    opset: int,
+    open_sizes: bool,
+) -> onnx.ModelProto:
+    arrays = {"w": w} if b is None else {"w": w, "b": b}
+    declared: list[int | str] = list(shape)
+    if open_sizes:
+        declared = ["N", shape[1], *(f"size{i}" for i in range(len(shape) - 2))]
+    old = []  # before version 4 of the format an initialiser is an input too
+    if opset < 9:
+        old = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+            for name, array in arrays.items()
+        ]
+    node = helper.make_node("ConvTranspose", ["x", *arrays], ["y"], "deconv", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "case",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, declared), *old],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * len(shape))],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3 + (opset > 8) * 4
+    )
