@@ -1,0 +1,4 @@
+"""The measured optimiser: every deconvolution of a model in the form its runtime is fastest with.
+
+`optimize` (in `optimization`) is the way in; `results` holds what it returns.
+"""

@@ -1,0 +1,209 @@
+"""What an optimisation found: plain frozen values, from which text, JSON and the report are made.
+
+Times are in seconds, sizes in bytes, ratios are "before over after": above 1 is faster. Names come
+out of models and are not to be trusted: whoever shows them escapes them.
+
+What lives here: the values. What never does: measuring, deciding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import sqrt
+from statistics import median, quantiles
+from typing import Any
+
+ORIGINAL = "original"
+"""The name of the node as it was, among its rewritings."""
+
+SCHEMA = 1
+"""Raised when a field of the JSON form changes its meaning."""
+
+_NOTCH = 1.57
+"""Half the width of a median's 95 % interval over IQR/sqrt(n) (McGill, Tukey, Larsen 1978)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The seconds of one call over interleaved rounds: median, quartiles, best, how many."""
+
+    median: float
+    low: float
+    high: float
+    best: float
+    rounds: int
+
+    @classmethod
+    def of(cls, samples: list[float]) -> Timing:
+        """The timing that these samples, at least two, amount to.
+
+        >>> Timing.of([1.0, 2.0, 3.0])
+        Timing(median=2.0, low=1.5, high=2.5, best=1.0, rounds=3)
+        """
+        low, middle, high = quantiles(samples, n=4, method="inclusive")
+        return cls(middle, low, high, min(samples), len(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times faster, from the rounds' own ratios: the median and its interval."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, before: list[float], after: list[float]) -> Ratio:
+        """The ratio of samples that were taken in turns.
+
+        >>> Ratio.of([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+        Ratio(median=2.0, low=2.0, high=2.0)
+        """
+        ratios = [b / a for b, a in zip(before, after, strict=True)]
+        low, _, high = quantiles(ratios, n=4, method="inclusive")
+        width = _NOTCH * (high - low) / sqrt(len(ratios))
+        middle = median(ratios)
+        return cls(middle, middle - width, middle + width)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisFacts:
+    """One spatial axis as it was run: `size` positions in, `out` out; crops are signed."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    crop_begin: int
+    crop_end: int
+    out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One form of one layer: `rewriting` names the passes, joined by +, or is `ORIGINAL`.
+
+    Either `refusal` says why it was not tried, or there are a `timing`, the `ratio` to the original
+    (None for itself), the largest `error` against float64 relative to the output's scale, the
+    bytes of its weights and `waste`, the multiplications done for one needed.
+    """
+
+    rewriting: str
+    refusal: str | None = None
+    timing: Timing | None = None
+    ratio: Ratio | None = None
+    error: float | None = None
+    weight_bytes: int = 0
+    waste: float = 1.0
+    remembered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResult:
+    """One ConvTranspose node: what it is, what was tried, what was chosen and why.
+
+    `place` says in which graph it stands ("" for the main one). A node that could not be read or
+    measured has no trials, and `why` says so.
+    """
+
+    node: str
+    place: str
+    axes: tuple[AxisFacts, ...]
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    dtype: str
+    trials: tuple[Trial, ...]
+    chosen: str
+    why: str
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the node is another one now."""
+        return self.chosen != ORIGINAL
+
+    def trial(self, rewriting: str) -> Trial | None:
+        """The trial of this name."""
+        return next((trial for trial in self.trials if trial.rewriting == rewriting), None)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProof:
+    """One output of the model before and after, on the same inputs.
+
+    `error` is the largest difference over the output's scale; `tolerance` is what is allowed.
+    """
+
+    output: str
+    evaluated_by: str
+    dtype: str
+    error: float
+    tolerance: float
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WholeResult:
+    """The whole model in its runtime, before and after, in turns."""
+
+    before: Timing
+    after: Timing
+    ratio: Ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """All that `optimize` did: per layer, for the whole model, and the proof.
+
+    `prepared` are the steps taken before anything was measured ("fold_batch_norm at /up1").
+    `whole` is None where nothing was measured (target "none"). `written` is the output's path, or
+    None. `machine` and `versions` say where and with what.
+    """
+
+    model: str
+    target: str
+    threads: int
+    opset: int
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    prepared: tuple[str, ...]
+    layers: tuple[LayerResult, ...]
+    whole: WholeResult | None
+    proofs: tuple[OutputProof, ...]
+    verdict: str
+    bytes_before: int
+    bytes_after: int
+    machine: str
+    versions: tuple[tuple[str, str], ...]
+    seconds: float
+    written: str | None = None
+
+    @property
+    def rewritten(self) -> tuple[LayerResult, ...]:
+        """The layers that are others now."""
+        return tuple(layer for layer in self.layers if layer.rewritten)
+
+    @property
+    def proven(self) -> bool:
+        """Whether every output was found equal by everyone who evaluated it."""
+        return all(proof.equal for proof in self.proofs)
+
+    def share(self) -> tuple[float, float] | None:
+        """Seconds of all measured deconvolutions, each alone: before and as chosen."""
+        before = after = 0.0
+        for layer in self.layers:
+            original, chosen = layer.trial(ORIGINAL), layer.trial(layer.chosen)
+            if original and chosen and original.timing and chosen.timing:
+                ratio = chosen.ratio.median if chosen.ratio else 1.0
+                before += original.timing.median
+                after += original.timing.median / ratio
+        return (before, after) if before else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain lists and dictionaries; `schema` says which form this is."""
+        share = self.share()
+        return {
+            "schema": SCHEMA,
+            **asdict(self),
+            "deconvolutions": None if share is None else {"before": share[0], "after": share[1]},
+        }
