@@ -1,0 +1,129 @@
+"""ONNX Runtime on the processor.
+
+One inter-op thread, as many intra-op threads as asked for, which spin as its default has it; its
+log is silent. `optimisation` says how far it may rewrite the graph.
+
+bfloat16 and the 8-bit floats, for which it knows no NumPy type, go in and out as their bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from ...arrays import Array
+from .base import REFUSED, Session, lacking, reported
+from .protos import Handed, handed
+from .values import Interface, code_of, dtype_of_code
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_NAME = "onnxruntime"
+_FATAL = 4  # the least that it can be told to log
+
+
+class Optimisation(Enum):
+    """How far the graph is rewritten: the names of ONNX Runtime's levels."""
+
+    NONE = "ORT_DISABLE_ALL"
+    BASIC = "ORT_ENABLE_BASIC"
+    EXTENDED = "ORT_ENABLE_EXTENDED"
+    ALL = "ORT_ENABLE_ALL"
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRuntime:
+    """The runtime "onnxruntime"."""
+
+    optimisation: Optimisation = Optimisation.ALL
+    name: str = _NAME
+
+    def missing(self) -> str | None:
+        """None where onnxruntime can be imported; else why not, and the command."""
+        return lacking("onnxruntime", "pip install 'upconv[onnx]'")
+
+    def session(self, model: onnx.ModelProto, *, threads: int) -> Session:
+        """The model on the CPU provider; see `base.Runtime`."""
+        interface, given = Interface.of(model), handed(model)
+        try:
+            with reported(_NAME, *REFUSED):
+                return _OnnxRuntimeSession(interface, given, self._made(given, threads))
+        except BaseException:
+            given.close()
+            raise
+
+    def _made(self, given: Handed, threads: int) -> onnxruntime.InferenceSession:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _FATAL
+        levels = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = getattr(levels, self.optimisation.value)
+        source = given.model if isinstance(given.model, bytes) else str(given.model)
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+class _OnnxRuntimeSession(Session):
+    def __init__(self, interface: Interface, given: Handed, session: Any) -> None:
+        super().__init__(_NAME, interface)
+        self._given, self._session = given, session
+        self._names = [value.name for value in self.outputs]
+
+    def _run(self, feeds: dict[str, Array]) -> dict[str, Any]:
+        values = {name: _value(array) for name, array in feeds.items()}
+        found = self._session.run_with_ort_values(self._names, values)
+        return dict(zip(self._names, map(_array, found), strict=True))
+
+    def _bind(self, feeds: dict[str, Array]) -> Callable[[], None]:
+        """Outputs are bound to arrays of the shapes that a first run has."""
+        session, binding = self._session, self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, _value(array))
+        for name in self._names:
+            binding.bind_output(name, "cpu")
+        session.run_with_iobinding(binding)
+        found = binding.get_outputs()
+        for name, value in zip(self._names, found, strict=True):
+            if value.is_tensor():
+                binding.bind_ortvalue_output(name, value)
+
+        def again() -> None:
+            session.run_with_iobinding(binding)
+
+        return again
+
+    def _release(self) -> None:
+        self._session = None
+        self._given.close()
+
+
+def _value(array: Array) -> Any:
+    """An array as ONNX Runtime's own value, sharing its memory."""
+    import onnxruntime
+
+    make = onnxruntime.OrtValue
+    if array.dtype.isbuiltin == 1:  # 2 is ml_dtypes's
+        return make.ortvalue_from_numpy(array)
+    plain = array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    return make.ortvalue_from_numpy_with_onnx_type(plain, code_of(array.dtype))
+
+
+def _array(value: Any) -> Any:
+    """ONNX Runtime's value as an array of its own memory, or whatever else it holds."""
+    if not value.is_tensor():
+        return value.numpy() if value.is_tensor_sequence() else value
+    dtype = dtype_of_code(value.element_type())
+    if dtype is None or dtype.isbuiltin == 1:
+        return value.numpy()
+    array = np.empty(value.shape(), dtype)  # .numpy() knows no such type: copy the bytes
+    ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
+    return array

@@ -1,0 +1,126 @@
+"""Conv and ConvTranspose for ONNX's reference evaluator, computed by upconv's reference engine.
+
+The evaluator's own ConvTranspose is wrong for groups with a bias or with several output channels,
+and does not do `output_shape` without auto_pad; its Conv pads by rules of its own. These two follow
+the operators' texts; ConvTranspose, if so asked, a runtime's reading of it (`dialects.onnx`).
+
+What lives here: the operators as functions of arrays and attributes, and as the classes that the
+evaluator wants. An attribute that a node does not have is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...arrays import Array
+from ...dialects import values
+from ...dialects.onnx import AutoPad, from_onnx
+from ...errors import ModelError, ShapeError, UpconvError, brief
+from ...ops import conv as _conv
+from ...ops import conv_transpose as _conv_transpose
+
+NEWEST = 26
+"""The opset of a node that stands in no model."""
+
+_ENGINE = "reference"
+_PADDED = {
+    AutoPad.VALID: "valid",
+    AutoPad.SAME_UPPER: "same_upper",
+    AutoPad.SAME_LOWER: "same_lower",
+}
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    kernel_shape: Any = None,
+    rule: str = "spec",
+    opset: int = NEWEST,
+    **attributes: Any,
+) -> Array:
+    """ConvTranspose: x (N, C, *size), w (C, M/group, *kernel), b (M,).
+
+    Raises `ArgumentError` and its kinds for what the text refuses.
+
+    >>> import numpy as np
+    >>> x, w = np.ones((1, 1, 2)), np.array([[[1.0, 2.0, 3.0]]])
+    >>> conv_transpose(x, w, strides=[2], output_shape=[4])
+    array([[[2., 4., 2., 3.]]])
+    """
+    kernel = w.shape[2:] if kernel_shape is None else kernel_shape
+    layer = from_onnx(x.shape[2:], kernel, rule=rule, opset=opset, **attributes)
+    return _conv_transpose(x, layer.weight(w), b, engine=_ENGINE, **layer.keywords())
+
+
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: Any = None,
+    dilations: Any = None,
+    group: int = 1,
+    kernel_shape: Any = None,
+    pads: Any = None,
+    strides: Any = None,
+) -> Array:
+    """Conv: x (N, C, *size), w (M, C/group, *kernel), b (M,).
+
+    Raises `ArgumentError` and its kinds for what does not fit together.
+
+    >>> import numpy as np
+    >>> conv(np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]]), pads=[0, 1])
+    array([[[10., 21., 32.,  3.]]])
+    """
+    rank = x.ndim - 2
+    if x.ndim != w.ndim:  # upconv would take x without a batch
+        raise ShapeError("X.shape", str(x.shape), f"{w.ndim} axes, as many as the weight has")
+    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
+        raise ShapeError("kernel_shape", str(list(kernel_shape)), f"{w.shape[2:]}, the weight's")
+    mode = values.member("auto_pad", auto_pad or "NOTSET", AutoPad)
+    return _conv(
+        x,
+        w,
+        b,
+        stride=1 if strides is None else tuple(strides),
+        dilation=1 if dilations is None else tuple(dilations),
+        padding=_PADDED[mode] if mode in _PADDED else _pairs(pads, rank),
+        groups=group,
+        engine=_ENGINE,
+    )
+
+
+def _pairs(pads: Any, rank: int) -> Any:
+    if pads is None:
+        return 0
+    if len(pads) != 2 * rank:
+        raise ShapeError("pads", str(list(pads)), f"{rank} begins, then {rank} ends")
+    return tuple(zip(pads[:rank], pads[rank:], strict=True))
+
+
+def evaluator_operators(rule: str) -> list[type[Any]]:
+    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names."""
+    from onnx.reference.op_run import OpRun
+
+    def run_conv(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
+        return (_at(self.onnx_node, conv, *arrays, **attributes),)
+
+    def run_conv_transpose(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
+        opset = self.run_params["opsets"].get("", NEWEST)
+        how = {"rule": rule, "opset": opset, **attributes}
+        return (_at(self.onnx_node, conv_transpose, *arrays, **how),)
+
+    runs = {"Conv": run_conv, "ConvTranspose": run_conv_transpose}
+    return [type(name, (OpRun,), {"op_domain": "", "_run": run}) for name, run in runs.items()]
+
+
+def _at(node: Any, compute: Callable[..., Array], *arrays: Any, **attributes: Any) -> Array:
+    """The result; an error says at which node, because nobody called this by hand."""
+    try:
+        return compute(*arrays, **attributes)
+    except UpconvError as error:
+        name = node.name or (node.output[0] if node.output else "")
+        raise ModelError(f"At the {node.op_type} node {brief(name)}: {error}") from error

@@ -1,0 +1,544 @@
+"""Runtimes: the same numbers from each, what they refuse, and random inputs."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv.errors import (
+    ArgumentError,
+    DTypeError,
+    EngineError,
+    EngineMissing,
+    EngineRefusal,
+    MemoryLimitError,
+    ModelError,
+    ShapeError,
+)
+
+pytest.importorskip("onnx", reason="the models are ONNX's")
+pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+
+import onnx
+from onnx import TensorProto, helper
+
+from onnx_texts import normal, parsed
+from upconv.onnx import runtimes
+from upconv.onnx.runtimes import (
+    RUNTIMES,
+    OnnxRuntime,
+    Optimisation,
+    Reference,
+    base,
+    feeds,
+    protos,
+    ready,
+)
+from upconv.onnx.runtimes.doubled import doubled
+from upconv.onnx.runtimes.operators import conv, conv_transpose
+
+HERE = [name for name, runtime in RUNTIMES.items() if runtime.missing() is None]
+FAST = [name for name in HERE if name != "reference"]
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+@pytest.fixture(params=HERE)
+def runtime(request):
+    return RUNTIMES[request.param]
+
+
+def run(runtime, model, given):
+    with runtime.session(model, threads=1) as session:
+        return session.run(given)
+
+
+# Values -------------------------------------------------------------------------------------------
+
+UP = """g (float[N, 6, H, W] x) => (float[N, 12, U, V] y) {
+  t = ConvTranspose <strides = [2, 3], pads = [0, 1, 1, 2], group = 3> (x, w, b)
+  y = Relu(t)
+}"""
+
+
+def test_every_runtime_computes_a_deconvolution(runtime):
+    x, w, b = normal(0, 2, 6, 5, 7), normal(1, 6, 4, 3, 2), normal(2, 12)
+    model = parsed(UP, w=w, b=b)
+    wanted = upconv.conv_transpose(
+        *(a.astype(np.float64) for a in (x, w, b)),
+        stride=(2, 3), padding=((0, 1), (1, 2)), groups=3, activation="relu", engine="reference",
+    )  # fmt: skip
+    before = model.SerializeToString()
+    got = run(runtime, model, {"x": x})
+    assert list(got) == ["y"]
+    assert got["y"].dtype == np.float32
+    np.testing.assert_allclose(got["y"], wanted, rtol=0, atol=16 * EPSILON * np.abs(wanted).max())
+    assert model.SerializeToString() == before
+
+
+def test_a_session_tells_the_interface_as_the_model_has_it(runtime):
+    model = parsed(
+        """g (float[N, 3, ?] x, int64 i, bool[4] unused) => (float[N, 3, M] y, z, int64[3] s) {
+          y = Neg(x)
+          j = Identity(i)
+          z = Mul(i, j)
+          s = Shape(y)
+        }"""
+    )
+    with runtime.session(model, threads=1) as session:
+        told = [(v.name, str(v), v.shape) for v in (*session.inputs, *session.outputs)]
+    assert told == [
+        ("x", "float32[N,3,?]", ("N", 3, None)),
+        ("i", "int64[]", ()),
+        ("unused", "bool[4]", (4,)),
+        ("y", "float32[N,3,M]", ("N", 3, "M")),
+        ("z", "value of a type that is not told[...]", None),
+        ("s", "int64[3]", (3,)),
+    ]
+
+
+def test_outputs_keep_their_places_and_dynamic_shapes_work_twice(runtime):
+    model = parsed("g (float[N, 3] x) => (float[N, 3] b, float[N, 3] a) {a = Neg(x) b = Abs(x)}")
+    with runtime.session(model, threads=1) as session:
+        for n in (2, 5, 0):
+            x = normal(n, n, 3)
+            got = session.run({"x": x})
+            assert list(got) == ["b", "a"]
+            np.testing.assert_array_equal(got["a"], -x)
+            np.testing.assert_array_equal(got["b"], abs(x))
+
+
+def test_outputs_are_the_callers_own(runtime):
+    model = parsed(
+        "g (float[2] x) => (float[2] y, float[2] w) {y = Identity(x)}", w=np.ones(2, "f")
+    )
+    x = normal(0, 2)
+    with runtime.session(model, threads=1) as session:
+        first = session.run({"x": x})
+        kept = x.copy()
+        first["y"][:] = 7
+        first["w"][:] = 7
+        np.testing.assert_array_equal(x, kept)
+        second = session.run({"x": x})
+    np.testing.assert_array_equal(second["y"], x)
+    np.testing.assert_array_equal(second["w"], 1)
+
+
+def test_scalars_two_inputs_and_subgraphs(runtime):
+    model = parsed(
+        """g (float[2, 3] x, bool c) => (float[2, 3] y) {
+          y = If (c) <
+            then_branch = a () => (float[2, 3] t) {t = Neg(x)},
+            else_branch = b () => (float[2, 3] e) {e = Abs(x)}
+          >
+        }"""
+    )
+    x = normal(3, 2, 3)
+    with runtime.session(model, threads=1) as session:
+        np.testing.assert_array_equal(session.run({"x": x, "c": np.array(True)})["y"], -x)
+        np.testing.assert_array_equal(session.run({"c": np.array(False), "x": x})["y"], abs(x))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_narrow_floats_go_in_and_come_out(runtime, kind):
+    code = TensorProto.DataType.Value(kind.upper())
+    model = parsed(
+        f"g ({kind}[N, 3] x) => ({kind}[N, 3] y, float[N, 3] z) "
+        f"{{z = Cast<to = 1>(x) t = Neg(z) y = Cast<to = {code}>(t)}}"
+    )
+    x = normal(1, 2, 3).astype(kind)
+    got = run(runtime, model, {"x": x})
+    assert got["y"].dtype == np.dtype(kind)
+    np.testing.assert_array_equal(got["y"].astype(np.float32), -x.astype(np.float32))
+    np.testing.assert_array_equal(got["z"], x.astype(np.float32))
+
+
+def test_arrays_that_are_read_only_or_strided_are_taken(runtime):
+    model = parsed("g (float[3, 2] x) => (float[3, 2] y) {y = Neg(x)}")
+    x = normal(0, 2, 3)
+    x.flags.writeable = False
+    for given in (x.T, x.reshape(3, 2)):
+        np.testing.assert_array_equal(run(runtime, model, {"x": given})["y"], -given)
+
+
+def test_a_bound_call_reads_its_inputs_anew(runtime):
+    model = parsed(UP.replace("float[N, 6, H, W]", "float[2, 6, 5, 7]"),
+                   w=normal(1, 6, 4, 3, 2), b=normal(2, 12))  # fmt: skip
+    spied = parsed("g (float[N] x) => (float[N] y) {y = Neg(x)}")
+    with runtime.session(model, threads=1) as session:
+        again = session.bind({"x": normal(0, 2, 6, 5, 7)})
+        assert again() is None
+        assert again() is None
+    with runtime.session(spied, threads=1) as session:
+        x = normal(0, 4)
+        session.bind({"x": x})()
+        x[:] = 2
+        np.testing.assert_array_equal(session.run({"x": x})["y"], -2)
+
+
+def test_binding_to_onnxruntime_allocates_no_outputs():
+    pytest.importorskip("onnxruntime")
+    model = parsed("g (float[N, 3] x) => (float[N, 3] y) {y = Neg(x)}")
+    x = np.ones((2, 3), np.float32)
+    with RUNTIMES["onnxruntime"].session(model, threads=1) as session:
+        again = session.bind({"x": x})
+        binding = next(
+            c.cell_contents for c in again.__closure__ if hasattr(c.cell_contents, "bind_input")
+        )
+        place = binding.get_outputs()[0].data_ptr()
+        x[:] = 5
+        again()
+        assert binding.get_outputs()[0].data_ptr() == place
+        np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), -5)
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+def test_feeds_that_do_not_fit_are_refused_in_words(runtime):
+    model = parsed("g (float[N, 3] x) => (float[N, 3] y) {y = Neg(x)}")
+    x = normal(0, 2, 3)
+    with runtime.session(model, threads=1) as session:
+        for given, kind, words in (
+            ({}, ArgumentError, r"feeds\['x'\] is missing; expected an array, float32\[N,3\]"),
+            ({"x": x, "z": x}, ArgumentError, "with 'z'; expected the model's inputs: 'x'"),
+            ({"x": x.astype(np.float64)}, DTypeError, "an array of float64; expected float32"),
+            ({"x": x.T}, ShapeError, r"\(3, 2\); expected float32\[N,3\]"),
+        ):
+            for call in (session.run, session.bind):
+                with pytest.raises(kind, match=words):
+                    call(given)
+
+
+def test_a_model_that_the_runtime_does_not_take_is_a_refusal_in_one_line(runtime):
+    model = parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}")
+    model.graph.node[0].op_type = "Nonsense"
+    with pytest.raises(EngineRefusal, match=r"does not take the model: .*Nonsense") as caught:
+        runtime.session(model, threads=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failing_run_is_an_engine_error_in_one_line(runtime):
+    model = parsed("g (float[N, K] a, float[L, M] b) => (y) {y = MatMul(a, b)}")
+    with runtime.session(model, threads=1) as session:
+        with pytest.raises(EngineError) as caught:
+            session.run({"a": normal(0, 4, 3), "b": normal(0, 4, 3)})
+        assert not isinstance(caught.value, EngineRefusal)
+        assert str(caught.value).startswith(f"{runtime.name} failed: ")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_closed_session_raises_and_closes_twice(runtime):
+    session = runtime.session(parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}"), threads=1)
+    session.close()
+    session.close()
+    with pytest.raises(EngineError, match="is closed"):
+        session.run({"x": normal(0, 2)})
+
+
+def test_tensors_in_other_files_are_refused(runtime):
+    model = parsed("g (float[2] x) => (float[2] y) {y = Add(x, w)}", w=np.ones(2, "f"))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "/etc/passwd"
+    with pytest.raises(ModelError, match=r"'w' lies in another file.*models.load"):
+        runtime.session(model, threads=1)
+
+
+def test_two_inputs_of_one_name_are_a_bad_model(runtime):
+    model = parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}")
+    model.graph.input.append(model.graph.input[0])
+    with pytest.raises(ModelError, match="Two inputs are called 'x'"):
+        runtime.session(model, threads=1)
+
+
+def test_unknown_and_missing_runtimes(monkeypatch):
+    with pytest.raises(ArgumentError, match="'tensorrt'; expected one of onnxruntime, openvino"):
+        ready("tensorrt")
+    assert ready("reference") is RUNTIMES["reference"]
+    monkeypatch.setattr(base, "import_module", lambda name: __import__("no_such_module_at_all"))
+    with pytest.raises(EngineMissing, match=r"openvino is not here.*pip install openvino$"):
+        ready("openvino")
+    assert RUNTIMES["onnxruntime"].missing().endswith("pip install 'upconv[onnx]'")
+
+
+# Large models, settings ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_model_too_large_for_a_message_goes_through_a_folder(name, monkeypatch, tmp_path):
+    """The limit is lowered; 2 GiB of weights would take the test's time."""
+    monkeypatch.setattr(protos, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    w, x = normal(1, 64, 64), normal(2, 3, 64)
+    model = parsed("g (float[N, 64] x) => (float[N, 64] y) {y = MatMul(x, w)}", w=w)
+    before = model.SerializeToString()
+    with RUNTIMES[name].session(model, threads=1) as session:
+        assert [path.name for path in tmp_path.glob("upconv-*/*")] != []
+        np.testing.assert_allclose(session.run({"x": x})["y"], x @ w, rtol=0, atol=1e-4)
+    assert list(tmp_path.iterdir()) == []
+    assert model.SerializeToString() == before
+    model.graph.node[0].op_type = "Nonsense"
+    with pytest.raises(EngineRefusal):
+        RUNTIMES[name].session(model, threads=1)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_threads_are_those_asked_for():
+    pytest.importorskip("onnxruntime")
+    model = parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}")
+    for threads in (1, 2):
+        with RUNTIMES["onnxruntime"].session(model, threads=threads) as session:
+            options = session._session.get_session_options()
+            assert (options.intra_op_num_threads, options.inter_op_num_threads) == (threads, 1)
+        if "openvino" in HERE:
+            with RUNTIMES["openvino"].session(model, threads=threads) as session:
+                assert session._compiled.get_property("INFERENCE_NUM_THREADS") == threads
+
+
+def test_graph_optimisation_can_be_switched_off(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = parsed("g (float[2] x) => (float[2] y) {t = Identity(x) y = Neg(t)}")
+    for level in Optimisation:
+        with OnnxRuntime(level).session(model, threads=1) as session:
+            told = session._session.get_session_options().graph_optimization_level
+            assert told.name == level.value
+            np.testing.assert_array_equal(session.run({"x": np.ones(2, "f")})["y"], -1)
+
+
+# Conv and ConvTranspose of the reference ----------------------------------------------------------
+
+onnxruntime_too = pytest.mark.skipif("onnxruntime" not in HERE, reason="compared with it")
+
+CONVS = {
+    "asymmetric": "pads = [0, 2, 1, 0], strides = [2, 1]",
+    "upper": 'auto_pad = "SAME_UPPER", strides = [2, 3]',
+    "lower": 'auto_pad = "SAME_LOWER", strides = [3, 2]',
+    "valid": 'auto_pad = "VALID", dilations = [2, 1]',
+    "bare": "group = 1",
+}
+
+
+@onnxruntime_too
+@pytest.mark.parametrize("how", CONVS.values(), ids=CONVS)
+def test_conv_agrees_with_onnxruntime(how):
+    model = parsed(f"g (float[2, 4, 7, 8] x) => (y) {{y = Conv<{how}>(x, w, b)}}",
+                   w=normal(1, 6, 4, 3, 2), b=normal(2, 6))  # fmt: skip
+    x = normal(3, 2, 4, 7, 8)
+    right, got = (run(RUNTIMES[n], model, {"x": x})["y"] for n in ("onnxruntime", "reference"))
+    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+
+
+TRANSPOSED = {
+    "group, bias, M/group > 1": "group = 2, strides = [2, 3], pads = [1, 0, 0, 2]",
+    "output_shape": "group = 2, strides = [2, 2], output_shape = [13, 16]",
+    "output_shape, upper": "group = 2, strides = [2, 2], output_shape = [14, 15],"
+    ' auto_pad = "SAME_UPPER"',
+    "lower": 'group = 2, strides = [2, 1], auto_pad = "SAME_LOWER"',
+    "dilated": "group = 2, strides = [2, 2], dilations = [2, 3], output_padding = [1, 0]",
+}
+
+
+@onnxruntime_too
+@pytest.mark.parametrize("how", TRANSPOSED.values(), ids=TRANSPOSED)
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "in a function in an If"])
+def test_conv_transpose_agrees_with_onnxruntime(how, nested):
+    node = f"ConvTranspose<{how}>(x, w, b)"
+    body = f"y = {node}"
+    if nested:
+        body = """y = If (c) <
+            then_branch = a () => (float[?, ?, ?, ?] t) {t = local.up(x, w, b)},
+            else_branch = b () => (float[?, ?, ?, ?] e) {e = Neg(x)}>"""
+    model = parsed(f"g (float[2, 4, 7, 8] x) => (float[A, B, C, D] y) {{{body}}}",
+                   w=normal(1, 4, 3, 3, 2), b=normal(2, 6), c=np.array(True))  # fmt: skip
+    if nested:
+        inner = onnx.parser.parse_function(
+            f'<opset_import: ["": 17], domain: "local"> up (x, w, b) => (y) {{y = {node}}}'
+        )
+        model.functions.append(inner)
+        model.opset_import.append(helper.make_opsetid("local", 1))
+    x = normal(3, 2, 4, 7, 8)
+    right, got = (run(RUNTIMES[n], model, {"x": x})["y"] for n in ("onnxruntime", "reference"))
+    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+
+
+def test_the_rule_decides_where_readings_part():
+    """output_shape with an odd total: the text of opset 17 cuts the begin, OpenVINO alike only
+    without SAME_UPPER (see `dialects.onnx`)."""
+    model = parsed("""g (float[1, 1, 3] x) => (y) {
+        y = ConvTranspose<strides = [2], output_shape = [6], auto_pad = "SAME_UPPER">(x, w)
+    }""", w=np.array([[[1, 10, 100]]], np.float32))  # fmt: skip
+    x = np.array([[[1, 2, 3]]], np.float32)
+    full = np.array([1, 10, 102, 20, 203, 30, 300], np.float32)
+    wanted = {"spec": full[:6], "onnxruntime": full[:6], "openvino": full[1:]}
+    for rule, right in wanted.items():
+        np.testing.assert_array_equal(run(Reference(rule), model, {"x": x})["y"][0, 0], right)
+
+
+def test_errors_of_the_operators_name_the_node():
+    model = parsed("g (float[1, 2, 3] x) => (y) {y = ConvTranspose<output_padding = [5]>(x, w)}",
+                   w=normal(1, 2, 1, 3))  # fmt: skip
+    model.graph.node[0].name = "up1"
+    with pytest.raises(ModelError, match=r"ConvTranspose node 'up1': output_padding\[0\] is 5"):
+        run(RUNTIMES["reference"], model, {"x": normal(0, 1, 2, 3)})
+
+
+@pytest.mark.parametrize(("compute", "how", "words"), [
+    (conv, {"kernel_shape": [2]}, "kernel_shape"),
+    (conv, {"pads": [1]}, "1 begins, then 1 ends"),
+    (conv, {"auto_pad": b"SAME"}, "auto_pad is 'SAME'"),
+    (conv_transpose, {"kernel_shape": [2]}, "weight's shape"),
+    (conv_transpose, {"pads": [1]}, "1 begins, then 1 ends"),
+])  # fmt: skip
+def test_attributes_that_do_not_fit_are_refused(compute, how, words):
+    with pytest.raises(ArgumentError, match=words):
+        compute(normal(0, 1, 2, 5), normal(1, 2, 2, 3), **how)
+
+
+def test_conv_does_not_take_data_without_a_batch():
+    with pytest.raises(ShapeError, match="3 axes"):
+        conv(normal(0, 2, 5), normal(1, 2, 2, 3))
+
+
+# float64 ------------------------------------------------------------------------------------------
+
+
+def test_float64_reaches_every_corner():
+    """Weights, Constants, Casts, shapes filled, an If: results far below float32's rounding."""
+    model = parsed("""g (float16[2, 3] x, bool c) => (float[2, 3] y, float16[2, 3] z) {
+        third = Constant<value_float = 0.3333333432674408>()
+        many = Constant<value_floats = [1.0, 2.0, 0.1]>()
+        size = Shape(x)
+        zeros = ConstantOfShape(size)
+        wide = Cast<to = 1>(x)
+        t = If (c) <
+            then_branch = a () => (float[2, 3] p) {
+                k = Constant<value = float[1] {0.1}>()
+                p = Mul(wide, k)
+            },
+            else_branch = b () => (float[2, 3] q) {q = Neg(wide)}>
+        u = Mul(t, third)
+        v = Div(u, many)
+        y0 = Add(v, w)
+        y = Add(y0, zeros)
+        z = Cast<to = 10>(y)
+    }""", w=normal(5, 3))  # fmt: skip
+    x = normal(1, 2, 3).astype(np.float16)
+    got = run(Reference(in_float64=True), model, {"x": x, "c": np.array(True)})
+    f = lambda v: np.float64(np.float32(v))  # noqa: E731
+    wanted = x.astype(np.float64) * f(0.1) * f(0.3333333432674408) / f([1, 2, 0.1])
+    wanted = wanted + f(normal(5, 3))
+    assert got["y"].dtype == got["z"].dtype == np.float64
+    np.testing.assert_allclose(got["y"], wanted, rtol=1e-15)
+    np.testing.assert_array_equal(got["z"], got["y"])
+
+
+def test_float64_runs_a_deconvolution_in_float64():
+    x, w, b = normal(0, 2, 6, 5, 7), normal(1, 6, 4, 3, 2), normal(2, 12)
+    got = run(Reference(in_float64=True), parsed(UP, w=w, b=b), {"x": x})["y"]
+    how = {"stride": (2, 3), "padding": ((0, 1), (1, 2)), "groups": 3, "activation": "relu"}
+    wanted = upconv.conv_transpose(*(a.astype(np.float64) for a in (x, w, b)), **how)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("body", "words"), [
+    ("y = DynamicQuantizeLinear(x)", "DynamicQuantizeLinear .*goes through float32"),
+    ("s = Constant<value_ints = [1, 1, 2, 2]>() y = AffineGrid(x, s)", "AffineGrid .*float32"),
+])  # fmt: skip
+def test_float64_says_where_it_cannot_be(body, words):
+    body = body.replace("y = Dyn", "y, a, b = Dyn")
+    model = parsed(f"g (float[1, 2, 3] x) => (y) {{{body}}}", opset=20)
+    with pytest.raises(EngineRefusal, match=f"cannot be run in float64: .*{words}"):
+        run(Reference(in_float64=True), model, {"x": normal(0, 1, 2, 3)})
+
+
+def test_a_doubled_model_is_a_copy():
+    model = parsed("g (float[2] x) => (float[2] y) {y = Add(x, w)}", w=np.ones(2, "f"))
+    before = model.SerializeToString()
+    assert doubled(model).graph.initializer[0].data_type == TensorProto.DOUBLE
+    assert model.SerializeToString() == before
+
+
+# Random inputs ------------------------------------------------------------------------------------
+
+MANY = """g (float[N, 3, H, 3] x, float16[N, H] y, uint8[1000] p, int64[1000] i, bool[1000] c,
+           bfloat16[?, ?] z) => (o) {o = Neg(x)}"""
+
+
+def test_feeds_have_the_stated_sizes_values_and_seed():
+    model = parsed(MANY)
+    drawn = feeds(model, {"H": (5,), "x": (2, 3, 5, 3)})
+    assert {name: array.shape for name, array in drawn.items()} == {
+        "x": (2, 3, 5, 3), "y": (2, 5), "p": (1000,), "i": (1000,), "c": (1000,),
+        "z": (1, runtimes.feeds.__globals__["OPEN"]),
+    }  # fmt: skip
+    types = ["float32", "float16", "uint8", "int64", "bool", "bfloat16"]
+    assert [str(array.dtype) for array in drawn.values()] == types
+    assert set(drawn["i"]) == {0, 1}
+    assert set(drawn["c"]) == {False, True}
+    assert drawn["p"].min() < 10
+    assert drawn["p"].max() > 245
+    assert 0.5 < np.std(drawn["x"]) < 1.5
+    for name, again in feeds(model, {"H": (5,), "x": (2, 3, 5, 3)}).items():
+        np.testing.assert_array_equal(again, drawn[name])
+    assert not np.array_equal(feeds(model, seed=1)["i"], drawn["i"])
+
+
+def test_feeds_do_not_depend_on_the_order_of_inputs():
+    first = feeds(parsed("g (float[4] a, float[4] b) => (o) {o = Add(a, b)}"))
+    second = feeds(parsed("g (float[4] b, float[4] a) => (o) {o = Add(a, b)}"))
+    for name in "ab":
+        np.testing.assert_array_equal(first[name], second[name])
+    assert not np.array_equal(first["a"], first["b"])
+
+
+def test_feeds_of_a_session_run(runtime):
+    model = parsed(UP, w=normal(1, 6, 4, 3, 2), b=normal(2, 12))
+    with runtime.session(model, threads=1) as session:
+        assert session.run(feeds(session, {"H": (4,), "W": (3,)}))["y"].shape == (1, 12, 8, 5)
+
+
+@pytest.mark.parametrize(("text", "sizes", "kind", "words"), [
+    (MANY, {"q": (1,)}, ArgumentError, "with 'q'; expected inputs or symbols: 'c', 'i'"),
+    (MANY, {"N": (1, 2)}, ShapeError, "one size: it is a dimension"),
+    (MANY, {"x": (2, 4, 5, 3)}, ShapeError, r"\(2, 4, 5, 3\); expected float32\[N,3,H,3\]"),
+    (MANY, {"x": (2, 3)}, ShapeError, "expected float32"),
+    (MANY, {"x": (2, 3, 4, 3), "y": (3, 4)}, ShapeError, "Here N is 2, H is 4"),
+    (MANY, {"x": (-2, 3, 4, 3)}, ShapeError, "sizes"),
+    (MANY, {"H": (1 << 40,)}, MemoryLimitError, "random inputs of the model needs"),
+    ("g (string[2] x) => (y) {y = Identity(x)}", {}, DTypeError, "tensor of string"),
+    ("g (seq(float[2]) x) => (y) {y = Identity(x)}", {}, DTypeError, "a sequence"),
+    ("g (complex64[2] x) => (y) {y = Identity(x)}", {}, DTypeError, "complex64"),
+    ("g (float x) => (y) {y = Identity(x)}", {}, None, ""),
+])  # fmt: skip
+def test_feeds_that_cannot_be(text, sizes, kind, words):
+    model = parsed(text)
+    if kind is None:
+        del model.graph.input[0].type.tensor_type.shape.dim[:]
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+        kind, words = ShapeError, "not told by the model; expected a shape. Give it in sizes"
+        assert feeds(model, {"x": ()})["x"].shape == ()
+    with pytest.raises(kind, match=words):
+        feeds(model, sizes)
+
+
+def test_a_negative_dimension_is_an_open_one():
+    model = parsed("g (float[2, 3] x) => (y) {y = Neg(x)}")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert feeds(model)["x"].shape == (1, 3)
+    with pytest.raises(ArgumentError, match="seed is -1; expected an integer >= 0"):
+        feeds(model, seed=-1)
+
+
+def test_too_many_axes_are_too_many():
+    model = parsed("g (float[2] x) => (y) {y = Neg(x)}")
+    for _ in range(70):
+        model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 1
+    with pytest.raises(MemoryLimitError, match="71 axes"):
+        feeds(model)
