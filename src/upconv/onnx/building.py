@@ -69,6 +69,7 @@ class Builder:
         node.name = name
         node.metadata_props["upconv.pass"] = self._origin
         node.metadata_props["upconv.replaces"] = self._node.name or ""
+        node.meta.update(self._node.meta)
         [y] = node.outputs
         y.name = f"{name}_output"
         self._taken.add(y.name)

@@ -12,7 +12,7 @@ What lives here: reading. What never does: changing a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -113,8 +113,12 @@ class Unreadable:
     reason: str
 
 
-def sites(model: ir.Model, rule: Rule | None = None) -> list[Site | Unreadable]:
+def sites(
+    model: ir.Model, rule: Rule | None = None, only: Callable[[ir.Node], bool] | None = None
+) -> list[Site | Unreadable]:
     """All ConvTranspose nodes of a model, in its subgraphs and functions too, in order.
+
+    only: chooses among the nodes; None takes them all.
 
     >>> import onnx_ir as ir
     >>> model = ir.from_onnx_text('''<ir_version: 8, opset_import: ["": 17]>
@@ -124,7 +128,7 @@ def sites(model: ir.Model, rule: Rule | None = None) -> list[Site | Unreadable]:
     >>> site.axes[0].stride, site.sizes
     (2, (None,))
     """
-    return [read(node, opset, rule) for node, opset in _nodes(model)]
+    return [read(node, opset, rule) for node, opset in _nodes(model) if only is None or only(node)]
 
 
 def read(node: ir.Node, opset: int, rule: Rule | None = None) -> Site | Unreadable:

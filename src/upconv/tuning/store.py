@@ -37,6 +37,17 @@ Tables = dict[str, dict[str, Record]]
 _FIELDS: dict[str, dict[str, type]] = {
     "winners": {"engine": str, "variant": str, "seconds": float},
     "ceilings": {"flops": float, "bandwidth": float},
+    "rewritings": {
+        "median": float,
+        "low": float,
+        "high": float,
+        "best": float,
+        "rounds": float,
+        "ratio": float,
+        "ratio_low": float,
+        "ratio_high": float,
+        "error": float,
+    },
 }
 """Table -> field -> its type: text of at most 200 plain characters, or a positive finite number."""
 

@@ -55,15 +55,12 @@ class Step:
         return self.refusal is None
 
 
-Chooser = Callable[[Site], bool]
-
-
 def run(
     model: ir.Model,
     passes: Sequence[Pass],
     *,
     rule: Rule | None = None,
-    only: Chooser | None = None,
+    only: Callable[[ir.Node], bool] | None = None,
 ) -> list[Step]:
     """Walk every pass, in order, over every ConvTranspose node of `model`, which is changed.
 
@@ -73,9 +70,7 @@ def run(
     steps: list[Step] = []
     for each in passes:
         steps += [
-            visit(model, each, found, strict=rule is None)
-            for found in sites(model, rule)
-            if only is None or isinstance(found, Unreadable) or only(found)
+            visit(model, each, found, strict=rule is None) for found in sites(model, rule, only)
         ]
     return steps
 
