@@ -54,7 +54,7 @@ _FIELDS: dict[str, dict[str, type]] = {
 _BEGINNING = b'{"upconv tuning"'
 _LARGEST_FILE = 4 << 20
 _MOST_RECORDS = 1024
-_LONGEST_KEY = 1000  # so that 1024 records of every table stay below the largest file
+_LONGEST_KEY = 500  # so that 1024 records of every table stay below the largest file
 _LONGEST_TEXT = 200
 _LOCK_SECONDS = 2.0
 
