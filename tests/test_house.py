@@ -43,7 +43,7 @@ THIRD_PARTY = {
     "tuning": {"platformdirs"},
     "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"} | {"openvino"},
     "torch": {"torch"},
-    "onnx": {"onnx", "onnx_ir", "onnxruntime", "openvino", "jinja2", "ml_dtypes"},
+    "onnx": {"onnx", "onnx_ir", "onnxruntime", "openvino", "jinja2", "ml_dtypes"} | {"google"},
     "__main__": {"typer"},
 }
 

@@ -7,11 +7,22 @@ on the defaults of a function's attributes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from ..errors import brief
 
 Body: TypeAlias = GraphProto | FunctionProto
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor, and where it stands, in words."""
+
+    place: str
+    tensor: TensorProto
 
 
 def bodies(model: ModelProto) -> Iterator[Body]:
@@ -32,16 +43,49 @@ def attributes(body: Body) -> Iterator[AttributeProto]:
         yield from node.attribute
 
 
+def placed_attributes(body: Body) -> Iterator[tuple[str, AttributeProto]]:
+    """The same with whose they are, in words."""
+    if isinstance(body, FunctionProto):
+        yield from ((f"Function {brief(body.name)}", default) for default in body.attribute_proto)
+    for node in body.node:
+        yield from ((called(node), attribute) for attribute in node.attribute)
+
+
 def graphs(attribute: AttributeProto) -> Iterable[GraphProto]:
     """The graphs an attribute holds."""
     return [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
 
 
-def tensors(body: Body) -> Iterator[TensorProto]:
+def tensors(body: Body) -> Iterator[Placed]:
     """The tensors of a body, not of graphs in it: initialisers first, then those of attributes."""
     if isinstance(body, GraphProto):
-        yield from body.initializer
-    for attribute in attributes(body):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
+        for tensor in body.initializer:
+            yield Placed(f"Initialiser {brief(tensor.name)}", tensor)
+    for place, attribute in placed_attributes(body):
+        for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
+            yield Placed(f"{place}, {attribute.name}", tensor)
+
+
+def sparse_tensors(body: Body) -> Iterator[Placed]:
+    """The tensors that sparse tensors are made of, values and indices."""
+    found: list[tuple[str, Any]] = []
+    if isinstance(body, GraphProto):
+        found += [("Sparse initialiser", sparse) for sparse in body.sparse_initializer]
+    for place, attribute in placed_attributes(body):
+        held = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        found += [(place, sparse) for sparse in [*held, *attribute.sparse_tensors]]
+    for place, sparse in found:
+        yield Placed(f"{place}, values {brief(sparse.values.name)}", sparse.values)
+        yield Placed(f"{place}, indices of {brief(sparse.values.name)}", sparse.indices)
+
+
+def called(node: NodeProto) -> str:
+    """What people know a node by: its operator, and its name or the name of its result.
+
+    >>> called(NodeProto(op_type="Relu", output=["y"]))
+    "Relu node that makes 'y'"
+    """
+    if node.name:
+        return f"{node.op_type} node {brief(node.name)}"
+    made = next(filter(None, node.output), None)
+    return f"{node.op_type} node" + (f" that makes {brief(made)}" if made else "")

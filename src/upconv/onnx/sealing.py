@@ -3,7 +3,7 @@
     in the model                                      sealed as
     1. attributes with sparse tensors, types of maps  a text attribute of the same name
        or text that is not UTF-8
-    2. sparse initialisers                            a property of the graph's metadata
+    2. sparse initialisers                            Constant nodes, first in their graph
     3. types of maps and of opaque values             a property of the value's metadata
     4. information for training                       a property of the model's metadata
 
@@ -25,6 +25,7 @@ from onnx import (
     AttributeProto,
     GraphProto,
     ModelProto,
+    NodeProto,
     SparseTensorProto,
     TypeProto,
     ValueInfoProto,
@@ -49,8 +50,7 @@ def seal(model: ModelProto) -> None:
                 _put(info.metadata_props, "type", [info.type])
                 info.ClearField("type")
         if isinstance(body, GraphProto):
-            _put(body.metadata_props, "sparse", body.sparse_initializer)
-            body.ClearField("sparse_initializer")
+            _seal_sparse_initialisers(body)
     _put(model.metadata_props, "training", model.training_info)
     model.ClearField("training_info")
 
@@ -64,7 +64,7 @@ def unseal(model: ModelProto) -> None:
         for info in _value_infos(body):
             _take(info.metadata_props, "type", partial(getattr, info, "type"))
         if isinstance(body, GraphProto):
-            _take(body.metadata_props, "sparse", body.sparse_initializer.add)
+            _unseal_sparse_initialisers(body)
     _take(model.metadata_props, "training", model.training_info.add)
 
 
@@ -112,6 +112,23 @@ def _seal_attribute(attribute: AttributeProto) -> None:
     name = attribute.name
     attribute.Clear()
     attribute.name, attribute.type, attribute.s = name, AttributeProto.STRING, sealed.encode()
+
+
+def _seal_sparse_initialisers(graph: GraphProto) -> None:
+    for sparse in reversed(graph.sparse_initializer):
+        node = NodeProto(op_type="Constant", name=_SEAL, output=[sparse.values.name])
+        node.attribute.add(
+            name="sparse_value", type=AttributeProto.SPARSE_TENSOR
+        ).sparse_tensor.CopyFrom(sparse)
+        _seal_attribute(node.attribute[0])
+        graph.node.insert(0, node)
+    graph.ClearField("sparse_initializer")
+
+
+def _unseal_sparse_initialisers(graph: GraphProto) -> None:
+    for i in reversed([i for i, node in enumerate(graph.node) if node.name == _SEAL]):
+        graph.sparse_initializer.insert(0, graph.node[i].attribute[0].sparse_tensor)
+        del graph.node[i]
 
 
 def _put(properties: Any, key: str, messages: Iterable[Any]) -> None:

@@ -1,0 +1,681 @@
+"""Models read and written: nothing lost on the way, no half file, hostile files refused in words."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir")
+
+import onnx
+import onnx_ir as ir
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from upconv import FileError
+from upconv.errors import DTypeError, ModelError, UpconvError
+from upconv.onnx import models, soundness
+from upconv.onnx.constants import constant_value
+from upconv.onnx.models import from_model, load, save, to_proto
+
+W = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+BIG = np.random.default_rng(1).standard_normal((3, 40, 50)).astype(np.float32)
+HEADER = '<ir_version: 10, opset_import: ["": 18, "own": 1]> g (float[2,3,4] x) => (float[N] y) '
+
+
+def parsed(body: str, **initialisers: np.ndarray) -> ModelProto:
+    proto = onnx.parser.parse_model(HEADER + body)
+    for name, array in initialisers.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    return proto
+
+
+def written(folder: Path, proto: ModelProto, name: str = "m.onnx") -> Path:
+    path = folder / name
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def rich() -> ModelProto:
+    """A model with everything in it that a model may hold."""
+    text = """
+    <ir_version: 10, opset_import: ["": 18, "own": 3, "other": 1], producer_name: "maker",
+     producer_version: "1.2", domain: "a.domain", model_version: 7, doc_string: "the model",
+     metadata_props: ["author": "<script>alert(1)</script>", "licence": "none"]>
+    g (float[N, 3, "height"] x, bool c, float[2] f = {1, 2}) => (float[N, 3, "height"] y, float[2] z)
+    <float[2,3,4] w, float[N, 3, "height"] a> {
+        [first] a = own.Scale <alpha = 2.0, beta: float = 3.0> (x)
+        k = Constant <value = float[2] {1, 2}> ()
+        ["<script>"] b = If (c) <
+            then_branch = t () => (float[N] u) { v = Neg(a) u = Relu(v) },
+            else_branch = e () => (float[N] u) { u = Identity(a) }>
+        y = own.Custom <texts = ["p", "q"], reals = [1.0, 2.0]> (b, , w)
+        z = Add(f, k)
+    }
+    <domain: "own", overload: "", opset_import: ["": 18], doc_string: "a function">
+    Scale <alpha, beta: float = 1.0> (p) => (q) {
+        s = Constant <value_float: float = @alpha> () q = Mul(p, s)
+    }
+    """
+    proto = onnx.parser.parse_model(text)
+    graph = proto.graph
+    graph.doc_string = "the graph"
+    graph.node[0].doc_string = "a node"
+    graph.node[0].metadata_props.add(key="k", value="v")
+    graph.metadata_props.add(key="graph", value="property")
+    graph.input[0].doc_string = "an input"
+    graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    tensor = numpy_helper.from_array(W, "w")
+    tensor.doc_string = "a weight"
+    tensor.metadata_props.add(key="of", value="the tensor")
+    graph.initializer.append(tensor)
+    typed = helper.make_tensor("typed", TensorProto.FLOAT16, [3], [1.0, 2.0, 3.0])
+    graph.initializer.append(typed)
+    graph.initializer.append(helper.make_tensor("text", TensorProto.STRING, [2], [b"\xff", b"b"]))
+    graph.quantization_annotation.add(tensor_name="a").quant_parameter_tensor_names.add(
+        key="SCALE_TENSOR", value="w"
+    )
+    values = helper.make_tensor("sparse", TensorProto.FLOAT, [2], [5.0, 6.0])
+    indices = helper.make_tensor("i", TensorProto.INT64, [2], [1, 4])
+    sparse = helper.make_sparse_tensor(values, indices, [6])
+    graph.sparse_initializer.append(sparse)
+    constant = graph.node.add(op_type="Constant", output=["dense"])
+    constant.attribute.append(helper.make_attribute("sparse_value", sparse))
+    custom = graph.node.add(op_type="Map", domain="own", input=["sparse"], output=["map"])
+    custom.attribute.add(name="raw", type=AttributeProto.STRING, s=b"\xff\xfe")
+    custom.attribute.add(name="raws", type=AttributeProto.STRINGS, strings=[b"\x80", b"ok"])
+    info = graph.output.add(name="map")
+    info.type.map_type.key_type = TensorProto.INT64
+    info.type.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    proto.training_info.add().algorithm.name = "second"
+    proto.training_info.add().algorithm.name = "third"
+    return proto
+
+
+def meaning(proto: ModelProto) -> str:
+    """A model as text in which only what onnx-ir may write another way is made alike."""
+    copy = ModelProto.FromString(proto.SerializeToString())
+    waiting = [copy.graph]
+    while waiting:
+        graph = waiting.pop()
+        said = {t.name for t in graph.initializer}
+        infos = sorted((i for i in graph.value_info if i.name not in said), key=lambda i: i.name)
+        del graph.value_info[:]
+        graph.value_info.extend(infos)
+        for node in graph.node:
+            waiting += [a.g for a in node.attribute if a.HasField("g")]
+    opsets = sorted((entry.domain, entry.version) for entry in copy.opset_import)
+    del copy.opset_import[:]
+    empty = re.compile(r'^ *(domain|overload|doc_string|name): ""\n', re.MULTILINE)
+    return f"{opsets}{empty.sub('', str(copy))}"
+
+
+def test_nothing_is_lost_between_reading_and_writing(tmp_path: Path) -> None:
+    proto = rich()
+    before = proto.SerializeToString(deterministic=True)
+    model = from_model(proto)
+    assert meaning(to_proto(model)) == meaning(proto)
+    assert save(model, tmp_path / "out.onnx") == (tmp_path / "out.onnx",)
+    again = onnx.load(tmp_path / "out.onnx")
+    assert meaning(again) == meaning(proto)
+    assert meaning(to_proto(load(tmp_path / "out.onnx"))) == meaning(proto)
+    assert meaning(to_proto(from_model(model))) == meaning(proto)
+    assert meaning(to_proto(model.clone())) == meaning(proto)
+    assert proto.SerializeToString(deterministic=True) == before
+
+
+def test_the_comparison_sees_what_is_lost() -> None:
+    """Planted: each thing taken away changes the meaning."""
+    for damage in (
+        lambda p: p.ClearField("training_info"),
+        lambda p: p.graph.ClearField("sparse_initializer"),
+        lambda p: p.graph.ClearField("doc_string"),
+        lambda p: p.graph.initializer[0].ClearField("metadata_props"),
+        lambda p: p.graph.ClearField("value_info"),
+        lambda p: p.functions[0].ClearField("attribute"),
+        lambda p: p.graph.node[0].ClearField("metadata_props"),
+        lambda p: p.graph.output[-1].ClearField("type"),
+    ):
+        proto = rich()
+        damage(proto)
+        assert meaning(proto) != meaning(rich())
+
+
+def test_sparse_constants_are_read() -> None:
+    graph = from_model(rich()).graph
+    makers = {node.outputs[0].name: node.outputs[0] for node in graph}
+    for name in ("sparse", "dense"):
+        found = constant_value(makers[name])
+        assert found.array is not None, found.reason
+        np.testing.assert_array_equal(found.array, np.float32([0, 5, 0, 0, 6, 0]))
+
+
+def test_a_copy_shares_nothing_that_changes() -> None:
+    proto = parsed("{ y = Mul(x, w) }", w=W)
+    own = ir.from_proto(proto)
+    for source in (proto, own):
+        model = from_model(source)
+        model.graph.initializers["w"].name = "renamed"
+        model.graph[0].op_type = "Add"
+        to_proto(model)
+    assert proto == parsed("{ y = Mul(x, w) }", w=W)
+    assert own.graph[0].op_type == "Mul"
+    assert list(own.graph.initializers) == ["w"]
+
+
+def test_paths_and_bytes_are_models_too(tmp_path: Path) -> None:
+    proto = parsed("{ y = Neg(x) }")
+    path = written(tmp_path, proto)
+    for source in (path, str(path), path.read_bytes(), proto):
+        assert from_model(source).graph[0].op_type == "Neg"
+    with pytest.raises(DTypeError, match="model is 7 .* expected a path"):
+        from_model(7)  # type: ignore[arg-type]
+
+
+def test_nodes_out_of_order_are_sorted() -> None:
+    body = """{ y = Neg(b) b = If (c) <then_branch = t () => (float u) { u = Neg(v) v = Neg(a) },
+        else_branch = e () => (float u) { u = Neg(x) }> a = Relu(x) c = Cast <to = 9> (x) }"""
+    proto = to_proto(from_model(parsed(body)))
+    assert [node.op_type for node in proto.graph.node] == ["Relu", "Cast", "If", "Neg"]
+    branch = proto.graph.node[2].attribute[0].g
+    assert [node.output[0] for node in branch.node] == ["v", "u"]
+
+
+def test_ordered_nodes_stay_as_they_are() -> None:
+    body = "{ c = Relu(x) a = Neg(x) b = Neg(c) y = Add(a, b) }"
+    proto = parsed(body)
+    made = [node.output[0] for node in to_proto(from_model(proto)).graph.node]
+    assert made == ["c", "a", "b", "y"]
+
+
+def test_every_graph_tells_its_opset() -> None:
+    model = from_model(rich())
+    (chooser,) = (node for node in model.graph if node.op_type == "If")
+    branch = chooser.attributes["then_branch"].as_graph()
+    assert branch.opset_imports[""] == 18
+    assert constant_value(branch.outputs[0]).reason.startswith("'u' is made by a Relu node")
+
+
+# Outside data
+
+
+def outside(folder: Path, entries: dict[str, str], name: str = "m.onnx") -> Path:
+    """A model whose weight lies outside as `entries` say."""
+    proto = parsed("{ y = Mul(x, w) }", w=W)
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return written(folder, proto, name)
+
+
+def test_outside_data_is_read_where_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "w.bin").write_bytes(bytes(64) + W.tobytes() + bytes(8))
+    entries = {"location": "sub/w.bin", "offset": "64", "length": str(W.nbytes)}
+    model = load(outside(tmp_path, entries))
+    found = constant_value(model.graph.initializers["w"])
+    assert found.array is not None
+    np.testing.assert_array_equal(found.array, W)
+    np.testing.assert_array_equal(numpy_helper.to_array(to_proto(model).graph.initializer[0]), W)
+    copy = from_model(from_model(model))
+    save(copy, tmp_path / "out.onnx")
+    whole = onnx.load(tmp_path / "out.onnx", load_external_data=False)
+    np.testing.assert_array_equal(numpy_helper.to_array(whole.graph.initializer[0]), W)
+
+
+def test_outside_data_of_constant_nodes_is_read(tmp_path: Path) -> None:
+    proto = parsed("{ w = Constant <value = float[1] {1}> () y = Mul(x, w) }")
+    tensor = proto.graph.node[0].attribute[0].t
+    tensor.Clear()
+    tensor.dims.extend(W.shape)
+    tensor.data_type, tensor.data_location = TensorProto.FLOAT, TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    (tmp_path / "w.bin").write_bytes(W.tobytes())
+    model = load(written(tmp_path, proto))
+    found = constant_value(model.graph[0].outputs[0])
+    assert found.array is not None, found.reason
+    np.testing.assert_array_equal(found.array, W)
+
+
+def test_links_are_followed_within_the_model_s_folder(tmp_path: Path) -> None:
+    """As caches keep models: a folder of links into one of files."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    blobs.mkdir()
+    snapshot.mkdir()
+    (blobs / "1").write_bytes(W.tobytes())
+    outside(blobs, {"location": "w.bin"}, "0")
+    (snapshot / "m.onnx").symlink_to("../blobs/0")
+    (snapshot / "w.bin").symlink_to("../blobs/1")
+    found = constant_value(load(snapshot / "m.onnx").graph.initializers["w"])
+    assert found.array is not None
+    np.testing.assert_array_equal(found.array, W)
+
+
+ESCAPES = {
+    "/etc/passwd": "expected a path from the model's own folder",
+    "C:\\secret": "expected a path from the model's own folder",
+    "\\\\host\\share": "expected a path from the model's own folder",
+    "": "expected a path from the model's own folder",
+    "a\0b": "expected a path from the model's own folder",
+    "../secret": "outside the model's folder",
+    "sub/../../secret": "outside the model's folder",
+    "link": "outside the model's folder",
+    "linked/secret": "outside the model's folder",
+}
+
+
+@pytest.mark.parametrize("location", ESCAPES)
+def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "secret").write_bytes(W.tobytes())
+    (folder / "link").symlink_to("../secret")
+    (folder / "linked").symlink_to("..")
+    with pytest.raises(ModelError, match=ESCAPES[location]) as caught:
+        load(outside(folder, {"location": location}))
+    assert "m.onnx': Initialiser 'w': " in str(caught.value)
+
+
+WRONG = {
+    "missing": ({"location": "none"}, FileError, "No such file"),
+    "folder": ({"location": "sub"}, FileError, "is a directory"),
+    "pipe": ({"location": "pipe"}, FileError, "not a regular file"),
+    "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes, but .* byte 104"),
+    "length": ({"location": "w", "length": "95"}, ModelError, "has 95 bytes; expected 96 for"),
+    "negative": ({"location": "w", "offset": "-8"}, ModelError, "offset of its data is '-8'"),
+    "minus": ({"location": "w", "length": "-96"}, ModelError, "length of its data is '-96'"),
+    "huge": ({"location": "w", "offset": "9" * 5000}, ModelError, "offset of its data is '999"),
+    "words": ({"location": "w", "offset": "ten"}, ModelError, "offset of its data is 'ten'"),
+    "nowhere": ({}, ModelError, "lies at ''"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_outside_data_that_is_not_there_is_refused(case: str, tmp_path: Path) -> None:
+    entries, kind, message = WRONG[case]
+    (tmp_path / "w").write_bytes(W.tobytes())
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(kind, match=message) as caught:
+        load(outside(tmp_path, entries))
+    assert "Initialiser 'w'" in str(caught.value)
+
+
+def test_outside_data_cut_after_reading_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "w").write_bytes(W.tobytes())
+    model = load(outside(tmp_path, {"location": "w"}))
+    (tmp_path / "w").write_bytes(b"")
+    with pytest.raises(FileError, match="has 0 bytes"):
+        to_proto(model)
+    assert "has 0 bytes" in constant_value(model.graph.initializers["w"]).reason
+    with pytest.raises(FileError):
+        save(model, tmp_path / "out.onnx")
+    assert files(tmp_path) == {"m.onnx", "w"}
+
+
+def test_outside_data_needs_a_path() -> None:
+    proto = parsed("{ y = Mul(x, w) }", w=W)
+    proto.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    with pytest.raises(ModelError, match="load the model by its path"):
+        from_model(proto)
+
+
+# Hostile files
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    data = rich().SerializeToString()
+    for name, content in {
+        "empty": b"",
+        "text": b"hello, I am a text",
+        "zeros": bytes(1000),
+        "other": TensorProto(name="w").SerializeToString(),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ModelError, match=f"{name}': It (is no|holds no|does not)"):
+            load(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in {
+        tmp_path: "is a directory",
+        tmp_path / "pipe": "is not a regular file",
+        tmp_path / "none": "No such file",
+        Path("/dev/zero"): "is not a regular file",
+        Path("a\0b"): "null",
+    }.items():
+        with pytest.raises(FileError, match=message):
+            load(path)
+    refused = 0
+    for cut in range(0, len(data), 7):
+        (tmp_path / "cut").write_bytes(data[:cut])
+        try:
+            load(tmp_path / "cut")
+        except ModelError:
+            refused += 1
+    assert refused >= len(range(0, len(data), 7)) - 8  # cut between parts it may be a model
+
+
+def test_damaged_bytes_never_crash() -> None:
+    data, random = bytearray(rich().SerializeToString()), np.random.default_rng(3)
+    for _ in range(300):
+        damaged = bytearray(data)
+        for at in random.integers(0, len(data), 3):
+            damaged[at] = random.integers(256)
+        try:
+            to_proto(from_model(bytes(damaged)))
+        except UpconvError:
+            continue
+
+
+def test_a_file_beyond_protobuf_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(1 << 31)  # sparse: takes no disk
+    with pytest.raises(FileError, match="has 2147483648 bytes; a model has 2147483647"):
+        load(tmp_path / "m.onnx")
+
+
+def edited(change: Callable[[ModelProto], object]) -> ModelProto:
+    proto = parsed("{ a = Neg(x) [up] y = ConvTranspose <strides = [2]> (a, w) }", w=W)
+    change(proto)
+    return proto
+
+
+def set_tensor(**fields: object) -> Callable[[ModelProto], object]:
+    def change(proto: ModelProto) -> None:
+        tensor = proto.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        for name, value in fields.items():
+            if isinstance(value, list):
+                tensor.ClearField(name)
+                getattr(tensor, name).extend(value)
+            else:
+                setattr(tensor, name, value)
+
+    return change
+
+
+HOSTILE: dict[str, tuple[Callable[[ModelProto], object], str]] = {
+    "cycle": (
+        lambda p: p.graph.node[0].input.__setitem__(0, "y"),
+        "Neg node that makes 'a', ConvTranspose node 'up' stand in a circle",
+    ),
+    "undefined": (
+        lambda p: p.graph.node[1].input.__setitem__(1, "nobody"),
+        "ConvTranspose node 'up' reads 'nobody', which nothing defines",
+    ),
+    "output": (lambda p: p.graph.output.add(name="z"), "'g' returns 'z', which nothing defines"),
+    "twice": (
+        lambda p: p.graph.node.add(op_type="Neg", input=["x"], output=["y"]),
+        "Neg node that makes 'y' makes 'y', which is defined already",
+    ),
+    "inputs": (lambda p: p.graph.input.append(p.graph.input[0]), "two inputs called 'x'"),
+    "weights": (
+        lambda p: p.graph.initializer.append(p.graph.initializer[0]),
+        "two initialisers called 'w'",
+    ),
+    "nameless": (lambda p: p.graph.initializer[0].ClearField("name"), "has no name"),
+    "opset 6": (lambda p: setattr(p.opset_import[0], "version", 6), "of opset 6; expected 7 to"),
+    "opset 99": (lambda p: setattr(p.opset_import[0], "version", 99), "of opset 99; expected 7"),
+    "opset -1": (lambda p: setattr(p.opset_import[0], "version", -1), "of opset -1; expected 7"),
+    "no opset": (lambda p: p.opset_import.pop(0), "no opset of ONNX's own domain"),
+    "two opsets": (
+        lambda p: p.opset_import.add(domain="ai.onnx", version=17),
+        "two opsets of the domain ''",
+    ),
+    "attribute type": (
+        lambda p: (
+            p.graph.node[1].attribute.__getitem__(0).CopyFrom(helper.make_attribute("strides", "2"))
+        ),
+        "node 'up': its attribute strides has type STRING; expected INTS",
+    ),
+    "attribute field": (
+        lambda p: setattr(p.graph.node[1].attribute[0], "f", 2.0),
+        "attribute 'strides' is of type INTS, but has a value in 'f'",
+    ),
+    "attribute untyped": (
+        lambda p: p.graph.node[1].attribute[0].ClearField("type"),
+        "attribute 'strides' has no type",
+    ),
+    "attribute twice": (
+        lambda p: p.graph.node[1].attribute.append(p.graph.node[1].attribute[0]),
+        "node 'up' has an attribute twice",
+    ),
+    "attribute missing": (
+        lambda p: setattr(p.graph.node[0], "op_type", "Cast"),
+        "Cast node that makes 'a' has no attribute to",
+    ),
+    "raw short": (set_tensor(raw_data=b"1234"), "'w': It has 4 bytes; expected 96 for the shape"),
+    "raw long": (set_tensor(raw_data=bytes(97)), "'w': It has 97 bytes; expected 96"),
+    "no data": (set_tensor(), "'w': It has 0 entries in its data; expected 24"),
+    "2**40": (set_tensor(dims=[1 << 40]), "expected 1099511627776 for the shape"),
+    "2**40 cubed": (set_tensor(dims=[1 << 40] * 3), "for the shape"),
+    "negative": (set_tensor(dims=[-2, -12], raw_data=bytes(96)), "has a negative size"),
+    "axes": (set_tensor(dims=[1] * 65, raw_data=bytes(4)), "has 65 axes; expected at most 64"),
+    "type": (set_tensor(data_type=99), "element type, 99, is none"),
+    "no type": (set_tensor(data_type=0), "element type, 0, is none"),
+    "two places": (set_tensor(raw_data=bytes(96), float_data=[1.0]), "data in two places"),
+    "wrong list": (set_tensor(int64_data=[1] * 24), "but has its data in int64_data"),
+    "short list": (set_tensor(float_data=[1.0]), "has 1 entries in float_data; expected 24"),
+    "raw text": (set_tensor(data_type=8, raw_data=bytes(96)), "of text, but has its data in raw"),
+    "function": (
+        lambda p: p.functions.add(name="f", domain="own").node.add(op_type="f", domain="own"),
+        "Functions call themselves",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_onnx_does_not_allow_is_refused_in_words(case: str, tmp_path: Path) -> None:
+    change, message = HOSTILE[case]
+    path = written(tmp_path, edited(change))
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"'{path}': "[:100])
+    with pytest.raises(ModelError):
+        from_model(edited(change))
+
+
+def test_the_edited_model_is_right_before_it_is_edited() -> None:
+    from_model(edited(lambda _: None))
+
+
+@pytest.mark.parametrize("field", ["name", "op_type", "doc_string"])
+def test_names_that_are_not_utf8_are_refused(field: str) -> None:
+    proto = parsed("{ y = Neg(x) }")
+    setattr(proto.graph.node[0], field, "marker")
+    data = proto.SerializeToString().replace(b"marker", b"mark\xff\xfe")
+    with pytest.raises(ModelError, match=rf"A {field} in a NodeProto is b'mark.*not UTF-8"):
+        from_model(data)
+
+
+def test_declared_shapes_never_allocate() -> None:
+    proto = parsed("{ y = Neg(x) }")
+    for dim in proto.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_value = 1 << 40
+    model = from_model(proto)
+    assert list(model.graph.inputs[0].shape or ()) == [1 << 40] * 3
+    assert meaning(to_proto(model)) == meaning(proto)
+
+
+def nested(levels: int) -> ModelProto:
+    proto = parsed("{ y = Neg(x) }")
+    graph = proto.graph
+    for _ in range(levels):
+        graph = (
+            graph.node.add(op_type="If", domain="own")
+            .attribute.add(name="body", type=AttributeProto.GRAPH)
+            .g
+        )
+    return proto
+
+
+def test_deep_nesting_is_refused_and_shallow_kept(tmp_path: Path) -> None:
+    assert meaning(to_proto(from_model(nested(20)))) == meaning(nested(20))
+    for levels in (40, 30_000):  # the copying of protobuf itself would crash on the second
+        with pytest.raises(ModelError, match="nested in more than 100 levels"):
+            from_model(nested(levels))
+    with pytest.raises(ModelError):
+        load(written(tmp_path, nested(200)))
+
+
+def test_huge_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = parsed("{ y = Neg(x) }")
+    for i in range(50):
+        nodes.graph.node.add(op_type="Neg", input=["x"], output=[f"n{i}"])
+    from_model(nodes)
+    monkeypatch.setattr(soundness, "MOST_NODES", 50)
+    with pytest.raises(ModelError, match="more than 50 nodes"):
+        from_model(nodes)
+    monkeypatch.setattr(soundness, "MOST_PARTS", 1000)
+    attribute = parsed("{ y = Neg(x) }")
+    attribute.graph.node[0].attribute.append(helper.make_attribute("many", [1] * 1001))
+    with pytest.raises(ModelError, match="more than 1000 parts"):
+        from_model(attribute)
+
+
+def test_long_chains_in_the_worst_order_are_sorted() -> None:
+    proto = parsed("{ y = Neg(n0) }")
+    for i in range(3000):
+        proto.graph.node.add(op_type="Neg", input=[f"n{i + 1}"], output=[f"n{i}"])
+    proto.graph.node.add(op_type="Neg", input=["x"], output=["n3000"])
+    assert to_proto(from_model(proto)).graph.node[-1].output[0] == "y"
+    proto.graph.node[-1].input[0] = "y"
+    with pytest.raises(ModelError, match="and 2997 more stand in a circle"):
+        from_model(proto)
+
+
+# Writing
+
+
+def test_nothing_is_written_over_or_left_behind(tmp_path: Path) -> None:
+    source = written(tmp_path, parsed("{ y = Mul(x, w) }", w=W))
+    model, before = load(source), source.read_bytes()
+    for force in (False, True):
+        with pytest.raises(FileError, match="is an input of this very call"):
+            save(model, source, force=force)
+    assert source.read_bytes() == before
+    (tmp_path / "there.onnx").write_bytes(b"old")
+    with pytest.raises(FileError, match=r"exists. Overwrite it with force=True"):
+        save(model, tmp_path / "there.onnx")
+    assert (tmp_path / "there.onnx").read_bytes() == b"old"
+    save(model, tmp_path / "there.onnx", force=True)
+    assert load(tmp_path / "there.onnx").graph[0].op_type == "Mul"
+    for name, message in {"no/m.onnx": "is not a directory", ".": "is a directory"}.items():
+        with pytest.raises(FileError, match=message):
+            save(model, tmp_path / name)
+    assert files(tmp_path) == {"m.onnx", "there.onnx"}
+
+
+def test_outside_files_of_the_model_are_inputs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "o.onnx.data").write_bytes(W.tobytes())
+    model = load(outside(tmp_path, {"location": "o.onnx.data"}))
+    monkeypatch.setattr(models, "MOST_BYTES", 0)
+    with pytest.raises(FileError, match="is an input of this very call"):
+        save(model, tmp_path / "o.onnx", force=True)
+    with pytest.raises(FileError, match="is an input of this very call"):
+        save(from_model(model.clone()), tmp_path / "o.onnx.data", force=True)
+    assert (tmp_path / "o.onnx.data").read_bytes() == W.tobytes()
+    assert files(tmp_path) == {"m.onnx", "o.onnx.data"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize("parted", [False, True])
+def test_an_interrupted_save_leaves_nothing(
+    error: BaseException, parted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every sync in turn: of the data's file, of the model's."""
+    model = from_model(parsed("{ y = Mul(x, w) }", w=BIG))
+    if parted:
+        monkeypatch.setattr(models, "MOST_BYTES", 70_000)
+    for fails_at in range(1 + parted):
+        calls = iter(range(9))
+
+        def sync(_: int, at: int = fails_at, calls: object = calls) -> None:
+            if next(calls) == at:  # type: ignore[call-overload]
+                raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", sync)
+            with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else FileError):
+                save(model, tmp_path / "out.onnx")
+        assert files(tmp_path) == set()
+    save(model, tmp_path / "out.onnx")
+    assert files(tmp_path) == {"out.onnx"} | ({"out.onnx.data"} if parted else set())
+
+
+def test_models_beyond_the_limit_are_saved_in_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = parsed("{ a = Mul(big, twice) y = Mul(a, w) }", big=BIG, twice=BIG, w=W)
+    model = from_model(proto)
+    limit = proto.ByteSize() + models._MARGIN + 2000
+    monkeypatch.setattr(models, "MOST_BYTES", limit)
+    assert len(save(model, tmp_path / "one.onnx")) == 1
+    monkeypatch.setattr(models, "MOST_BYTES", limit - 4000)
+    paths = save(model, tmp_path / "two.onnx")
+    assert paths == (tmp_path / "two.onnx", tmp_path / "two.onnx.data")
+    assert paths[0].stat().st_size < 5000
+    bare = onnx.load(paths[0], load_external_data=False)
+    offsets = [int(t.external_data[1].value) for t in bare.graph.initializer[:2]]
+    assert all(offset % 4096 == 0 for offset in offsets)
+    monkeypatch.undo()
+    for found in (onnx.load(paths[0]), to_proto(load(paths[0]))):
+        for ours, theirs in zip(proto.graph.initializer, found.graph.initializer, strict=True):
+            assert ours.name == theirs.name
+            np.testing.assert_array_equal(
+                numpy_helper.to_array(ours), numpy_helper.to_array(theirs)
+            )
+    onnx.checker.check_model(paths[0])
+
+
+def test_data_stays_on_disk_until_it_is_used(tmp_path: Path) -> None:
+    """A weight of 3 GiB, of a sparse file: read, copied and looked into within 200 MiB."""
+    with (tmp_path / "w").open("wb") as file:
+        file.truncate(3 << 30)
+    proto = parsed("{ y = Mul(x, w) }", w=W)
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.dims[:] = [3, 1 << 28]
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w")
+    path, before = written(tmp_path, proto), peak()
+    found = constant_value(from_model(load(path)).graph.initializers["w"])
+    assert found.array is not None
+    assert found.array.shape == (3, 1 << 28)
+    assert found.array[2, -1] == 0
+    assert peak() - before < 200 << 20
+    with pytest.raises(ModelError, match="3221225472 bytes of weights; protobuf holds"):
+        to_proto(load(path))
+    assert peak() - before < 200 << 20
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def test_a_model_of_onnx_ir_s_own_is_taken_and_refused(tmp_path: Path) -> None:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    stray = ir.Value(name="stray")
+    node = ir.node("Add", [x, stray])
+    node.outputs[0].name = "y"
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 13}, name="g")
+    with pytest.raises(ModelError, match="stray"):
+        from_model(ir.Model(graph, ir_version=8))
+    node.replace_input_with(1, x)
+    model = from_model(ir.Model(graph, ir_version=8))
+    (result,) = ReferenceEvaluator(to_proto(model)).run(None, {"x": np.float32([1, 2])})
+    np.testing.assert_array_equal(result, np.float32([2, 4]))
