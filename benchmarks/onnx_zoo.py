@@ -1,0 +1,335 @@
+"""Real architectures exported from PyTorch to ONNX: the models of docs/onnx.md.
+
+    pip install transformers monai onnxscript     # what is missing is left out, and said
+    python benchmarks/onnx_zoo.py --models DIR    # all models; names choose some
+
+Weights are random, the same every time, and scaled layer by layer until each layer's result has
+unit variance (`enliven`): an untrained network dies out within a few layers, and a wrong
+deconvolution would then not show in its output. Batch norms get statistics, and biases values, that
+folding must not lose. Every file is checked: ONNX Runtime computes what PyTorch computes.
+
+`ZOO` is the table; `stored` makes a row's file, `example` its inputs. Files go to the folder asked
+for and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+import torch_models
+from onnx_layers import Arrays, deconvolutions, largest_error, runner
+from paper_models import Demucs, IstftNet, PointPillarsNeck, UNet
+from torch import nn
+
+
+class Taken(nn.Module):
+    """What a function makes of parts of a model: for exports that are not one module's call."""
+
+    def __init__(self, call: Callable[..., torch.Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self.call, self.parts = call, nn.ModuleDict(parts)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.call(self.parts, *inputs)
+
+
+def encodec_decoder() -> nn.Module:
+    from transformers import EncodecConfig, EncodecModel
+
+    return EncodecModel(EncodecConfig()).decoder
+
+
+def mimi_decoder() -> nn.Module:
+    """Mimi's decoder: a grouped up-sampling, a transformer, and convolutions."""
+    from transformers import MimiConfig, MimiModel
+
+    def decode(parts: nn.ModuleDict, latents: torch.Tensor) -> torch.Tensor:
+        return parts["decoder"](latents, use_cache=False).audio_values
+
+    return Taken(decode, decoder=MimiModel(MimiConfig(attn_implementation="eager")).decoder)
+
+
+def dac_decoder() -> nn.Module:
+    """The Descript codec's decoder at half its width."""
+    from transformers import DacConfig
+    from transformers.models.dac.modeling_dac import DacDecoder
+
+    return DacDecoder(DacConfig(decoder_hidden_size=768))
+
+
+def vits_decoder() -> nn.Module:
+    from transformers import VitsConfig
+    from transformers.models.vits.modeling_vits import VitsHifiGan
+
+    return VitsHifiGan(VitsConfig())
+
+
+def sam_mask_decoder() -> nn.Module:
+    def masks(parts: nn.ModuleDict, *embeddings: torch.Tensor) -> torch.Tensor:
+        return parts["decoder"](*embeddings, multimask_output=True)[0]
+
+    return Taken(masks, decoder=torch_models.sam_mask_decoder())
+
+
+def vitpose_head() -> nn.Module:
+    from transformers import VitPoseBackboneConfig, VitPoseConfig
+    from transformers.models.vitpose.modeling_vitpose import VitPoseClassicDecoder
+
+    backbone = VitPoseBackboneConfig()
+    return VitPoseClassicDecoder(VitPoseConfig(backbone_config=backbone, num_labels=17))
+
+
+def depth_anything_neck() -> nn.Module:
+    """Depth Anything's neck and head (small), on a backbone's four layers of 18 x 18 patches."""
+    from transformers import DepthAnythingConfig
+    from transformers.models.depth_anything import modeling_depth_anything as modeling
+
+    config = DepthAnythingConfig()
+
+    def depth(parts: nn.ModuleDict, *layers: torch.Tensor) -> torch.Tensor:
+        return parts["head"](parts["neck"](list(layers), 18, 18), 18, 18)
+
+    neck = modeling.DepthAnythingNeck(config)
+    return Taken(depth, neck=neck, head=modeling.DepthAnythingDepthEstimationHead(config))
+
+
+def text_detector() -> nn.Module:
+    """PP-OCRv5's mobile text detector: backbone, neck, and a head that up-samples twice."""
+    from transformers import PPOCRV5MobileDetConfig, PPOCRV5MobileDetForObjectDetection
+
+    def detect(parts: nn.ModuleDict, image: torch.Tensor) -> torch.Tensor:
+        return parts["model"](image).last_hidden_state
+
+    return Taken(detect, model=PPOCRV5MobileDetForObjectDetection(PPOCRV5MobileDetConfig()))
+
+
+def monai_unet2d() -> nn.Module:
+    from monai.networks.nets import UNet as MonaiUNet
+
+    return MonaiUNet(2, 1, 2, (32, 64, 128, 256, 512), (2, 2, 2, 2), num_res_units=2, norm="BATCH")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model: how it is built, its inputs' shapes, where its code is from, how it is exported.
+
+    `dynamo` picks the newer exporter; `dynamic` names the axes of the first input that stay open.
+    """
+
+    build: Callable[[], nn.Module]
+    inputs: dict[str, tuple[int, ...]]
+    source: str
+    dynamo: bool = False
+    opset: int = 17
+    dynamic: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def exporter(self) -> str:
+        return "dynamo" if self.dynamo else "TorchScript"
+
+
+_SAM = dict.fromkeys(("image", "positions", "sparse", "dense"), (1, 256, 64, 64))
+_SAM["sparse"] = (1, 1, 2, 256)
+_LAYERS = {f"layer{i}": (1, 1 + 18 * 18, 384) for i in range(4)}
+_VOLUME = {"volume": (1, 1, 64, 64, 64)}
+
+ZOO = {
+    "hifigan": Entry(
+        torch_models.speecht5_hifigan, {"mel": (1, 86, 80)}, "transformers", dynamic={1: "frames"}
+    ),
+    "encodec": Entry(encodec_decoder, {"latents": (1, 128, 75)}, "transformers"),
+    "dcgan": Entry(
+        torch_models.dcgan_generator, {"latent": (16, 100, 1, 1)}, "paper", dynamic={0: "batch"}
+    ),
+    "fsrcnn": Entry(
+        torch_models.Fsrcnn,
+        {"luma": (1, 1, 270, 480)},
+        "paper",
+        dynamo=True,
+        opset=20,
+        dynamic={2: "height", 3: "width"},
+    ),
+    "sam": Entry(sam_mask_decoder, _SAM, "transformers", dynamo=True, opset=20),
+    "unet2d": Entry(monai_unet2d, {"image": (1, 1, 256, 256)}, "monai", opset=13),
+    "unet3d": Entry(torch_models.monai_unet, _VOLUME, "monai"),
+    "dynunet": Entry(torch_models.monai_dynunet, _VOLUME, "monai", dynamo=True, opset=18),
+    "vitpose": Entry(vitpose_head, {"features": (2, 768, 16, 12)}, "transformers"),
+    "hifigan_v1": Entry(torch_models.HiFiGan, {"mel": (1, 80, 43)}, "paper", dynamo=True, opset=22),
+    "vits": Entry(vits_decoder, {"latents": (1, 192, 43)}, "transformers", opset=14),
+    "dac": Entry(dac_decoder, {"latents": (1, 1024, 24)}, "transformers", dynamo=True, opset=18),
+    "mimi": Entry(mimi_decoder, {"latents": (1, 512, 13)}, "transformers", dynamo=True, opset=20),
+    "istftnet": Entry(IstftNet, {"mel": (1, 80, 86)}, "paper", dynamo=True, opset=18),
+    "demucs": Entry(Demucs, {"speech": (1, 1, 16724)}, "paper"),
+    "depth_anything": Entry(depth_anything_neck, _LAYERS, "transformers", opset=16),
+    "pointpillars": Entry(PointPillarsNeck, {"pillars": (1, 64, 200, 176)}, "paper", opset=11),
+    "text_detector": Entry(text_detector, {"image": (1, 3, 320, 480)}, "transformers", opset=16),
+    "unet": Entry(UNet, {"image": (1, 3, 256, 256)}, "paper", dynamo=True, opset=20),
+}
+
+
+def example(name: str) -> Arrays:
+    """Standard normal float32 inputs of a model, by name; the same every time."""
+    generator = np.random.default_rng(1)
+    return {
+        name: generator.standard_normal(shape, np.float32)
+        for name, shape in ZOO[name].inputs.items()
+    }
+
+
+_WEIGHED = (nn.modules.conv._ConvNd, nn.Linear)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+def unsettle(model: nn.Module) -> None:
+    """Give what PyTorch starts at one constant, biases and norms, values that matter."""
+    for layer in model.modules():
+        for name in ("bias", "weight") if isinstance(layer, _NORMS) else ("bias",):
+            if isinstance(tensor := getattr(layer, name, None), torch.Tensor):
+                tensor.add_(0.1 * torch.randn_like(tensor))
+        if getattr(layer, "running_var", None) is not None:
+            layer.running_mean.normal_(std=0.1)
+            layer.running_var.uniform_(0.5, 1.5)
+
+
+def enliven(model: nn.Module, inputs: list[torch.Tensor]) -> None:
+    """Scale the weights of each layer, in the order they run, to a result of unit variance."""
+    unsettle(model)
+    done: set[nn.Module] = set()
+
+    def scale(layer: nn.Module, _: object, result: torch.Tensor) -> torch.Tensor | None:
+        if layer in done or result.numel() < 2:
+            return None
+        done.add(layer)
+        factor = 1 / result.std().clamp_min(1e-6)
+        # Assigned, not written into: a weight may be a parametrization's result.
+        layer.weight = _like(layer.weight, factor * layer.weight)
+        if layer.bias is not None:
+            layer.bias.mul_(factor)
+        return factor * result
+
+    layers = [layer for layer in model.modules() if isinstance(layer, _WEIGHED)]
+    hooks = [layer.register_forward_hook(scale) for layer in layers]
+    model(*inputs)
+    for hook in hooks:
+        hook.remove()
+
+
+def _like(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return nn.Parameter(new) if isinstance(old, nn.Parameter) else new
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what the exporters print and warn of; what they raise stays."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def export(name: str, path: Path) -> np.ndarray:
+    """Write a model's file, whole or not at all, and return what PyTorch makes of its example."""
+    entry, part = ZOO[name], path.with_suffix(".part")
+    torch.manual_seed(0)
+    try:
+        with quiet(), torch.no_grad():
+            model = entry.build().eval()
+            inputs = [torch.from_numpy(value) for value in example(name).values()]
+            enliven(model, inputs)
+            expected = model(*inputs).numpy()
+            torch.onnx.export(model, tuple(inputs), part, **_words(entry))
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return expected
+
+
+def _words(entry: Entry) -> dict[str, object]:
+    """What an entry's exporter is told beside the model and its inputs."""
+    words: dict[str, object] = {
+        "input_names": list(entry.inputs),
+        "output_names": ["result"],
+        "opset_version": entry.opset,
+        "dynamo": entry.dynamo,
+    }
+    if entry.dynamo:
+        words["external_data"] = False
+    if entry.dynamic and entry.dynamo:
+        dims = {axis: torch.export.Dim(name) for axis, name in entry.dynamic.items()}
+        words["dynamic_shapes"] = (dims,)
+    elif entry.dynamic:
+        words["dynamic_axes"] = {next(iter(entry.inputs)): entry.dynamic}
+    return words
+
+
+def stored(name: str, folder: Path) -> Path:
+    """A model's file in a folder, made if it is not there yet."""
+    path = folder / f"{name}.onnx"
+    if not path.exists():
+        export(name, path)
+    return path
+
+
+_TOLERANCE = 1e-3
+"""Relative to the largest value; float32 through some hundred layers, with other orders of sums."""
+
+
+def describe(name: str, path: Path, expected: np.ndarray) -> float:
+    """Print what a file holds, and how far ONNX Runtime is from PyTorch, which is returned."""
+    model, entry = onnx.load(path), ZOO[name]
+    inputs = ", ".join(f"{key} {'x'.join(map(str, s))}" for key, s in entry.inputs.items())
+    opset = next(item.version for item in model.opset_import if not item.domain)
+    layers = deconvolutions(model, example(name))
+    wrong = largest_error(runner("onnxruntime", model, example(name), 2)(), [expected])
+    print(
+        f"{name}: {entry.source}, {entry.exporter}, opset {opset}, "
+        f"{len(model.graph.node)} nodes, {len(layers)} ConvTranspose, "
+        f"{path.stat().st_size / 1e6:.1f} MB\n  inputs {inputs}"
+        f"{f', open {sorted(entry.dynamic.values())}' if entry.dynamic else ''}\n"
+        f"  result's deviation {expected.std():.2g}, error of ONNX Runtime {wrong:.1e}"
+    )
+    print("".join(f"  {layer}\n" for layer in layers), end="", flush=True)
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ZOO)}")
+    parser.add_argument("--models", type=Path, help="where the files stay")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(ZOO):
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(ZOO)}")
+    failed = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.models or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in arguments.names or ZOO:
+            path = folder / f"{name}.onnx"
+            try:
+                expected = export(name, path)
+            except ImportError as missing:
+                print(f"{name} is left out: {missing}", file=sys.stderr)
+                continue
+            if not describe(name, path, expected) <= _TOLERANCE:
+                failed.append(name)
+    if failed:
+        raise SystemExit(f"ONNX Runtime differs from PyTorch: {', '.join(failed)}.")
+
+
+if __name__ == "__main__":
+    main()
