@@ -1,7 +1,13 @@
 """ONNX's face of upconv: models with deconvolutions, checked, rewritten and made faster, proven.
 
-What lives here: the names, and the check that ONNX's libraries are there. `import upconv` never
-comes here. The operator's own rules live in `upconv.dialects.onnx`, sizes in `upconv.geometry`.
+    import upconv.onnx
+    rewritten = upconv.onnx.rewrite("model.onnx", ["fold_batch_norm", "replace_deconv"])
+    upconv.onnx.save(rewritten.model, "rewritten.onnx")
+
+Needs onnx, onnx-ir and ONNX Runtime: `pip install 'upconv[onnx]'`. OpenVINO is used where it is.
+
+What lives here: names, and the check that ONNX's libraries are there. `import upconv` never comes
+here. The operator's own rules live in `upconv.dialects.onnx`, sizes in `upconv.geometry`.
 """
 
 from __future__ import annotations
@@ -13,4 +19,22 @@ from ..errors import EngineMissing
 if find_spec("onnx") is None or find_spec("onnx_ir") is None:
     raise EngineMissing("upconv.onnx needs onnx and onnx-ir: pip install 'upconv[onnx]'")
 
-__all__: list[str] = []
+from .models import Source, load, save, to_proto
+from .passes import PASSES, Pass, Step
+from .rewriting import Rewritten, rewrite
+from .sites import Site, Unreadable, sites
+
+__all__ = [
+    "PASSES",
+    "Pass",
+    "Rewritten",
+    "Site",
+    "Source",
+    "Step",
+    "Unreadable",
+    "load",
+    "rewrite",
+    "save",
+    "sites",
+    "to_proto",
+]

@@ -110,6 +110,7 @@ class Unreadable:
     """A ConvTranspose node that cannot be read, and why, in one sentence."""
 
     node: ir.Node
+    opset: int
     reason: str
 
 
@@ -136,9 +137,9 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> Site | Unreadab
     try:
         return _read(node, opset, rule)
     except UpconvError as error:
-        return Unreadable(node, " ".join(str(error).split()))
+        return Unreadable(node, opset, " ".join(str(error).split()))
     except _UnknownError as unknown:
-        return Unreadable(node, str(unknown))
+        return Unreadable(node, opset, str(unknown))
 
 
 class _UnknownError(Exception):

@@ -8,10 +8,15 @@ What lives here: the values. What never does: measuring, deciding.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from statistics import median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .rounds import Rounds
+
+if TYPE_CHECKING:
+    import onnx
 
 ORIGINAL = "original"
 """The name of the node as it was, among its rewritings."""
@@ -46,19 +51,29 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster, from the rounds' own ratios: the median and its interval."""
+    """How many times faster, from the rounds' own ratios: the median and its interval.
+
+    The interval is the median's 95 % interval, widened by what two series of one call differ.
+    """
 
     median: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, before: list[float], after: list[float]) -> Ratio:
-        """The ratio of samples that were taken in turns.
+    def of(cls, rounds: Rounds, call: int) -> Ratio:
+        """The ratio of the first call of some rounds to another.
 
-        >>> Ratio.of([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+        >>> Ratio.of(Rounds(([2.0] * 3, [1.0] * 3), [2.0] * 3), 1)
         Ratio(median=2.0, low=2.0, high=2.0)
         """
+        found = cls._plain(rounds.first[: len(rounds.samples[call])], rounds.samples[call])
+        same = cls._plain(rounds.samples[0], rounds.again)
+        noise = max(1.0, same.median, 1 / same.median)
+        return cls(found.median, found.low / noise, found.high * noise)
+
+    @classmethod
+    def _plain(cls, before: list[float], after: list[float]) -> Ratio:
         ratios = [b / a for b, a in zip(before, after, strict=True)]
         low, _, high = quantiles(ratios, n=4, method="inclusive")
         width = _NOTCH * (high - low) / sqrt(len(ratios))
@@ -158,7 +173,8 @@ class Optimization:
 
     `prepared` are the steps taken before anything was measured ("fold_batch_norm at /up1").
     `whole` is None where nothing was measured (target "none"). `written` is the output's path, or
-    None. `machine` and `versions` say where and with what.
+    None. `machine` and `versions` say where and with what; `remarks` are sentences about what could
+    not be done. `proto` is the model itself, which is in no other form of this.
     """
 
     model: str
@@ -176,7 +192,9 @@ class Optimization:
     machine: str
     versions: tuple[tuple[str, str], ...]
     seconds: float
+    remarks: tuple[str, ...] = ()
     written: str | None = None
+    proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
     @property
     def rewritten(self) -> tuple[LayerResult, ...]:
@@ -201,9 +219,10 @@ class Optimization:
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain lists and dictionaries; `schema` says which form this is."""
-        share = self.share()
+        share, fields = self.share(), asdict(replace(self, proto=None))
+        del fields["proto"]
         return {
             "schema": SCHEMA,
-            **asdict(self),
+            **fields,
             "deconvolutions": None if share is None else {"before": share[0], "after": share[1]},
         }
