@@ -238,13 +238,20 @@ def _names(model: ir.Model) -> set[str]:
 
 
 def _remove(dead: Iterable[ir.Node]) -> None:
-    """Take nodes out, last first, and the initialisers that nobody else reads."""
-    for node in dead:
+    """Take nodes out, last first, and all that was there for nobody else: nodes, initialisers."""
+    waiting = list(dead)[::-1]
+    while waiting:
+        node = waiting.pop()
+        if node.graph is None:
+            continue  # it was there for two of the others, or stands in `dead` too
         read = [value for value in node.inputs if value is not None]
-        cast(ir.Graph, node.graph).remove(node, safe=True)
-        for value in read:
+        node.graph.remove(node, safe=True)
+        for value in dict.fromkeys(read):
+            producer = value.producer()
             if value.is_initializer() and not _wanted(value):
                 cast(ir.Graph, value.graph).initializers.pop(str(value.name), None)
+            elif producer is not None and not any(map(_wanted, producer.outputs)):
+                waiting.append(producer)
 
 
 def _wanted(value: ir.Value) -> bool:
