@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from ..arrays import Array
 from ..dialects import Layer, from_onnx
+from ..dialects.limits import Padding
 from ..dialects.onnx import AutoPad, Rule
 from ..errors import UpconvError
 from ..geometry import Axis
@@ -98,6 +99,23 @@ class Site:
     def has_output_shape(self) -> bool:
         """Whether the node names its output's sizes."""
         return "output_shape" in self.node.attributes
+
+    @property
+    def paddings(self) -> tuple[Padding, ...]:
+        """Its crops in ONNX's words: as the node states them, or worked out where it states sizes.
+
+        The output padding of the latter has no bound: see `passes.wording`.
+        """
+        if self.auto_pad is not AutoPad.NOTSET or self.has_output_shape:
+            return tuple(
+                Padding(a.crop_begin, max(a.crop_end, 0), max(-a.crop_end, 0)) for a in self.axes
+            )
+        pads, extra = (
+            _integers(self.node, name) if name in self.node.attributes else [0] * count
+            for name, count in (("pads", 2 * self.rank), ("output_padding", self.rank))
+        )
+        ends = pads[self.rank :]
+        return tuple(map(Padding, pads, ends, extra))
 
     @property
     def array(self) -> Array:
