@@ -226,13 +226,21 @@ def _crops(by: Any, rule: Rule) -> object:
 
 
 def _kernel(node: ir.Node, weight: Constant) -> tuple[int, ...]:
-    shape = _shape(node.inputs[1]) if weight.array is None else weight.array.shape
+    shape = _weight_shape(node.inputs[1]) if weight.array is None else weight.array.shape
     if shape is not None and len(shape) >= 3 and None not in shape[2:]:
         return tuple(int(k) for k in shape[2:] if k is not None)
     stated = node.attributes.get("kernel_shape")
     if shape is None and stated is not None:
         return tuple(_integers(node, "kernel_shape"))
     raise _UnknownError(f"the shape of its weight is {shape}; a (C, M/group, *k) is needed")
+
+
+def _weight_shape(w: ir.Value | None) -> tuple[int | None, ...] | None:
+    """The shape of a computed weight; where it is dequantised, that of what it is made from."""
+    shape, producer = _shape(w), None if w is None else w.producer()
+    if shape is None and producer is not None and producer.op_type == "DequantizeLinear":
+        return _shape(producer.inputs[0])
+    return shape
 
 
 def _sizes(x: ir.Value | None, rank: int) -> tuple[int | None, ...]:
