@@ -5,11 +5,12 @@ opset writes it, names everything afresh, and puts it where the old node stood. 
 are open stay open: shapes are written with 0 and -1 where ONNX lets them, and computed from the
 value's own shape where it does not.
 
-    opset   Slice         Pad           Reshape   DepthToSpace      Squeeze, Unsqueeze
-    7       attributes    attributes    input     no mode: DCR      attributes
+    opset   Slice         Pad           Reshape   DepthToSpace      Squeeze, Unsqueeze   Split
+    7       attributes    attributes    input     no mode: DCR      attributes           outputs
     10      inputs
     11                    inputs                  mode
     13                                                              inputs
+    18                                                                                   number
 
 Facts: the change log of ONNX's operators.
 What lives here: writing nodes. What never does: deciding which.
@@ -17,7 +18,7 @@ What lives here: writing nodes. What never does: deciding which.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import cast
 
@@ -63,20 +64,31 @@ class Builder:
         **attributes: object,
     ) -> ir.Value:
         """The output, of type `dtype` or its input's, of one new node of ONNX's own operators."""
+        [y] = self._put(kind, inputs, 1, dtype, attributes)
+        return y
+
+    def _put(
+        self,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: int,
+        dtype: ir.DataType | None,
+        attributes: Mapping[str, object],
+    ) -> Sequence[ir.Value]:
         name = self._fresh(kind)
         present = {key: entry for key, entry in attributes.items() if entry is not None}
-        node = ir.node(kind, list(inputs), present)
+        node = ir.node(kind, list(inputs), present, num_outputs=outputs)
         node.name = name
         node.metadata_props["upconv.pass"] = self._origin
         node.metadata_props["upconv.replaces"] = self._node.name or ""
         node.meta.update(self._node.meta)
-        [y] = node.outputs
-        y.name = f"{name}_output"
-        self._taken.add(y.name)
         given = dtype or (inputs[0].dtype if inputs and inputs[0] is not None else None)
-        y.type = None if given is None else ir.TensorType(given)
+        for i, y in enumerate(node.outputs):
+            y.name = f"{name}_output" if outputs == 1 else f"{name}_output_{i}"
+            self._taken.add(y.name)
+            y.type = None if given is None else ir.TensorType(given)
         self._nodes.append(node)
-        return y
+        return node.outputs
 
     def constant(self, array: Array, hint: str) -> ir.Value:
         """An initialiser, or a Constant node where the place is a subgraph's or function's."""
@@ -96,6 +108,22 @@ class Builder:
     def integers(self, entries: Iterable[int]) -> ir.Value:
         """A constant vector of int64, as shapes and axes are."""
         return self.constant(np.array(list(entries), np.int64), "shape")
+
+    def deconv(
+        self,
+        x: ir.Value,
+        w: ir.Value,
+        b: ir.Value | None,
+        attributes: Mapping[str, object],
+        *,
+        heir: bool = True,
+    ) -> ir.Value:
+        """A transposed convolution; an `heir` has the name of the node it comes after."""
+        inputs = [x, w] if b is None else [x, w, b]
+        [y] = self._put("ConvTranspose", inputs, 1, None, attributes)
+        if heir and self._node.name:
+            self._nodes[-1].name = self._node.name
+        return y
 
     def conv(
         self,
@@ -130,6 +158,11 @@ class Builder:
         if self._opset < 10:
             return self.op("Slice", [x], axes=axes, starts=starts, ends=ends)
         return self.op("Slice", [x, *map(self.integers, (starts, ends, axes))])
+
+    def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
+        """x in equal parts along one axis."""
+        count = parts if self._opset >= 18 else None
+        return self._put("Split", [x], parts, None, {"axis": axis, "num_outputs": count})
 
     def pad(self, x: ir.Value, around: Crops) -> ir.Value:
         """x with zeros at the ends of all its axes, batch and channels included."""
@@ -190,12 +223,12 @@ class Builder:
             return self.op("Mul", [sizes, self.integers(strides)])
         return sizes
 
-    def squeeze(self, x: ir.Value, axis: int, *, undo: bool = False) -> ir.Value:
-        """x without an axis of length 1; with `undo`, with one put in."""
+    def squeeze(self, x: ir.Value, axes: Sequence[int], *, undo: bool = False) -> ir.Value:
+        """x without some axes of length 1; with `undo`, with them put in."""
         kind = "Unsqueeze" if undo else "Squeeze"
         if self._opset < 13:
-            return self.op(kind, [x], axes=[axis])
-        return self.op(kind, [x, self.integers([axis])])
+            return self.op(kind, [x], axes=list(axes))
+        return self.op(kind, [x, self.integers(axes)])
 
     def add_bias(self, x: ir.Value, b: ir.Value, rank: int) -> ir.Value:
         """x + b, b running along the channels; b may be computed."""
@@ -238,13 +271,20 @@ def _names(model: ir.Model) -> set[str]:
 
 
 def _remove(dead: Iterable[ir.Node]) -> None:
-    """Take nodes out, last first, and the initialisers that nobody else reads."""
-    for node in dead:
+    """Take nodes out, last first, and all that was there for nobody else: nodes, initialisers."""
+    waiting = list(dead)[::-1]
+    while waiting:
+        node = waiting.pop()
+        if node.graph is None:
+            continue  # it was there for two of the others, or stands in `dead` too
         read = [value for value in node.inputs if value is not None]
-        cast(ir.Graph, node.graph).remove(node, safe=True)
-        for value in read:
+        node.graph.remove(node, safe=True)
+        for value in dict.fromkeys(read):
+            producer = value.producer()
             if value.is_initializer() and not _wanted(value):
                 cast(ir.Graph, value.graph).initializers.pop(str(value.name), None)
+            elif producer is not None and not any(map(_wanted, producer.outputs)):
+                waiting.append(producer)
 
 
 def _wanted(value: ir.Value) -> bool:

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from ..arrays import Array
 from ..dialects import Layer, from_onnx
+from ..dialects.limits import Padding
 from ..dialects.onnx import AutoPad, Rule
 from ..errors import UpconvError
 from ..geometry import Axis
@@ -98,6 +99,23 @@ class Site:
     def has_output_shape(self) -> bool:
         """Whether the node names its output's sizes."""
         return "output_shape" in self.node.attributes
+
+    @property
+    def paddings(self) -> tuple[Padding, ...]:
+        """Its crops in ONNX's words: as the node states them, or worked out where it states sizes.
+
+        The output padding of the latter has no bound: see `passes.wording`.
+        """
+        if self.auto_pad is not AutoPad.NOTSET or self.has_output_shape:
+            return tuple(
+                Padding(a.crop_begin, max(a.crop_end, 0), max(-a.crop_end, 0)) for a in self.axes
+            )
+        pads, extra = (
+            _integers(self.node, name) if name in self.node.attributes else [0] * count
+            for name, count in (("pads", 2 * self.rank), ("output_padding", self.rank))
+        )
+        ends = pads[self.rank :]
+        return tuple(map(Padding, pads, ends, extra))
 
     @property
     def array(self) -> Array:
@@ -209,13 +227,21 @@ def _crops(by: Any, rule: Rule) -> object:
 
 
 def _kernel(node: ir.Node, weight: Constant) -> tuple[int, ...]:
-    shape = _shape(node.inputs[1]) if weight.array is None else weight.array.shape
+    shape = _weight_shape(node.inputs[1]) if weight.array is None else weight.array.shape
     if shape is not None and len(shape) >= 3 and None not in shape[2:]:
         return tuple(int(k) for k in shape[2:] if k is not None)
     stated = node.attributes.get("kernel_shape")
     if shape is None and stated is not None:
         return tuple(_integers(node, "kernel_shape"))
     raise _UnknownError(f"the shape of its weight is {shape}; a (C, M/group, *k) is needed")
+
+
+def _weight_shape(w: ir.Value | None) -> tuple[int | None, ...] | None:
+    """The shape of a computed weight; where it is dequantised, that of what it is made from."""
+    shape, producer = _shape(w), None if w is None else w.producer()
+    if shape is None and producer is not None and producer.op_type == "DequantizeLinear":
+        return _shape(producer.inputs[0])
+    return shape
 
 
 def _sizes(x: ir.Value | None, rank: int) -> tuple[int | None, ...]:

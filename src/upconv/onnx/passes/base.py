@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -39,6 +39,19 @@ class Pass(Protocol):
 
     def rewrite(self, site: Site, builder: Builder) -> None:
         """Write the new nodes; only where `refuses` said None."""
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A pass that says itself how a node is read, and so settles what runtimes read differently."""
+
+    @property
+    def rule(self) -> Rule | None:
+        """By which auto_pad and output_shape are read; None: as the run reads them."""
+
+
+class Refusal(Exception):
+    """Why a pass does not fire, as an exception for passes whose plan finds out midway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +82,10 @@ def run(
     """
     steps: list[Step] = []
     for each in passes:
+        reading = (each.rule if isinstance(each, Reading) else None) or rule
         steps += [
-            visit(model, each, found, strict=rule is None) for found in sites(model, rule, only)
+            visit(model, each, found, strict=reading is None)
+            for found in sites(model, reading, only)
         ]
     return steps
 
@@ -97,7 +112,8 @@ def contradicted(site: Site) -> str | None:
     who = " and ".join(rule.value for rule in site.departures)
     return (
         f"{who} reads its {'output_shape' if site.has_output_shape else 'auto_pad'} differently;"
-        " say by which rule it is meant (normalise it first)"
+        " say by which rule it is meant, for all passes or by normalise:spec,"
+        " normalise:onnxruntime or normalise:openvino before them"
     )
 
 
@@ -110,12 +126,30 @@ def constant_float_weight(site: Site) -> str | None:
     return None
 
 
+def dequantised(site: Site) -> str | None:
+    """That nodes between would part the node from its quantised pair, if they would.
+
+    A node computed in integers has a weight out of DequantizeLinear: runtimes then take the node,
+    what stands right before it and QuantizeLinear right after it for one. Where the weight is of
+    floats no runtime does, and other nodes may come between: all values stay what they are.
+    """
+    if is_op(site.w.producer(), "DequantizeLinear"):
+        return "its weight is dequantised, and quantised pairs are left whole"
+    return None
+
+
 def only_use(value: ir.Value) -> ir.Node | None:
     """The one node that reads a value which nobody else sees; None where there is no such node."""
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output():
         return None
     return uses[0].node
+
+
+def follower(y: ir.Value) -> ir.Node | None:
+    """The one node that reads y, in the graph that makes it."""
+    node, producer = only_use(y), y.producer()
+    return node if node is not None and producer and node.graph is producer.graph else None
 
 
 def is_op(node: ir.Node | None, kind: str) -> bool:
