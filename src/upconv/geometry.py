@@ -162,9 +162,7 @@ class Axis:
         >>> Axis(size=5, kernel=3, stride=2).cropped(1, -2).out
         12
         """
-        return replace(
-            self, crop_begin=self.crop_begin + begin, crop_end=self.crop_end + end
-        )
+        return replace(self, crop_begin=self.crop_begin + begin, crop_end=self.crop_end + end)
 
     def behind(self, begin: int, end: int) -> Axis | None:
         """The same outputs from the input as it was before `begin` and `end` zeros were put around
