@@ -14,6 +14,7 @@ from .doctor import doctor
 from .endings import ended
 from .run import run
 from .shape import explain, shape
+from .verify import verify
 
 _TRACEBACK = "--traceback"
 
@@ -82,5 +83,5 @@ def _whole(
     """
 
 
-for _command in (bench, run, shape, explain, doctor):
+for _command in (bench, run, shape, explain, verify, doctor):
     app.command(_command.__name__)(_command)

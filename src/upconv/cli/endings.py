@@ -1,7 +1,7 @@
 """How a command ends: exit codes, and what is said about an error.
 
     0  fine                      3  bad input: files, shapes, values the library refuses
-    1  findings (bench, doctor)  4  an engine or an extra is missing, or refuses
+    1  findings, differences     4  an engine or an extra is missing, or refuses
     2  usage                     130  interrupted (Ctrl-C), 141 the reader of stdout went away,
                                  143  terminated
 

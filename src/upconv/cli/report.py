@@ -105,7 +105,9 @@ def _drawn(shown: Table) -> Any:
 
 
 def _style(cell: str) -> str:
-    return {"WRONG": "bold red", "FAILED": "bold red", "-": "dim"}.get(cell, "")
+    return {"WRONG": "bold red", "FAILED": "bold red", "DIFFERENT": "bold red", "-": "dim"}.get(
+        cell, ""
+    )
 
 
 class Progress(Protocol):

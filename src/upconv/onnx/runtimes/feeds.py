@@ -49,16 +49,27 @@ def feeds(
     >>> feeds(onnx.parser.parse_model(text), {"H": (5,)})["x"].shape
     (1, 3, 5)
     """
+    interface = Interface.of(source) if isinstance(source, onnx.ModelProto) else source
+    return drawn(interface.inputs, sizes, seed=seed)
+
+
+def drawn(
+    inputs: Sequence[Value], sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
+) -> dict[str, Array]:
+    """`feeds` for inputs that stand for themselves.
+
+    >>> drawn([Value("x", np.dtype("int8"), (2, None))], {"x": (2, 3)})["x"].shape
+    (2, 3)
+    """
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
-    interface = Interface.of(source) if isinstance(source, onnx.ModelProto) else source
-    dtypes = {value.name: _dtype(value) for value in interface.inputs}
-    shapes = input_shapes(interface.inputs, sizes or {})
+    dtypes = {value.name: _dtype(value) for value in inputs}
+    shapes = input_shapes(inputs, sizes or {})
     _require_memory(shapes, dtypes)
     arrays = {}
     for name, shape in shapes.items():
         rng = np.random.default_rng([seed, crc32(name.encode())])
-        arrays[name] = _drawn(rng, shape, dtypes[name])
+        arrays[name] = _values(rng, shape, dtypes[name])
     return arrays
 
 
@@ -155,7 +166,7 @@ def _require_memory(
     memory.require(total + 4 * max(sizes.values(), default=0), "the random inputs of the model")
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "b":
         return rng.integers(0, 2, shape, np.uint8).astype(bool)
     if dtype.kind in "iu":

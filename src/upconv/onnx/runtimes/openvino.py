@@ -2,6 +2,11 @@
 
 INFERENCE_NUM_THREADS as asked for, the hint LATENCY, and the precision hint f32, without which it
 may compute in bfloat16. Shapes that are not told stay dynamic. float64 is computed in float32.
+
+Its processor plugin does not check at run time that dynamic shapes fit together, and multiplies
+matrices that do not beyond their ends. So each new set of input shapes is first put through its
+shape inference, in a clone of the model that shares the weights. What follows from the values of
+inputs (a Reshape to a size that is fed) cannot be checked so.
 """
 
 from __future__ import annotations
@@ -39,7 +44,9 @@ class OpenVino:
         interface, given = Interface.of(model), handed(model)
         try:
             with reported(_NAME, *REFUSED):
-                return _OpenVinoSession(interface, given, _compiled(given, threads))
+                source = given.model if isinstance(given.model, bytes) else str(given.model)
+                read = _core().read_model(source)
+                return _OpenVinoSession(interface, given, read, _compiled(read, threads))
         except BaseException:
             given.close()
             raise
@@ -52,20 +59,21 @@ def _core() -> Any:
     return openvino.Core()
 
 
-def _compiled(given: Handed, threads: int) -> Any:
-    source = given.model if isinstance(given.model, bytes) else str(given.model)
+def _compiled(read: Any, threads: int) -> Any:
     setting = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    return _core().compile_model(_core().read_model(source), "CPU", setting)
+    return _core().compile_model(read, "CPU", setting)
 
 
 class _OpenVinoSession(Session):
-    def __init__(self, interface: Interface, given: Handed, compiled: Any) -> None:
+    def __init__(self, interface: Interface, given: Handed, read: Any, compiled: Any) -> None:
         super().__init__(_NAME, interface)
         self._given, self._compiled = given, compiled
+        self._unchecked = read if read.is_dynamic() else None
+        self._checked_shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._ports = {name: port for port in compiled.inputs for name in port.names}
 
     def _run(self, feeds: dict[str, Array]) -> dict[str, Any]:
@@ -87,14 +95,23 @@ class _OpenVinoSession(Session):
         return again
 
     def _request(self, feeds: dict[str, Array]) -> Any:
+        self._require_fitting({name: feeds[name].shape for name in feeds if name in self._ports})
         request = self._compiled.create_infer_request()
         for name, array in feeds.items():
             if name in self._ports:  # an input that nothing reads may be gone
                 request.set_tensor(self._ports[name], _tensor(array))
         return request
 
+    def _require_fitting(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Raise OpenVINO's own error if its shape inference refuses these input shapes."""
+        key = tuple(shapes.values())
+        if self._unchecked is not None and key not in self._checked_shapes:
+            clone = self._unchecked.clone()
+            clone.reshape({name: list(shape) for name, shape in shapes.items()})
+            self._checked_shapes.add(key)
+
     def _release(self) -> None:
-        self._compiled, self._ports = None, {}
+        self._compiled, self._unchecked, self._ports = None, None, {}
         self._given.close()
 
 
