@@ -80,6 +80,20 @@ def read(name: str) -> Array:
         return _array(file, os.fstat(file.fileno()).st_size, brief(name))
 
 
+def read_all(path: Path) -> dict[str, Array]:
+    """Every array of a .npz file by its name. Raises what `read` raises."""
+    with _reported(brief(str(path))), zipfile.ZipFile(_regular(path)) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        claimed = sum(info.file_size for info in members)
+        memory.require(claimed, f"the arrays in {brief(str(path))}")
+        arrays = {}
+        for info in members:
+            with archive.open(info) as member:
+                name = info.filename[: -len(".npy")]
+                arrays[name] = _array(member, info.file_size, brief(f"{path}:{name}"))
+        return arrays
+
+
 def path_of(name: str) -> Path | None:
     """The file that `read(name)` would read; None for the standard input."""
     return None if name == "-" else _split(name)[0]

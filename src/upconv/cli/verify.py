@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import brief
-from . import report, spelling
+from . import models, report, spelling
 from .endings import Ending, say
 from .options import Json
 
@@ -29,16 +29,6 @@ _Engines = Annotated[
         help=f"What to run them in: {', '.join(_ENGINES)}.",
     ),
 ]
-_Size = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="NAME=SIZES",
-        help="The shape of an input, as x=1,80,100, or the size of a symbolic dimension, as N=2;"
-        " for each one again.",
-    ),
-]
-_Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random inputs.")]
 _Tolerance = Annotated[
     float | None,
     typer.Option(
@@ -55,8 +45,8 @@ def verify(
     b: _B,
     *,
     engines: _Engines = "onnxruntime",
-    size: _Size = None,
-    seed: _Seed = 0,
+    size: models.Size = None,
+    seed: models.Seed = 0,
     tolerance: _Tolerance = None,
     json: Json = False,
 ) -> None:
@@ -75,7 +65,7 @@ def verify(
         if name not in _ENGINES:
             words = f"{brief(name)} is not one of {', '.join(_ENGINES)}"
             raise typer.BadParameter(words, param_hint="--engines")
-    sizes = _sizes(size or [])
+    sizes = models.sizes(size or [])
     from ..onnx.verifying import verify as compared  # ONNX's libraries are loaded only for this
 
     with report.progress(None) as bar:
@@ -87,18 +77,6 @@ def verify(
         _print(found)
     if not found.equal:
         raise typer.Exit(int(Ending.FINDINGS))
-
-
-def _sizes(given: Sequence[str]) -> dict[str, spelling.Shape]:
-    sizes: dict[str, spelling.Shape] = {}
-    for text in given:
-        name, equals, size = text.rpartition("=")  # a name may hold an equals sign
-        if not (name and equals):
-            raise typer.BadParameter(f"{text!r} is not NAME=SIZES", param_hint="--size")
-        if name in sizes:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--size")
-        sizes[name] = spelling.shape(size)
-    return sizes
 
 
 # What is printed ----------------------------------------------------------------------------------

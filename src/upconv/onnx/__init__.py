@@ -19,22 +19,30 @@ from ..errors import EngineMissing
 if find_spec("onnx") is None or find_spec("onnx_ir") is None:
     raise EngineMissing("upconv.onnx needs onnx and onnx-ir: pip install 'upconv[onnx]'")
 
+from .backend import conv_transpose
 from .models import Source, load, save, to_proto
+from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
 from .rewriting import Rewritten, rewrite
 from .sites import Site, Unreadable, sites
+from .verifying import Comparison, verify
 
 __all__ = [
     "PASSES",
+    "Comparison",
+    "Optimization",
     "Pass",
     "Rewritten",
     "Site",
     "Source",
     "Step",
     "Unreadable",
+    "conv_transpose",
     "load",
+    "optimize",
     "rewrite",
     "save",
     "sites",
     "to_proto",
+    "verify",
 ]

@@ -174,7 +174,8 @@ class Optimization:
     `prepared` are the steps taken before anything was measured ("fold_batch_norm at /up1").
     `whole` is None where nothing was measured (target "none"). `written` is the output's path, or
     None. `machine` and `versions` say where and with what; `remarks` are sentences about what could
-    not be done. `proto` is the model itself, which is in no other form of this.
+    not be done, `broken` those about nodes that still break the profile asked for. `proto` is the
+    model itself, which is in no other form of this.
     """
 
     model: str
@@ -193,6 +194,7 @@ class Optimization:
     versions: tuple[tuple[str, str], ...]
     seconds: float
     remarks: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
     written: str | None = None
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 

@@ -1,0 +1,190 @@
+"""One deconvolution of a model, alone: as a model of its own, with the sizes it really has.
+
+The sizes come from a run of the whole model: a copy of it gets a Shape node behind the input of
+every deconvolution, so nothing large is kept. What stands in a subgraph or function cannot be asked
+that way; there the model's own shapes have to do.
+
+What lives here: sizes, extraction. What never does: measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ...arrays import Array
+from ...dialects.onnx import Rule
+from ..models import to_proto
+from ..runtimes import Runtime
+from ..sites import Site, Unreadable, read, sites
+from .results import AxisFacts
+
+MARK = "upconv.site"
+"""In a node's own memory, not in the model's file: which site it is, or was made of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alone:
+    """A site with the shape of its input, and what draws it a model of its own.
+
+    `site` has the true sizes. `model` makes a fresh copy of it as a model with input "x".
+    """
+
+    index: int
+    site: Site
+    shape: tuple[int, ...]
+
+    def model(self) -> ir.Model:
+        """The node alone, with constant weight and bias, its input's shape fixed."""
+        return _model(self.site, self.shape)
+
+    @property
+    def signature(self) -> str:
+        """Whatever its time depends on: layers of the same signature are measured once."""
+        layer, dtype = self.site.layer, self.site.x.dtype or ir.DataType.FLOAT
+        w, biased = self.site.array.shape, self.site.bias is not None
+        return f"x{list(self.shape)} w{list(w)} bias {biased} {dtype.name} {layer}"
+
+    def facts(self) -> tuple[AxisFacts, ...]:
+        """The axes, for people."""
+        return tuple(
+            AxisFacts(a.size, a.kernel, a.stride, a.dilation, a.crop_begin, a.crop_end, a.out)
+            for a in self.site.axes
+        )
+
+
+def mark(model: ir.Model) -> int:
+    """Number the ConvTranspose nodes of a model, in order; how many there are."""
+    found = sites(model)
+    for index, one in enumerate(found):
+        one.node.meta[MARK] = index
+    return len(found)
+
+
+def marked(index: int) -> Callable[[ir.Node], bool]:
+    """Whether a node is the one of this number, or was made of it."""
+    return lambda node: node.meta.get(MARK) == index
+
+
+def alone(
+    model: ir.Model,
+    runtime: Runtime,
+    feeds: Mapping[str, Array],
+    rule: Rule,
+) -> list[Alone | Unreadable]:
+    """Every deconvolution of a marked model with its true sizes, or why it stays as it is."""
+    found = sites(model, rule)
+    shapes = _shapes(model, found, runtime, feeds)
+    return [_with_shape(i, one, shapes.get(i), rule) for i, one in enumerate(found)]
+
+
+_NO_SHAPE = (
+    "it stands in a subgraph or a function, and the model does not tell the shape of its input, so"
+    " it cannot be measured alone"
+)
+
+
+def _with_shape(
+    index: int, found: Site | Unreadable, shape: tuple[int, ...] | None, rule: Rule
+) -> Alone | Unreadable:
+    node, opset = found.node, found.opset
+    if shape is None:
+        return found if isinstance(found, Unreadable) else Unreadable(node, opset, _NO_SHAPE)
+    sized = _read_with(node, opset, shape, rule)
+    if isinstance(sized, Unreadable):
+        return sized
+    if sized.weight.array is None:
+        return Unreadable(node, opset, f"its weight is not constant: {sized.weight.reason}")
+    return Alone(index, sized, shape)
+
+
+def _read_with(node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule) -> Site | Unreadable:
+    """The node read as if the shape of its input were declared."""
+    x = node.inputs[0]
+    if x is None:
+        return read(node, opset, rule)
+    declared, x.shape = x.shape, ir.Shape(shape)
+    try:
+        return read(node, opset, rule)
+    finally:
+        x.shape = declared
+
+
+def _shapes(
+    model: ir.Model,
+    found: Sequence[Site | Unreadable],
+    runtime: Runtime,
+    feeds: Mapping[str, Array],
+) -> dict[int, tuple[int, ...]]:
+    """Shapes of the inputs of deconvolutions: seen in a run, else declared."""
+    declared = {i: shape for i, one in enumerate(found) if (shape := _declared(one.node))}
+    asked = [i for i, one in enumerate(found) if one.node.graph is model.graph]
+    if not asked:
+        return declared
+    with runtime.session(_asking(model, asked), threads=1) as session:
+        outputs = session.run(feeds)
+    seen = {i: tuple(int(n) for n in outputs[_shape_name(i)]) for i in asked}
+    return declared | seen
+
+
+def _declared(node: ir.Node) -> tuple[int, ...] | None:
+    x = node.inputs[0] if node.inputs else None
+    if x is None or x.shape is None or not all(isinstance(d, int) for d in x.shape):
+        return None
+    return tuple(int(d) for d in x.shape if isinstance(d, int))
+
+
+def _asking(model: ir.Model, asked: Sequence[int]) -> onnx.ModelProto:
+    """A copy whose only outputs are the shapes of the inputs of the deconvolutions asked for."""
+    proto = to_proto(model)
+    nodes = [node for node in proto.graph.node if node.op_type == "ConvTranspose"]
+    del proto.graph.output[:]
+    for index, node in zip(asked, nodes, strict=True):
+        name = _shape_name(index)
+        proto.graph.node.append(onnx.helper.make_node("Shape", [node.input[0]], [name]))
+        proto.graph.output.append(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [None])
+        )
+    return proto
+
+
+def _shape_name(index: int) -> str:
+    return f"upconv.shape.{index}"
+
+
+def _model(site: Site, shape: tuple[int, ...]) -> ir.Model:
+    dtype = site.x.dtype or ir.DataType.FLOAT
+    x = ir.Value(name="x", type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    inputs = [x, _initialiser("w", site.array)]
+    if site.bias is not None:
+        bias = site.bias.array
+        if bias is None:  # computed: any values take as long
+            bias = np.zeros(site.groups * site.array.shape[1], site.array.dtype)
+        inputs.append(_initialiser("b", bias))
+    node = ir.Node("", "ConvTranspose", inputs, list(site.node.attributes.values()), name="layer")
+    [y] = node.outputs
+    y.name, y.type = "y", ir.TensorType(dtype)
+    y.shape = ir.Shape([shape[0], site.groups * site.array.shape[1], *site.layer.output_size])
+    graph = ir.Graph(
+        [x],
+        [y],
+        nodes=[node],
+        initializers=[value for value in inputs if value.const_value is not None],
+        opset_imports={"": site.opset},
+        name="layer",
+    )
+    return ir.Model(graph, ir_version=10 if site.opset > 20 else 8)
+
+
+def _initialiser(name: str, array: Array) -> ir.Value:
+    tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+    return ir.Value(
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(array.shape),
+        const_value=tensor,
+    )
