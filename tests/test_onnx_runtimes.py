@@ -246,7 +246,9 @@ def test_tensors_in_other_files_are_refused(runtime):
     tensor.data_location = TensorProto.EXTERNAL
     entry = tensor.external_data.add()
     entry.key, entry.value = "location", "/etc/passwd"
-    with pytest.raises(ModelError, match=r"'w' lies in another file.*models.load"):
+    with pytest.raises(
+        ModelError, match=r"Initialiser 'w': Its data lies in another file.*upconv.onnx.load"
+    ):
         runtime.session(model, threads=1)
 
 

@@ -20,8 +20,9 @@ from onnx import numpy_helper
 
 from ... import memory
 from ...arrays import Array
-from ...errors import EngineRefusal, brief
-from .protos import Body, bodies, tensors, weight_bytes
+from ...errors import EngineRefusal
+from ..bodies import Body, bodies, called
+from .protos import all_tensors, weight_bytes
 from .values import FLOATS
 
 _DOUBLE = onnx.TensorProto.DOUBLE
@@ -49,8 +50,8 @@ def doubled(model: onnx.ModelProto) -> onnx.ModelProto:
     memory.require(5 * weight_bytes(model), "the model in float64")  # a copy, then wider tensors
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for tensor in tensors(copy):
-        _widen(tensor)
+    for placed in all_tensors(copy):
+        _widen(placed.tensor)
     for body in bodies(copy):
         for node in body.node:
             _widen_node(node)
@@ -68,8 +69,7 @@ def _widen(tensor: onnx.TensorProto) -> None:
 def _widen_node(node: onnx.NodeProto) -> None:
     if node.op_type in _ROUNDING_INSIDE:
         raise EngineRefusal(
-            f"The model cannot be run in float64: {node.op_type} ({brief(node.name)}) goes through"
-            " float32 inside."
+            f"The model cannot be run in float64: the {called(node)} goes through float32 inside."
         )
     for attribute in node.attribute:
         if attribute.name in _TYPES and attribute.i in _NARROW:

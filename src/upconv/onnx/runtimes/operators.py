@@ -16,12 +16,11 @@ from typing import Any
 from ...arrays import Array
 from ...dialects import values
 from ...dialects.onnx import AutoPad, from_onnx
-from ...errors import ModelError, ShapeError, UpconvError, brief
+from ...errors import ModelError, ShapeError, UpconvError
 from ...ops import conv as _conv
 from ...ops import conv_transpose as _conv_transpose
-
-NEWEST = 26
-"""The opset of a node that stands in no model."""
+from ..bodies import called
+from ..soundness import NEWEST_OPSET
 
 _ENGINE = "reference"
 _PADDED = {
@@ -38,7 +37,7 @@ def conv_transpose(
     *,
     kernel_shape: Any = None,
     rule: str = "spec",
-    opset: int = NEWEST,
+    opset: int = NEWEST_OPSET,
     **attributes: Any,
 ) -> Array:
     """ConvTranspose: x (N, C, *size), w (C, M/group, *kernel), b (M,).
@@ -109,7 +108,7 @@ def evaluator_operators(rule: str) -> list[type[Any]]:
         return (_at(self.onnx_node, conv, *arrays, **attributes),)
 
     def run_conv_transpose(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
-        opset = self.run_params["opsets"].get("", NEWEST)
+        opset = self.run_params["opsets"].get("", NEWEST_OPSET)
         how = {"rule": rule, "opset": opset, **attributes}
         return (_at(self.onnx_node, conv_transpose, *arrays, **how),)
 
@@ -122,5 +121,4 @@ def _at(node: Any, compute: Callable[..., Array], *arrays: Any, **attributes: An
     try:
         return compute(*arrays, **attributes)
     except UpconvError as error:
-        name = node.name or (node.output[0] if node.output else "")
-        raise ModelError(f"At the {node.op_type} node {brief(name)}: {error}") from error
+        raise ModelError(f"{called(node)}: {error}") from error

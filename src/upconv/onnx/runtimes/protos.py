@@ -1,8 +1,8 @@
-"""A ModelProto walked through, and handed to a runtime: as bytes, or near 2 GiB as a file.
+"""A ModelProto handed to a runtime: as bytes, or near 2 GiB as a file.
 
 protobuf writes no message of 2 GiB; such a model goes, weights beside it, into a temporary folder
 that its session removes. A model whose tensors still lie in files of their own is refused: where
-they are looked for is not the runtime's to guess. `upconv.onnx.models` reads those.
+they are looked for is not the runtime's to guess. `upconv.onnx.load` reads those.
 """
 
 from __future__ import annotations
@@ -11,66 +11,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import onnx
 
 from ... import memory
-from ...errors import FileError, ModelError, brief
+from ...errors import FileError, ModelError
+from ..bodies import Placed, bodies, sparse_tensors, tensors
 from .base import one_line
 
 MOST_BYTES = (2 << 30) - (64 << 20)
 """Of weights in a message; the rest of 2 GiB is for the graph."""
 
-Body = Any
-"""A GraphProto or a FunctionProto: both have nodes."""
 
-
-def bodies(model: onnx.ModelProto) -> Iterator[Body]:
-    """The graph of a model, its functions, and every graph within their nodes.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) {y = Neg(x)}'
-    >>> [body.name for body in bodies(onnx.parser.parse_model(text))]
-    ['g']
-    """
-    waiting: list[Body] = [model.graph, *model.functions]
-    while waiting:  # a stack of our own: how deep a model nests is its author's to say
-        body = waiting.pop()
-        yield body
-        for attribute in (a for node in body.node for a in node.attribute):
-            waiting.extend(attribute.graphs)
-            if attribute.HasField("g"):
-                waiting.append(attribute.g)
-
-
-def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor that a model holds: initialisers, and those in attributes."""
+def all_tensors(model: onnx.ModelProto) -> Iterator[Placed]:
+    """Every tensor of a model: initialisers and attributes, dense and sparse, in every graph."""
     for body in bodies(model):
-        if isinstance(body, onnx.GraphProto):
-            yield from body.initializer
-            for sparse in body.sparse_initializer:
-                yield from (sparse.values, sparse.indices)
-        for attribute in (a for node in body.node for a in node.attribute):
-            yield from attribute.tensors
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("sparse_tensor"):
-                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+        yield from tensors(body)
+        yield from sparse_tensors(body)
 
 
 def require_whole(model: onnx.ModelProto) -> None:
     """Raise `ModelError` if a tensor of the model lies in another file."""
-    for tensor in tensors(model):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    for placed in all_tensors(model):
+        if placed.tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise ModelError(
-                f"The tensor {brief(tensor.name)} lies in another file."
-                " Load the model with upconv.onnx.models.load, which reads it."
+                f"{placed.place}: Its data lies in another file."
+                " Load the model with upconv.onnx.load, which reads it."
             )
 
 
 def weight_bytes(model: onnx.ModelProto) -> int:
     """The bytes of all tensors of a model, from above."""
-    return sum(map(_bytes, tensors(model)))
+    return sum(_bytes(placed.tensor) for placed in all_tensors(model))
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:

@@ -17,7 +17,8 @@ import numpy as np
 import onnx
 
 from ...arrays import Array
-from ...errors import EngineRefusal, brief
+from ...errors import EngineRefusal
+from ..bodies import called
 from .base import REFUSED, Session, lacking, reported
 from .doubled import doubled, wide
 from .operators import evaluator_operators
@@ -89,8 +90,8 @@ class _ReferenceSession(Session):
                 value = found.get(name)
                 if isinstance(value, np.ndarray) and value is not wide(value):
                     raise EngineRefusal(
-                        f"The model cannot be run in float64: the {node.op_type} that makes"
-                        f" {brief(name)} gives {value.dtype} whatever goes in."
+                        f"The model cannot be run in float64: the {called(node.onnx_node)} makes"
+                        f" {value.dtype} whatever goes in."
                     )
 
     def _bind(self, feeds: dict[str, Array]) -> Callable[[], None]:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
-from ...errors import ArgumentError, DTypeError, EngineError, FileError, ModelError, brief
+from ...errors import ArgumentError, EngineError, brief
 from ...threads import get_num_threads
+from ..models import Source, from_model, to_proto
 from ..runtimes import Interface, Runtime, ready
-from ..runtimes.base import one_line
 from ..runtimes.feeds import drawn
 from . import interfaces
 from .allowances import allowances, of_dtype
@@ -33,12 +30,10 @@ from .layers import Allow, Layers, Side, compared_layers
 
 __all__ = ["Comparison", "Difference", "Fed", "Run", "verify"]
 
-Model = onnx.ModelProto | ir.Model | str | PathLike[str]
-
 
 def verify(
-    a: Any,
-    b: Any,
+    a: Source,
+    b: Source,
     *,
     runtimes: Iterable[str | Runtime] = ("onnxruntime",),
     sizes: Mapping[str, Sequence[int]] | None = None,
@@ -49,8 +44,8 @@ def verify(
 ) -> Comparison:
     """Run two models on the same inputs and compare what comes out.
 
-    a, b: an `onnx.ModelProto`, an `onnx_ir.Model` or the path of a file. `a` is the one that counts
-        as right; neither is changed.
+    a, b: as `upconv.onnx.load` or as an object: a path, bytes, an `onnx.ModelProto` or an
+        `onnx_ir.Model`. `a` is the one that counts as right; neither is changed.
     runtimes: names ("onnxruntime", "openvino", "reference") or `Runtime` objects.
     sizes: the whole shape of an input by its name, or the size of a symbolic dimension by its; the
         rest is as `upconv.onnx.runtimes.feeds` has it.
@@ -72,7 +67,7 @@ def verify(
     """
     chosen = [ready(r, "runtimes") if isinstance(r, str) else r for r in runtimes]
     limit = _tolerance(tolerance)
-    models = [_message(model) for model in (a, b)]
+    models = [to_proto(from_model(model)) for model in (a, b)]
     ours, theirs = map(Interface.of, models)
     found = interfaces.findings(ours, theirs)
     inputs = interfaces.fed(ours, theirs)
@@ -89,30 +84,6 @@ def verify(
 
 
 # What is given ------------------------------------------------------------------------------------
-
-
-def _message(model: Any) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        return model
-    if isinstance(model, ir.Model):
-        return ir.to_proto(model)
-    if isinstance(model, str | PathLike):
-        return _loaded(Path(model))
-    raise DTypeError(
-        "model",
-        f"{brief(model)} ({type(model).__name__})",
-        "an onnx.ModelProto, an onnx_ir.Model or a path",
-    )
-
-
-def _loaded(path: Path) -> onnx.ModelProto:
-    try:
-        model = onnx.load(path)
-    except OSError as error:
-        raise FileError(f"Cannot read {brief(str(path))}: {one_line(error)}.") from None
-    except Exception as error:
-        raise ModelError(f"{brief(str(path))} is no ONNX model: {one_line(error)}") from None
-    return model
 
 
 def _tolerance(tolerance: float | None) -> float | None:
