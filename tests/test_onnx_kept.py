@@ -1,0 +1,350 @@
+"""What passes keep: names, outputs, metadata, subgraphs, functions, dtypes, others' weights.
+
+And the official tests of ONNX's operator, through every pass that applies; and planted faults,
+which the checker that all these tests use must see.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="the models are ONNX's")
+pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
+
+import onnx
+from onnx import numpy_helper
+
+from onnx_rewriting import assert_close, assert_same_values, listing, rewritten, terms, values
+from onnx_texts import normal, parsed
+from upconv.dialects.onnx import Rule
+from upconv.onnx.passes import PASSES
+from upconv.onnx.runtimes import Reference, feeds
+
+LAYERS = {
+    "replace_deconv": "pads=[1,0], dilations=[2]",
+    "sub_pixel": "group=2, strides=[2]",
+    "sub_pixel:unfolded": "group=2, strides=[3], pads=[0,1]",
+    "sub_pixel:folded": "strides=[2], pads=[1,1]",
+    "sub_pixel:polyphase": "group=2, strides=[3]",
+    "fold_batch_norm": "strides=[2]",
+    "fold_pad": "strides=[2], pads=[2,2]",
+    "fold_slice": "strides=[2]",
+    "normalise": "strides=[2], auto_pad='VALID'",
+    "normalise:spec": "strides=[2]",
+    "normalise:onnxruntime": "strides=[2]",
+    "normalise:openvino": "strides=[2]",
+    "split_groups": "group=2, strides=[2]",
+    "to_rank": "group=2, strides=[2]",
+    "symmetric_pads": "strides=[2], pads=[1,0]",
+    "no_output_padding": "strides=[2], output_padding=[1]",
+    "no_dilation": "dilations=[2]",
+}
+"""Pass -> attributes of a layer, two channels in and out, four taps, where it fires."""
+
+OUTPUTS = {name: 1 if "group=2" in LAYERS[name] else 2 for name in LAYERS}
+
+
+def layer(name: str, x: str = "x", y: str = "y", b: str = ", b") -> str:
+    """The layer in a text, with what the pass folds around it."""
+    attributes = LAYERS[name].replace("'", '"')
+    inner = f"ConvTranspose<{attributes}>"
+    if name == "fold_batch_norm":
+        return f"{y}0 = {inner}({x}, w{b}) {y} = Mul({y}0, c)"
+    if name == "fold_pad":
+        return f"{x}0 = Pad({x}, around) {y} = {inner}({x}0, w{b})"
+    if name == "fold_slice":
+        return f"{y}0 = {inner}({x}, w{b}) {y} = Slice({y}0, one, far, two)"
+    return f"{y} = {inner}({x}, w{b})"
+
+
+def arrays(name: str, dtype: type = np.float32) -> dict[str, np.ndarray]:
+    return {
+        "w": normal(1, 2, OUTPUTS[name], 4, dtype=dtype),
+        "b": normal(2, 2, dtype=dtype),
+        "c": normal(3, 2, 1, dtype=dtype),
+        "around": np.array([0, 0, 1, 0, 0, 0]),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "far": np.array([(1 << 63) - 1]),
+    }
+
+
+def alone(name: str, kind: str = "float") -> str:
+    """A graph of the layer alone."""
+    return f"g ({kind}[N,2,L] x) => ({kind}[N,2,M] y) {{ {layer(name)} }}"
+
+
+def model(name: str, text: str, opset: int = 17, dtype: type = np.float32) -> onnx.ModelProto:
+    found = parsed(
+        text,
+        opset,
+        **{k: v for k, v in arrays(name, dtype).items() if re.search(rf"\b{k}\b", text)},
+    )
+    for node in found.graph.node:
+        if node.op_type == "ConvTranspose":
+            node.name = node.name or f"layer {node.output[0]}"
+    return found
+
+
+every_pass = pytest.mark.parametrize("name", LAYERS)
+
+
+def test_there_is_a_layer_for_every_pass() -> None:
+    assert set(LAYERS) == set(PASSES)
+
+
+@every_pass
+def test_names_outputs_and_metadata_are_kept(name: str) -> None:
+    before = model(
+        name, f"g (float[N,2,L] in) => (float[N,2,M] out) {{ {layer(name, 'in', 'out')} }}"
+    )
+    before.graph.name = "kept"
+    before.producer_name, before.doc_string = "somebody", "a model"
+    before.metadata_props.add(key="license", value="free")
+    for node in before.graph.node:
+        node.doc_string = "of a node"
+        node.metadata_props.add(key="scope", value="decoder.up")
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    assert step.by == name
+    assert step.node in ("layer out", "layer out0")
+    assert after.graph.name == "kept"
+    assert (after.producer_name, after.doc_string) == ("somebody", "a model")
+    assert [(p.key, p.value) for p in after.metadata_props] == [("license", "free")]
+    assert [value.name for value in after.graph.input] == ["in"]
+    assert after.graph.input == before.graph.input
+    assert after.graph.output == before.graph.output
+    made = [n for n in after.graph.node if any(p.key == "upconv.pass" for p in n.metadata_props)]
+    assert made == list(after.graph.node)
+    last = {p.key: p.value for p in after.graph.node[-1].metadata_props}
+    assert last["scope"] == "decoder.up"
+    assert last["upconv.replaces"] == step.node
+    assert after.graph.node[-1].doc_string == "of a node"
+    deconvolutions = [n.name for n in after.graph.node if n.op_type == "ConvTranspose"]
+    assert len(deconvolutions) != 1 or deconvolutions == [step.node]
+    names = [n.name for n in after.graph.node] + [o for n in after.graph.node for o in n.output]
+    assert len(set(names)) == len(names)
+
+
+@every_pass
+def test_a_graph_output_that_others_read_too(name: str) -> None:
+    text = f"""g (float[N,2,L] x) => (float[N,2,M] y, float[N,2,M] r)
+        {{ {layer(name)} r = Relu(y) }}"""
+    before = model(name, text)
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    assert [value.name for value in after.graph.output] == ["y", "r"]
+    assert_same_values(before, after)
+
+
+@every_pass
+def test_a_weight_that_two_nodes_share_stays_for_the_other(name: str) -> None:
+    other = f"ConvTranspose<group={2 // OUTPUTS[name]}, strides=[4]>(x, t, u)"
+    text = f"""g (float[N,2,L] x) => (float[N,2,M] y, float[N,2,K] r)
+        {{ {layer(name)} t = Neg(w) u = Neg(b) r = {other} }}"""
+    before = model(name, text)
+    after, steps = rewritten(before, name)
+    assert steps[0].fired, steps[0].refusal
+    kept = {tensor.name: numpy_helper.to_array(tensor) for tensor in after.graph.initializer}
+    if not steps[1].fired or name.startswith("normalise"):
+        np.testing.assert_array_equal(kept["w"], arrays(name)["w"])
+    assert_same_values(before, after)
+
+
+@every_pass
+def test_an_initialiser_that_is_not_read_any_more_is_gone(name: str) -> None:
+    before = model(name, alone(name))
+    after, _ = rewritten(before, name)
+    read = {i for node in after.graph.node for i in node.input}
+    assert {tensor.name for tensor in after.graph.initializer} <= read
+
+
+@every_pass
+def test_a_layer_in_a_branch_of_if(name: str) -> None:
+    """x and the weights come from outside the branch; constants are made inside it."""
+    text = f"""g (float[N,2,L] x, bool flag) => (float[N,2,M] z)
+        {{ z = If (flag) <
+            then_branch = a () => (float[N,2,P] y) {{ {layer(name)} }},
+            else_branch = e () => (float[N,2,Q] n) {{ n = Neg(x) }} > }}"""
+    before = model(name, text)
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    inside = next(a.g for a in after.graph.node[0].attribute if a.name == "then_branch")
+    assert [value.name for value in inside.output] == ["y"]
+    assert not inside.initializer
+    x = normal(9, 2, 2, 7)
+    for flag in (True, False):
+        given = {"x": x, "flag": np.array(flag)}
+        assert_close(values(before, given), values(after, given), 8)
+
+
+@every_pass
+def test_a_layer_in_a_function(name: str) -> None:
+    head = '<ir_version: 9, opset_import: ["": 17, "own": 1]>\n'
+    found = model(name, alone(name))
+    before = onnx.parser.parse_model(
+        head
+        + "g (float[N,2,L] x) => (float[N,2,M] z) { z = own.up(x) }\n"
+        + '<domain: "own", opset_import: ["": 17]> up (x) => (y) { y = Neg(x) }'
+    )
+    [function] = before.functions
+    del function.node[:]
+    for tensor in found.graph.initializer:
+        constant = onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        function.node.append(constant)
+    function.node.extend(found.graph.node)
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    assert len(after.graph.node) == 1
+    assert not after.graph.initializer
+    assert_same_values(before, after)
+
+
+@every_pass
+def test_a_weight_that_weight_norm_makes(name: str) -> None:
+    """Nodes that only the old weight needed go with it."""
+    text = f"""g (float[N,2,L] x) => (float[N,2,M] y)
+        <float[2,1,1] scale = {{2, 0.5}}>
+        {{ n = ReduceL2<axes=[1,2], keepdims=1>(v) d = Div(v, n) w = Mul(d, scale)
+        {layer(name)} }}"""
+    before = parsed(
+        text,
+        **{
+            k: v
+            for k, v in {**arrays(name), "v": arrays(name)["w"]}.items()
+            if k != "w" and (k in text)
+        },
+    )
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    kinds = [node.op_type for node in after.graph.node]
+    uses_old = name.startswith(("normalise", "fold_pad", "fold_slice", "symmetric", "no_output"))
+    assert ("ReduceL2" in kinds) == uses_old
+    assert_same_values(before, after)
+
+
+@every_pass
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_half_and_double(name: str, dtype: type) -> None:
+    kind = {np.float16: "float16", np.float64: "double"}[dtype]
+    before = model(name, alone(name, kind), dtype=dtype)
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    floats = {1, 10, 11}
+    kinds = {tensor.data_type for tensor in after.graph.initializer} & floats
+    assert kinds == {{np.float16: 10, np.float64: 11}[dtype]}
+    assert_same_values(before, after, {"L": [6]}, Reference())
+
+
+# The official tests -------------------------------------------------------------------------------
+
+
+def official() -> dict[str, Any]:
+    """The backend tests of ConvTranspose: name -> test case, with its model and its data sets."""
+    importlib.import_module("onnx.backend.test.case.node.convtranspose")  # its cases are made now
+    from onnx.backend.test.case import node
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "import_recursive", lambda _: None)  # 10 s of other operators' cases
+        found = {case.name: case for case in node.collect_testcases("ConvTranspose")}
+    return {name: found[name] for name in sorted(found) if name.startswith("test_convtranspose")}
+
+
+OFFICIAL = official()
+
+
+def test_the_official_tests_are_all_there() -> None:
+    assert len(OFFICIAL) >= 11
+
+
+@pytest.mark.parametrize("case", OFFICIAL)
+def test_the_official_tests_hold_after_every_pass(case: str) -> None:
+    """Their weights are inputs; here they are initialisers, as in models."""
+    fired = 0
+    for (x, w), wanted in OFFICIAL[case].data_sets:
+        before = onnx.ModelProto.FromString(OFFICIAL[case].model.SerializeToString())
+        before.ir_version = min(before.ir_version, 10)
+        before.opset_import[0].version = min(before.opset_import[0].version, 22)
+        del before.graph.input[1:]
+        before.graph.initializer.append(numpy_helper.from_array(w, before.graph.node[0].input[1]))
+        for name in PASSES:
+            after, [step] = rewritten(before, name, rule=Rule.ONNXRUNTIME)
+            if step.fired and name not in ("normalise:spec", "normalise:openvino"):
+                found = values(after, {before.graph.input[0].name: x})
+                assert_close(wanted, found, terms(before))
+                fired += 1
+    assert fired >= 3
+
+
+# Planted faults -----------------------------------------------------------------------------------
+
+
+def faulty(after: onnx.ModelProto, fault: str) -> None:
+    """Do to a rewritten model what a wrong pass would have done."""
+    [conv] = [n for n in after.graph.node if n.op_type in ("Conv", "ConvTranspose")]
+    weight = next(t for t in after.graph.initializer if t.name == conv.input[1])
+    w = numpy_helper.to_array(weight)
+    if fault == "kernel not reversed":
+        weight.CopyFrom(numpy_helper.from_array(np.flip(w, -1).copy(), weight.name))
+    elif fault == "channels exchanged":
+        weight.CopyFrom(numpy_helper.from_array(w[::-1].copy(), weight.name))
+    elif fault == "bias dropped":
+        del conv.input[2]
+    elif fault == "shifted by one":
+        pads = next(a for a in conv.attribute if a.name == "pads").ints
+        pads[0], pads[1] = pads[0] + 1, pads[1] - 1
+    elif fault == "one weight off by a hundredth":
+        w = w.copy()
+        w.reshape(-1)[1] += 0.01
+        weight.CopyFrom(numpy_helper.from_array(w, weight.name))
+
+
+FAULTS = [
+    "kernel not reversed",
+    "channels exchanged",
+    "bias dropped",
+    "shifted by one",
+    "one weight off by a hundredth",
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "name", ["replace_deconv", "sub_pixel:folded", "fold_pad", "normalise:spec"]
+)
+def test_a_planted_fault_is_seen(name: str, fault: str) -> None:
+    text = alone(name).replace("strides=[2]>", "strides=[2], pads=[1,1]>")
+    before = model(name, text)
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    assert_same_values(before, after)
+    faulty(after, fault)
+    with pytest.raises(AssertionError):
+        assert_same_values(before, after)
+
+
+def test_a_dropped_row_is_seen() -> None:
+    before = model("sub_pixel", alone("sub_pixel"))
+    short = model(
+        "sub_pixel",
+        alone("sub_pixel").replace("strides=[2]", "strides=[2], pads=[0,1]"),
+    )
+    with pytest.raises(AssertionError):
+        assert_same_values(before, short)
+    assert listing(before) != listing(short)
+
+
+def test_the_checker_allows_rounding_and_no_more() -> None:
+    given = feeds(model("normalise", alone("normalise")))
+    x = given["x"]
+    assert_close([x], [x * np.float32(1 + 2**-23)], 8)
+    with pytest.raises(AssertionError, match="off by"):
+        assert_close([x], [x * np.float32(1 + 2**-12)], 8)
+    with pytest.raises(AssertionError):
+        assert_close([x], [x.astype(np.float64)], 8)
