@@ -54,6 +54,20 @@ def test_phases_make_every_output_from_exactly_its_products(axis: Axis) -> None:
     assert met == contributions(axis)
 
 
+@given(axes())
+def test_products_and_reach_are_those_of_the_uncropped_scatter(axis: Axis) -> None:
+    whole = fitted(axis.size, axis.kernel, axis.stride, axis.dilation, 0, max(axis.full, 0))
+    scattered = {(o - axis.crop_begin, i, t) for o, i, t in contributions(whole)}
+    assert axis.uncropped == range(-axis.crop_begin, axis.full - axis.crop_begin)
+    told = [(o, each.input, each.tap) for o in axis.uncropped for each in axis.products(o)]
+    assert set(told) == scattered
+    assert told == sorted(told), "not in order of input"
+    assert axis.products(axis.uncropped.stop) == axis.products(-axis.crop_begin - 1) == ()
+    for i in range(axis.size):
+        reached = [o for o, by, _ in scattered if by == i]
+        assert axis.reach(i) == range(min(reached), max(reached) + 1)
+
+
 @given(axes(), st.integers(0, 30), st.integers(0, 30))
 def test_reads_holds_every_input_that_reaches(axis: Axis, lo: int, hi: int) -> None:
     lo, hi = min(lo, axis.out), min(hi, axis.out)

@@ -40,6 +40,18 @@ class Tap:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """What one tap makes of one input: x[input] * w[tap].
+
+    >>> Product(input=1, tap=0)
+    Product(input=1, tap=0)
+    """
+
+    input: int
+    tap: int
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """The outputs `o = s*j + offset`, all made by the same taps: y[o] = sum x[j - shift] *
     w[index].
@@ -208,6 +220,37 @@ class Axis:
         begin = self.crop_begin - self.stride * inputs.start - self.dilation * taps.start
         axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
         return Trimmed(axis, inputs, taps)
+
+    def products(self, o: int) -> tuple[Product, ...]:
+        """What position `o` is the sum of, in order of input; `o` may also be one that is cropped.
+
+        >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).products(1)
+        (Product(input=0, tap=2), Product(input=1, tap=0))
+        """
+        found = []
+        for t in reversed(range(self.kernel)):
+            i, beside = divmod(o + self.crop_begin - self.dilation * t, self.stride)
+            if not beside and 0 <= i < self.size:
+                found.append(Product(i, t))
+        return tuple(found)
+
+    @property
+    def uncropped(self) -> range:
+        """The full result's positions, counted as the output's: below 0 or from `out` on is cut.
+
+        >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).uncropped
+        range(-1, 6)
+        """
+        return range(-self.crop_begin, self.full - self.crop_begin)
+
+    def reach(self, i: int) -> range:
+        """From the first to the last position that input `i` reaches, counted likewise.
+
+        >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).reach(1)
+        range(1, 4)
+        """
+        begin = self.stride * i - self.crop_begin
+        return range(begin, begin + self.extent)
 
     def meets(self, tap: int) -> bool:
         """Whether a tap makes any output from any input."""

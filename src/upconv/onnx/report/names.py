@@ -1,0 +1,91 @@
+"""Names out of models, made harmless and short enough to be shown.
+
+Nothing here is trusted. What could drive a terminal or turn the order of a line around becomes the
+escape that Python would write for it:
+
+1. control characters, line and paragraph separators, spaces that are not the plain one;
+2. invisible characters that act on others: bidirectional overrides, zero-width joiners, tags;
+3. halves of surrogate pairs, which no file can hold, and code points that are no characters;
+4. marks that stand on nothing, or more than two on one letter, which would cover other lines;
+5. for terminals only (`one_way`), letters that are written from right to left: they are lawful, but
+   a terminal would turn the numbers beside them around too.
+
+What lives here: text that came with a model. What never does: HTML's own escapes, which the
+template's autoescape writes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LONGEST = 72
+"""Characters of a name that are shown; more are cut from its middle."""
+
+LONGEST_SENTENCE = 1200
+"""Characters of anything else that are shown."""
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
+_MARKS = frozenset({"Mn", "Me"})
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+_MOST_MARKS = 2
+
+
+def neutral(text: str, *, one_way: bool = False) -> str:
+    r"""The text with everything that acts, rather than shows, as an escape.
+
+    >>> neutral("up\x1b[31m\u202eevil")
+    'up\\x1b[31m\\u202eevil'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown, marks = [], _MOST_MARKS
+    for character in text:
+        is_mark = unicodedata.category(character) in _MARKS
+        marks = marks + 1 if is_mark else 0
+        unsafe = _acts(character, one_way) or marks > _MOST_MARKS
+        shown.append(_escape(character) if unsafe else character)
+    return "".join(shown)
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """The text, harmless, with its middle cut out where it is too long.
+
+    >>> shortened("abcdefghij", longest=7)
+    'abc…hij'
+    """
+    head, tail = longest // 2, (longest - 1) // 2
+    if len(text) > 2 * longest:  # megabytes are not worth reading before they are cut
+        text = text[: longest + 1] + text[-longest:]
+    shown = neutral(text)
+    return shown if len(shown) <= longest else f"{shown[:head]}…{shown[len(shown) - tail :]}"
+
+
+def pieces(text: str) -> list[str]:
+    """A shown name in the pieces between which a line may break.
+
+    >>> pieces("/up.0/sub_pixel")
+    ['/', 'up.', '0/', 'sub_', 'pixel']
+    """
+    return re.findall(r"[^/_.+:-]*[/_.+:-]+|[^/_.+:-]+", text)
+
+
+def clipped(text: str, longest: int = LONGEST_SENTENCE) -> str:
+    """The text, harmless, with its end cut off where it is too long, and how much that was.
+
+    >>> clipped("abcdefghij", longest=4)
+    'abcd… (10 characters)'
+    """
+    shown = neutral(text[:longest])
+    return shown if len(text) <= longest else f"{shown}… ({len(text):,} characters)"
+
+
+def _acts(character: str, one_way: bool) -> bool:
+    category = unicodedata.category(character)
+    if category in _UNSAFE or (category == "Zs" and character != " "):
+        return True
+    return one_way and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

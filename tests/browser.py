@@ -1,0 +1,149 @@
+"""Chromium without a window, spoken to over two pipes: what a page looks like and complains about.
+
+The protocol is JSON between null bytes (the DevTools protocol with `--remote-debugging-pipe`), so no
+port is opened and no package is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def found() -> str | None:
+    """A browser of this family, if one is installed."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """One page at a time; `events` holds all that was told since `open`."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read = write, read
+        self._buffer, self._last, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask for something and wait for the answer."""
+        self._last += 1
+        asked = {"id": self._last, "method": method, "params": parameters}
+        if self._session:
+            asked["sessionId"] = self._session
+        os.write(self._write, json.dumps(asked).encode() + b"\0")
+        while True:
+            told = self._next()
+            if told.get("id") == self._last:
+                assert "error" not in told, (method, told)
+                return told["result"]
+            self.events.append(told)
+
+    def open(self, path: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+        """Load a file and wait until it is there."""
+        self.shape(width, height)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.call("Page.navigate", url=path.as_uri())
+        while not any(told.get("method") == "Page.loadEventFired" for told in self.events):
+            self.events.append(self._next())
+
+    def shape(self, width: int, height: int = 900) -> None:
+        """Set the window's size in CSS pixels."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression is, in the page."""
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get(
+            "value"
+        )
+
+    def press(self, key: str) -> None:
+        """Press and release a key that has no character."""
+        for kind in ("keyDown", "keyUp"):
+            code = {"Tab": 9, "Enter": 13, " ": 32}[key]
+            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key,
+                windowsVirtualKeyCode=code, **text,
+            )  # fmt: skip
+
+    def picture(self, *, whole: bool = False, **clip: float) -> bytes:
+        """A PNG of the window, of the whole page, or of a rectangle (x, y, width, height)."""
+        more: dict[str, Any] = {"clip": {**clip, "scale": 1}} if clip else {}
+        if whole or clip:
+            more["captureBeyondViewport"] = True
+        return base64.b64decode(self.call("Page.captureScreenshot", **more)["data"])
+
+    def paper(self) -> bytes:
+        """The page as a PDF, as its own style wants it."""
+        told = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        return base64.b64decode(told["data"])
+
+    def complaints(self) -> list[str]:
+        """What the console shows: errors, warnings, violations of the page's policy."""
+        self.value("0")  # lets what is still on its way arrive
+        kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+        return [json.dumps(told["params"]) for told in self.events if told.get("method") in kinds]
+
+    def requests(self) -> list[str]:
+        """Every address that was asked for."""
+        asked = (t for t in self.events if t.get("method") == "Network.requestWillBeSent")
+        return [told["params"]["request"]["url"] for told in asked]
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            chunk = os.read(self._read, 1 << 16)
+            assert chunk, "the browser is gone"
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(line)
+
+
+@contextmanager
+def browser(program: str) -> Iterator[Browser]:
+    """A browser with a profile of its own, ended with the block."""
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = (
+            f"exec 3<&{to_read} 4>&{from_write}; exec \"$@\"", "-", program, "--headless",
+            "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update",
+            "--remote-debugging-pipe", f"--user-data-dir={profile}",
+        )  # fmt: skip
+        process = subprocess.Popen(
+            ["bash", "-c", *command],
+            pass_fds=(to_read, from_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_read)
+        os.close(from_write)
+        try:
+            yield Browser(to_write, from_read)
+        finally:
+            os.close(to_write)
+            os.close(from_read)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
