@@ -395,7 +395,7 @@ def test_errors_of_the_operators_name_the_node():
     (conv, {"kernel_shape": [2]}, "kernel_shape"),
     (conv, {"pads": [1]}, "1 begins, then 1 ends"),
     (conv, {"auto_pad": b"SAME"}, "auto_pad is 'SAME'"),
-    (conv_transpose, {"kernel_shape": [2]}, "weight's shape"),
+    (conv_transpose, {"kernel_shape": [2]}, "that of W"),
     (conv_transpose, {"pads": [1]}, "1 begins, then 1 ends"),
 ])  # fmt: skip
 def test_attributes_that_do_not_fit_are_refused(compute, how, words):

@@ -2,10 +2,10 @@
 
 The evaluator's own ConvTranspose is wrong for groups with a bias or with several output channels,
 and does not do `output_shape` without auto_pad; its Conv pads by rules of its own. These two follow
-the operators' texts; ConvTranspose, if so asked, a runtime's reading of it (`dialects.onnx`).
+the operators' texts; ConvTranspose (`backend`), if so asked, a runtime's reading of it.
 
-What lives here: the operators as functions of arrays and attributes, and as the classes that the
-evaluator wants. An attribute that a node does not have is None.
+What lives here: Conv as a function of arrays and attributes, None being one that a node does not
+have, and both operators as the classes that the evaluator wants.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from ...arrays import Array
 from ...dialects import values
-from ...dialects.onnx import AutoPad, from_onnx
+from ...dialects.onnx import AutoPad
 from ...errors import ModelError, ShapeError, UpconvError
 from ...ops import conv as _conv
-from ...ops import conv_transpose as _conv_transpose
+from ..backend import conv_transpose
 from ..bodies import called
 from ..soundness import NEWEST_OPSET
 
@@ -28,30 +28,6 @@ _PADDED = {
     AutoPad.SAME_UPPER: "same_upper",
     AutoPad.SAME_LOWER: "same_lower",
 }
-
-
-def conv_transpose(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    kernel_shape: Any = None,
-    rule: str = "spec",
-    opset: int = NEWEST_OPSET,
-    **attributes: Any,
-) -> Array:
-    """ConvTranspose: x (N, C, *size), w (C, M/group, *kernel), b (M,).
-
-    Raises `ArgumentError` and its kinds for what the text refuses.
-
-    >>> import numpy as np
-    >>> x, w = np.ones((1, 1, 2)), np.array([[[1.0, 2.0, 3.0]]])
-    >>> conv_transpose(x, w, strides=[2], output_shape=[4])
-    array([[[2., 4., 2., 3.]]])
-    """
-    kernel = w.shape[2:] if kernel_shape is None else kernel_shape
-    layer = from_onnx(x.shape[2:], kernel, rule=rule, opset=opset, **attributes)
-    return _conv_transpose(x, layer.weight(w), b, engine=_ENGINE, **layer.keywords())
 
 
 def conv(
@@ -109,7 +85,7 @@ def evaluator_operators(rule: str) -> list[type[Any]]:
 
     def run_conv_transpose(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
         opset = self.run_params["opsets"].get("", NEWEST_OPSET)
-        how = {"rule": rule, "opset": opset, **attributes}
+        how = {"rule": rule, "opset": opset, "engine": _ENGINE, **attributes}
         return (_at(self.onnx_node, conv_transpose, *arrays, **how),)
 
     runs = {"Conv": run_conv, "ConvTranspose": run_conv_transpose}

@@ -44,8 +44,8 @@ def verify(
 ) -> Comparison:
     """Run two models on the same inputs and compare what comes out.
 
-    a, b: as `upconv.onnx.load` or as an object: a path, bytes, an `onnx.ModelProto` or an
-        `onnx_ir.Model`. `a` is the one that counts as right; neither is changed.
+    a, b: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; neither is
+        changed. `a` is the one that counts as right.
     runtimes: names ("onnxruntime", "openvino", "reference") or `Runtime` objects.
     sizes: the whole shape of an input by its name, or the size of a symbolic dimension by its; the
         rest is as `upconv.onnx.runtimes.feeds` has it.
