@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class Case:
         return f"x{shape} w{'x'.join(map(str, w))} opset{self.opset} {self.attributes}"
 
 
-OPSETS = (7, 8, 9, 10, 11, 12, 13, 15, 17, 18, 19, 20, 21, 22, 23)
+OPSETS = (7, 8, 9, 10, 11, 12, 13, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25)
 
 
 def random_case(seed: int, *, opset: int | None = None, rank: int | None = None) -> Case:
@@ -113,3 +113,99 @@ def _model(
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3 + (opset > 8) * 4
     )
+
+
+def with_norm(case: Case, seed: int) -> Case:
+    """The case with a random normalisation after it, in one of its forms."""
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    attributes = case.attributes
+    model = _copied(case.model)
+    w = numpy_helper.to_array(model.graph.initializer[0])
+    m = attributes["group"] * w.shape[1]
+    kind = rng.choice(("BatchNormalization", "Mul", "Add", "Sub", "Div"))
+    if kind == "BatchNormalization":
+        vectors = numbers.standard_normal((4, m)).astype(np.float32)
+        vectors[3] = np.abs(vectors[3]) + 0.1
+        _follow(model, kind, dict(zip(("g", "be", "me", "va"), vectors, strict=True)), epsilon=0.01)
+    else:
+        c = numbers.standard_normal((m, *[1] * (w.ndim - 2))).astype(np.float32) + 3
+        _follow(model, kind, {"c": c})
+    return replace(case, model=model)
+
+
+def with_crop(case: Case, seed: int, kind: str) -> Case:
+    """The case with a random Pad or Slice, before it or after it."""
+    rng = random.Random(seed)
+    model, rank = _copied(case.model), case.x.ndim - 2
+    if rng.random() < 0.5:
+        amounts = [rng.choice((0, 0, 1, 2)) for _ in range(2 * rank)]
+        amounts = amounts if kind == "Pad" else [a % 2 for a in amounts]
+        return replace(case, model=_precede(case, model, kind, amounts))
+    amounts = [rng.choice((0, 0, 1)) for _ in range(2 * rank)]
+    if kind == "Pad":
+        amounts[:rank] = [0] * rank
+    _follow(model, kind, _inputs(kind, amounts, rank, case.opset), **_words(kind, amounts, case))
+    return replace(case, model=model)
+
+
+def _precede(case: Case, model: onnx.ModelProto, kind: str, amounts: list[int]) -> onnx.ModelProto:
+    """A node between x and the ConvTranspose; sizes that only its input tells are left open."""
+    rank = case.x.ndim - 2
+    arrays = _inputs(kind, amounts, rank, case.opset)
+    node = helper.make_node(kind, ["x", *arrays], ["p"], **_words(kind, amounts, case))
+    model.graph.node[0].input[0] = "p"
+    model.graph.node.insert(0, node)
+    _add(model, arrays)
+    sizes = [(d.dim_value or d.dim_param) for d in model.graph.input[0].type.tensor_type.shape.dim]
+    if not case.open_sizes:
+        signs = 1 if kind == "Pad" else -1
+        both = zip(amounts[:rank], amounts[rank:], strict=True)
+        inner = [
+            size + signs * (a + b) for size, (a, b) in zip(case.x.shape[2:], both, strict=True)
+        ]
+        sizes[2:] = inner
+        info = helper.make_tensor_value_info("p", TensorProto.FLOAT, sizes)
+        model.graph.value_info.append(info)
+    return model
+
+
+def _inputs(kind: str, amounts: list[int], rank: int, opset: int) -> dict[str, np.ndarray]:
+    """The inputs of a Pad or Slice by name, where its opset has them as inputs."""
+    begins, ends = amounts[:rank], amounts[rank:]
+    if kind == "Pad":
+        return {} if opset < 11 else {"pads": np.array([0, 0, *begins, 0, 0, *ends])}
+    if opset < 10:
+        return {}
+    entries = (begins, [-end or (1 << 62) for end in ends], range(2, 2 + rank))
+    return dict(zip(("starts", "ends", "axes"), map(np.array, entries), strict=True))
+
+
+def _words(kind: str, amounts: list[int], case: Case) -> dict[str, Any]:
+    """The attributes of a Pad or Slice, where its opset has them as attributes."""
+    rank = case.x.ndim - 2
+    begins, ends = amounts[:rank], amounts[rank:]
+    if kind == "Pad":
+        return {"pads": [0, 0, *begins, 0, 0, *ends]} if case.opset < 11 else {}
+    if case.opset >= 10:
+        return {}
+    return {"axes": [*range(2, 2 + rank)], "starts": begins, "ends": [-e or 1 << 62 for e in ends]}
+
+
+def _follow(model: onnx.ModelProto, kind: str, arrays: dict[str, np.ndarray], **words: Any) -> None:
+    """A node after the ConvTranspose, whose output takes the name y."""
+    model.graph.node[-1].output[0] = "z"
+    model.graph.node.append(helper.make_node(kind, ["z", *arrays], ["y"], **words))
+    _add(model, arrays)
+
+
+def _add(model: onnx.ModelProto, arrays: dict[str, np.ndarray]) -> None:
+    for name, array in arrays.items():
+        tensor = numpy_helper.from_array(array, name)
+        model.graph.initializer.append(tensor)
+        if model.ir_version < 4:
+            info = helper.make_tensor_value_info(name, tensor.data_type, array.shape)
+            model.graph.input.append(info)
+
+
+def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.ModelProto.FromString(model.SerializeToString())
