@@ -3,5 +3,6 @@
 from importlib.util import find_spec
 
 collect_ignore_glob = ["conf.py", "pictures/*.py", "_build/*"]
-if find_spec("torch") is None:
-    collect_ignore_glob.append("pytorch*.md")
+for face, needs in {"pytorch": ("torch",), "onnx": ("onnx", "onnx_ir", "onnxruntime")}.items():
+    if not all(map(find_spec, needs)):
+        collect_ignore_glob.append(f"{face}*.md")

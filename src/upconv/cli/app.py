@@ -12,6 +12,7 @@ from .._version import __version__
 from .bench import bench
 from .doctor import doctor
 from .endings import ended
+from .optimize import optimize
 from .run import run
 from .shape import explain, shape
 from .verify import verify
@@ -83,5 +84,5 @@ def _whole(
     """
 
 
-for _command in (bench, run, shape, explain, verify, doctor):
+for _command in (bench, run, shape, explain, optimize, verify, doctor):
     app.command(_command.__name__)(_command)

@@ -70,7 +70,7 @@ class Ratio:
         found = cls._plain(rounds.first[: len(rounds.samples[call])], rounds.samples[call])
         same = cls._plain(rounds.samples[0], rounds.again)
         noise = max(1.0, same.median, 1 / same.median)
-        return cls(found.median, found.low / noise, found.high * noise)
+        return cls(found.median, max(found.low, 0.0) / noise, found.high * noise)
 
     @classmethod
     def _plain(cls, before: list[float], after: list[float]) -> Ratio:
