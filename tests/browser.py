@@ -71,9 +71,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is, in the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get(
-            "value"
-        )
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)[
+            "result"
+        ].get("value")
 
     def press(self, key: str) -> None:
         """Press and release a key that has no character."""

@@ -241,7 +241,9 @@ def hostile(name: str) -> Optimization:
     """The sample with one name in every place where a text can stand."""
     one = sample()
     trials = (Trial(name, name), replace(one.layers[0].trials[0], rewriting=name))
-    bad = replace(one.layers[0], node=name, place=name, dtype=name, trials=trials, chosen=name, why=name)
+    bad = replace(
+        one.layers[0], node=name, place=name, dtype=name, trials=trials, chosen=name, why=name
+    )
     return replace(
         one, model=name, target=name, machine=name, verdict=name, written=name, prepared=(name,),
         inputs=((name, name, (1, 2)),), versions=((name, name),), layers=(bad, *one.layers[:1]),

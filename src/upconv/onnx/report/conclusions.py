@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, OutputProof
-from . import figures
+from . import figures, names
+
+_LONGEST_PATH = 160
 
 
 class Tone(Enum):
@@ -55,9 +57,9 @@ def _measured(found: Optimization, changed: str) -> Conclusion:
         tone = Tone.GOOD
     elif tone is Tone.PLAIN:
         title = "As fast as before"
-    times = f"{figures.seconds(before.median)} before, {figures.seconds(after.median)} after"
+    times = f"From {figures.seconds(before.median)} to {figures.seconds(after.median)} a call"
     within = f" ({interval.rstrip(')')} times)" if interval else ""
-    return Conclusion(tone, title, f"The whole model: {times}{within}. {changed}.")
+    return Conclusion(tone, title, f"{times}{within}. {changed}.")
 
 
 def changed_layers(found: Optimization) -> str:
@@ -72,12 +74,14 @@ def proof(found: Optimization) -> Conclusion:
     """Whether the model still computes the same."""
     wrong = [each for each in found.proofs if not each.equal]
     if wrong:
-        differ = f"{len(wrong)} of {figures.count(len(found.proofs), 'comparison')} found a difference"
+        differ = (
+            f"{len(wrong)} of {figures.count(len(found.proofs), 'comparison')} found a difference"
+        )
         return Conclusion(Tone.BAD, "Not proven equal", f"{differ}; the worst is {_worst(wrong)}.")
     if found.proofs:
         equal = f"{figures.count(len(found.proofs), 'comparison')} of outputs"
         return Conclusion(
-            Tone.GOOD, "Proven equal", f"{equal}; the largest error is {_worst(found.proofs)}."
+            Tone.GOOD, "Proven equal", f"{equal}; the worst is {_worst(found.proofs)}."
         )
     if found.rewritten or found.prepared:
         return Conclusion(Tone.BAD, "Not proven", "No output was compared.")
@@ -97,7 +101,7 @@ def written(found: Optimization) -> str:
     """What became of the file."""
     if found.written is None:
         return "Nothing was written."
-    return f"Written to {found.written}."
+    return f"Written to {names.shortened(found.written, _LONGEST_PATH)}."
 
 
 def share(found: Optimization) -> str | None:

@@ -159,27 +159,29 @@ def percent(part: float) -> str:
     """A part of one, rounded so that little is not nothing.
 
     >>> percent(0.034), percent(0.0000001), percent(0.62)
-    ('3 %', 'under 1 %', '62 %')
+    ('3%', 'under 1%', '62%')
     """
     if not isfinite(part):
         return digits(part)
     if 0 < part < 0.01:
-        return "under 1 %"
-    return f"{part * 100:,.0f} %"
+        return "under 1%"
+    return f"{part * 100:,.0f}%"
 
 
 def allowed(error: float, tolerance: float) -> str:
     """How an error compares with what is allowed.
 
     >>> allowed(1e-7, 1e-6), allowed(0.5, 0.1), allowed(float("nan"), 0.1), allowed(0.0, 0.1)
-    ('10 % of the tolerance', '5.00 times the tolerance', 'not a number', 'exact')
+    ('10% of the tolerance', '5.00 times the tolerance', 'not a number', 'exact')
     """
     if error == 0:
         return "exact"
     if not isfinite(error) or tolerance <= 0:
         return digits(error) if not isfinite(error) else "no difference is allowed"
     part = error / tolerance
-    return f"{percent(part)} of the tolerance" if part <= 1 else f"{digits(part)} times the tolerance"
+    return (
+        f"{percent(part)} of the tolerance" if part <= 1 else f"{digits(part)} times the tolerance"
+    )
 
 
 def signed(crop: int) -> str:
