@@ -1,7 +1,7 @@
-"""Chromium without a window, spoken to over two pipes: what a page looks like and complains about.
+"""Chromium without a window, spoken to over two pipes: how a page looks, what it complains about.
 
-The protocol is JSON between null bytes (the DevTools protocol with `--remote-debugging-pipe`), so no
-port is opened and no package is needed.
+The protocol is JSON between null bytes (the DevTools protocol with `--remote-debugging-pipe`), so
+no port is opened and no package is needed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ..optimizing.results import ORIGINAL, LayerResult, Optimization, OutputProof
+from ..optimizing.results import ORIGINAL, LayerResult, Optimization, OutputProof, WholeResult
 from . import figures, names
 
 _LONGEST_PATH = 160
@@ -39,18 +39,17 @@ class Conclusion:
 def speed(found: Optimization) -> Conclusion:
     """What happened to the time of the whole model."""
     changed = changed_layers(found)
-    if not found.layers:
+    if not found.layers and not found.prepared:
         return Conclusion(Tone.PLAIN, "Nothing to do", "The model has no transposed convolutions.")
     if not found.rewritten and not found.prepared:
         return Conclusion(Tone.PLAIN, "Left as it is", f"{changed}.")
     if found.whole is None:
-        return Conclusion(Tone.PLAIN, "Not measured", f"{changed}, by rules and without timing.")
-    return _measured(found, changed)
+        return Conclusion(Tone.PLAIN, "Not measured", f"{changed}, without a clock.")
+    return _measured(found.whole, changed)
 
 
-def _measured(found: Optimization, changed: str) -> Conclusion:
-    assert found.whole is not None
-    before, after, ratio = found.whole.before, found.whole.after, found.whole.ratio
+def _measured(whole: WholeResult, changed: str) -> Conclusion:
+    before, after, ratio = whole.before, whole.after, whole.ratio
     title, _, interval = figures.faster(ratio).partition(" (")
     tone = Tone.BAD if ratio.high < 1 else Tone.PLAIN
     if figures.is_gain(ratio):
@@ -63,9 +62,10 @@ def _measured(found: Optimization, changed: str) -> Conclusion:
 
 
 def changed_layers(found: Optimization) -> str:
-    """How many layers are others now: "7 of 12 transposed convolutions rewritten"."""
+    """How many layers are others now, or what was done by rules: "7 of 12 ... rewritten"."""
     if not found.layers:
-        return "No transposed convolutions"
+        steps = figures.count(len(found.prepared), "step")
+        return f"{steps} by rules" if found.prepared else "No transposed convolutions"
     total = figures.count(len(found.layers), "transposed convolution")
     return f"{len(found.rewritten) or 'None'} of {total} rewritten"
 
@@ -112,6 +112,19 @@ def share(found: Optimization) -> str | None:
     before, after = both
     words = f"{figures.seconds(before)} before, {figures.seconds(after)} after"
     return f"{words}: {figures.gain(before / after)}" if after > 0 else words
+
+
+def sentence(words: str) -> str:
+    """A remark with a capital, unless it begins with a name, and a full stop.
+
+    >>> sentence("it has one group"), sentence("sub_pixel wins.")
+    ('It has one group.', 'sub_pixel wins.')
+    """
+    words = words.strip()
+    first = words.partition(" ")[0]
+    if first.isascii() and first.isalpha():
+        words = words[0].upper() + words[1:]
+    return words if not words or words[-1] in ".!?" else f"{words}."
 
 
 class State(Enum):

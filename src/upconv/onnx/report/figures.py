@@ -13,8 +13,11 @@ from math import isfinite, isnan
 
 from ..optimizing.results import Ratio, Timing
 
-NOTHING = "–"
+NOTHING = "\N{EN DASH}"
 """Stands where there is no value."""
+
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -60,7 +63,7 @@ def digits(value: float) -> str:
     ('0.183', '18.3', '1,834', '1.00e9')
     """
     if not isfinite(value):
-        return "not a number" if isnan(value) else f"{'−' * (value < 0)}infinite"
+        return "not a number" if isnan(value) else f"{MINUS * (value < 0)}infinite"
     size = abs(value)
     if size >= 999_999.5 or 0 < size < 0.0095:
         return scientific(value, 2)
@@ -132,7 +135,8 @@ def faster(ratio: Ratio) -> str:
         worst = _plain(1 / ratio.low) if ratio.low > 0 else "more"
         best = _plain(1 / ratio.high) if ratio.high > 0 else "more"
         return f"{_slower(ratio.median)} ({best} to {worst})"
-    return f"no difference beyond the noise ({_plain(ratio.low)} to {_plain(ratio.high)})"
+    low = max(ratio.low, 0.0)  # the spread may be wider than the ratio itself
+    return f"no difference beyond the noise ({_plain(low)} to {_plain(ratio.high)})"
 
 
 def gain(ratio: float) -> str:
@@ -152,7 +156,7 @@ def times(ratio: float) -> str:
     >>> times(1.834)
     '1.83×'
     """
-    return f"{_plain(ratio)}×"
+    return f"{_plain(ratio)}{TIMES}"
 
 
 def percent(part: float) -> str:
@@ -190,7 +194,7 @@ def signed(crop: int) -> str:
     >>> signed(1), signed(-2)
     ('1', '−2 (added)')
     """
-    return f"{crop}" if crop >= 0 else f"−{-crop} (added)"
+    return f"{crop}" if crop >= 0 else f"{MINUS}{-crop} (added)"
 
 
 def count(number: int, noun: str) -> str:

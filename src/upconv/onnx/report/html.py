@@ -109,4 +109,4 @@ def _shape(sizes: tuple[int, ...]) -> str:
     >>> _shape((1, 8, 32, 32))
     '1×8×32×32'
     """
-    return "×".join(map(str, sizes))
+    return figures.TIMES.join(map(str, sizes))

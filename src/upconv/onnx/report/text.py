@@ -1,7 +1,8 @@
-"""The report as plain text for a terminal: one row per layer, what the whole is, the verdict last.
+"""The report as plain text for a terminal: one row per layer, the whole model, the verdict last.
 
-No line is wider than `width` columns. What a name could do to a terminal is taken out of it, letters
-from right to left included; wide letters count as two columns. Words of ours are plain ASCII, for terminals that know no more.
+No line is wider than `width` columns. What a name could do to a terminal is taken out of it,
+letters from right to left included; wide letters count as two columns. Words of ours are plain
+ASCII, for terminals that know no more.
 
 What lives here: rows and columns. What never does: printing, colours.
 """
@@ -26,7 +27,7 @@ _SETTING = 48
 """Columns of one word about the setting."""
 _OPERATOR = "/ConvTranspose"
 """What exporters end names with; every layer here is one, and there is no room to say so."""
-_ASCII = str.maketrans({"µ": "u", "×": "x", "−": "-", "–": "-"})
+_ASCII = str.maketrans({"µ": "u", figures.TIMES: "x", figures.MINUS: "-", figures.NOTHING: "-"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,14 @@ def _head(found: Optimization, room: int) -> Iterator[str]:
 
 def _table(found: Optimization, room: int) -> Iterator[str]:
     if not found.layers:
-        yield "No transposed convolutions."
+        steps = found.prepared or ("No transposed convolutions.",)
+        yield from (_fitted(_name(step, room), room).rstrip() for step in steps)
         return
     rows = [_HEADINGS, *map(_cells, found.layers)]
     words = room - sum(_NUMBERS) - len(_GAP) * 4
-    layer, now = (max(map(_columns, column)) for column in zip(*((r.layer, r.now) for r in rows)))
+    layer, now = (
+        max(map(_columns, column)) for column in zip(*((r.layer, r.now) for r in rows), strict=True)
+    )
     now = min(now, max(words - layer, words // 2))
     layer = min(layer, words - now)
     for row in rows:
@@ -100,11 +104,13 @@ def _ending(found: Optimization, room: int) -> Iterator[str]:
         ("whole model", f"{speed.title}. {speed.sentence}".translate(_ASCII)),
         ("proof", f"{proof.title}. {proof.sentence}".translate(_ASCII)),
         ("file", conclusions.written(found)),
-        ("verdict", found.verdict or f"{speed.title}; {proof.title.lower()}"),
+        *(("remark", conclusions.sentence(remark)) for remark in found.remarks),
+        *(("not in profile", conclusions.sentence(node)) for node in found.broken),
+        ("verdict", conclusions.sentence(found.verdict or f"{speed.title}; {proof.title.lower()}")),
     )
     for label, sentence in facts:
         first, *others = list(_wrapped(sentence, room - _LABEL)) or [""]
-        yield label.ljust(_LABEL) + first
+        yield (label.ljust(_LABEL) + first).rstrip()
         yield from (" " * _LABEL + line for line in others)
 
 
@@ -143,6 +149,6 @@ def _columns(text: str) -> int:
 
 
 def _width(character: str) -> int:
-    if unicodedata.combining(character):
+    if unicodedata.category(character) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
