@@ -1,7 +1,7 @@
-"""Chromium without a window, spoken to over two pipes: what a page looks like and complains about.
+"""Chromium without a window, spoken to over two pipes: how a page looks, what it complains about.
 
-The protocol is JSON between null bytes (the DevTools protocol with `--remote-debugging-pipe`), so no
-port is opened and no package is needed.
+The protocol is JSON between null bytes (the DevTools protocol with `--remote-debugging-pipe`), so
+no port is opened and no package is needed.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is, in the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get(
-            "value"
-        )
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)[
+            "result"
+        ].get("value")
 
     def press(self, key: str) -> None:
         """Press and release a key that has no character."""

@@ -101,6 +101,7 @@ def _others() -> tuple[LayerResult, ...]:
     fold = "fold_batch_norm+sub_pixel_unfolded"
     square = facts(64, 2, 2)
     head = facts(128, 3, 1, 1, 1, 1)
+    known = tried("to_rank+sub_pixel", 0.00894, 1.71, 3.4e-7, 8_388_608, 1.0)
     kept = "No form is faster than the original by more than the noise."
     return (
         layer(
@@ -131,7 +132,7 @@ def _others() -> tuple[LayerResult, ...]:
                 original(0.00894, 8_388_608),
                 tried("sub_pixel_unfolded", 0.00894, 1.62, 3.4e-7, 8_388_608, 1.0),
                 tried("sub_pixel_folded", 0.00894, 0.83, 3.4e-7, 12_582_912, 1.5),
-                replace(tried("to_rank+sub_pixel", 0.00894, 1.71, 3.4e-7, 8_388_608, 1.0), remembered=True),
+                replace(known, remembered=True),
             ),
             "to_rank+sub_pixel",
             "The fastest of three; its measurement is an earlier one of the same layer.",
@@ -140,7 +141,10 @@ def _others() -> tuple[LayerResult, ...]:
             "/vocoder/ups.3/ConvTranspose",
             (facts(17_920, 640, 320, 1, 160, 160),),
             (64, 1),
-            (original(0.0207, 163_840), tried("sub_pixel_unfolded", 0.0207, 0.52, 4e-7, 163_840, 1.0)),
+            (
+                original(0.0207, 163_840),
+                tried("sub_pixel_unfolded", 0.0207, 0.52, 4e-7, 163_840, 1.0),
+            ),
             ORIGINAL,
             kept,
         ),
@@ -214,6 +218,8 @@ def sample() -> Optimization:
         machine="x86-64, AVX2, 2 cores",
         versions=(("upconv", "0.6.0"), ("onnx", "1.23.2"), ("onnxruntime", "1.31.1")),
         seconds=74.3,
+        remarks=("/loop/ConvTranspose was left alone: its weight is an input of the loop",),
+        broken=("/head/ConvTranspose is still a ConvTranspose",),
         written="models/decoder-zoo.fast.onnx",
     )
 
@@ -222,7 +228,7 @@ def bare() -> Optimization:
     """A model without deconvolutions, for no runtime."""
     return replace(
         sample(), model="plain.onnx", target="none", inputs=(), prepared=(), layers=(), whole=None,
-        proofs=(), verdict="", bytes_after=0, written=None,
+        remarks=(), broken=(), proofs=(), verdict="", bytes_after=0, written=None,
     )  # fmt: skip
 
 
@@ -241,12 +247,28 @@ def hostile(name: str) -> Optimization:
     """The sample with one name in every place where a text can stand."""
     one = sample()
     trials = (Trial(name, name), replace(one.layers[0].trials[0], rewriting=name))
-    bad = replace(one.layers[0], node=name, place=name, dtype=name, trials=trials, chosen=name, why=name)
+    bad = replace(
+        one.layers[0], node=name, place=name, dtype=name, trials=trials, chosen=name, why=name
+    )
     return replace(
-        one, model=name, target=name, machine=name, verdict=name, written=name, prepared=(name,),
+        one, remarks=(name,), broken=(name,), model=name, target=name, machine=name,
+        verdict=name, written=name, prepared=(name,),
         inputs=((name, name, (1, 2)),), versions=((name, name),), layers=(bad, *one.layers[:1]),
         proofs=(OutputProof(name, name, name, 0.0, 1.0, True),),
     )  # fmt: skip
+
+
+def crowd() -> Optimization:
+    """Every hostile name at once."""
+    all_of_them = [hostile(name) for name in HOSTILE]
+    return replace(
+        all_of_them[0],
+        layers=tuple(each.layers[0] for each in all_of_them),
+        proofs=tuple(each.proofs[0] for each in all_of_them),
+        prepared=HOSTILE,
+        versions=tuple((name, name) for name in HOSTILE),
+        verdict=" ".join(name[:99] for name in HOSTILE),
+    )
 
 
 def many(layers: int) -> Optimization:

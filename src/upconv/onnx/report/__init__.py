@@ -6,5 +6,6 @@ Both are made from `optimizing.results.Optimization` alone; the same as JSON is 
 from __future__ import annotations
 
 from .html import as_html, write_report
+from .text import as_text
 
-__all__ = ["as_html", "write_report"]
+__all__ = ["as_html", "as_text", "write_report"]

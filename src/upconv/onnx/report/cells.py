@@ -151,8 +151,14 @@ class _Rows:
         """Brackets under what was cut off, and under what was added, with how much it is."""
         full, out = self.axis.uncropped, range(self.axis.out)
         below = _FULL + self.full_height + 3
-        cut = (range(full.start, min(out.start, full.stop)), range(max(out.stop, full.start), full.stop))
-        added = (range(out.start, min(full.start, out.stop)), range(max(full.stop, out.start), out.stop))
+        cut = (
+            range(full.start, min(out.start, full.stop)),
+            range(max(out.stop, full.start), full.stop),
+        )
+        added = (
+            range(out.start, min(full.start, out.stop)),
+            range(max(full.stop, out.start), out.stop),
+        )
         for spans, y, verb in ((cut, below, "cut"), (added, self.out + _BOX + 17, "added")):
             for span in spans:
                 self._bracket(painted, panel, span, y, verb)

@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ..optimizing.results import ORIGINAL, LayerResult, Optimization, OutputProof
-from . import figures
+from ..optimizing.results import ORIGINAL, LayerResult, Optimization, OutputProof, WholeResult
+from . import figures, names
+
+_LONGEST_PATH = 160
 
 
 class Tone(Enum):
@@ -37,33 +39,33 @@ class Conclusion:
 def speed(found: Optimization) -> Conclusion:
     """What happened to the time of the whole model."""
     changed = changed_layers(found)
-    if not found.layers:
+    if not found.layers and not found.prepared:
         return Conclusion(Tone.PLAIN, "Nothing to do", "The model has no transposed convolutions.")
     if not found.rewritten and not found.prepared:
         return Conclusion(Tone.PLAIN, "Left as it is", f"{changed}.")
     if found.whole is None:
-        return Conclusion(Tone.PLAIN, "Not measured", f"{changed}, by rules and without timing.")
-    return _measured(found, changed)
+        return Conclusion(Tone.PLAIN, "Not measured", f"{changed}, without a clock.")
+    return _measured(found.whole, changed)
 
 
-def _measured(found: Optimization, changed: str) -> Conclusion:
-    assert found.whole is not None
-    before, after, ratio = found.whole.before, found.whole.after, found.whole.ratio
+def _measured(whole: WholeResult, changed: str) -> Conclusion:
+    before, after, ratio = whole.before, whole.after, whole.ratio
     title, _, interval = figures.faster(ratio).partition(" (")
     tone = Tone.BAD if ratio.high < 1 else Tone.PLAIN
     if figures.is_gain(ratio):
         tone = Tone.GOOD
     elif tone is Tone.PLAIN:
         title = "As fast as before"
-    times = f"{figures.seconds(before.median)} before, {figures.seconds(after.median)} after"
+    times = f"From {figures.seconds(before.median)} to {figures.seconds(after.median)} a call"
     within = f" ({interval.rstrip(')')} times)" if interval else ""
-    return Conclusion(tone, title, f"The whole model: {times}{within}. {changed}.")
+    return Conclusion(tone, title, f"{times}{within}. {changed}.")
 
 
 def changed_layers(found: Optimization) -> str:
-    """How many layers are others now: "7 of 12 transposed convolutions rewritten"."""
+    """How many layers are others now, or what was done by rules: "7 of 12 ... rewritten"."""
     if not found.layers:
-        return "No transposed convolutions"
+        steps = figures.count(len(found.prepared), "step")
+        return f"{steps} by rules" if found.prepared else "No transposed convolutions"
     total = figures.count(len(found.layers), "transposed convolution")
     return f"{len(found.rewritten) or 'None'} of {total} rewritten"
 
@@ -72,12 +74,14 @@ def proof(found: Optimization) -> Conclusion:
     """Whether the model still computes the same."""
     wrong = [each for each in found.proofs if not each.equal]
     if wrong:
-        differ = f"{len(wrong)} of {figures.count(len(found.proofs), 'comparison')} found a difference"
+        differ = (
+            f"{len(wrong)} of {figures.count(len(found.proofs), 'comparison')} found a difference"
+        )
         return Conclusion(Tone.BAD, "Not proven equal", f"{differ}; the worst is {_worst(wrong)}.")
     if found.proofs:
         equal = f"{figures.count(len(found.proofs), 'comparison')} of outputs"
         return Conclusion(
-            Tone.GOOD, "Proven equal", f"{equal}; the largest error is {_worst(found.proofs)}."
+            Tone.GOOD, "Proven equal", f"{equal}; the worst is {_worst(found.proofs)}."
         )
     if found.rewritten or found.prepared:
         return Conclusion(Tone.BAD, "Not proven", "No output was compared.")
@@ -97,7 +101,7 @@ def written(found: Optimization) -> str:
     """What became of the file."""
     if found.written is None:
         return "Nothing was written."
-    return f"Written to {found.written}."
+    return f"Written to {names.shortened(found.written, _LONGEST_PATH)}."
 
 
 def share(found: Optimization) -> str | None:
@@ -108,6 +112,19 @@ def share(found: Optimization) -> str | None:
     before, after = both
     words = f"{figures.seconds(before)} before, {figures.seconds(after)} after"
     return f"{words}: {figures.gain(before / after)}" if after > 0 else words
+
+
+def sentence(words: str) -> str:
+    """A remark with a capital, unless it begins with a name, and a full stop.
+
+    >>> sentence("it has one group"), sentence("sub_pixel wins.")
+    ('It has one group.', 'sub_pixel wins.')
+    """
+    words = words.strip()
+    first = words.partition(" ")[0]
+    if first.isascii() and first.isalpha():
+        words = words[0].upper() + words[1:]
+    return words if not words or words[-1] in ".!?" else f"{words}."
 
 
 class State(Enum):

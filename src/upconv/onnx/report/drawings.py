@@ -31,7 +31,7 @@ _TERMS = 4
 
 @dataclass(frozen=True, slots=True)
 class PhaseWords:
-    """A phase for the legend: its number, hue (None: no tap makes it), formula, how many outputs."""
+    """A phase for the legend: number, hue (None: no tap makes it), formula, how many outputs."""
 
     number: int
     hue: int | None
@@ -103,4 +103,4 @@ def _words(axis: Axis, number: int, phase: Phase) -> PhaseWords:
 
 
 def _input(shift: int) -> str:
-    return f"x[j{-shift:+d}]".replace("-", "−") if shift else "x[j]"
+    return f"x[j{-shift:+d}]".replace("-", "\N{MINUS SIGN}") if shift else "x[j]"

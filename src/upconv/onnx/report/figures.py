@@ -13,8 +13,11 @@ from math import isfinite, isnan
 
 from ..optimizing.results import Ratio, Timing
 
-NOTHING = "–"
+NOTHING = "\N{EN DASH}"
 """Stands where there is no value."""
+
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -60,7 +63,7 @@ def digits(value: float) -> str:
     ('0.183', '18.3', '1,834', '1.00e9')
     """
     if not isfinite(value):
-        return "not a number" if isnan(value) else f"{'−' * (value < 0)}infinite"
+        return "not a number" if isnan(value) else f"{MINUS * (value < 0)}infinite"
     size = abs(value)
     if size >= 999_999.5 or 0 < size < 0.0095:
         return scientific(value, 2)
@@ -132,7 +135,8 @@ def faster(ratio: Ratio) -> str:
         worst = _plain(1 / ratio.low) if ratio.low > 0 else "more"
         best = _plain(1 / ratio.high) if ratio.high > 0 else "more"
         return f"{_slower(ratio.median)} ({best} to {worst})"
-    return f"no difference beyond the noise ({_plain(ratio.low)} to {_plain(ratio.high)})"
+    low = max(ratio.low, 0.0)  # the spread may be wider than the ratio itself
+    return f"no difference beyond the noise ({_plain(low)} to {_plain(ratio.high)})"
 
 
 def gain(ratio: float) -> str:
@@ -152,34 +156,36 @@ def times(ratio: float) -> str:
     >>> times(1.834)
     '1.83×'
     """
-    return f"{_plain(ratio)}×"
+    return f"{_plain(ratio)}{TIMES}"
 
 
 def percent(part: float) -> str:
     """A part of one, rounded so that little is not nothing.
 
     >>> percent(0.034), percent(0.0000001), percent(0.62)
-    ('3 %', 'under 1 %', '62 %')
+    ('3%', 'under 1%', '62%')
     """
     if not isfinite(part):
         return digits(part)
     if 0 < part < 0.01:
-        return "under 1 %"
-    return f"{part * 100:,.0f} %"
+        return "under 1%"
+    return f"{part * 100:,.0f}%"
 
 
 def allowed(error: float, tolerance: float) -> str:
     """How an error compares with what is allowed.
 
     >>> allowed(1e-7, 1e-6), allowed(0.5, 0.1), allowed(float("nan"), 0.1), allowed(0.0, 0.1)
-    ('10 % of the tolerance', '5.00 times the tolerance', 'not a number', 'exact')
+    ('10% of the tolerance', '5.00 times the tolerance', 'not a number', 'exact')
     """
     if error == 0:
         return "exact"
     if not isfinite(error) or tolerance <= 0:
         return digits(error) if not isfinite(error) else "no difference is allowed"
     part = error / tolerance
-    return f"{percent(part)} of the tolerance" if part <= 1 else f"{digits(part)} times the tolerance"
+    return (
+        f"{percent(part)} of the tolerance" if part <= 1 else f"{digits(part)} times the tolerance"
+    )
 
 
 def signed(crop: int) -> str:
@@ -188,7 +194,7 @@ def signed(crop: int) -> str:
     >>> signed(1), signed(-2)
     ('1', '−2 (added)')
     """
-    return f"{crop}" if crop >= 0 else f"−{-crop} (added)"
+    return f"{crop}" if crop >= 0 else f"{MINUS}{-crop} (added)"
 
 
 def count(number: int, noun: str) -> str:

@@ -38,11 +38,15 @@ def as_html(optimization: Optimization) -> str:
     Raises `EngineMissing` where Jinja is not installed.
     """
     style = _style()
-    return environment().get_template("page.html").render(
-        page=views.page(optimization),
-        style=style,
-        style_hash=b64encode(sha256(style.encode()).digest()).decode(),
-        version=__version__,
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            page=views.page(optimization),
+            style=style,
+            style_hash=b64encode(sha256(style.encode()).digest()).decode(),
+            version=__version__,
+        )
     )
 
 
@@ -105,4 +109,4 @@ def _shape(sizes: tuple[int, ...]) -> str:
     >>> _shape((1, 8, 32, 32))
     '1×8×32×32'
     """
-    return "×".join(map(str, sizes))
+    return figures.TIMES.join(map(str, sizes))

@@ -48,17 +48,18 @@ def neutral(text: str, *, one_way: bool = False) -> str:
     return "".join(shown)
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
-    """The text, harmless, with its middle cut out where it is too long.
+def shortened(text: str, longest: int = LONGEST, mark: str = "…") -> str:
+    """The text, harmless, with `mark` for its middle where it is too long.
 
     >>> shortened("abcdefghij", longest=7)
     'abc…hij'
     """
-    head, tail = longest // 2, (longest - 1) // 2
+    room = max(longest - len(mark), 0)
+    head, tail = room - room // 2, room // 2
     if len(text) > 2 * longest:  # megabytes are not worth reading before they are cut
         text = text[: longest + 1] + text[-longest:]
     shown = neutral(text)
-    return shown if len(shown) <= longest else f"{shown[:head]}…{shown[len(shown) - tail :]}"
+    return shown if len(shown) <= longest else f"{shown[:head]}{mark}{shown[len(shown) - tail :]}"
 
 
 def pieces(text: str) -> list[str]:

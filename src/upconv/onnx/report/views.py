@@ -181,7 +181,8 @@ def _rows(layer: LayerResult) -> tuple[Row, ...]:
 def _parts(found: Optimization) -> tuple[Part, ...]:
     if found.whole is None:
         return ()
-    timings = {"Before": found.whole.before, "After": found.whole.after}
+    after = "After" if found.rewritten or found.prepared else "Tried"
+    timings = {"Before": found.whole.before, after: found.whole.after}
     scale = Scale.of(timings.values())
     inner = found.share() or (None, None)
     return tuple(
@@ -191,5 +192,5 @@ def _parts(found: Optimization) -> tuple[Part, ...]:
 
 
 def _inner(whole: float, seconds: float | None, scale: Scale) -> float | None:
-    """The deconvolutions within a bar: alone they may take longer than the whole, never drawn so."""
+    """The deconvolutions within a bar; alone they may take longer than the whole."""
     return None if seconds is None else scale.percent(min(seconds, whole))
