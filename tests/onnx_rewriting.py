@@ -74,7 +74,9 @@ def _shown(tensor: onnx.TensorProto) -> str:
     shape = "x".join(map(str, array.shape))
     if array.size > _SHOWN:
         return f"[{shape}]"
-    entries = ",".join("end" if entry > 2**62 else f"{entry:g}" for entry in array.reshape(-1).tolist())
+    entries = ",".join(
+        "end" if entry > 2**62 else f"{entry:g}" for entry in array.reshape(-1).tolist()
+    )
     return f"{{{entries}}}" if array.ndim == 1 else f"[{shape}]{{{entries}}}"
 
 

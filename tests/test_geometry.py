@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from upconv.engines.lattice import Lattice
@@ -86,38 +86,6 @@ def test_a_part_is_the_same_outputs_of_fewer_inputs(axis: Axis, lo: int, hi: int
     moved = {(o + lo, i + inputs.start, t) for o, i, t in contributions(part)}
     assert part.out == hi - lo
     assert moved == {(o, i, t) for o, i, t in contributions(axis) if lo <= o < hi}
-
-
-@given(axes(), st.integers(-3, 3), st.integers(-3, 3))
-def test_behind_zeros_or_a_cut_an_axis_makes_the_same_products(
-    axis: Axis, begin: int, end: int
-) -> None:
-    assume(axis.size - max(begin, 0) - max(end, 0) >= 0)
-    kept = range(max(begin, 0), axis.size - max(end, 0))  # zeros add nothing
-    wanted = {(o, i - begin, t) for o, i, t in contributions(axis) if i in kept}
-    behind = axis.behind(begin, end)
-    if behind is None:
-        assert begin < 0 or end < 0
-        return
-    assert behind.out == axis.out
-    assert contributions(behind) == wanted
-
-
-def test_behind_takes_a_cut_that_no_output_reads() -> None:
-    """A kernel as long as its stride: what is cut of the input may as well be cut of the output."""
-    assert Axis(3, 2, 2).behind(-1, -1) == Axis(5, 2, 2, 1, 2, 2)
-    assert Axis(3, 3, 2).behind(-1, 0) is None
-    assert Axis(3, 3, 2, 1, 1).behind(-1, 0) == Axis(4, 3, 2, 1, 3)
-
-
-@given(axes(), st.integers(-4, 4), st.integers(-4, 4))
-def test_cropping_moves_the_outputs_alone(axis: Axis, begin: int, end: int) -> None:
-    assume(axis.out >= begin + end)
-    cropped = axis.cropped(begin, end)
-    assert cropped.out == axis.out - begin - end
-    both = range(max(begin, 0), axis.out - max(end, 0))
-    moved = {(o + begin, i, t) for o, i, t in contributions(cropped) if o + begin in both}
-    assert moved == {entry for entry in contributions(axis) if entry[0] in both}
 
 
 @given(axes())

@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROWS = [
     {"errors", "_version"},
     {"geometry", "memory", "threads", "activations", "files"},
-    {"problem", "subpixel"},
+    {"problem", "subpixel", "compositions"},
     {"engines", "dialects", "arguments"},
     {"arrays", "choices"},
     {"signatures", "primitives"},

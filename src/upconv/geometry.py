@@ -16,7 +16,7 @@ What lives here: sizes, crops, phases, reads. What never does: arrays, channels,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -167,38 +167,6 @@ class Axis:
         begin = self.crop_begin + lo - self.stride * inputs.start
         size, kernel, stride = len(inputs), self.kernel, self.stride
         return fitted(size, kernel, stride, self.dilation, begin, hi - lo), inputs
-
-    def cropped(self, begin: int, end: int) -> Axis:
-        """The axis whose output has lost `begin` and `end` more positions, or gained them.
-
-        >>> Axis(size=5, kernel=3, stride=2).cropped(1, -2).out
-        12
-        """
-        return replace(self, crop_begin=self.crop_begin + begin, crop_end=self.crop_end + end)
-
-    def behind(self, begin: int, end: int) -> Axis | None:
-        """The same outputs from the input as it was before `begin` and `end` zeros were put around
-        it to make this one's; where these are negative, before so many positions were cut off it.
-
-        A zero less at the begin is s positions of the full result less. None where a position that
-        was cut may reach an output, so that no axis has the same.
-
-        >>> Axis(size=5, kernel=4, stride=2, crop_begin=3, crop_end=3).behind(1, 1)
-        Axis(size=3, kernel=4, stride=2, dilation=1, crop_begin=1, crop_end=1)
-        >>> Axis(size=3, kernel=4, stride=2, crop_begin=1, crop_end=1).behind(-1, -1) is None
-        True
-        """
-        s = self.stride
-        axis = replace(
-            self,
-            size=self.size - begin - end,
-            crop_begin=self.crop_begin - s * begin,
-            crop_end=self.crop_end - s * end,
-        )
-        read = axis.reads(0, axis.out)
-        if read and (read.start < -begin or read.stop > axis.size + end):
-            return None
-        return axis
 
     def used_taps(self) -> range:
         """An interval of taps that holds every tap which reaches an output; as tight as `reads`.

@@ -143,6 +143,6 @@ def _print(found: Optimization, *, json: bool) -> None:
         return
     from ..onnx.report import as_text
 
-    report.text(as_text(found))
+    report.text(as_text(found, report.width()))
     if found.written is not None:
         say(f"wrote {found.written}")

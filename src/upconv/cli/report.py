@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from shutil import get_terminal_size
 from typing import Any, Protocol
 
 from .._version import __version__
@@ -67,6 +68,11 @@ def text(words: str) -> None:
     except OSError as error:
         sys.stdout = None  # its buffer would fail again while Python shuts down
         raise FileError(f"Cannot write the standard output: {error.strerror}.") from None
+
+
+def width() -> int:
+    """The columns of the terminal that stdout is; 80 where it is none."""
+    return get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else 80
 
 
 def table(shown: Table) -> None:

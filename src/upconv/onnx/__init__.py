@@ -23,6 +23,7 @@ from .backend import conv_transpose
 from .models import Source, load, save, to_proto
 from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
+from .report import as_html, as_text, write_report
 from .rewriting import Rewritten, rewrite
 from .sites import Site, Unreadable, sites
 from .verifying import Comparison, verify
@@ -37,6 +38,8 @@ __all__ = [
     "Source",
     "Step",
     "Unreadable",
+    "as_html",
+    "as_text",
     "conv_transpose",
     "load",
     "optimize",
@@ -45,4 +48,5 @@ __all__ = [
     "sites",
     "to_proto",
     "verify",
+    "write_report",
 ]

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from ...compositions import behind, cropped
 from ...dialects import Layer, to_onnx
 from ...dialects.onnx import Rule
 from ...errors import UpconvError
@@ -92,17 +93,17 @@ def _before(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
     window = reader(node, site.opset, _shape(source, site.rank))
     axes = []
     for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
-        behind = _behind(axis, begin, end)
-        if behind is None:
+        earlier = _behind(axis, begin, end)
+        if earlier is None:
             raise Refusal(f"what the {kind} before it takes off reaches the output")
-        axes.append(behind)
+        axes.append(earlier)
     _attributes(site, axes)
     return replace(fold, axes=tuple(axes), x=source)
 
 
 def _behind(axis: Axis, begin: int, end: int) -> Axis | None:
     try:
-        return axis.behind(begin, end)
+        return behind(axis, begin, end)
     except UpconvError as error:  # a Pad of more than there is
         raise Refusal(str(error)) from None
 
@@ -122,7 +123,7 @@ def _after(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
 def _grown(axis: Axis, pair: tuple[int, int], site: Site, kind: str) -> Axis:
     begin, end = (max(entry, 0) for entry in pair)
     try:
-        axis = axis.cropped(-pair[0], -pair[1])
+        axis = cropped(axis, -pair[0], -pair[1])
     except UpconvError as error:
         raise Refusal(str(error)) from None
     if axis.reads(0, begin) or axis.reads(axis.out - end, axis.out):
