@@ -1,0 +1,251 @@
+"""Zeros or nearest neighbours between the inputs of a convolution: patterns 1 and 2.
+
+    1a. ConvTranspose, depthwise, a kernel that is 1 at one tap and 0 elsewhere
+    1b. Unsqueeze or Reshape, Pad, Reshape, and perhaps Slice
+    2.  Resize and Upsample, mode nearest, by whole numbers, where output o reads input o // s
+
+For 1b the sizes of x must be known, unless one axis is all there is.
+
+What lives here: reading these. The algebra is in `upconv.compositions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...arrays import Array
+from ...compositions import Raised
+from ...errors import UpconvError
+from ...geometry import Axis
+from ..passes.base import Refusal, is_op
+from ..passes.windows import read_pad, read_slice
+from ..sites import ANY_SIZE, Site, read
+from .found import Convolution, Kind, Recognised, convolution, entries, equal, keeps, sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Upsampling:
+    kind: Kind
+    nodes: tuple[ir.Node, ...]
+    axes: tuple[Raised, ...]
+
+
+def raised_convolution(node: ir.Node, opset: int) -> Recognised | None:
+    """The transposed convolution that a Conv and the upsampling before it are."""
+    conv = convolution(node, opset)
+    source = None if conv is None or node.inputs[0] is None else node.inputs[0].producer()
+    reader = None if source is None else _READERS.get(source.op_type)
+    if conv is None or source is None or reader is None or not is_op(source, source.op_type):
+        return None
+    up = reader(source, opset, conv.rank)
+    if up is None or len(up.axes) != conv.rank or not all(axis.whole for axis in up.axes):
+        return None
+    if all(axis.stride == 1 for axis in up.axes):
+        return None
+    try:
+        axes = tuple(_composed(up, conv))
+    except UpconvError:
+        return None
+    weight = _weight(conv, [axis.stamp for axis in up.axes])
+    return equal(up.kind, (*up.nodes, node), axes, conv, weight, conv.bias)
+
+
+def _composed(up: _Upsampling, conv: Convolution) -> list[Axis]:
+    lists = zip(up.axes, conv.kernel, conv.dilations, conv.pads, strict=True)
+    return [axis.convolved(k, d, *pads) for axis, k, d, pads in lists]
+
+
+def _weight(conv: Convolution, stamps: Sequence[int]) -> Array:
+    """(M, C/g, *k) as (C, M/g, *k), reversed; summed over the neighbours where there are any."""
+    (m, per_group), g = conv.weight.shape[:2], conv.groups
+    spatial = tuple(range(2, conv.weight.ndim))
+    w = np.flip(conv.weight, spatial).reshape(g, m // g, per_group, *conv.kernel)
+    w = np.swapaxes(w, 1, 2).reshape(g * per_group, m // g, *conv.kernel)
+    wide = w.astype(np.float64)
+    for axis, (stamp, d) in enumerate(zip(stamps, conv.dilations, strict=True), 2):
+        if stamp > 1:
+            wide = _stamped(wide, axis, stamp, d)
+    return np.ascontiguousarray(wide.astype(conv.weight.dtype))
+
+
+def _stamped(w: Array, axis: int, stamp: int, dilation: int) -> Array:
+    """w along one axis, its taps `dilation` apart, each `stamp` times."""
+    shape = list(w.shape)
+    last = dilation * (shape[axis] - 1)
+    shape[axis] = last + stamp
+    wide = np.zeros(shape)
+    for r in range(stamp):
+        place: list[Any] = [slice(None)] * w.ndim
+        place[axis] = slice(r, r + last + 1, dilation)
+        wide[tuple(place)] += w
+    return wide
+
+
+def _by_deconvolution(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
+    """Case 1a."""
+    site = read(node, opset)
+    if not isinstance(site, Site) or site.weight.array is None or site.departures:
+        return None
+    w = site.array
+    depthwise = w.shape[:2] == (site.groups, 1)
+    if site.b is not None or site.rank != rank or not depthwise:
+        return None
+    taps = np.argwhere(w[0, 0] != 0)
+    same = bool((w == w[:1]).all())
+    if len(taps) != 1 or not same or w[(0, 0, *taps[0])] != 1:
+        return None
+    axes = [Raised.spread(axis, int(t)) for axis, t in zip(site.axes, taps[0], strict=True)]
+    return _Upsampling(Kind.ZEROS, (node,), tuple(axes))
+
+
+def _by_padding(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
+    """Case 1b, from its last node back."""
+    cuts: tuple[tuple[int, int], ...] = ((0, 0),) * rank
+    nodes: list[ir.Node | None] = [node]
+    reshape: ir.Node | None = node
+    if node.op_type == "Slice":
+        reshape = None if node.inputs[0] is None else node.inputs[0].producer()
+        nodes.insert(0, reshape)
+    pad = _producer(reshape, "Reshape")
+    apart = _producer(pad, "Pad")
+    if reshape is None or pad is None or apart is None or apart.op_type not in _APART:
+        return None
+    shape = sizes(apart.inputs[0], rank)
+    if shape is None or (None in shape[2:] and rank > 1):
+        return None
+    try:
+        strides = _strides(apart, pad, shape, opset)
+        size = [ANY_SIZE if n is None else n for n in shape[2:]]
+        filled = [Raised.filled(n, s, 0, 0) for n, s in zip(size, strides, strict=True)]
+        wide = [a.length if n is not None else -1 for a, n in zip(filled, shape[2:], strict=True)]
+        if not _shaped(reshape, opset, (*shape[:2], *shape[2:]), (*shape[:2], *wide)):
+            return None
+        if node.op_type == "Slice":
+            known = [None if n == -1 else n for n in wide]
+            window = read_slice(node, opset, (*shape[:2], *known))
+            cuts = tuple((-begin, -end) for begin, end in window[2:])
+            if any(map(any, window[:2])):
+                return None
+    except Refusal:
+        return None
+    axes = [Raised.filled(n, s, *cut) for n, s, cut in zip(size, strides, cuts, strict=True)]
+    whole = [one for one in (apart, pad, *nodes) if one is not None]
+    return _Upsampling(Kind.ZEROS, tuple(whole), tuple(axes))
+
+
+_APART = ("Unsqueeze", "Reshape")
+
+
+def _producer(node: ir.Node | None, kind: str) -> ir.Node | None:
+    """What makes the input of a node of this kind."""
+    if node is None or not is_op(node, kind) or node.inputs[0] is None:
+        return None
+    return node.inputs[0].producer()
+
+
+def _strides(
+    apart: ir.Node, pad: ir.Node, shape: Sequence[int | None], opset: int
+) -> tuple[int, ...]:
+    """From what is padded: x with an axis of 1 after each of its own, zeros after that 1."""
+    rank = len(shape) - 2
+    ones = [3 + 2 * i for i in range(rank)]
+    if apart.op_type == "Unsqueeze":
+        stated = apart.attributes["axes"].as_ints() if "axes" in apart.attributes else None
+        axes = stated if opset < 13 else entries(apart.inputs[1], opset)
+        if axes is None or sorted(int(a) % (2 * rank + 2) for a in axes) != ones:
+            raise Refusal("its axes are not put after those of x")
+    else:
+        wide = [*shape[:2], *(n for size in shape[2:] for n in (-1 if size is None else size, 1))]
+        if not _shaped(apart, opset, shape, wide):
+            raise Refusal("it is reshaped to something else")
+    window = read_pad(pad, opset, (None,) * (2 * rank + 2))
+    if any(pair != (0, 0) for i, pair in enumerate(window) if i not in ones):
+        raise Refusal("zeros are put elsewhere")
+    if any(window[i][0] or window[i][1] < 0 for i in ones):
+        raise Refusal("zeros are put before")
+    return tuple(window[i][1] + 1 for i in ones)
+
+
+def _shaped(
+    node: ir.Node, opset: int, shape: Sequence[int | None], wanted: Sequence[int | None]
+) -> bool:
+    target = entries(node.inputs[1], opset) if len(node.inputs) > 1 else None
+    zero = node.attributes.get("allowzero")
+    if target is None or (zero is not None and zero.value):
+        return False
+    return keeps(target, shape, wanted)
+
+
+def _by_resize(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
+    """Case 2."""
+    scales = _scales(node, opset, rank)
+    shape = sizes(node.inputs[0], rank)
+    if scales is None or shape is None or len(scales) != rank + 2 or scales[:2] != [1, 1]:
+        return None
+    if any(scale < 1 or scale != int(scale) for scale in scales):
+        return None
+    strides = [int(scale) for scale in scales[2:]]
+    if not _floors(node, opset, max(strides)):
+        return None
+    lists = zip(shape[2:], strides, strict=True)
+    axes = [Raised.repeated(ANY_SIZE if n is None else n, s) for n, s in lists]
+    return _Upsampling(Kind.NEAREST, (node,), tuple(axes))
+
+
+def _floors(node: ir.Node, opset: int, stride: int) -> bool:
+    """Whether output o is input o // s, by the attributes of a Resize or Upsample."""
+    words = {name: attribute.value for name, attribute in node.attributes.items()}
+    if words.get("mode", "nearest") != "nearest" or words.get("antialias", 0):
+        return False
+    if node.op_type == "Upsample" or opset < 11:
+        return True
+    where = words.get("coordinate_transformation_mode", "half_pixel")
+    rounding = words.get("nearest_mode", "round_prefer_floor")
+    if where in ("half_pixel", "pytorch_half_pixel"):  # o lies less than half from o // s
+        return rounding in ("round_prefer_floor", "round_prefer_ceil")
+    halves = stride <= 2 and rounding == "round_prefer_floor"
+    return where == "asymmetric" and (rounding == "floor" or halves)
+
+
+def _scales(node: ir.Node, opset: int, rank: int) -> list[float] | None:
+    """One scale per axis of x, where they are constant."""
+    if "axes" in node.attributes or "keep_aspect_ratio_policy" in node.attributes:
+        return None
+    if node.op_type == "Upsample" and opset < 9:
+        attribute = node.attributes.get("scales")
+        return None if attribute is None else list(attribute.as_floats())
+    place = 1 if node.op_type == "Upsample" or opset < 11 else 2
+    inputs = [*node.inputs, None, None, None, None]
+    found = entries(inputs[place], opset)
+    if found:
+        return found
+    target, shape = entries(inputs[3], opset) if place == 2 else None, sizes(inputs[0], rank)
+    if not target or shape is None or len(target) != rank + 2:
+        return None
+    return _ratios(target, shape)
+
+
+def _ratios(target: Sequence[Any], shape: Sequence[int | None]) -> list[float] | None:
+    """Sizes asked for over sizes there are; batch and channels must stay."""
+    if any(not n or t % n for t, n in zip(target[2:], shape[2:], strict=True)):
+        return None
+    if any(n is not None and t != n for t, n in zip(target[:2], shape[:2], strict=True)):
+        return None
+    if None in shape[:2]:
+        return None
+    return [1.0, 1.0, *(t / n for t, n in zip(target[2:], shape[2:], strict=True) if n)]
+
+
+_READERS: dict[str, Callable[[ir.Node, int, int], _Upsampling | None]] = {
+    "ConvTranspose": _by_deconvolution,
+    "Reshape": _by_padding,
+    "Slice": _by_padding,
+    "Resize": _by_resize,
+    "Upsample": _by_resize,
+}
+"""The operator right before a Conv -> how it is read."""
