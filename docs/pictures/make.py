@@ -12,10 +12,11 @@ from pathlib import Path
 import axes
 import inside
 import jit
+import overlap
 import overview
 import pool
 
-FAMILIES = (overview, axes, inside, jit, pool)
+FAMILIES = (overview, axes, inside, jit, overlap, pool)
 
 
 def main(folder: Path) -> None:

@@ -12,6 +12,7 @@ from .._version import __version__
 from .bench import bench
 from .doctor import doctor
 from .endings import ended
+from .lint import lint
 from .optimize import optimize
 from .run import run
 from .shape import explain, shape
@@ -84,5 +85,5 @@ def _whole(
     """
 
 
-for _command in (bench, run, shape, explain, optimize, verify, doctor):
+for _command in (bench, run, shape, explain, lint, optimize, verify, doctor):
     app.command(_command.__name__)(_command)

@@ -51,9 +51,14 @@ class Table:
 
 
 def document(command: str, **fields: Any) -> None:
-    """Print the JSON document of a command: schema, command, version, and its fields."""
+    """Print the JSON document of a command."""
+    text(document_text(command, **fields))
+
+
+def document_text(command: str, **fields: Any) -> str:
+    """The JSON document of a command: schema, command, version, and its fields."""
     whole = {"schema": SCHEMA, "command": command, "upconv": __version__, **fields}
-    text(json.dumps(whole, indent=1, allow_nan=False))
+    return json.dumps(whole, indent=1, allow_nan=False)
 
 
 def text(words: str) -> None:

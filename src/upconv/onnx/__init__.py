@@ -20,6 +20,7 @@ if find_spec("onnx") is None or find_spec("onnx_ir") is None:
     raise EngineMissing("upconv.onnx needs onnx and onnx-ir: pip install 'upconv[onnx]'")
 
 from .backend import conv_transpose
+from .linting import Finding, Findings, Severity, lint
 from .models import Source, load, save, to_proto
 from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
@@ -31,9 +32,12 @@ from .verifying import Comparison, verify
 __all__ = [
     "PASSES",
     "Comparison",
+    "Finding",
+    "Findings",
     "Optimization",
     "Pass",
     "Rewritten",
+    "Severity",
     "Site",
     "Source",
     "Step",
@@ -41,6 +45,7 @@ __all__ = [
     "as_html",
     "as_text",
     "conv_transpose",
+    "lint",
     "load",
     "optimize",
     "rewrite",

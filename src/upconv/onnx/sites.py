@@ -125,11 +125,16 @@ class Site:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unreadable:
-    """A ConvTranspose node that cannot be read, and why, in one sentence."""
+    """A ConvTranspose node that cannot be read, and why, in one sentence.
+
+    `wrong` says that ONNX, or the rule it was read by, does not allow such a node; else something
+    about it cannot be known from the model.
+    """
 
     node: ir.Node
     opset: int
     reason: str
+    wrong: bool = False
 
 
 def sites(
@@ -155,13 +160,19 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> Site | Unreadab
     try:
         return _read(node, opset, rule)
     except UpconvError as error:
-        return Unreadable(node, opset, " ".join(str(error).split()))
+        return Unreadable(node, opset, " ".join(str(error).split()), wrong=True)
+    except _WrongError as wrong:
+        return Unreadable(node, opset, str(wrong), wrong=True)
     except _UnknownError as unknown:
         return Unreadable(node, opset, str(unknown))
 
 
 class _UnknownError(Exception):
     """Something about a node cannot be known; the text says what."""
+
+
+class _WrongError(Exception):
+    """Something about a node is not as ONNX has it; the text says what."""
 
 
 def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
@@ -175,9 +186,9 @@ def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
 
 def _read(node: ir.Node, opset: int, rule: Rule | None) -> Site:
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
-        raise _UnknownError("it has no input or no weight")
+        raise _WrongError("it has no input or no weight")
     if len(node.outputs) != 1:
-        raise _UnknownError(f"it has {len(node.outputs)} outputs; a ConvTranspose has one")
+        raise _WrongError(f"it has {len(node.outputs)} outputs; a ConvTranspose has one")
     weight = constant_value(node.inputs[1], opset=opset)
     kernel = _kernel(node, weight)
     sizes = _sizes(node.inputs[0], len(kernel))
@@ -249,7 +260,7 @@ def _sizes(x: ir.Value | None, rank: int) -> tuple[int | None, ...]:
     if shape is None:
         return (None,) * rank
     if len(shape) != rank + 2:
-        raise _UnknownError(f"its input has {len(shape)} axes and its weight {rank + 2}")
+        raise _WrongError(f"its input has {len(shape)} axes and its weight {rank + 2}")
     return shape[2:]
 
 
@@ -287,7 +298,7 @@ def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
     if attribute.is_ref():
         raise _UnknownError(f"its {name} is a parameter of the function it stands in")
     if attribute.type != kind:
-        raise _UnknownError(f"its {name} is of type {attribute.type}; ONNX has {kind} there")
+        raise _WrongError(f"its {name} is of type {attribute.type}; ONNX has {kind} there")
     return attribute.value
 
 
@@ -297,18 +308,18 @@ def _check_channels(site: Site) -> None:
     if array is None:
         return
     if not array.size:
-        raise _UnknownError(f"its weight {array.shape} is empty")
+        raise _WrongError(f"its weight {array.shape} is empty")
     if array.shape[0] % groups:
-        raise _UnknownError(f"its weight has {array.shape[0]} input channels, group is {groups}")
+        raise _WrongError(f"its weight has {array.shape[0]} input channels, group is {groups}")
     stated = site.node.attributes.get("kernel_shape")
     if stated is not None and tuple(_integers(site.node, "kernel_shape")) != array.shape[2:]:
-        raise _UnknownError(f"its kernel_shape contradicts its weight, {array.shape}")
+        raise _WrongError(f"its kernel_shape contradicts its weight, {array.shape}")
     x = _shape(site.x)
     if x is not None and x[1] not in (None, array.shape[0]):
-        raise _UnknownError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
+        raise _WrongError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
     outs = groups * array.shape[1]
     if site.bias is not None and site.bias.array is not None and site.bias.array.shape != (outs,):
-        raise _UnknownError(f"its bias is {np.shape(site.bias.array)}; expected ({outs},)")
+        raise _WrongError(f"its bias is {np.shape(site.bias.array)}; expected ({outs},)")
 
 
 def _required(node: ir.Node, index: int) -> ir.Value:

@@ -1,0 +1,235 @@
+"""For the tests of upconv.onnx.linting: models of one ConvTranspose, and what its taps do."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import product
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from upconv.onnx.linting import lint
+
+NEWEST = onnx.defs.onnx_opset_version()
+
+
+def weights(seed, *shape, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def deconv(
+    w, size=(5, 7), *, batch=2, opset=17, bias=None, name="up", x_shape=None, y_shape=None, **said
+):
+    """A model of one ConvTranspose node; `said` are its attributes. w may be a shape: an input."""
+    kind = TensorProto.FLOAT
+    fed = not isinstance(w, np.ndarray)
+    group = said.get("group", 1)
+    if not fed:
+        kind = helper.np_dtype_to_tensor_dtype(w.dtype)
+    channels = w[0] if fed else w.shape[0]
+    inputs = [helper.make_tensor_value_info("x", kind, x_shape or [batch, channels, *size])]
+    names, tensors = ["x", "w"], []
+    if fed:
+        inputs.append(helper.make_tensor_value_info("w", kind, w))
+    else:
+        tensors.append(numpy_helper.from_array(w, "w"))
+    if bias is not None:
+        names.append("b" if bias else "")
+        if bias:
+            values = np.arange(1, 1 + w.shape[1] * group).astype(w.dtype)
+            tensors.append(numpy_helper.from_array(values, "b"))
+    node = helper.make_node("ConvTranspose", names, ["y"], name=name, **said)
+    output = helper.make_tensor_value_info("y", kind, y_shape)
+    graph = helper.make_graph([node], "g", inputs, [output], tensors)
+    ir_version = 8 if opset < 21 else 10
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+
+
+def followed(model, *nodes, **initialisers):
+    """The same model with nodes after y; the last one makes z."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    model.graph.node.extend(nodes)
+    tensors = [numpy_helper.from_array(array, name) for name, array in initialisers.items()]
+    model.graph.initializer.extend(tensors)
+    kind = model.graph.output[0].type.tensor_type.elem_type
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("z", kind, None))
+    return model
+
+
+def scattered(x, w, strides, dilations=None):
+    """The full result by its definition: every input times every tap, added where it lands.
+
+    x: (C, *size), w: (C, M, *k); plain loops, nothing of upconv's.
+    """
+    rank = x.ndim - 1
+    dilations = dilations or (1,) * rank
+    full = [
+        s * (n - 1) + d * (k - 1) + 1
+        for s, n, d, k in zip(strides, x.shape[1:], dilations, w.shape[2:], strict=True)
+    ]
+    y = np.zeros((w.shape[1], *full))
+    for i in product(*map(range, x.shape[1:])):
+        for t in product(*map(range, w.shape[2:])):
+            o = tuple(s * a + d * b for s, a, d, b in zip(strides, i, dilations, t, strict=True))
+            y[(slice(None), *o)] += x[(slice(None), *i)] @ w[(slice(None), slice(None), *t)]
+    return y
+
+
+def inside(y, strides, kernel, dilations=None):
+    """One period of a full result, far from its border: (M, *strides)."""
+    dilations = dilations or (1,) * len(strides)
+    starts = [
+        s * (d * (k - 1) // s + 1) for s, k, d in zip(strides, kernel, dilations, strict=True)
+    ]
+    return y[(slice(None), *(slice(a, a + s) for a, s in zip(starts, strides, strict=True)))]
+
+
+def only(model, code, **how):
+    """The findings of one rule; at most one per node in these models."""
+    return lint(model, select=[code], **how).findings
+
+
+def one(model, code, **how):
+    """The one finding of a rule, whose facts are plain values."""
+    (found,) = only(model, code, **how)
+    json.dumps(found.as_json(), allow_nan=False)
+    return found
+
+
+W33 = weights(0, 6, 4, 3, 3)
+W44 = weights(1, 6, 4, 4, 4)
+WIDE = weights(0, 16, 12, 3, 3)
+"""With enough channels for its checkerboard to be more than chance."""
+EVEN = np.ones((6, 4, 2, 2), np.float32)
+SAME = {"strides": [2, 2], "auto_pad": "SAME_UPPER"}
+S2 = {"strides": [2, 2]}
+
+BATCH_NORM = {name: np.ones(4, np.float32) for name in ("scale", "shift", "mean", "var")}
+
+
+def with_batch_norm(model, *outputs, **said):
+    node = helper.make_node(
+        "BatchNormalization",
+        ["y", "scale", "shift", "mean", "var"],
+        ["z", *outputs],
+        "norm",
+        **said,
+    )
+    return followed(model, node, **BATCH_NORM)
+
+
+def dequantised(scale, **said):
+    """A model whose weight (6, 4, 2, 2) comes out of a DequantizeLinear."""
+    model = deconv(EVEN, strides=[2, 2])
+    del model.graph.initializer[:]
+    arrays = {"q": np.ones(EVEN.shape, np.int8), "scale": np.asarray(scale, np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    node = helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], **said)
+    model.graph.node.insert(0, node)
+    return model
+
+
+def padded(pads, before=True):
+    """A Pad of zeros before a stride-1 layer, or after one without a bias."""
+    model = deconv(W33, pads=[1, 1, 1, 1])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(pads, np.int64), "pads"))
+    if before:
+        model.graph.node[0].input[0] = "wide"
+        model.graph.node.insert(0, helper.make_node("Pad", ["x", "pads"], ["wide"], "pad"))
+        return model
+    return followed(model, helper.make_node("Pad", ["y", "pads"], ["z"], "pad"))
+
+
+def sliced(step):
+    node = helper.make_node("Slice", ["y", "starts", "ends", "axes", "steps"], ["z"], "cut")
+    of = partial(np.array, dtype=np.int64)
+    cut = {"starts": of([1]), "ends": of([-1]), "axes": of([2]), "steps": of([step])}
+    return followed(deconv(W44, strides=[2, 2]), node, **cut)
+
+
+def shifted(shape):
+    node = helper.make_node("Add", ["y", "c"], ["z"], "shift")
+    return followed(deconv(W44, strides=[2, 2]), node, c=np.ones(shape, np.float32))
+
+
+def quad(axes):
+    return deconv(np.ones((2, 3, *[2] * axes), np.float32), (3,) * axes, strides=[2] * axes)
+
+
+BF16 = deconv((6, 4, 2, 2), strides=[2, 2], opset=22)
+for info in (*BF16.graph.input, *BF16.graph.output):
+    info.type.tensor_type.elem_type = TensorProto.BFLOAT16
+
+BAD = {
+    "UPC001": (deconv(W33, **S2), deconv(W44, **S2)),
+    "UPC002": (deconv(WIDE, **S2), deconv(weights(1, 32, 16, 4, 4), **S2)),
+    "UPC003": (deconv(EVEN, strides=[2, 3]), deconv(EVEN, **S2)),
+    "UPC004": (
+        deconv(EVEN, **S2, output_padding=[1, 0]),
+        deconv(W33, **S2, output_padding=[1, 0], pads=[1] * 4),
+    ),
+    "UPC005": (deconv(W44, (1, 1), pads=[1] * 4), deconv(W44, (1, 2), pads=[0] * 4)),
+    "UPC101": (
+        deconv(W33, **S2, output_shape=[10, 14], auto_pad="SAME_UPPER"),
+        deconv(W33, **SAME),
+    ),
+    "UPC102": (deconv(W33, x_shape=[1, 6, "h", 7], **SAME), deconv(W33, **SAME)),
+    "UPC103": (
+        deconv(W33, **SAME, pads=[0] * 4),
+        deconv(W33, **S2, auto_pad="NOTSET", pads=[0] * 4),
+    ),
+    "UPC104": (deconv(W33, **S2, kernel_shape=[2, 2]), deconv(W33, **S2, kernel_shape=[3, 3])),
+    "UPC105": (
+        deconv(W33, **S2, y_shape=[2, 4, 11, 14]),
+        deconv(W33, **S2, y_shape=[2, 4, "h", 15]),
+    ),
+    "UPC106": (deconv(W33, **SAME, output_padding=[1, 0]), deconv(W33, **SAME)),
+    "UPC107": (dequantised(np.ones(6), axis=0), dequantised(np.ones(4), axis=1)),
+    "UPC108": (
+        with_batch_norm(deconv(W44, **S2), "m", "v", training_mode=1),
+        with_batch_norm(deconv(W44, **S2)),
+    ),
+    "UPC109": (deconv(W33, pads=[-1, 0, 0, 0]), deconv(W33, pads=[1, 0, 0, 0])),
+    "UPC201": (
+        deconv(W33, **S2, dilations=[3, 3], output_padding=[2, 0]),
+        deconv(W33, **S2, output_padding=[1, 1]),
+    ),
+    "UPC202": (deconv(W33, **S2, bias=False), deconv(W33, **S2, bias=True)),
+    "UPC203": (quad(4), quad(3)),
+    "UPC204": (deconv(W44.astype(np.float64), **S2), deconv(W44.astype(np.float16), **S2)),
+    "UPC205": (deconv(("a", 4, 2, 2), x_shape=[1, "a", 5, 7], **S2), deconv((6, 4, 2, 2), **S2)),
+    "UPC206": (deconv(EVEN, (1, 3), pads=[1] * 4), deconv(EVEN, (2, 3), pads=[1] * 4)),
+    "UPC301": (deconv(weights(0, 16, 16, 3, 3)), deconv(weights(0, 16, 15, 3, 3))),
+    "UPC302": (deconv(weights(0, 16, 4, 4, 4), **S2), deconv(weights(0, 16, 5, 4, 4), **S2)),
+    "UPC303": (
+        deconv(weights(0, 8, 8, 10), (9,), strides=[5]),
+        deconv(weights(0, 8, 8, 8), (9,), strides=[4]),
+    ),
+    "UPC304": (
+        deconv(weights(0, 18, 1, 512), (9,), strides=[128]),
+        deconv(weights(0, 18, 1, 256), (9,), strides=[64]),
+    ),
+    "UPC401": (
+        with_batch_norm(deconv(W44, **S2)),
+        with_batch_norm(deconv(W44, **S2), "m", "v", training_mode=1),
+    ),
+    "UPC402": (padded([0, 0, 1, 0, 0, 0, 0, 0]), padded([0, 0, 2, 0, 0, 0, 0, 0])),
+    "UPC403": (sliced(1), sliced(2)),
+    "UPC404": (shifted((4, 1, 1)), shifted((11, 16))),
+    "UPC901": (
+        deconv(W33, x_shape=[1, 6, "h", 7], **S2, output_shape=[9, 14]),
+        deconv(W33, x_shape=[1, 6, "h", 7], **S2),
+    ),
+    "UPC902": (deconv((6, 4, 2, 2), **S2), deconv(EVEN, **S2)),
+}  # fmt: skip
+TARGETS = {
+    "UPC301": "onnxruntime",
+    "UPC302": "openvino",
+    "UPC303": "openvino",
+    "UPC304": "onnxruntime",
+}
+"""What a rule must be asked about to speak, if anything."""

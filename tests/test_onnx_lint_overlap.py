@@ -1,0 +1,248 @@
+"""The lint's rules about taps: every fact against plain loops over inputs and taps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir")
+
+from onnx import helper
+
+from lint_cases import (
+    EVEN,
+    S2,
+    W33,
+    W44,
+    WIDE,
+    deconv,
+    followed,
+    inside,
+    one,
+    only,
+    scattered,
+    weights,
+)
+from upconv.onnx.linting import Severity, lint
+from upconv.onnx.linting.report import overlap_map
+from upconv.onnx.linting.rules import overlap
+
+# Overlap ------------------------------------------------------------------------------------------
+
+
+GEOMETRIES = [
+    ((3, 3), (2, 2), (1, 1)),
+    ((3, 5), (2, 4), (1, 1)),
+    ((5, 4), (3, 2), (1, 1)),
+    ((4, 3), (2, 2), (1, 3)),
+    ((7, 3), (3, 1), (2, 1)),
+]
+
+
+def counted_taps(kernel, strides, dilations):
+    """How many products make each output of one period, by adding ones."""
+    x = np.ones((1, *(6 + k for k in kernel)))
+    y = scattered(x, np.ones((1, 1, *kernel)), strides, dilations)
+    return inside(y, strides, kernel, dilations)[0]
+
+
+def check_overlap(kernel, strides, dilations):
+    model = deconv(weights(0, 6, 4, *kernel), (9, 9), strides=strides, dilations=dilations)
+    found = one(model, "UPC001")
+    counts = counted_taps(kernel, strides, dilations)
+    product_ = np.multiply.outer(*found.facts["taps_per_phase"])
+    np.testing.assert_array_equal(product_, counts)
+    assert (found.facts["most_taps"], found.facts["least_taps"]) == (counts.max(), counts.min())
+    assert found.facts["axes"] == [i for i in (0, 1) if np.ptp(counts, axis=i).any()]
+    assert f"add up {int(counts.max())} taps" in found.message
+
+
+@pytest.mark.parametrize(("kernel", "strides", "dilations"), GEOMETRIES)
+def test_the_overlap_is_what_adding_ones_gives(kernel, strides, dilations):
+    check_overlap(kernel, strides, dilations)
+
+
+def test_a_wrong_count_of_taps_is_seen(monkeypatch):
+    true = overlap._taps_per_phase
+    monkeypatch.setattr(overlap, "_taps_per_phase", lambda axis: [n + 1 for n in true(axis)])
+    with pytest.raises(AssertionError):
+        check_overlap(*GEOMETRIES[0])
+
+
+def test_crops_turn_the_phases():
+    plain = one(deconv(W33, **S2), "UPC001").facts["taps_per_phase"]
+    turned = one(deconv(W33, **S2, pads=[1, 0, 0, 0]), "UPC001").facts["taps_per_phase"]
+    assert plain == [[2, 1], [2, 1]]
+    assert turned == [[1, 2], [2, 1]]
+
+
+def test_dilations_that_even_it_out_are_no_finding():
+    assert only(deconv(W33, (9, 9), strides=[3, 1], dilations=[2, 1]), "UPC001") == ()
+
+
+def test_one_input_has_no_inside():
+    assert only(deconv(W33, (1, 1), **S2), "UPC001") == ()
+    assert one(deconv(W33, (1, 5), **S2), "UPC001").facts["axes"] == [1]
+
+
+def test_the_overlap_map_is_drawn():
+    assert overlap_map([[2, 1], [1, 1]], [0]) == ["2 1 2 1"]
+    assert overlap_map([[10, 1], [1, 2]], [0, 1])[0].split() == ["10", "20", "10", "20"]
+    text = lint(deconv(W33, **S2), select=["UPC001"]).as_text()
+    assert "4 2 4 2\n" in text
+    assert "2 1 2 1\n" in text
+
+
+def test_the_same_overlap_is_drawn_once():
+    again = helper.make_node("ConvTranspose", ["y", "v"], ["z"], "again", **S2)
+    model = followed(deconv(W33, **S2), again, v=weights(1, 4, 4, 3, 3))
+    assert lint(model, select=["UPC001"]).as_text().count("4 2 4 2") == 2  # two rows of one map
+
+
+# Weights that show it -----------------------------------------------------------------------------
+
+
+def loudness(w, strides):
+    """The measure of UPC002 by running it: one channel constant at a time, squares averaged."""
+    size = tuple(k + 2 for k in w.shape[2:])
+    power = 0.0
+    for c in range(w.shape[0]):
+        x = np.zeros((w.shape[0], *size))
+        x[c] = 1
+        power = (
+            power + inside(scattered(x, w.astype(np.float64), strides), strides, w.shape[2:]) ** 2
+        )
+    return np.sqrt(power.mean(axis=0) / w.shape[0])
+
+
+def check_loudness(w, strides):
+    found = one(deconv(w, (9,) * len(strides), strides=strides), "UPC002")
+    loud = loudness(w, strides)
+    np.testing.assert_allclose(found.facts["loudness"], loud / loud.max(), atol=1e-4)
+    assert found.facts["contrast"] == pytest.approx(1 - loud.min() / loud.max(), abs=1e-4)
+    assert tuple(found.facts["loudest"]) == np.unravel_index(loud.argmax(), loud.shape)
+    assert tuple(found.facts["quietest"]) == np.unravel_index(loud.argmin(), loud.shape)
+
+
+LOUD = weights(2, 16, 8, 4, 4) * np.where(np.arange(4) % 2, 1, 0.5).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("w", "strides"),
+    [(WIDE, (2, 2)), (LOUD, (2, 2)), (np.ones((1, 1, 3), np.float32), (2,))],
+    ids=["uneven", "even but loud", "one channel"],
+)
+def test_the_loudness_is_what_constant_inputs_give(w, strides):
+    check_loudness(w, strides)
+
+
+def test_a_wrong_loudness_is_seen(monkeypatch):
+    true = overlap._sums
+    monkeypatch.setattr(overlap, "_sums", lambda w, taps: np.roll(true(w, taps), 1, axis=2))
+    with pytest.raises(AssertionError):
+        check_loudness(LOUD.transpose(0, 1, 3, 2).copy(), (2, 2))
+
+
+def bilinear(factor):
+    k = 2 * factor - factor % 2
+    line = 1 - np.abs(np.arange(k) - (k - 1) / 2) / factor
+    return np.multiply.outer(line, line).astype(np.float32)
+
+
+def hann_inverse(n, hop):
+    """The real and imaginary rows of a windowed inverse transform."""
+    t = np.arange(n)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * t / n)
+    rows = [f(2 * np.pi * k * t / n) * window for k in range(n // 2 + 1) for f in (np.cos, np.sin)]
+    scale = np.array([1 if k in (0, n // 2) else 2 for k in range(n // 2 + 1) for _ in (0, 1)])
+    return (np.array(rows) * np.sqrt(scale)[:, None])[:, None].astype(np.float32)
+
+
+QUIET = {
+    "random, even overlap": (weights(3, 64, 32, 4, 4), (2, 2), 1),
+    "random, kernel as the stride": (weights(3, 32, 16, 2, 2), (2, 2), 1),
+    "random and small, of which chance makes much": (weights(3, 24, 1, 2, 2), (2, 2), 1),
+    "bilinear by 3, uneven": (np.tile(bilinear(3), (6, 1, 1, 1)), (3, 3), 6),
+    "bilinear by 2": (np.tile(bilinear(2), (6, 1, 1, 1)), (2, 2), 6),
+    "an inverse transform": (hann_inverse(16, 4), (4,), 1),
+    "stride 1": (weights(3, 4, 4, 3, 3), (1, 1), 1),
+    "zeros": (np.zeros((4, 4, 3, 3), np.float32), (2, 2), 1),
+    "not finite": (np.full((4, 4, 3, 3), np.inf, np.float32), (2, 2), 1),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_weights_without_a_pattern_are_no_finding(name):
+    w, strides, group = QUIET[name]
+    model = deconv(w, (9,) * len(strides), strides=strides, group=group)
+    assert only(model, "UPC002") == ()
+
+
+def test_weights_that_even_out_the_overlap_make_it_a_note():
+    w = np.tile(bilinear(3), (6, 1, 1, 1))
+    found = one(deconv(w, (9, 9), strides=[3, 3], group=6), "UPC001")
+    assert found.severity is Severity.NOTE
+    assert found.facts["contrast"] < overlap.EVEN
+    assert "make up for that" in found.message
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
+def test_weights_of_every_float_type_are_read(dtype):
+    if dtype == "bfloat16":
+        w = WIDE.astype(pytest.importorskip("ml_dtypes").bfloat16)
+    else:
+        w = WIDE.astype(dtype)
+    assert one(deconv(w, (9, 9), opset=22, **S2), "UPC002").facts["contrast"] > 0.4
+
+
+# Gaps, edges, idle taps ---------------------------------------------------------------------------
+
+
+def untouched(w, size, strides, dilations=(1, 1)):
+    """Which outputs of the full result no input changes."""
+    x = np.ones((w.shape[0], *size))
+    return scattered(x, np.abs(w.astype(np.float64)) + 1, strides, dilations)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "dilations"),
+    [((2, 2), (3, 2), (1, 1)), ((3, 3), (4, 2), (2, 1)), ((2, 3), (5, 4), (1, 2))],
+)
+def test_dead_phases_are_the_outputs_that_nothing_reaches(kernel, strides, dilations):
+    w = weights(0, 6, 4, *kernel)
+    found = one(deconv(w, (9, 9), strides=strides, dilations=dilations), "UPC003")
+    dead = untouched(w, (9, 9), strides, dilations)
+    share = inside(dead[None], strides, kernel, dilations).mean()
+    assert found.facts["share"] == pytest.approx(share, abs=1e-4)
+    assert only(deconv(w, (9, 9), strides=strides, dilations=dilations), "UPC001") == ()
+
+
+def test_a_node_that_only_puts_zeros_between_is_a_note():
+    w = np.ones((3, 1, 1, 1), np.float32)
+    assert one(deconv(w, strides=[2, 2], group=3), "UPC003").severity is Severity.NOTE
+
+
+def test_the_edge_is_where_nothing_reaches():
+    found = one(deconv(EVEN, **S2, output_padding=[1, 0]), "UPC004")
+    assert found.facts["positions"] == [[0, 1], [0, 0]]
+    assert untouched(EVEN, (5, 7), (2, 2)).shape == (10, 14)  # the output is (11, 14)
+
+
+def test_idle_taps_can_be_zero_without_a_difference():
+    facts = one(deconv(W44, (1, 1), pads=[1, 1, 0, 1]), "UPC005").facts
+    x = np.ones((6, 1, 1))
+    whole = scattered(x, W44, (1, 1))[:, 1:, 1:-1]
+    changed = [
+        (a, b)
+        for a in range(4)
+        for b in range(4)
+        if (scattered(x, np.where(at(a, b), 0, W44), (1, 1))[:, 1:, 1:-1] != whole).any()
+    ]
+    assert facts["used_taps"] == [len({a for a, _ in changed}), len({b for _, b in changed})]
+    assert facts["share"] == pytest.approx(1 - len(changed) / 16, abs=1e-4)
+
+
+def at(a, b):
+    mask = np.zeros((1, 1, 4, 4), bool)
+    mask[..., a, b] = True
+    return mask
