@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import warnings
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -13,15 +16,33 @@ pytest.importorskip("onnxruntime", reason="forms are run in it")
 pytest.importorskip("typer", reason="the command line needs typer")
 
 import onnx
+from typer.testing import CliRunner
 
 from onnx_cases import random_case
 from processes import failed, ran
+from upconv.cli.app import app
 
 QUICK = ("--seconds", "0.01", "--no-float64", "--threads", "1")
 
 
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    """A command takes SIGTERM and warnings for itself."""
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def called(*arguments):
+    """`upconv optimize arguments` inside this process: seconds less per call."""
+    done = CliRunner().invoke(app, ["optimize", *arguments])
+    return CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     case = random_case(77, rank=2)
     onnx.save(case.model, tmp_path / "model.onnx")
     np.savez(tmp_path / "inputs.npz", x=case.x)
@@ -46,7 +67,7 @@ def test_a_model_goes_in_and_a_model_and_a_report_come_out(folder):
 
 
 def test_json_is_one_document_with_everything_that_was_tried(folder):
-    said = ran("optimize", "model.onnx", "--inputs", "inputs.npz", "--json", *QUICK, cwd=folder)
+    said = called("model.onnx", "--inputs", "inputs.npz", "--json", *QUICK)
     assert said.returncode == 0, said
     document = json.loads(said.stdout)
     assert document["command"] == "optimize"
@@ -57,10 +78,8 @@ def test_json_is_one_document_with_everything_that_was_tried(folder):
 
 
 def test_a_profile_is_obeyed(folder):
-    said = ran(
-        "optimize", "model.onnx", "-o", "out.onnx", "--target", "none", "--profile", "npu",
-        "--inputs", "inputs.npz", cwd=folder,
-    )  # fmt: skip
+    profile = ("--target", "none", "--profile", "npu")
+    said = called("model.onnx", "-o", "out.onnx", "--inputs", "inputs.npz", *profile)
     assert said.returncode == 0, said
     operators = {node.op_type for node in onnx.load(folder / "out.onnx").graph.node}
     assert "ConvTranspose" not in operators
@@ -70,7 +89,7 @@ def test_a_profile_that_is_broken_is_a_finding(folder):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[1, 2, 5] x, float[2, 1, 3] w) => (float[1, 1, 7] y) { y = ConvTranspose(x, w) }"""
     onnx.save(onnx.parser.parse_model(text), folder / "fed.onnx")
-    said = ran("optimize", "fed.onnx", "--target", "none", "--profile", "npu", cwd=folder)
+    said = called("fed.onnx", "--target", "none", "--profile", "npu")
     assert said.returncode == 1, said
     assert "not constant" in " ".join(said.stdout.decode().split())
 
@@ -94,7 +113,7 @@ def test_a_profile_that_is_broken_is_a_finding(folder):
 )
 def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, code, words):
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    said = ran("optimize", *arguments, *QUICK, cwd=folder)
+    said = called(*QUICK, *arguments)
     if code == 2:
         assert said.returncode == 2
         assert words in " ".join(said.stderr.decode().split())

@@ -24,6 +24,7 @@ from .linting import Finding, Findings, Severity, lint
 from .models import Source, load, save, to_proto
 from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
+from .recognising import Recognised, recognise
 from .report import as_html, as_text, write_report
 from .rewriting import Rewritten, rewrite
 from .sites import Site, Unreadable, sites
@@ -36,6 +37,7 @@ __all__ = [
     "Findings",
     "Optimization",
     "Pass",
+    "Recognised",
     "Rewritten",
     "Severity",
     "Site",
@@ -48,6 +50,7 @@ __all__ = [
     "lint",
     "load",
     "optimize",
+    "recognise",
     "rewrite",
     "save",
     "sites",

@@ -16,10 +16,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
 from ...errors import ModelError
+from ...files import reported, require_free
 from ...tuning import processor_model
 from ..models import Source, from_model, save, to_proto
 from ..rewriting import modernise
@@ -78,6 +80,8 @@ def optimize(
     """
     began = time.perf_counter()
     asked = settings(target, profile, threads, seed, seconds, float64, fresh)
+    if output is not None:
+        _require_place(output, model, force=force)  # before minutes are spent
     work = Work.begin(model, asked, sizes, inputs, progress)
     done = _measured(work) if profile is None else _obeying(work, profile)
     found = _told(work, done, time.perf_counter() - began)
@@ -85,6 +89,13 @@ def optimize(
         written = save(done.model, output, force=force)
         found = replace(found, written=str(written[0]))
     return found
+
+
+def _require_place(output: str | os.PathLike[str], model: Source, *, force: bool) -> None:
+    name = os.fspath(output)
+    inputs = [Path(model)] if isinstance(model, str | os.PathLike) else []
+    with reported(name):
+        require_free(name, Path(name).resolve(), force=force, inputs=inputs)
 
 
 def _measured(work: Work) -> Done:
