@@ -36,6 +36,10 @@ def as_html(optimization: Optimization) -> str:
     """The report of an optimisation as the text of one HTML file, to be stored as UTF-8.
 
     Raises `EngineMissing` where Jinja is not installed.
+
+    >>> found = Optimization("<b>", "none", 1, 17, (), (), (), None, (), "", 9, 9, "x", (), 1.0)
+    >>> "&lt;b&gt;" in as_html(found), "<b>" in as_html(found)
+    (True, False)
     """
     style = _style()
     return (
