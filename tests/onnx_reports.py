@@ -83,22 +83,22 @@ def _up(number: int, size: int, channels: int, before: float, gain: float) -> La
     trials = (
         original(before, weights),
         Trial("replace_deconv", "its stride is 2, and only stride 1 is one plain convolution"),
-        tried("sub_pixel_unfolded", before, gain, 2.3e-7, weights, 1.0),
-        tried("sub_pixel_folded", before, gain * 0.71, 2.2e-7, weights * 9 // 4, 2.25),
-        tried("sub_pixel_polyphase", before, gain * 0.88, 2.3e-7, weights, 1.0),
+        tried("sub_pixel:unfolded", before, gain, 2.3e-7, weights, 1.0),
+        tried("sub_pixel:folded", before, gain * 0.71, 2.2e-7, weights * 9 // 4, 2.25),
+        tried("sub_pixel:polyphase", before, gain * 0.88, 2.3e-7, weights, 1.0),
     )
     return layer(
         f"/decoder/up.{number}/ConvTranspose",
         (axis, axis),
         (channels, channels // 2),
         trials,
-        "sub_pixel_unfolded",
+        "sub_pixel:unfolded",
         "The fastest of four, and faster than the original by more than the noise.",
     )
 
 
 def _others() -> tuple[LayerResult, ...]:
-    fold = "fold_batch_norm+sub_pixel_unfolded"
+    fold = "fold_batch_norm+sub_pixel:unfolded"
     square = facts(64, 2, 2)
     head = facts(128, 3, 1, 1, 1, 1)
     known = tried("to_rank+sub_pixel", 0.00894, 1.71, 3.4e-7, 8_388_608, 1.0)
@@ -110,7 +110,7 @@ def _others() -> tuple[LayerResult, ...]:
             (256, 64),
             (
                 original(0.0121, 262_144),
-                tried("sub_pixel_unfolded", 0.0121, 2.94, 1.1e-7, 262_144, 1.0),
+                tried("sub_pixel:unfolded", 0.0121, 2.94, 1.1e-7, 262_144, 1.0),
                 tried(fold, 0.0121, 3.31, 1.4e-7, 262_144, 1.0),
             ),
             fold,
@@ -130,8 +130,8 @@ def _others() -> tuple[LayerResult, ...]:
             (512, 256),
             (
                 original(0.00894, 8_388_608),
-                tried("sub_pixel_unfolded", 0.00894, 1.62, 3.4e-7, 8_388_608, 1.0),
-                tried("sub_pixel_folded", 0.00894, 0.83, 3.4e-7, 12_582_912, 1.5),
+                tried("sub_pixel:unfolded", 0.00894, 1.62, 3.4e-7, 8_388_608, 1.0),
+                tried("sub_pixel:folded", 0.00894, 0.83, 3.4e-7, 12_582_912, 1.5),
                 replace(known, remembered=True),
             ),
             "to_rank+sub_pixel",
@@ -143,7 +143,7 @@ def _others() -> tuple[LayerResult, ...]:
             (64, 1),
             (
                 original(0.0207, 163_840),
-                tried("sub_pixel_unfolded", 0.0207, 0.52, 4e-7, 163_840, 1.0),
+                tried("sub_pixel:unfolded", 0.0207, 0.52, 4e-7, 163_840, 1.0),
             ),
             ORIGINAL,
             kept,
@@ -154,10 +154,10 @@ def _others() -> tuple[LayerResult, ...]:
             (96, 48),
             (
                 original(0.0151, 497_664),
-                tried("sub_pixel_unfolded", 0.0151, 0.61, 2e-7, 1_179_648, 2.37),
-                tried("sub_pixel_polyphase", 0.0151, 1.28, 2e-7, 497_664, 1.0),
+                tried("sub_pixel:unfolded", 0.0151, 0.61, 2e-7, 1_179_648, 2.37),
+                tried("sub_pixel:polyphase", 0.0151, 1.28, 2e-7, 497_664, 1.0),
             ),
-            "sub_pixel_polyphase",
+            "sub_pixel:polyphase",
             "One convolution per phase wastes nothing, and wins in spite of eight of them.",
         ),
         layer(
@@ -166,7 +166,7 @@ def _others() -> tuple[LayerResult, ...]:
             (48, 48),
             (
                 original(0.00042, 2880),
-                Trial("sub_pixel_unfolded", "its groups are 48 and the target has no grouped form"),
+                Trial("sub_pixel:unfolded", "its groups are 48 and the target has no grouped form"),
                 tried("split_groups", 0.00042, 0.21, 1e-7, 2880, 1.0),
             ),
             ORIGINAL,
@@ -193,8 +193,8 @@ def sample() -> Optimization:
         "/fsrcnn/deconv",
         (prelu, prelu),
         (56, 1),
-        (original(0.0442, 18_144), tried("sub_pixel_folded", 0.0442, 3.05, 1.9e-7, 18_144, 1.0)),
-        "sub_pixel_folded",
+        (original(0.0442, 18_144), tried("sub_pixel:folded", 0.0442, 3.05, 1.9e-7, 18_144, 1.0)),
+        "sub_pixel:folded",
         "The fastest of one, and faster than the original by more than the noise.",
     )
     return Optimization(

@@ -27,7 +27,7 @@ REPORTS = {
     "bare": cases.bare(),
     "unproven": cases.unproven(),
     "few": cases.many(7),
-    "many": cases.many(80),
+    "many": cases.many(64),
     "crowd": cases.crowd(),
 }
 
@@ -71,7 +71,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in REPORTS}
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", ["sample", "bare", "crowd"])
 def test_nothing_is_complained_about_loaded_or_run(page, files, name: str) -> None:
     page.open(files[name])
     page.value(OPEN_ALL)

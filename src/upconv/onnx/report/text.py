@@ -48,6 +48,11 @@ def as_text(optimization: Optimization, width: int = 80) -> str:
     """The report of an optimisation in lines of at most `width` columns (at least 60).
 
     The text ends with the verdict, without a newline.
+
+    >>> from upconv.onnx.optimizing.results import Optimization
+    >>> found = Optimization("a.onnx", "none", 1, 17, (), (), (), None, (), "", 9, 9, "x", (), 1.0)
+    >>> print(as_text(found).splitlines()[-1])
+    verdict         Nothing to do; nothing to prove.
     """
     room = max(width, NARROWEST)
     lines = [*_head(optimization, room), "", *_table(optimization, room), ""]
