@@ -25,12 +25,12 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from onnx_cases import random_case
-from upconv.onnx import optimize
+from upconv.onnx import optimize, rewrite
 from upconv.onnx.building import Builder
 from upconv.onnx.models import from_model, to_proto
 from upconv.onnx.optimizing import layers, settling, trials, wholes
 from upconv.onnx.optimizing.choosing import LEAST_GAIN, choose
-from upconv.onnx.optimizing.results import ORIGINAL, Ratio, Timing, Trial
+from upconv.onnx.optimizing.results import ORIGINAL, OutputProof, Ratio, Timing, Trial
 from upconv.onnx.optimizing.rounds import Rounds, timed
 from upconv.onnx.passes import PASSES, SubPixelPass
 from upconv.onnx.runtimes import ready
@@ -383,3 +383,19 @@ def test_a_model_without_a_deconvolution_stays_as_it_is(tmp_path: Path) -> None:
     found = optimize(onnx.parser.parse_model(text), tmp_path / "out.onnx")
     assert "no ConvTranspose" in found.verdict
     assert kinds(onnx.load(tmp_path / "out.onnx")) == ["Neg"]
+
+
+def test_a_hostile_stride_is_refused_at_once() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 1, 2, 2] x) => (float[1, 1, N, M] y) <float[1, 1, 1, 1] w = {1}>
+    { y = ConvTranspose <strides = [1099511627776, 2]> (x, w) }"""
+    steps = rewrite(onnx.parser.parse_model(text), list(PASSES)).steps
+    refused = [step for step in steps if step.by.startswith("sub_pixel")]
+    assert len(refused) == 4
+    assert all("outputs per position" in str(step.refusal) for step in refused)
+
+
+def test_json_has_null_for_what_is_no_number() -> None:
+    proof = OutputProof("y", "onnxruntime", "float32", float("inf"), 0.0, equal=False)
+    found = replace(optimize(model(), target="none", profile="npu"), proofs=(proof,))
+    assert found.as_json()["proofs"][0]["error"] is None

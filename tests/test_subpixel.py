@@ -118,3 +118,14 @@ def test_kernels_are_as_long_as_the_published_identities_say(
 def test_stride_1_is_the_reversed_kernel() -> None:
     form = folded(Axis(size=9, kernel=3, stride=1, dilation=2, crop_begin=1, crop_end=3))
     assert form == SubPixel(taps=((2, 1, 0),), dilation=2, zeros=(3, 1), cut=(0, 0))
+
+
+def test_of_all_cuts_the_thriftiest_is_the_shortest() -> None:
+    for k in range(1, 8):
+        for s in (1, 2, 3, 5, 20):
+            for p in range(-5, 9):
+                axis = Axis(9, k, s, 1, p, 0)
+                every = [SubPixel.of(axis, cut) for cut in range(s)]
+                shortest = min((form.kernel, form.cut) for form in every)
+                found = thriftiest(axis)
+                assert (found.kernel, found.cut) == shortest, axis

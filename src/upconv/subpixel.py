@@ -30,6 +30,9 @@ from .geometry import Axis, Phase
 _ANY_SIZE = 1 << 24
 """A size at which no phase is empty: what is asked here does not depend on the size."""
 
+_FEW = 16
+"""Cuts that are tried whatever the crop."""
+
 NO_TAP = -1
 """In a table of taps: this tap of the convolution is zero."""
 
@@ -115,7 +118,10 @@ def thriftiest(axis: Axis) -> SubPixel:
     >>> thriftiest(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1)).kernel
     2
     """
-    candidates = (SubPixel.of(axis, cut) for cut in range(axis.stride))
+    # The shifts span least when tap 0 begins a phase, and without a cut if that does as well; with
+    # dilation another cut may, rarely, bring them onto a coarser grid.
+    cuts = {0, axis.crop_begin % axis.stride, *range(min(axis.stride, _FEW))}
+    candidates = (SubPixel.of(axis, cut) for cut in sorted(cuts))
     return min(candidates, key=lambda candidate: (candidate.kernel, candidate.cut))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ...errors import EngineError
+from ...errors import EngineError, MemoryLimitError
 from ..models import from_model
 from ..passes import PASSES
 from ..passes.base import run
@@ -75,7 +75,7 @@ def _trials(work: Work, layer: Alone) -> tuple[Trial, ...]:
             seconds=work.settings.seconds,
             memories=work.memories,
         )
-    except EngineError as error:
+    except (EngineError, MemoryLimitError) as error:
         return (Trial(ORIGINAL, refusal=f"{work.runtime.name} does not run it alone: {error}"),)
 
 

@@ -9,7 +9,7 @@ What lives here: the values. What never does: measuring, deciding.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from math import sqrt
+from math import isfinite, sqrt
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -220,11 +220,23 @@ class Optimization:
         return (before, after) if before else None
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain lists and dictionaries; `schema` says which form this is."""
-        share, fields = self.share(), asdict(replace(self, proto=None))
+        """The same as plain lists and dictionaries; null stands for what is infinite or no number.
+
+        `schema` says which form this is.
+        """
+        share, fields = self.share(), _finite(asdict(replace(self, proto=None)))
         del fields["proto"]
         return {
             "schema": SCHEMA,
             **fields,
             "deconvolutions": None if share is None else {"before": share[0], "after": share[1]},
         }
+
+
+def _finite(value: Any) -> Any:
+    """A value of JSON, which has no infinity and no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -44,6 +44,11 @@ MOST_BYTES = 1 << 30
 """A rewritten weight may not be larger; ONNX files end at twice that."""
 
 
+_MOST_PHASES = 1 << 14
+_MOST_PIECES = 64
+"""Phases of all axes together, in one convolution and as convolutions of their own."""
+
+
 class Form(Enum):
     """Which convolutions; see the module's table."""
 
@@ -71,6 +76,10 @@ class SubPixelPass:
         """Stride 1 everywhere, a computed weight, sizes too small, or too much waste."""
         if all(axis.stride == 1 for axis in site.axes):
             return "all its strides are 1, so there is nothing to shuffle: see replace_deconv"
+        outputs = prod(axis.stride for axis in site.axes)
+        most = _MOST_PIECES if self.form is Form.POLYPHASE else _MOST_PHASES
+        if outputs > most:
+            return f"it would take {outputs} outputs per position of the input; {most} are written"
         if self.form is Form.FOLDED and _forms(site, folded) == _forms(site, thriftiest):
             return "folded and unfolded are the same here: see sub_pixel:unfolded"
         return refuses_convolution(site, self._pieces(site))
