@@ -392,7 +392,7 @@ def test_a_hostile_stride_is_refused_at_once() -> None:
     steps = rewrite(onnx.parser.parse_model(text), list(PASSES)).steps
     refused = [step for step in steps if step.by.startswith("sub_pixel")]
     assert len(refused) == 4
-    assert all("outputs per position" in str(step.refusal) for step in refused)
+    assert all("phases" in str(step.refusal) for step in refused)
 
 
 def test_json_has_null_for_what_is_no_number() -> None:

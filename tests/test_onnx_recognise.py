@@ -10,6 +10,7 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 
 import onnx
+import onnx_ir
 from onnx import helper, numpy_helper
 
 from onnx_cases import random_case
@@ -17,6 +18,7 @@ from onnx_rewriting import assert_same_values, rewritten
 from onnx_texts import normal, parsed
 from upconv.dialects.onnx import Rule
 from upconv.onnx.recognising import Kind, Recognised, recognise
+from upconv.onnx.recognising.raising import raised_convolution
 
 
 def equivalent(model: onnx.ModelProto, found: Recognised) -> onnx.ModelProto:
@@ -298,3 +300,34 @@ def test_branches_and_functions_are_looked_into() -> None:
             r = Resize(x, , s) y = Conv(r, v) }"""
     )
     np.testing.assert_array_equal(only(function).weight, [[[2, 3, 1]]])
+
+
+@pytest.mark.parametrize(
+    ("before", "conv"),
+    [
+        ("r = Resize(x, , far)", CONV),
+        ("r = Resize(x, , endless)", CONV),
+        ("r = Resize(x, , scales)", CONV.replace("[1,2]", "[1,1099511627776]")),
+        ("r = Resize(x, , v)", CONV),
+        ("u = Unsqueeze(x, axes) p = Pad(u, v) r = Reshape(p, together)", CONV),
+        ("u = Unsqueeze(x, axes) p = Pad(u, large) r = Reshape(p, together)", CONV),
+        ("u = Reshape(x) p = Pad() r = Reshape(p, together)", CONV),
+        ("r = Resize()", CONV),
+        ("r = Resize(x, , scales)", CONV.replace("dilations=[1,2]", 'dilations=["a","b"]')),
+        ("r = Resize(x, , scales)", CONV.replace("group=2", "group=0")),
+    ],
+)
+def test_what_no_model_should_say_is_not_reported(before: str, conv: str) -> None:
+    """Numbers beyond all memory, endless ones, nodes without inputs, words for numbers."""
+    model = raised(
+        before,
+        conv,
+        scales=floats(1, 1, 2, 2),
+        far=floats(1, 1, 2.0**40, 2.0**40),
+        endless=floats(1, 1, np.inf, np.nan),
+        large=ints(0, 0, 0, 0, 0, 0, 0, 0, 0, 1 << 40, 0, 1 << 40),
+        **{name: array for name, array in PADDED.items() if name != "pads"},
+    )
+    copy = onnx_ir.from_proto(model)
+    nodes = [node for node in copy.graph if node.op_type == "Conv"]
+    assert [raised_convolution(node, 17) for node in nodes] == [None]

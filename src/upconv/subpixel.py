@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 
 from .geometry import Axis, Phase
@@ -112,6 +113,7 @@ def folded(axis: Axis) -> SubPixel:
     return SubPixel.of(axis, 0)
 
 
+@lru_cache(maxsize=256)
 def thriftiest(axis: Axis) -> SubPixel:
     """The convolution with fewest taps; among those, the one that cuts least.
 

@@ -84,8 +84,7 @@ class Builder:
         node.meta.update(self._node.meta)
         given = dtype or (inputs[0].dtype if inputs and inputs[0] is not None else None)
         for i, y in enumerate(node.outputs):
-            y.name = f"{name}_output" if outputs == 1 else f"{name}_output_{i}"
-            self._taken.add(y.name)
+            y.name = self._unused(f"{name}_output" if outputs == 1 else f"{name}_output_{i}")
             y.type = None if given is None else ir.TensorType(given)
         self._nodes.append(node)
         return node.outputs
@@ -249,7 +248,9 @@ class Builder:
         _remove(dead)
 
     def _fresh(self, hint: str) -> str:
-        base = f"{self._node.name or self._node.outputs[0].name or 'node'}/{hint}"
+        return self._unused(f"{self._node.name or self._node.outputs[0].name or 'node'}/{hint}")
+
+    def _unused(self, base: str) -> str:
         name, count = base, 1
         while name in self._taken:
             name, count = f"{base}_{count}", count + 1

@@ -127,7 +127,7 @@ def _channels(site: Site) -> int:
 
 def _affine(node: ir.Node, y: ir.Value, site: Site) -> _Affine:
     reader = _READERS.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
-    if reader is None:
+    if reader is None or not node.outputs:
         raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
     return reader(node, y, site)
 

@@ -68,7 +68,7 @@ def _dense(site: Site) -> tuple[Axis, ...]:
 
 
 def _too_large(site: Site) -> str | None:
-    taps = prod(axis.kernel for axis in _dense(site))
+    taps = prod(axis.extent for axis in site.axes)
     waste = taps / prod(site.layer.kernel)
     if waste > MOST_WASTE:
         return f"it would multiply {waste:.0f} times for each product needed"

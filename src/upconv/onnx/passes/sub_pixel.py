@@ -43,10 +43,12 @@ MOST_WASTE = 64.0
 MOST_BYTES = 1 << 30
 """A rewritten weight may not be larger; ONNX files end at twice that."""
 
+MOST_STEPS = 1 << 20
+"""Phases times the positions they and the kernel span, per axis; more would take minutes to lay
+out, and no layer has it. Asked before anything is laid out: strides are a model's to say."""
 
-_MOST_PHASES = 1 << 14
-_MOST_PIECES = 64
-"""Phases of all axes together, in one convolution and as convolutions of their own."""
+MOST_PHASES = 1 << 10
+"""Phases are that many convolutions, or channels for one."""
 
 
 class Form(Enum):
@@ -76,10 +78,9 @@ class SubPixelPass:
         """Stride 1 everywhere, a computed weight, sizes too small, or too much waste."""
         if all(axis.stride == 1 for axis in site.axes):
             return "all its strides are 1, so there is nothing to shuffle: see replace_deconv"
-        outputs = prod(axis.stride for axis in site.axes)
-        most = _MOST_PIECES if self.form is Form.POLYPHASE else _MOST_PHASES
-        if outputs > most:
-            return f"it would take {outputs} outputs per position of the input; {most} are written"
+        refusal = _too_wide(site)
+        if refusal is not None:
+            return refusal
         if self.form is Form.FOLDED and _forms(site, folded) == _forms(site, thriftiest):
             return "folded and unfolded are the same here: see sub_pixel:unfolded"
         return refuses_convolution(site, self._pieces(site))
@@ -153,6 +154,16 @@ def refuses_convolution(site: Site, pieces: Sequence[Piece]) -> str | None:
             refusal = _too_small(site, piece.forms) or _too_large(site, piece.forms)
             if refusal is not None:
                 return refusal
+    return None
+
+
+def _too_wide(site: Site) -> str | None:
+    phases = prod(axis.stride for axis in site.axes)
+    if phases > MOST_PHASES:
+        return f"it has {phases} phases, and more than {MOST_PHASES} serve nobody"
+    for i, axis in enumerate(site.axes):
+        if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
+            return f"along axis {i} its kernel spans {axis.extent} positions, too many to lay out"
     return None
 
 

@@ -87,7 +87,7 @@ def _before(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
     node = fold.x.producer()
     if node is None or not is_op(node, kind):
         raise Refusal("")
-    source = node.inputs[0]
+    source = node.inputs[0] if node.inputs else None
     if source is None:
         raise Refusal(f"the {kind} before it reads nothing")
     window = reader(node, site.opset, _shape(source, site.rank))
@@ -112,6 +112,8 @@ def _after(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
     node = follower(fold.y)
     if node is None or not is_op(node, kind) or node.inputs[0] is not fold.y:
         raise Refusal("")
+    if len(node.outputs) != 1:
+        raise Refusal(f"the {kind} after it has {len(node.outputs)} outputs")
     known = zip(fold.axes, site.sizes, strict=True)
     sizes = [None, None, *(None if size is None else axis.out for axis, size in known)]
     window = _spatial(reader(node, site.opset, sizes), kind)
@@ -216,6 +218,8 @@ def _value(node: ir.Node, opset: int) -> Iterator[float]:
     """What a Pad puts, if it says so."""
     if opset < 11:
         attribute = node.attributes.get("value")
+        if attribute is not None and attribute.type != ir.AttributeType.FLOAT:
+            raise Refusal("the value of the Pad is no number")
         values: Sequence[float] = [] if attribute is None else [attribute.as_float()]
     else:
         values = _input(node, opset, 2) or []
@@ -226,10 +230,12 @@ def _numbers(node: ir.Node, opset: int, name: str, index: int, *, since: int) ->
     """A list of integers, an attribute before opset `since` and an input from it on."""
     if opset >= since:
         entries = _input(node, opset, index)
+        if entries is not None and not all(isinstance(entry, int) for entry in entries):
+            raise Refusal(f"its neighbour's {name} are no integers")
         return None if entries is None else [int(entry) for entry in entries]
     attribute = node.attributes.get(name)
-    if attribute is not None and attribute.is_ref():
-        raise Refusal(f"its neighbour's {name} is a parameter of the function it stands in")
+    if attribute is not None and (attribute.is_ref() or attribute.type != ir.AttributeType.INTS):
+        raise Refusal(f"its neighbour's {name} are no integers known here")
     return None if attribute is None else list(attribute.as_ints())
 
 
@@ -240,4 +246,6 @@ def _input(node: ir.Node, opset: int, index: int) -> list[float] | None:
     constant = constant_value(value, opset=opset)
     if constant.array is None:
         raise Refusal(f"what its neighbour does is computed: {constant.reason}")
+    if constant.array.dtype.kind not in "iufV":  # V: bfloat16
+        raise Refusal("what its neighbour does is told in no numbers")
     return list(constant.array.reshape(-1).tolist())

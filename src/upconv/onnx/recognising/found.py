@@ -24,6 +24,8 @@ from ..passes.base import is_op
 MOST_BYTES = 1 << 28
 """Weights beyond are not looked at."""
 
+_WIDE = 8  # bytes of a float64, in which weights are summed
+
 
 class Kind(Enum):
     """What was found; see the package's table."""
@@ -115,7 +117,7 @@ def _words(node: ir.Node) -> dict[str, Any] | None:
     if mode not in ("NOTSET", "VALID") or (mode == "VALID" and any(words.get("pads", ()))):
         return None
     lists = ("dilations", "pads", "strides")
-    if not all(isinstance(words.get(name, ()), (list, tuple)) for name in lists):
+    if any(name in words and integers(node, name) is None for name in lists):
         return None
     return words if isinstance(words.get("group", 1), int) else None
 
@@ -160,7 +162,23 @@ def sizes(value: ir.Value | None, rank: int) -> tuple[int | None, ...] | None:
 def entries(value: ir.Value | None, opset: int) -> list[Any] | None:
     """The numbers of a small constant."""
     array = None if value is None else constant_value(value, opset=opset, most_bytes=1 << 20).array
-    return None if array is None else list(array.reshape(-1).tolist())
+    if array is None or array.dtype.kind not in "iuf":
+        return None
+    return list(array.reshape(-1).tolist())
+
+
+def integers(node: ir.Node, name: str) -> list[int] | None:
+    """A list of integers among a node's attributes."""
+    attribute = node.attributes.get(name)
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.INTS:
+        return None
+    return list(attribute.as_ints())
+
+
+def fits(axes: Sequence[Axis], conv: Convolution) -> bool:
+    """Whether the equal weight is of a size to look at."""
+    channels = conv.weight.shape[0] * conv.weight.shape[1]
+    return bool(channels * prod(axis.kernel for axis in axes) * _WIDE <= MOST_BYTES)
 
 
 def keeps(target: Sequence[Any], shape: Sequence[int | None], wanted: Sequence[int | None]) -> bool:

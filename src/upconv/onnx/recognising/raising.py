@@ -25,7 +25,18 @@ from ...geometry import Axis
 from ..passes.base import Refusal, is_op
 from ..passes.windows import read_pad, read_slice
 from ..sites import ANY_SIZE, Site, read
-from .found import Convolution, Kind, Recognised, convolution, entries, equal, keeps, sizes
+from .found import (
+    Convolution,
+    Kind,
+    Recognised,
+    convolution,
+    entries,
+    equal,
+    fits,
+    integers,
+    keeps,
+    sizes,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +53,8 @@ def raised_convolution(node: ir.Node, opset: int) -> Recognised | None:
     reader = None if source is None else _READERS.get(source.op_type)
     if conv is None or source is None or reader is None or not is_op(source, source.op_type):
         return None
+    if not source.inputs:
+        return None
     up = reader(source, opset, conv.rank)
     if up is None or len(up.axes) != conv.rank or not all(axis.whole for axis in up.axes):
         return None
@@ -50,6 +63,8 @@ def raised_convolution(node: ir.Node, opset: int) -> Recognised | None:
     try:
         axes = tuple(_composed(up, conv))
     except UpconvError:
+        return None
+    if not fits(axes, conv):
         return None
     weight = _weight(conv, [axis.stamp for axis in up.axes])
     return equal(up.kind, (*up.nodes, node), axes, conv, weight, conv.bias)
@@ -113,7 +128,13 @@ def _by_padding(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
         nodes.insert(0, reshape)
     pad = _producer(reshape, "Reshape")
     apart = _producer(pad, "Pad")
-    if reshape is None or pad is None or apart is None or apart.op_type not in _APART:
+    if (
+        reshape is None
+        or pad is None
+        or apart is None
+        or not apart.inputs
+        or apart.op_type not in _APART
+    ):
         return None
     shape = sizes(apart.inputs[0], rank)
     if shape is None or (None in shape[2:] and rank > 1):
@@ -143,9 +164,8 @@ _APART = ("Unsqueeze", "Reshape")
 
 def _producer(node: ir.Node | None, kind: str) -> ir.Node | None:
     """What makes the input of a node of this kind."""
-    if node is None or not is_op(node, kind) or node.inputs[0] is None:
-        return None
-    return node.inputs[0].producer()
+    value = node.inputs[0] if node is not None and is_op(node, kind) and node.inputs else None
+    return None if value is None else value.producer()
 
 
 def _strides(
@@ -155,8 +175,7 @@ def _strides(
     rank = len(shape) - 2
     ones = [3 + 2 * i for i in range(rank)]
     if apart.op_type == "Unsqueeze":
-        stated = apart.attributes["axes"].as_ints() if "axes" in apart.attributes else None
-        axes = stated if opset < 13 else entries(apart.inputs[1], opset)
+        axes = integers(apart, "axes") if opset < 13 else _second(apart, opset)
         if axes is None or sorted(int(a) % (2 * rank + 2) for a in axes) != ones:
             raise Refusal("its axes are not put after those of x")
     else:
@@ -174,11 +193,16 @@ def _strides(
 def _shaped(
     node: ir.Node, opset: int, shape: Sequence[int | None], wanted: Sequence[int | None]
 ) -> bool:
-    target = entries(node.inputs[1], opset) if len(node.inputs) > 1 else None
+    target = _second(node, opset)
     zero = node.attributes.get("allowzero")
     if target is None or (zero is not None and zero.value):
         return False
     return keeps(target, shape, wanted)
+
+
+def _second(node: ir.Node, opset: int) -> list[Any] | None:
+    """The numbers of a node's second input."""
+    return entries(node.inputs[1], opset) if len(node.inputs) > 1 else None
 
 
 def _by_resize(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
@@ -187,7 +211,7 @@ def _by_resize(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
     shape = sizes(node.inputs[0], rank)
     if scales is None or shape is None or len(scales) != rank + 2 or scales[:2] != [1, 1]:
         return None
-    if any(scale < 1 or scale != int(scale) for scale in scales):
+    if any(scale < 1 or not float(scale).is_integer() for scale in scales):
         return None
     strides = [int(scale) for scale in scales[2:]]
     if not _floors(node, opset, max(strides)):
@@ -218,7 +242,9 @@ def _scales(node: ir.Node, opset: int, rank: int) -> list[float] | None:
         return None
     if node.op_type == "Upsample" and opset < 9:
         attribute = node.attributes.get("scales")
-        return None if attribute is None else list(attribute.as_floats())
+        if attribute is None or attribute.type != ir.AttributeType.FLOATS:
+            return None
+        return list(attribute.as_floats())
     place = 1 if node.op_type == "Upsample" or opset < 11 else 2
     inputs = [*node.inputs, None, None, None, None]
     found = entries(inputs[place], opset)

@@ -25,7 +25,18 @@ from ...errors import UpconvError
 from ...geometry import Axis
 from ..passes.base import is_op
 from ..sites import ANY_SIZE
-from .found import Convolution, Kind, Recognised, convolution, entries, equal, keeps, sizes
+from .found import (
+    Convolution,
+    Kind,
+    Recognised,
+    convolution,
+    entries,
+    equal,
+    fits,
+    integers,
+    keeps,
+    sizes,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +56,7 @@ def shuffled_convolution(node: ir.Node, opset: int) -> Recognised | None:
         shuffle = _transposed(node, opset)
     else:
         return None
-    first = None if shuffle is None else shuffle.nodes[0].inputs[0]
+    first = None if shuffle is None else _first(shuffle.nodes[0])
     conv = convolution(None if first is None else first.producer(), opset)
     if shuffle is None or conv is None or conv.rank != len(shuffle.strides):
         return None
@@ -64,6 +75,8 @@ def _equal(conv: Convolution, shuffle: _Shuffle) -> Recognised | None:
         return None
     try:
         axes = _axes(conv, shuffle.strides, shape[2:])
+        if not fits(axes, conv):
+            return None
         weight = _weight(conv, shuffle, axes)
         kept = [_taps(weight, axis) for axis in range(2, weight.ndim)]
         axes = [without_taps(axis, taps) for axis, taps in zip(axes, kept, strict=True)]
@@ -126,11 +139,11 @@ def _transposed(last: ir.Node, opset: int) -> _Shuffle | None:
     """Case 3b, from its last node back."""
     turn = _before(last, "Transpose")
     first = _before(turn, "Reshape")
-    source = None if first is None else first.inputs[0]
+    source = None if first is None else _first(first)
     conv = convolution(None if source is None else source.producer(), opset)
-    if turn is None or first is None or conv is None or "perm" not in turn.attributes:
+    if turn is None or first is None or conv is None:
         return None
-    rank, perm = conv.rank, list(turn.attributes["perm"].as_ints())
+    rank, perm = conv.rank, integers(turn, "perm")
     ways = {False: _perm(rank, 1, 2), True: _perm(rank, rank + 1, 1)}
     by_phase = next((way for way, known in ways.items() if perm == known), None)
     target = _target(first, opset)
@@ -180,8 +193,13 @@ def _outputs(conv: Convolution, strides: Sequence[int], shape: Sequence[int | No
     return [-1 if n is None else axis.out for axis, n in zip(axes, shape, strict=True)]
 
 
+def _first(node: ir.Node) -> ir.Value | None:
+    """A node's first input, if it has any."""
+    return node.inputs[0] if node.inputs else None
+
+
 def _before(node: ir.Node | None, kind: str) -> ir.Node | None:
     """The node of a kind that makes the input of another."""
-    value = None if node is None else node.inputs[0]
+    value = None if node is None else _first(node)
     maker = None if value is None else value.producer()
     return maker if maker is not None and is_op(maker, kind) else None
