@@ -64,7 +64,8 @@ def optimised(name: str, path: Path, output: Path, target: str, threads: int) ->
     optimize = getattr(importlib.import_module("upconv.onnx"), "optimize", None)
     if optimize is None:
         return None
-    result = optimize(path, output, target=target, threads=threads, sizes=ZOO[name].inputs)
+    given = {"sizes": ZOO[name].inputs, "float64": False}
+    result = optimize(path, output, target=target, threads=threads, **given)
     share = result.share()
     return Outcome(len(result.rewritten), None if share is None else share[0] / share[1])
 

@@ -28,7 +28,7 @@ from onnx_cases import random_case
 from upconv.onnx import optimize, rewrite
 from upconv.onnx.building import Builder
 from upconv.onnx.models import from_model, to_proto
-from upconv.onnx.optimizing import layers, settling, trials, wholes
+from upconv.onnx.optimizing import layers, settling, trials, wholes, work
 from upconv.onnx.optimizing.choosing import LEAST_GAIN, choose
 from upconv.onnx.optimizing.results import ORIGINAL, OutputProof, Ratio, Timing, Trial
 from upconv.onnx.optimizing.rounds import Rounds, timed
@@ -157,7 +157,19 @@ def test_noise_between_two_series_of_one_call_widens_every_ratio() -> None:
     calm = Rounds(([2.0] * 7, [1.0] * 7), [2.0] * 7)
     noisy = Rounds(([2.0] * 7, [1.0] * 7), [4.0] * 7)
     assert Ratio.of(calm, 1) == Ratio(2.0, 2.0, 2.0)
-    assert Ratio.of(noisy, 1) == Ratio(3.0, 1.5, 6.0)
+    assert Ratio.of(noisy, 1).low == pytest.approx(1.0)
+    assert Ratio.of(noisy, 1).high >= 4.0
+
+
+def test_what_disturbs_some_rounds_does_not_decide() -> None:
+    rng = np.random.default_rng(0)
+
+    def samples(seconds: float) -> list[float]:
+        return [float(seconds * (1 + rng.exponential(0.5))) for _ in range(30)]
+
+    rounds = Rounds((samples(1.0), samples(0.5), samples(0.99)), samples(1.0))
+    assert Ratio.of(rounds, 1).low > 1.5
+    assert Ratio.of(rounds, 2).low < 1.01 < Ratio.of(rounds, 2).high
 
 
 def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
@@ -172,8 +184,8 @@ def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
 
         return run
 
-    rounds = timed([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.0)
-    assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 7
+    rounds = timed([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
+    assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 5
     assert len(rounds.samples[2]) == 3
     assert all(0.001 <= s < 0.02 for s in rounds.samples[0])
     turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
@@ -241,7 +253,7 @@ def test_a_whole_that_is_slower_takes_layers_up_one_by_one(
         second = Timing(1.0, 1.0, 1.0, 1.0, 9)
         return settling.WholeResult(second, second, Ratio(ratio, ratio, ratio))
 
-    monkeypatch.setattr("upconv.onnx.optimizing.work.compared", compare)
+    monkeypatch.setattr(work, "compared", compare)
     found = optimize(model(), fresh=True)
     assert len(found.rewritten) == 1
     [back] = [layer for layer in found.layers if not layer.rewritten]
@@ -273,7 +285,7 @@ def test_layers_have_the_sizes_they_have_when_the_model_runs() -> None:
 
 def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = random_case(77, rank=2).model
-    first = optimize(proto, seconds=0.01, float64=False)
+    first = optimize(proto, seconds=0.01, float64=False, fresh=True)
     monkeypatch.setattr(trials, "timed", None)  # whoever measures now fails
     again = optimize(proto, seconds=0.01, float64=False)
     assert all(not trial.remembered for layer in first.layers for trial in layer.trials)
@@ -319,7 +331,7 @@ def test_an_interruption_leaves_no_file(
     def interrupt(*args: object, **kwargs: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("upconv.onnx.optimizing.work.compared", interrupt)
+    monkeypatch.setattr(work, "compared", interrupt)
     with pytest.raises(KeyboardInterrupt):
         optimize(model(), tmp_path / "out.onnx", fresh=True)
     assert not list(tmp_path.iterdir())
@@ -334,6 +346,9 @@ def test_every_profile_is_obeyed_and_proven(seed: int) -> None:
     for profile in ("npu", "plain"):
         found = optimize(case.model, target="none", profile=profile, inputs={"x": case.x})
         assert found.proven
+        if case.opset == 10 and found.broken:  # what its Slice cannot do is said
+            assert "convert to opset 11" in found.broken[0]
+            continue
         if profile == "npu":
             assert "ConvTranspose" not in kinds(found.proto)
         assert not found.broken, (case, found.broken)

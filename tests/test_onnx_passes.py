@@ -14,6 +14,7 @@ import onnx
 from onnx_rewriting import assert_same_values, listing, refusal, rewritten, values
 from onnx_texts import parsed
 from upconv.dialects.onnx import Rule
+from upconv.onnx import rewrite, verify
 from upconv.onnx.passes import PASSES, SplitGroups, ToRank
 from upconv.onnx.runtimes import Reference, feeds
 
@@ -396,3 +397,40 @@ def test_a_weight_of_floats_between_quantised_values_is_rewritten(name: str) -> 
     given = feeds(before)
     [wanted], [found] = values(before, given), values(after, given)
     assert np.abs(wanted - found).max() <= 0.0501  # one step of the quantisation, at a tie
+
+
+def test_an_open_axis_is_not_cut_in_opset_10() -> None:
+    """ONNX Runtime fails on such a model; opset 9 and 11 are fine."""
+    text = """<ir_version: 8, opset_import: ["": {opset}]> g (float[1, 1, L] x) => (float[1, 1, M] y)
+    <float[1, 1, 2] w = {{1, 2}}> {{ y = ConvTranspose <pads = [3, 0]> (x, w) }}"""
+    refusals = {}
+    for opset in (9, 10, 11):
+        [step] = rewrite(
+            onnx.parser.parse_model(text.format(opset=opset)), ["replace_deconv"]
+        ).steps
+        refusals[opset] = step.refusal
+    assert refusals[9] is None
+    assert refusals[11] is None
+    assert "convert to opset 11" in str(refusals[10])
+
+
+def test_an_activation_goes_before_the_shuffle() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y)
+    <float[1, 1, 2, 2] w = {1, -2, 3, -4}>
+    { a = ConvTranspose <strides = [2, 2]> (x, w) y = LeakyRelu <alpha = 0.3> (a) }"""
+    model = onnx.parser.parse_model(text)
+    rewritten = rewrite(model, ["sub_pixel"]).proto()
+    assert [node.op_type for node in rewritten.graph.node] == ["Conv", "LeakyRelu", "DepthToSpace"]
+    assert rewritten.graph.node[1].attribute[0].f == pytest.approx(0.3)
+    assert verify(model, rewritten).equal
+
+
+def test_an_activation_that_is_not_alone_stays() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y, float[1, 1, 6, 6] a)
+    <float[1, 1, 2, 2] w = {1, -2, 3, -4}>
+    { a = ConvTranspose <strides = [2, 2]> (x, w) y = Relu (a) }"""
+    model = onnx.parser.parse_model(text)
+    rewritten = rewrite(model, ["sub_pixel"]).proto()
+    assert [node.op_type for node in rewritten.graph.node] == ["Conv", "DepthToSpace", "Relu"]
+    assert verify(model, rewritten).equal

@@ -2,7 +2,8 @@
 
 The sizes come from a run of the whole model: a copy of it gets a Shape node behind the input of
 every deconvolution, so nothing large is kept. What stands in a subgraph or function cannot be asked
-that way; there the model's own shapes have to do.
+that way; there the model's own shapes have to do. Sizes that the model leaves open are open in the
+layer's model too: runtimes take other ways then.
 
 What lives here: sizes, extraction. What never does: measuring.
 """
@@ -19,6 +20,7 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ..models import to_proto
+from ..passes.base import elementwise
 from ..runtimes import Runtime
 from ..sites import Site, Unreadable, read, sites
 from .results import AxisFacts
@@ -37,17 +39,32 @@ class Alone:
     index: int
     site: Site
     shape: tuple[int, ...]
+    opened: tuple[bool, ...]
 
     def model(self) -> ir.Model:
-        """The node alone, with constant weight and bias, its input's shape fixed."""
-        return _model(self.site, self.shape)
+        """The node and an activation after it; what is open in its input is open here."""
+        dims = zip(self.shape, self.opened, strict=True)
+        return _model(self.site, [f"open{i}" if o else n for i, (n, o) in enumerate(dims)])
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """What `feeds` takes to draw an input of the true shape."""
+        return {"x": self.shape}
 
     @property
     def signature(self) -> str:
         """Whatever its time depends on: layers of the same signature are measured once."""
         layer, dtype = self.site.layer, self.site.x.dtype or ir.DataType.FLOAT
         w, biased = self.site.array.shape, self.site.bias is not None
-        return f"x{list(self.shape)} w{list(w)} bias {biased} {dtype.name} {layer}"
+        dims = zip(self.shape, self.opened, strict=True)
+        x = ",".join(f"{n}?" if o else str(n) for n, o in dims)
+        followed = f" {self.activation.op_type}" if self.activation else ""
+        return f"x[{x}] w{list(w)} bias {biased} {dtype.name} {layer}{followed}"
+
+    @property
+    def activation(self) -> ir.Node | None:
+        """What runtimes compute together with the layer."""
+        return elementwise(self.site.y)
 
     def facts(self) -> tuple[AxisFacts, ...]:
         """The axes, for people."""
@@ -79,7 +96,41 @@ def alone(
     """Every deconvolution of a marked model with its true sizes, or why it stays as it is."""
     found = sites(model, rule)
     shapes = _shapes(model, found, runtime, feeds)
-    return [_with_shape(i, one, shapes.get(i), rule) for i, one in enumerate(found)]
+    told = _told(model)
+    return [_with_shape(i, one, shapes.get(i), told, rule) for i, one in enumerate(found)]
+
+
+Told = dict[str, tuple[int | None, ...]]
+"""Value -> its shape as far as it holds for all inputs, None where it is open."""
+
+
+def _told(model: ir.Model) -> Told:
+    """What ONNX's shape inference makes of the model; without open inputs nothing is open."""
+    dims = (dim for value in model.graph.inputs if value.shape is not None for dim in value.shape)
+    if all(isinstance(dim, int) for dim in dims):
+        return {}
+    proto = to_proto(model)
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto)
+    except (RuntimeError, ValueError):  # it gives up on some models; all sizes are open then
+        return {"": ()}
+    values = [*proto.graph.input, *proto.graph.value_info]
+    return {"": (), **{value.name: _dims(value.type.tensor_type) for value in values}}
+
+
+def _dims(kind: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
+    dims = kind.shape.dim
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
+
+
+def _opened(x: ir.Value, rank: int, told: Told) -> tuple[bool, ...]:
+    """Which of the sizes of a layer's input are open; its channels never are."""
+    if not told:
+        return (False,) * rank
+    dims = told.get(str(x.name), ())
+    if len(dims) != rank:
+        dims = (None,) * rank
+    return tuple(dim is None and axis != 1 for axis, dim in enumerate(dims))
 
 
 _NO_SHAPE = (
@@ -89,7 +140,7 @@ _NO_SHAPE = (
 
 
 def _with_shape(
-    index: int, found: Site | Unreadable, shape: tuple[int, ...] | None, rule: Rule
+    index: int, found: Site | Unreadable, shape: tuple[int, ...] | None, told: Told, rule: Rule
 ) -> Alone | Unreadable:
     node, opset = found.node, found.opset
     if shape is None:
@@ -99,7 +150,7 @@ def _with_shape(
         return sized
     if sized.weight.array is None:
         return Unreadable(node, opset, f"its weight is not constant: {sized.weight.reason}")
-    return Alone(index, sized, shape)
+    return Alone(index, sized, shape, _opened(sized.x, len(shape), told))
 
 
 def _read_with(node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule) -> Site | Unreadable:
@@ -156,7 +207,7 @@ def _shape_name(index: int) -> str:
     return f"upconv.shape.{index}"
 
 
-def _model(site: Site, shape: tuple[int, ...]) -> ir.Model:
+def _model(site: Site, shape: Sequence[int | str]) -> ir.Model:
     dtype = site.x.dtype or ir.DataType.FLOAT
     x = ir.Value(name="x", type=ir.TensorType(dtype), shape=ir.Shape(shape))
     inputs = [x, _initialiser("w", site.array)]
@@ -166,13 +217,21 @@ def _model(site: Site, shape: tuple[int, ...]) -> ir.Model:
             bias = np.zeros(site.groups * site.array.shape[1], site.array.dtype)
         inputs.append(_initialiser("b", bias))
     node = ir.Node("", "ConvTranspose", inputs, list(site.node.attributes.values()), name="layer")
-    [y] = node.outputs
-    y.name, y.type = "y", ir.TensorType(dtype)
-    y.shape = ir.Shape([shape[0], site.groups * site.array.shape[1], *site.layer.output_size])
+    nodes, activation = [node], elementwise(site.y)
+    if activation is not None:
+        said = list(activation.attributes.values())
+        nodes.append(ir.Node("", activation.op_type, node.outputs, said, name="activation"))
+    for i, made in enumerate(reversed(nodes)):
+        [y] = made.outputs
+        y.name, y.type = f"y{i}", ir.TensorType(dtype)
+    [y] = nodes[-1].outputs
+    sizes = site.layer.output_size
+    outs = [f"made{i}" if isinstance(n, str) else sizes[i] for i, n in enumerate(shape[2:])]
+    y.shape = ir.Shape([shape[0], site.groups * site.array.shape[1], *outs])
     graph = ir.Graph(
         [x],
         [y],
-        nodes=[node],
+        nodes=nodes,
         initializers=[value for value in inputs if value.const_value is not None],
         opset_imports={"": site.opset},
         name="layer",

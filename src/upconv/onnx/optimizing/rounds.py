@@ -1,8 +1,9 @@
-"""Timing calls against each other: one sample of each per round, in turns.
+"""Timing calls against each other, in turns.
 
-Drift of the machine falls on all alike, and because the samples of a round belong together their
-ratios say more than their times. A turn begins with calls that are not counted: threads of the one
-before spin for a while after their work, and a runtime's own have to wake up.
+A turn is a pause, in which the threads of the one before fall asleep (they spin for a while after
+their work), a call that is not counted, and calls for `_TURN_SECONDS`, the fastest of which is the
+turn's sample: whatever disturbs a machine makes calls slower, never faster. Drift falls on all
+alike, since every call has a turn in every round.
 
 The first call, with which the others are compared, has a turn at the begin of each round and one at
 its end. What differs between the two is noise, and no ratio is believed further than that.
@@ -18,10 +19,18 @@ from dataclasses import dataclass
 
 Call = Callable[[], None]
 
-_SETTLE_SECONDS = 0.01
-_SAMPLE_SECONDS = 3e-3
-_FEWEST_ROUNDS = 7
+_PAUSE_SECONDS = 0.005
+_TURN_SECONDS = 0.02
+_FEWEST_CALLS, _MOST_CALLS = 3, 200
+_LONG = 0.15
+"""Calls that take so many seconds have nothing to settle, and are made once per turn."""
+
 _MOST_ROUNDS = 200
+_ENOUGH_ROUNDS = 15
+_FEWEST_ROUNDS = 5
+_PATIENCE = 3.0
+"""`_ENOUGH_ROUNDS` may take so many times what was asked for, `_FEWEST_ROUNDS` any time."""
+
 _TRIED = 3
 _HOPELESS = 3.0
 """Who takes so many times the best after the first rounds does not go on."""
@@ -39,30 +48,37 @@ class Rounds:
 
     @property
     def first(self) -> list[float]:
-        """The first call's samples, the mean of its two turns."""
-        return [(a + b) / 2 for a, b in zip(self.samples[0], self.again, strict=True)]
+        """The first call's samples of both turns."""
+        return [*self.samples[0], *self.again]
 
 
 def timed(calls: Sequence[Call], seconds: float) -> Rounds:
     """The samples of each call, one per round, in about `seconds` altogether.
 
-    A call that is hopeless against the best after `_TRIED` rounds sits out the others. There are at
-    least `_FEWEST_ROUNDS` rounds.
+    A call that is hopeless against the best after `_TRIED` rounds sits out the others.
     """
-    repeats = [_repeats(call) for call in calls]
+    for call in calls:
+        call()
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
     again: list[float] = []
     staying = list(range(len(calls)))
-    end = time.perf_counter() + seconds
+    begin = time.perf_counter()
     for done in range(_MOST_ROUNDS):
-        if done >= _FEWEST_ROUNDS and time.perf_counter() > end:
+        if _enough(done, (time.perf_counter() - begin) / seconds if seconds else 1.0):
             break
         for i in staying:
-            samples[i].append(_turn(calls[i], repeats[i]))
-        again.append(_turn(calls[0], repeats[0]))
+            samples[i].append(_turn(calls[i]))
+        again.append(_turn(calls[0]))
         if done + 1 == _TRIED:
             staying = _hopeful(samples)
     return Rounds(samples, again)
+
+
+def _enough(rounds: int, spent: float) -> bool:
+    """spent: of the time asked for."""
+    if rounds < _FEWEST_ROUNDS:
+        return False
+    return spent > (1.0 if rounds >= _ENOUGH_ROUNDS else _PATIENCE)
 
 
 def _hopeful(samples: Sequence[Sequence[float]]) -> list[int]:
@@ -71,21 +87,21 @@ def _hopeful(samples: Sequence[Sequence[float]]) -> list[int]:
     return [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
 
 
-def _repeats(call: Call) -> int:
-    call()
-    return max(1, min(1000, int(_SAMPLE_SECONDS / max(_seconds(call, 1), 1e-9))))
+def _turn(call: Call) -> float:
+    """The fastest call of one turn."""
+    time.sleep(_PAUSE_SECONDS)
+    best = _seconds(call)
+    if best >= _LONG:
+        return best
+    best, end = float("inf"), time.perf_counter() + _TURN_SECONDS
+    for done in range(1, _MOST_CALLS):
+        best = min(best, _seconds(call))
+        if done >= _FEWEST_CALLS and time.perf_counter() > end:
+            break
+    return best
 
 
-def _turn(call: Call, repeats: int) -> float:
-    end = time.perf_counter() + _SETTLE_SECONDS
-    call()
-    while time.perf_counter() < end:
-        call()
-    return _seconds(call, repeats)
-
-
-def _seconds(call: Call, repeats: int) -> float:
+def _seconds(call: Call) -> float:
     start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return max((time.perf_counter() - start) / repeats, 1e-9)
+    call()
+    return max(time.perf_counter() - start, 1e-9)

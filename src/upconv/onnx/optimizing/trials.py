@@ -21,14 +21,13 @@ from math import prod, sqrt
 import numpy as np
 import onnx_ir as ir
 
-from ... import ops
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
 from ..models import to_proto
 from ..passes import PASSES
 from ..passes.base import Step, run
-from ..runtimes import Runtime, Session
+from ..runtimes import Reference, Runtime, Session
 from ..runtimes.feeds import feeds
 from .layers import Alone
 from .memories import Memories
@@ -125,7 +124,7 @@ def trials(
     if known is not None:
         return (*(form.described(known[form.name]) for form in forms), *refused)
     with ExitStack() as open_sessions:
-        entrants, failed = _entrants(layer, forms, runtime, threads, open_sessions)
+        entrants, failed = _entrants(layer, forms, runtime, rule, threads, open_sessions)
         rounds = timed([entrant.call for entrant in entrants], seconds)
     measured = [_trial(entrant, rounds, i) for i, entrant in enumerate(entrants)]
     if not failed:
@@ -150,13 +149,14 @@ def _entrants(
     layer: Alone,
     forms: Sequence[_Form],
     runtime: Runtime,
+    rule: Rule,
     threads: int,
     open_sessions: ExitStack,
 ) -> tuple[list[_Entrant], list[Trial]]:
     """Who runs in the contest, the original first, and who failed to enter."""
     entrants: list[_Entrant] = []
     failed: list[Trial] = []
-    given, expected = _operands(layer, forms[0].model)
+    given, expected = _operands(layer, forms[0].model, rule)
     for form in forms:
         try:
             proto = to_proto(form.model)
@@ -177,16 +177,13 @@ def _entrants(
     return entrants, failed
 
 
-def _operands(layer: Alone, model: ir.Model) -> tuple[dict[str, Array], Array]:
+def _operands(layer: Alone, model: ir.Model, rule: Rule) -> tuple[dict[str, Array], Array]:
     """An input, and the output in float64."""
-    given = feeds(to_proto(model))
-    site = layer.site
-    arrays = [np.asarray(array).astype(np.float64) for array in (given["x"], site.array)]
-    bias = None
-    if site.bias is not None and site.bias.array is not None:
-        bias = site.bias.array.astype(np.float64)
-    x, w = arrays
-    return given, ops.conv_transpose(x, w, bias, **site.layer.keywords())
+    proto = to_proto(model)
+    given = feeds(proto, layer.sizes)
+    with Reference(rule=rule.value, in_float64=True).session(proto, threads=1) as session:
+        [expected] = session.run(given).values()
+    return given, expected
 
 
 def _error(session: Session, given: Mapping[str, Array], expected: Array) -> float:

@@ -152,6 +152,22 @@ def follower(y: ir.Value) -> ir.Node | None:
     return node if node is not None and producer and node.graph is producer.graph else None
 
 
+_ELEMENTWISE = (
+    *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "HardSigmoid", "HardSwish"),
+    *("Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "Mish"),
+)
+"""Activations of one input that are said by attributes alone."""
+
+
+def elementwise(y: ir.Value) -> ir.Node | None:
+    """The activation that alone reads y, if one does."""
+    node = follower(y)
+    known = node is not None and any(is_op(node, kind) for kind in _ELEMENTWISE)
+    if node is None or not known or len(node.inputs) != 1:
+        return None
+    return None if any(one.is_ref() for one in node.attributes.values()) else node
+
+
 def is_op(node: ir.Node | None, kind: str) -> bool:
     """Whether a node is ONNX's own operator of this kind."""
     return node is not None and node.op_type == kind and node.domain in ("", "ai.onnx")

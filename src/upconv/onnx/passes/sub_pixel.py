@@ -13,7 +13,8 @@ Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride 
 operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
 phases of a channel stay together (CRD), so that groups stay whole. 5. a bias that is computed, or
 phases without taps: the bias is added last. 6. fewer zeros than none (crops beyond the kernel): x
-is cut first.
+is cut first. 7. an activation that follows goes before the shuffle, where runtimes compute it
+together with the convolution; it is elementwise, so no value changes.
 
 Multiplying x by the zeros among the weights gives NaN where x is infinite or NaN and the original
 node would not look: finite data only, except where K = 1 or the form is polyphase.
@@ -35,7 +36,7 @@ from ...geometry import Axis
 from ...subpixel import SubPixel, folded, thriftiest, waste
 from ..building import Builder, Order
 from ..sites import Site
-from .base import constant_float_weight
+from .base import constant_float_weight, elementwise
 
 MOST_WASTE = 64.0
 """Beyond so many multiplications for one needed, no runtime wins: such models are not written."""
@@ -49,6 +50,9 @@ out, and no layer has it. Asked before anything is laid out: strides are a model
 
 MOST_PHASES = 1 << 10
 """Phases are that many convolutions, or channels for one."""
+
+
+_MISLABELS = 10
 
 
 class Form(Enum):
@@ -151,7 +155,11 @@ def refuses_convolution(site: Site, pieces: Sequence[Piece]) -> str | None:
         return "its output is empty"
     for piece in pieces:
         if piece.forms is not None:
-            refusal = _too_small(site, piece.forms) or _too_large(site, piece.forms)
+            refusal = (
+                _too_small(site, piece.forms)
+                or _too_large(site, piece.forms)
+                or _mislabelled(site, piece.forms)
+            )
             if refusal is not None:
                 return refusal
     return None
@@ -164,6 +172,18 @@ def _too_wide(site: Site) -> str | None:
     for i, axis in enumerate(site.axes):
         if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
             return f"along axis {i} its kernel spans {axis.extent} positions, too many to lay out"
+    return None
+
+
+def _mislabelled(site: Site, forms: Sequence[SubPixel]) -> str | None:
+    """In opset 10 shape inference takes a Slice of an open size for as long as what it slices.
+
+    ONNX Runtime then gives one's memory to the other, and fails.
+    """
+    cut = (min(form.zeros) < 0 for form in forms)
+    opened = (size is None for size in site.sizes)
+    if site.opset == _MISLABELS and any(c and o for c, o in zip(cut, opened, strict=True)):
+        return "its input is cut along an open axis, which opset 10 mislabels; convert to opset 11"
     return None
 
 
@@ -192,14 +212,30 @@ def write_convolutions(site: Site, builder: Builder, pieces: Sequence[Piece]) ->
     together = len(pieces) == 1
     last = site.b is not None and (_computed(site) or any(p.forms is None for p in pieces))
     order = Order.CHANNEL_MAJOR if together else Order.PHASE_MAJOR  # case 4
-    parts = [_convolve(site, builder, p.forms, not last) for p in pieces if p.forms is not None]
+    shuffled = any(axis.stride > 1 for axis in site.axes)
+    activation = elementwise(site.y) if shuffled and not last else None
+    parts = [
+        _activated(builder, _convolve(site, builder, piece.forms, not last), activation)
+        for piece in pieces
+        if piece.forms is not None
+    ]
     x = parts[0] if together else _side_by_side(site, builder, pieces, parts)
     strides = [axis.stride for axis in site.axes]
     y = builder.shuffle(x, strides, _channels(site), order)
     y = builder.cut(y, _cuts(pieces))
     if last and site.b is not None:  # case 5
         y = builder.add_bias(y, site.b, site.rank)
-    builder.replace(site.y, y, [site.node])
+    if activation is None:
+        builder.replace(site.y, y, [site.node])
+    else:  # case 7
+        builder.replace(activation.outputs[0], y, [activation, site.node])
+
+
+def _activated(builder: Builder, x: ir.Value, activation: ir.Node | None) -> ir.Value:
+    if activation is None:
+        return x
+    said = {name: attribute.value for name, attribute in activation.attributes.items()}
+    return builder.op(activation.op_type, [x], **said)
 
 
 def _convolve(site: Site, builder: Builder, forms: tuple[SubPixel, ...], biased: bool) -> ir.Value:
