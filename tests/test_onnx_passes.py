@@ -401,7 +401,8 @@ def test_a_weight_of_floats_between_quantised_values_is_rewritten(name: str) -> 
 
 def test_an_open_axis_is_not_cut_in_opset_10() -> None:
     """ONNX Runtime fails on such a model; opset 9 and 11 are fine."""
-    text = """<ir_version: 8, opset_import: ["": {opset}]> g (float[1, 1, L] x) => (float[1, 1, M] y)
+    text = """<ir_version: 8, opset_import: ["": {opset}]>
+    g (float[1, 1, L] x) => (float[1, 1, M] y)
     <float[1, 1, 2] w = {{1, 2}}> {{ y = ConvTranspose <pads = [3, 0]> (x, w) }}"""
     refusals = {}
     for opset in (9, 10, 11):
@@ -415,7 +416,8 @@ def test_an_open_axis_is_not_cut_in_opset_10() -> None:
 
 
 def test_an_activation_goes_before_the_shuffle() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y)
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y)
     <float[1, 1, 2, 2] w = {1, -2, 3, -4}>
     { a = ConvTranspose <strides = [2, 2]> (x, w) y = LeakyRelu <alpha = 0.3> (a) }"""
     model = onnx.parser.parse_model(text)
