@@ -355,6 +355,20 @@ def test_a_computed_bias_is_no_matter_but_for_folding(name: str) -> None:
     assert_same_values(before, after)
 
 
+def test_crops_longer_than_the_kernel_would_be_without_its_dilation() -> None:
+    before = deconv("dilations=[3], pads=[3,4], strides=[1]", shape="N,2,3")
+    after, [step] = rewritten(before, "no_dilation")
+    assert step.fired, step.refusal
+    assert_same_values(before, after)
+
+
+def test_dilation_of_one_tap_means_nothing() -> None:
+    before = deconv("dilations=[3]", w="float[2,1,1] w = {1,2}")
+    after, _ = rewritten(before, "no_dilation")
+    assert "[2x1x1]{1,2}" in listing(after)
+    assert_same_values(before, after)
+
+
 # Quantised neighbours -----------------------------------------------------------------------------
 
 

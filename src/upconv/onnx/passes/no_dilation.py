@@ -45,7 +45,7 @@ class NoDilation:
         wording, axes = worded(site), _dense(site)
         said = attributes(axes, site.groups, wording.paddings)
         w = site.w
-        if axes != tuple(replace(axis, dilation=1) for axis in site.axes):
+        if any(axis.kernel != dense.kernel for axis, dense in zip(site.axes, axes, strict=True)):
             w = builder.constant(spread(site.array, site.axes), "weight")
         write(site, builder, wording, lambda b: builder.deconv(site.x, w, b, said))
 
