@@ -43,7 +43,7 @@ def called(*arguments):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    case = random_case(77, rank=2)
+    case = random_case(77, rank=2, opset=17)
     onnx.save(case.model, tmp_path / "model.onnx")
     np.savez(tmp_path / "inputs.npz", x=case.x)
     return tmp_path
