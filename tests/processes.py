@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import upconv
@@ -32,6 +34,24 @@ def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):
         command, cwd=cwd, input=stdin, env=environment(**(env or {})), capture_output=True,
         timeout=120, **how,
     )  # fmt: skip
+
+
+def called(*args):
+    """The same inside this process, where libraries are loaded already: seconds less per call.
+
+    What a command takes for itself, SIGTERM and warnings, is given back.
+    """
+    from typer.testing import CliRunner
+
+    from upconv.cli.app import app
+
+    handler, show = signal.getsignal(signal.SIGTERM), warnings.showwarning
+    try:
+        done = CliRunner().invoke(app, [*map(str, args)])
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        warnings.showwarning = show
+    return subprocess.CompletedProcess(args, done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
 
 def failed(done, code):

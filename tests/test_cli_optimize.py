@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import warnings
-from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -16,28 +13,11 @@ pytest.importorskip("onnxruntime", reason="forms are run in it")
 pytest.importorskip("typer", reason="the command line needs typer")
 
 import onnx
-from typer.testing import CliRunner
 
 from onnx_cases import random_case
-from processes import failed, ran
-from upconv.cli.app import app
+from processes import called, failed, ran
 
 QUICK = ("--seconds", "0.01", "--no-float64", "--threads", "1")
-
-
-@pytest.fixture(autouse=True)
-def as_it_was(monkeypatch):
-    """A command takes SIGTERM and warnings for itself."""
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
-def called(*arguments):
-    """`upconv optimize arguments` inside this process: seconds less per call."""
-    done = CliRunner().invoke(app, ["optimize", *arguments])
-    return CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
 
 @pytest.fixture
@@ -67,7 +47,7 @@ def test_a_model_goes_in_and_a_model_and_a_report_come_out(folder):
 
 
 def test_json_is_one_document_with_everything_that_was_tried(folder):
-    said = called("model.onnx", "--inputs", "inputs.npz", "--json", *QUICK)
+    said = called("optimize", "model.onnx", "--inputs", "inputs.npz", "--json", *QUICK)
     assert said.returncode == 0, said
     document = json.loads(said.stdout)
     assert document["command"] == "optimize"
@@ -79,7 +59,7 @@ def test_json_is_one_document_with_everything_that_was_tried(folder):
 
 def test_a_profile_is_obeyed(folder):
     profile = ("--target", "none", "--profile", "npu")
-    said = called("model.onnx", "-o", "out.onnx", "--inputs", "inputs.npz", *profile)
+    said = called("optimize", "model.onnx", "-o", "out.onnx", "--inputs", "inputs.npz", *profile)
     assert said.returncode == 0, said
     operators = {node.op_type for node in onnx.load(folder / "out.onnx").graph.node}
     assert "ConvTranspose" not in operators
@@ -89,7 +69,7 @@ def test_a_profile_that_is_broken_is_a_finding(folder):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[1, 2, 5] x, float[2, 1, 3] w) => (float[1, 1, 7] y) { y = ConvTranspose(x, w) }"""
     onnx.save(onnx.parser.parse_model(text), folder / "fed.onnx")
-    said = called("fed.onnx", "--target", "none", "--profile", "npu")
+    said = called("optimize", "fed.onnx", "--target", "none", "--profile", "npu")
     assert said.returncode == 1, said
     assert "not constant" in " ".join(said.stdout.decode().split())
 
@@ -113,7 +93,7 @@ def test_a_profile_that_is_broken_is_a_finding(folder):
 )
 def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, code, words):
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    said = called(*QUICK, *arguments)
+    said = called("optimize", *QUICK, *arguments)
     if code == 2:
         assert said.returncode == 2
         assert words in " ".join(said.stderr.decode().split())

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import warnings
-from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -22,29 +19,12 @@ pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
 
 import onnx
-from typer.testing import CliRunner
 
 from lint_cases import S2, W33, W44, deconv, weights
-from processes import environment, failed, ran
-from upconv.cli.app import app
+from processes import called, environment, failed, ran
 from upconv.onnx.linting import RULES, lint
 
 NASTY = "\x1b[31mup\r\n\u202e\x07<script>"
-
-
-@pytest.fixture(autouse=True)
-def as_it_was(monkeypatch):
-    """A command takes SIGTERM and warnings for itself."""
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
-def called(*arguments):
-    """`upconv lint arguments`, inside this process."""
-    done = CliRunner().invoke(app, ["lint", *arguments])
-    return CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
 
 @pytest.fixture
@@ -75,20 +55,20 @@ def test_a_clean_model_ends_with_0(folder):
 
 
 def test_findings_end_with_1_and_are_what_the_library_finds(folder):
-    done = called("uneven.onnx", "--json")
+    done = called("lint", "uneven.onnx", "--json")
     assert (done.returncode, done.stderr) == (1, b"")
     found = json.loads(done.stdout)
     assert (found["schema"], found["command"], found["model"]) == (1, "lint", "uneven.onnx")
     expected = lint(folder / "uneven.onnx").as_json()
     assert found["findings"] == json.loads(json.dumps(expected["findings"]))
-    text = called("uneven.onnx")
+    text = called("lint", "uneven.onnx")
     assert text.returncode == 1
     assert "4 2 4 2" in text.stdout.decode()
 
 
 def test_options_reach_the_rules(folder):
     def codes(*options, model="double.onnx"):
-        done = called(model, "--json", *options)
+        done = called("lint", model, "--json", *options)
         return done.returncode, [f["rule"] for f in json.loads(done.stdout)["findings"]]
 
     assert codes() == (1, ["UPC204"])
@@ -100,34 +80,34 @@ def test_options_reach_the_rules(folder):
 
 
 def test_rules_are_listed(folder):
-    done = called("--rules")
+    done = called("lint", "--rules")
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0
     assert [line.split()[0] for line in lines[1:]] == list(RULES)
-    listed = json.loads(called("--rules", "--select", "UPC1", "--json").stdout)
+    listed = json.loads(called("lint", "--rules", "--select", "UPC1", "--json").stdout)
     assert [rule["rule"] for rule in listed["rules"]] == [c for c in RULES if c[3] == "1"]
 
 
 def test_sarif_goes_to_a_file_whole_or_not_at_all(folder):
     command = ["nasty.onnx", "--sarif", "-o", "found.sarif"]
-    done = called(*command)
+    done = called("lint", *command)
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
     log = json.loads((folder / "found.sarif").read_text())
     (artifact,) = log["runs"][0]["artifacts"]
     assert artifact["location"]["uri"] == "nasty.onnx"
     (folder / "found.sarif").write_text("precious")
-    assert "--force" in failed(called(*command), 3)
+    assert "--force" in failed(called("lint", *command), 3)
     assert (folder / "found.sarif").read_text() == "precious"
-    assert called(*command, "--force").returncode == 1
+    assert called("lint", *command, "--force").returncode == 1
     assert json.loads((folder / "found.sarif").read_text()) == log
-    failed(called("nasty.onnx", "-o", "nasty.onnx", "--force"), 3)
+    failed(called("lint", "nasty.onnx", "-o", "nasty.onnx", "--force"), 3)
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".onnx") == [
         "found.sarif"
     ]
 
 
 def test_a_terminal_gets_no_escapes_of_a_model_s(folder):
-    text = called("nasty.onnx").stdout.decode()
+    text = called("lint", "nasty.onnx").stdout.decode()
     assert all(c.isprintable() or c == "\n" for c in text)
     assert r"\x1b[31mup\r\n\u202e\x07<script>" in text
 
@@ -155,7 +135,7 @@ def test_a_terminal_without_the_letters_gets_them_spelled_out(folder):
     ],
 )
 def test_usage(folder, arguments, words):
-    usage(called(*arguments), words)
+    usage(called("lint", *arguments), words)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +150,7 @@ def test_usage(folder, arguments, words):
     ],
 )
 def test_bad_input(folder, arguments, words):
-    assert words in failed(called(*arguments), 3)
+    assert words in failed(called("lint", *arguments), 3)
 
 
 def test_without_onnx_s_libraries(folder):
