@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import warnings
 
 import pytest
 
@@ -17,39 +14,18 @@ pytest.importorskip("rich", reason="the command line needs rich")
 import onnx
 
 from onnx_texts import flipped, parsed, three
-from processes import failed, ran
+from processes import called, failed, ran
 from upconv.onnx.runtimes import RUNTIMES
 
 HERE = [name for name, runtime in RUNTIMES.items() if runtime.missing() is None]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     onnx.save(three(), tmp_path / "a.onnx")
     onnx.save(three(**flipped(2)), tmp_path / "b.onnx")
     return tmp_path
-
-
-@pytest.fixture
-def called(folder, monkeypatch, capfdbinary):
-    """`upconv verify` in this process, which has ONNX's libraries loaded: seconds less per call."""
-    from upconv.cli.app import app
-
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*arguments):
-        code = 0
-        try:
-            app(["verify", *map(str, arguments)])
-        except SystemExit as ending:
-            code = ending.code or 0
-        out, err = capfdbinary.readouterr()
-        return subprocess.CompletedProcess(arguments, code, out, err)
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
 
 
 def test_the_command_says_equal(folder):
@@ -67,16 +43,16 @@ def test_the_command_says_equal(folder):
     assert done.stderr == b""
 
 
-def test_the_command_names_the_layer_that_differs(folder, called):
-    done = called("a.onnx", "b.onnx", "--engines", "reference")
+def test_the_command_names_the_layer_that_differs(folder):
+    done = called("verify", "a.onnx", "b.onnx", "--engines", "reference")
     assert done.returncode == 1, done
     text = done.stdout.decode()
     assert "DIFFERENT" in text
     assert "reference: first layer that differs: h2 of ConvTranspose node of h2" in text
 
 
-def test_the_command_as_json(folder, called):
-    done = called("a.onnx", "b.onnx", "--engines", "reference", "--seed", 3,
+def test_the_command_as_json(folder):
+    done = called("verify", "a.onnx", "b.onnx", "--engines", "reference", "--seed", 3,
                   "--size", "x=2,4,5", "--tolerance", 1000, "--json")  # fmt: skip
     assert done.returncode == 0, done
     told = json.loads(done.stdout)
@@ -86,22 +62,22 @@ def test_the_command_as_json(folder, called):
     assert told["inputs"][0]["shape"] == [2, 4, 5]
 
 
-def test_findings_end_in_1_and_are_printed(folder, called):
+def test_findings_end_in_1_and_are_printed(folder):
     onnx.save(parsed("g (float[3] x) => (y, z) {y = Neg(x) z = Abs(x)}"), folder / "c.onnx")
     onnx.save(parsed("g (float[3] x) => (z, y) {y = Neg(x) z = Abs(x)}"), folder / "d.onnx")
-    done = called("c.onnx", "d.onnx", "--engines", "reference")
+    done = called("verify", "c.onnx", "d.onnx", "--engines", "reference")
     assert done.returncode == 1
     assert "The outputs are in another order: 'y', 'z' in a" in done.stdout.decode()
 
 
-def test_names_out_of_a_model_do_not_reach_the_terminal_as_they_are(folder, called):
+def test_names_out_of_a_model_do_not_reach_the_terminal_as_they_are(folder):
     text = "g (float[3] x) => (float[3] y) {y = Neg(x)}"
     evil = parsed(text)
     evil.graph.node[0].name = "\x1b[31mred\n"
     evil.graph.node[0].output[0] = evil.graph.output[0].name = "\x1b[2J<script>"
     onnx.save(evil, folder / "evil.onnx")
     for how in ((), ("--json",)):
-        done = called("evil.onnx", "evil.onnx", "--engines", "reference", *how)
+        done = called("verify", "evil.onnx", "evil.onnx", "--engines", "reference", *how)
         assert b"\x1b" not in done.stdout + done.stderr
         assert b"<script>" in done.stdout
 
@@ -113,12 +89,12 @@ def test_names_out_of_a_model_do_not_reach_the_terminal_as_they_are(folder, call
     (("a.onnx", "a.onnx", "--size", "W=1000000000000"), 3, "random inputs"),
     (("refused.onnx", "a.onnx", "--engines", "reference"), 4, "Nonsense"),
 ])  # fmt: skip
-def test_errors_of_the_command_are_one_line(folder, called, arguments, code, words):
+def test_errors_of_the_command_are_one_line(folder, arguments, code, words):
     (folder / "bad.onnx").write_bytes(b"\xff\xff\xff")
     refused = three()
     refused.graph.node[2].op_type = "Nonsense"
     onnx.save(refused, folder / "refused.onnx")
-    assert words in failed(called(*arguments), code)
+    assert words in failed(called("verify", *arguments), code)
 
 
 def test_a_missing_engine_ends_in_4(folder):
@@ -131,6 +107,6 @@ def test_a_missing_engine_ends_in_4(folder):
     ("--engines", "tensorrt"), ("--size", "W"), ("--size", "W=x"), ("--tolerance", "-1"),
     ("--size", "W=1", "--size", "W=2"), ("--seed", "-1"),
 ])  # fmt: skip
-def test_usage_errors_end_in_2(folder, called, arguments):
-    done = called("a.onnx", "a.onnx", *arguments)
+def test_usage_errors_end_in_2(folder, arguments):
+    done = called("verify", "a.onnx", "a.onnx", *arguments)
     assert (done.returncode, done.stdout) == (2, b"")

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import ArgumentError
 from ..files import published, reported, require_free
-from . import report, spelling
+from . import models, report, spelling
 from .endings import Ending
 from .options import Json
 
@@ -131,9 +131,7 @@ def _sized(text: str) -> tuple[str, tuple[int | None, ...]]:
     >>> _sized("a=b=1,?")
     ('a=b', (1, None))
     """
-    name, equals, sizes = text.rpartition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=SIZES", param_hint="--size")
+    name, sizes = models.named(text)
     parts = [part.strip() for part in sizes.split(",")]
     return name, tuple(None if part == "?" else spelling.shape(part)[0] for part in parts)
 

@@ -21,6 +21,18 @@ Size = Annotated[
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random inputs.")]
 
 
+def named(text: str) -> tuple[str, str]:
+    """The name and the sizes of one `--size`; a name may hold an equals sign itself.
+
+    >>> named("a=b=1,2")
+    ('a=b', '1,2')
+    """
+    name, equals, size = text.rpartition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not NAME=SIZES", param_hint="--size")
+    return name, size
+
+
 def sizes(given: Sequence[str]) -> dict[str, spelling.Shape]:
     """Shapes by name, as `--size` spells them.
 
@@ -29,9 +41,7 @@ def sizes(given: Sequence[str]) -> dict[str, spelling.Shape]:
     """
     found: dict[str, spelling.Shape] = {}
     for text in given:
-        name, equals, size = text.rpartition("=")  # a name may hold an equals sign
-        if not (name and equals):
-            raise typer.BadParameter(f"{text!r} is not NAME=SIZES", param_hint="--size")
+        name, size = named(text)
         if name in found:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint="--size")
         found[name] = spelling.shape(size)
