@@ -1,10 +1,16 @@
-"""What this process may use: threads by call and environment, memory by every limit."""
+"""What this process may use: threads by call and environment, memory by every limit; and waiting
+for the threads of others."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
 
 import pytest
 
@@ -132,3 +138,44 @@ print(memory.available_bytes() < (2 << 30) <= free)
 )
 def test_bytes_are_readable(nbytes: int, words: str) -> None:
     assert memory.readable(nbytes) == words
+
+
+@contextmanager
+def spinning(seconds: float) -> Iterator[float]:
+    """A thread that computes for so long, or until the block ends; the moment it would end."""
+    stop, end = threading.Event(), time.perf_counter() + seconds
+
+    def spin() -> None:
+        while time.perf_counter() < end and not stop.is_set():
+            pass
+
+    spinner = threading.Thread(target=spin)
+    spinner.start()
+    try:
+        yield end
+    finally:
+        stop.set()
+        spinner.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its clock of processor time is too coarse")
+def test_a_rest_lasts_until_others_are_done() -> None:
+    with spinning(0.08) as end:
+        threads.rest()
+        assert time.perf_counter() >= end
+
+
+def test_a_rest_beside_one_that_never_ends_is_given_up() -> None:
+    with spinning(inf):
+        start = time.perf_counter()
+        threads.rest()
+        assert time.perf_counter() - start < 5.0
+
+
+def test_a_rest_where_nothing_computes_is_short() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        threads.rest()
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(20)) < 0.1

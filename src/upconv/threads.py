@@ -1,7 +1,7 @@
-"""How many threads an engine may use.
+"""How many threads an engine may use, and when the threads of others are done.
 
-In this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_THREADS`, `OMP_NUM_THREADS`,
-the processors this process may run on (affinity and control-group quota).
+How many, in this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_THREADS`,
+`OMP_NUM_THREADS`, the processors this process may run on (affinity and control-group quota).
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 import operator
 import os
+import time
 from functools import lru_cache
 from pathlib import Path
 
 from .errors import ArgumentError, brief
 
 _MOST = 4096
+_LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
+_LOOK = 0.004
+_ASLEEP = 0.1  # of a processor, so as not to wait for a thread that does something now and then
 _chosen: int | None = None
 _default: int | None = None
 
@@ -111,3 +115,17 @@ def processors() -> int:
     if quota.isdecimal() and int(period) > 0:
         count = min(count, math.ceil(int(quota) / int(period)))
     return max(1, count)
+
+
+def rest() -> None:
+    """Wait until no thread of this process computes; for who is about to measure time.
+
+    Libraries' threads spin for a while after their work (OpenBLAS's for a tenth of a second), and
+    whoever runs then shares the processors with them. At most `_LONGEST_REST` seconds.
+    """
+    end = time.perf_counter() + _LONGEST_REST
+    while time.perf_counter() < end:
+        start, busy = time.perf_counter(), time.process_time()
+        time.sleep(_LOOK)
+        if time.process_time() - busy < _ASLEEP * (time.perf_counter() - start):
+            return

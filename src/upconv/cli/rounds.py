@@ -2,9 +2,9 @@
 
 Rounds are interleaved, so drift of the machine falls on all alike, and every sample is kept. A
 sample is the time of one call, averaged over as many calls as make it longer than the clock's
-noise. A contender's turn begins with calls that are not counted: the threads of the one before it
-(OpenBLAS's, OpenMP's, ONNX Runtime's) spin for up to 20 ms after their work is done, its own have
-to wake up and find a core each, and on a machine of few cores both would be timed with it.
+noise. A contender's turn begins with a rest until the threads of the one before it are asleep
+(OpenBLAS's spin for a tenth of a second after their work), and with calls that are not counted, in
+which its own wake up and find a core each.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
+from ..threads import rest
 from .cases import Contender
 
-_SETTLE_SECONDS = 0.02
+_SETTLE_SECONDS = 5e-3
 _SAMPLE_SECONDS = 2e-3
-_ROUND_SECONDS = 10e-3
+_ROUND_SECONDS = 20e-3
 _FEWEST_ROUNDS = 3
 _MOST_ROUNDS = 1000
 
@@ -44,19 +45,20 @@ class Timing:
 def timed(contenders: Sequence[Contender], seconds: float) -> list[Timing]:
     """The timing of each, after a warm-up, in rounds for about `seconds` per contender.
 
-    A contender that is much slower than the others does at least three rounds and then sits out.
+    Rests come on top. A contender that is much slower than the others does at least three rounds
+    and then sits out.
     """
     calls = [_calls_per_sample(contender) for contender in contenders]
     rounds: list[list[tuple[float, ...]]] = [[] for _ in contenders]
     spent = [0.0] * len(contenders)
-    settle = _SETTLE_SECONDS if len(contenders) > 1 else 0.0
     for done in range(_MOST_ROUNDS):
         waiting = [i for i, used in enumerate(spent) if used < seconds or done < _FEWEST_ROUNDS]
         if not waiting:
             break
         for i in waiting:
+            rest()
             start = time.perf_counter()
-            _settle(contenders[i], settle)
+            _settle(contenders[i])
             rounds[i].append(_round(contenders[i], calls[i]))
             spent[i] += time.perf_counter() - start
     return [Timing(tuple(series)) for series in rounds]
@@ -67,9 +69,9 @@ def _calls_per_sample(contender: Contender) -> int:
     return max(1, min(1000, int(_SAMPLE_SECONDS / max(_sample(contender, 1), 1e-9))))
 
 
-def _settle(contender: Contender, seconds: float) -> None:
+def _settle(contender: Contender) -> None:
     """Run without counting for a while."""
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _SETTLE_SECONDS
     contender.run()
     while time.perf_counter() < end:
         contender.run()

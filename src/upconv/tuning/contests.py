@@ -18,6 +18,7 @@ from ..engines.base import Array, Engine, PackedWeight, Primitive
 from ..errors import MemoryLimitError
 from ..primitives import built, variants_of
 from ..problem import Direction, Problem
+from ..threads import rest
 
 _SECONDS = 0.5  # of a contest ...
 _FEWEST_ROUNDS = 3  # ... unless building took most of it
@@ -25,7 +26,7 @@ _LAST_START = 2.0  # no candidate is tried for the first time, and no round begu
 _HOPELESS = 5.0  # times the best, after the first run
 _BEHIND = 1.25  # times the best, after a round
 _EQUAL = 1.02
-_TURN_SECONDS = 0.015  # long enough for the threads of the one before to fall asleep
+_TURN_SECONDS = 0.015
 _SHORT = 0.05  # a first run shorter than this is repeated: pages and threads are new in it
 _DRAWN = 65521  # numbers drawn at random and repeated: drawing 10**8 would take a second
 
@@ -99,6 +100,7 @@ class _Candidate:
 
     def turn(self) -> None:
         """Runs for a while; the first, which finds the caches full of others' data, seldom wins."""
+        rest()
         end = time.perf_counter() + _TURN_SECONDS
         self.sample()
         while time.perf_counter() < end:

@@ -1,6 +1,6 @@
 """Timing calls against each other, in turns.
 
-A turn is a pause, in which the threads of the one before fall asleep (they spin for a while after
+A turn is a rest, in which the threads of the one before fall asleep (they spin for a while after
 their work), a call that is not counted, and calls for `_TURN_SECONDS`, the fastest of which is the
 turn's sample: whatever disturbs a machine makes calls slower, never faster. Drift falls on all
 alike, since every call has a turn in every round.
@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...threads import rest
+
 Call = Callable[[], None]
 
-_PAUSE_SECONDS = 0.005
 _TURN_SECONDS = 0.02
 _FEWEST_CALLS, _MOST_CALLS = 3, 200
 _LONG = 0.15
@@ -89,7 +90,7 @@ def _hopeful(samples: Sequence[Sequence[float]]) -> list[int]:
 
 def _turn(call: Call) -> float:
     """The fastest call of one turn."""
-    time.sleep(_PAUSE_SECONDS)
+    rest()
     best = _seconds(call)
     if best >= _LONG:
         return best
