@@ -5,12 +5,14 @@
 layers.json holds {"layers": [...]}, each with name, n, ic, oc, size, k, s, p, op, d, g. One thread,
 float32, forward, weights packed beforehand. Each layer runs in a process of its own in which
 the library prints what it executes: the library's own time is the one it says, for data in layouts
-of its own choice too. Times are the best of many rounds, in which all contenders take turns.
+of its own choice too. Times are the best of many rounds, in which all contenders take turns. Arrays
+begin at multiples of 64 bytes, as those do which the library reorders into.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -35,6 +37,13 @@ def problem_of(layer: dict, layout: DataLayout) -> Problem:
     )
 
 
+def aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros at a multiple of 64 bytes, as the library aligns what it reorders into."""
+    memory = np.zeros(4 * math.prod(shape) + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + 4 * math.prod(shape)].view(np.float32).reshape(shape)
+
+
 def measure(layer: dict) -> None:
     """In the child: print the best time of every contender, the library printing between."""
     calls, told = {}, {}
@@ -45,9 +54,10 @@ def measure(layer: dict) -> None:
             engine = load(name)
             for variant in engine.variants(problem, 1) if name == "onednn" else ("",):
                 primitive = engine.build(problem, 1, variant)
-                packed, out = primitive.pack(given.b), np.empty(problem.y_shape, np.float32)
+                packed, a = primitive.pack(given.b), aligned(given.a.shape)
+                a[...], out = given.a, aligned(problem.y_shape)
                 key = f"{layout.value} {name} {variant}".strip()
-                calls[key] = lambda p=primitive, o=out, a=given.a, b=packed: p.run(o, a, b)
+                calls[key] = lambda p=primitive, o=out, a=a, b=packed: p.run(o, a, b)
                 told[key] = primitive.description
     best = dict.fromkeys(calls, float("inf"))
     end = time.perf_counter() + SECONDS

@@ -1,31 +1,23 @@
-"""Ways to give a problem to the library, and the descriptor that each leads to.
+"""What the library offers for a problem given in one of the ways, and the layouts that it wants.
 
-A way says in which layouts data is offered. Weights are always left to the library: given as they
-lie beside channels-last data it would take its reference loops, which are a thousand times slower.
-
-    PLAIN         data as it lies
-    FREE          data in whatever layout the library likes; it is reordered on the way
-    GEMM          data channels first, and of all implementations the one by matrix products
-    CONVOLUTION   stride 1 as a convolution of the turned kernel; data free if channels come first
+Weights are always left to the library: given as they lie beside channels-last data it would take
+its reference loops, which are a thousand times slower. Those are never taken.
 
 A bias is part of every descriptor. Residual, activation and addition to what was there are part of
 it where the library does them exactly: its relu, sigmoid, silu and gelu make numbers of NaN. What
-is left, NumPy does to a float32 result. Reference loops are never taken.
+is left, NumPy does to a float32 result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from ...activations import Activation
-from ...problem import DataLayout, Direction, DType, Problem
+from ...problem import DataLayout, DType, Problem
 from .abi import DTYPE, Alg, Arg, Handle, Library, LibraryError, Prop, Query, vector
-from .descriptors import Kind, Operation, Tensor, contiguous, turns_into_convolution
+from .descriptors import Kind, Operation, Tensor, contiguous
 from .library import Runtime
-
-_FEW_CHANNELS = 8
-"""Up to so many output channels, padding them to a vector costs more than columns do."""
+from .ways import Way, ways
 
 _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TANH: Alg.TANH}
 """The activations that keep NaN as the library does them, and what it calls them."""
@@ -50,15 +42,6 @@ FAULTS = (
 library's next choice is taken in their place."""
 
 
-class Way(Enum):
-    """The ways above; the value is the variant's name."""
-
-    PLAIN = "plain"
-    FREE = "reordered"
-    GEMM = "gemm"
-    CONVOLUTION = "convolution"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """A descriptor with the layouts it wants; `residual` is None unless that is part of it.
@@ -77,24 +60,6 @@ class Candidate:
     dst: Handle
     scratchpad: Handle
     residual: Handle | None
-
-
-def ways(problem: Problem, *, every: bool = False) -> tuple[Way, ...]:
-    """The ways worth trying, the one expected to be fastest first; `every`: all that there are."""
-    first = problem.layout is DataLayout.NCX
-    usual = (Way.FREE, Way.PLAIN) if first else (Way.PLAIN, Way.FREE)
-    if problem.direction is not Direction.FORWARD:
-        return usual
-    gemm = (Way.GEMM,) if _few(problem) else ()
-    late = (Way.GEMM,) if every and not gemm else ()
-    turned = (Way.CONVOLUTION,) if turns_into_convolution(problem) else ()
-    # Faster than the library's own turning, by 2 to 7 % on most layers (docs/onednn.md).
-    before, after = ((), turned) if first else (turned, ())
-    return (*gemm, *before, *usual, *after, *late)
-
-
-def _few(problem: Problem) -> bool:
-    return problem.groups == 1 and problem.out_channels <= _FEW_CHANNELS
 
 
 def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
@@ -139,8 +104,12 @@ def _candidate(
 
 def _takes(problem: Problem, operation: Operation, way: Way, name: str) -> bool:
     """Whether an implementation is one of its way, and none of those that are slow or err."""
-    if "ref:any" in name or (way is Way.GEMM and "gemm" not in name):
+    gemm = "gemm" in name
+    if "ref:any" in name or (way is Way.GEMM and not gemm):
         return False
+    grouped = operation.kind is Kind.DECONVOLUTION and problem.groups > 1
+    if grouped and gemm and way is Way.PLAIN and problem.layout is DataLayout.NXC:
+        return False  # a product for each group and row: reordered, it is five times as fast
     return not any(
         operation.kind is fault.kind and problem.rank >= fault.rank and fault.name in name
         for fault in FAULTS

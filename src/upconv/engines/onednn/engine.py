@@ -9,11 +9,12 @@ from __future__ import annotations
 from ...errors import EngineMissing, EngineRefusal
 from ...problem import Problem
 from ..base import Primitive
-from .candidates import Way, best, candidate, ways
+from .candidates import best, candidate
 from .descriptors import cannot
 from .frames import Frame, Framed
 from .library import runtime
 from .primitive import OnednnPrimitive
+from .ways import Way, ways
 
 _WORTH = 1 << 20
 """Multiply-adds, or bytes moved, for each thread: some 20 microseconds, a few times what it costs
