@@ -11,6 +11,8 @@ so does a weight gradient that came out not finite, whose operands may have met 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -22,7 +24,8 @@ from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
 from ..base import Array, Primitive
 from ..reference import ReferenceEngine
-from .abi import DTYPE, Arg, Handle
+from ..workspace import Workspace
+from .abi import DTYPE, Arg, Handle, Library
 from .candidates import Candidate
 from .descriptors import Kind, Tensor
 from .library import Runtime
@@ -48,6 +51,40 @@ class _NotFinite:
     weight: Any
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reordered:
+    """An operand, and the address of the same in a layout of the library's."""
+
+    array: Array
+    address: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """A layout that an operand is brought into, the one it lies in, and the script that does it.
+
+    Equal are two with the same layouts.
+    """
+
+    library: Library
+    given: Handle
+    wanted: Handle
+    script: Script
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Form):
+            return NotImplemented
+        pairs = (self.given, other.given), (self.wanted, other.wanted)
+        return all(self.library.memory_desc_equal(*pair) for pair in pairs)
+
+    @property
+    def nbytes(self) -> int:
+        """Of an operand in the layout wanted."""
+        return int(self.library.memory_desc_get_size(self.wanted))
+
+
 class OnednnPrimitive:
     """One problem, ready to run; see the module's docstring."""
 
@@ -66,35 +103,48 @@ class OnednnPrimitive:
             self._turn = tuple(flip)
         self._result = candidate.result.numpy
         self._finishes = not candidate.complete
-        self._packing = Script(runtime, threads)
-        self._script = Script(runtime, threads)
-        self._write()
+        operation = candidate.operation
+        sources = ((operation.src, candidate.src), (operation.dst, candidate.dst))
+        self._sources = sources[: 1 + self._backward]
+        self._packing = self._written_packing()
+        self._script = self._written()
+        self._handed: dict[int, Script] = {}
+        self._forms: dict[int, Form | None] = {}
         self.workspace_bytes = self._workspace_bytes()
         self.description = self._description()
 
     # Preparing ------------------------------------------------------------------------------------
 
-    def _write(self) -> None:
-        """The script of a run, outside slots in order a, b, out, bias, residual; and of packing."""
-        found, script = self._candidate, self._script
-        operation = found.operation
+    def _written(self, handed: int | None = None) -> Script:
+        """The script of a run, outside slots in order a, b, out, bias, residual.
+
+        Operand `handed` comes in the layout that is wanted.
+        """
+        found, script = self._candidate, Script(self._runtime, self._threads)
+        operands = []
+        for position, (tensor, wanted) in enumerate(self._sources):
+            given = wanted if position == handed else self._given(tensor)
+            operands.append(self._brought(script, script.outside(given), wanted))
+        arguments: dict[Any, int] = {Arg.SRC: operands[0]}
         if self._backward:
-            src, dst = self._given(operation.src), self._given(operation.dst)
-            a = self._brought(script.outside(src), found.src)
-            b = self._brought(script.outside(dst), found.dst)
-            arguments = {Arg.SRC: a, Arg.DIFF_DST: b}
-            self._deliver(Arg.DIFF_WEIGHTS, operation.weights, found.weights, arguments)
-            return
-        a = self._brought(script.outside(self._given(operation.src)), found.src)
-        arguments = {Arg.SRC: a, Arg.WEIGHTS: script.outside(found.weights)}
-        self._deliver(Arg.DST, operation.dst, found.dst, arguments)
-        self._write_packing()
+            arguments[Arg.DIFF_DST] = operands[1]
+            kernel = found.operation.weights, found.weights
+            self._deliver(script, Arg.DIFF_WEIGHTS, *kernel, arguments)
+        else:
+            arguments[Arg.WEIGHTS] = script.outside(found.weights)
+            self._deliver(script, Arg.DST, found.operation.dst, found.dst, arguments)
+        return script
 
     def _deliver(
-        self, argument: Arg, tensor: Tensor, wanted: Handle, arguments: dict[Any, int]
+        self,
+        script: Script,
+        argument: Arg,
+        tensor: Tensor,
+        wanted: Handle,
+        arguments: dict[Any, int],
     ) -> None:
         """The step that computes, and the reorder of its result."""
-        found, script, problem = self._candidate, self._script, self._problem
+        found, problem = self._candidate, self._problem
         kind = found.result if self._finishes else problem.dtype
         given = self._given(tensor, kind)
         out = script.outside(given)
@@ -106,27 +156,34 @@ class OnednnPrimitive:
             arguments[Arg.BIAS] = script.outside(self._given(channels))
         if found.residual is not None:
             residual = script.outside(self._given(tensor))
-            brought = self._brought(residual, found.residual)
+            brought = self._brought(script, residual, found.residual)
             arguments[Arg.POST_OP | Arg.SRC_1] = brought
         script.step(found.descriptor, {**arguments, argument: result})
         if not direct:
             script.reorder(result, out, add=adds_after)
 
-    def _brought(self, slot: int, wanted: Handle) -> int:
+    def _brought(self, script: Script, slot: int, wanted: Handle) -> int:
         """A slot that holds the same in the layout wanted."""
-        if self._same(self._script.layout(slot), wanted):
+        if self._same(script.layout(slot), wanted):
             return slot
-        inside = self._script.inside(wanted)
-        self._script.reorder(slot, inside)
+        inside = script.inside(wanted)
+        script.reorder(slot, inside)
         return inside
 
-    def _write_packing(self) -> None:
-        given, wanted = self._given(self._candidate.operation.weights), self._candidate.weights
-        self._packs = not self._same(given, wanted)
+    def _written_packing(self) -> Script | None:
+        """The script that packs a weight; None where that is to take it as it lies."""
+        operation, wanted = self._candidate.operation, self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
-        if self._packs:
-            weight, packed = self._packing.outside(given), self._packing.outside(wanted)
-            self._packing.reorder(weight, packed)
+        return None if self._backward else self._reordering(operation.weights, wanted)
+
+    def _reordering(self, tensor: Tensor, wanted: Handle) -> Script | None:
+        """A script from one outside slot to another; None where the layouts are the same."""
+        given, script = self._given(tensor), Script(self._runtime, self._threads)
+        if self._same(given, wanted):
+            return None
+        source = script.outside(given)
+        script.reorder(source, script.outside(wanted))
+        return script
 
     def _given(self, tensor: Tensor, dtype: DType | None = None) -> Handle:
         element = DTYPE[dtype or self._problem.dtype]
@@ -164,7 +221,7 @@ class OnednnPrimitive:
             reference = ReferenceEngine().build(self._problem, self._threads)
             return _NotFinite(reference, reference.pack(weight))
         weight = np.ascontiguousarray(weight[self._turn])
-        if not self._packs:
+        if self._packing is None:
             return _Packed(weight, weight.ctypes.data)
         packed = np.empty(self._packed_bytes + 64, np.uint8)
         address = -(-packed.ctypes.data // 64) * 64
@@ -181,7 +238,8 @@ class OnednnPrimitive:
     ) -> None:
         """Compute into `out`; see `Primitive.run`."""
         if isinstance(b, _NotFinite):
-            b.primitive.run(out, a, b.weight, bias, residual)
+            plain = a.array if isinstance(a, Reordered) else a
+            b.primitive.run(out, plain, b.weight, bias, residual)
         elif self._backward:
             self._weight_grad(out, a, b)
         elif self._finishes:
@@ -189,10 +247,34 @@ class OnednnPrimitive:
         else:
             self._whole(out, a, b, bias, residual)
 
+    def form(self, position: int) -> Form | None:
+        """What operand a (0) or, of a weight gradient, b (1) is reordered to; None: it is not."""
+        if position not in self._forms:
+            tensor, wanted = self._sources[position]
+            script = self._reordering(tensor, wanted)
+            library, given = self._runtime.library, self._given(tensor)
+            self._forms[position] = Form(library, given, wanted, script) if script else None
+        return self._forms[position]
+
+    @contextmanager
+    def reordered(self, position: int, operand: Array) -> Iterator[Reordered]:
+        """The operand in that form, for `run` of this primitive and of others that want the same;
+        `MemoryError` where there is no room for it."""
+        form, operand = self.form(position), _contiguous("the gradient", operand)
+        if form is None:
+            yield Reordered(operand, operand.ctypes.data)
+            return
+        memory.require(form.nbytes, "the reordered gradient")
+        with Workspace(form.nbytes) as address:
+            form.script.run(operand.ctypes.data, address)
+            yield Reordered(operand, address)
+
     def close(self) -> None:
         """Destroy what the library made."""
-        self._script.close()
-        self._packing.close()
+        forms = [form.script for form in self._forms.values() if form]
+        for script in (self._script, self._packing, *self._handed.values(), *forms):
+            if script is not None:
+                script.close()
         self._candidate.descriptor.close()
 
     def _whole(
@@ -223,30 +305,46 @@ class OnednnPrimitive:
                 out[...] = result
 
     def _linear(
-        self, target: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
+        self,
+        target: Array,
+        a: Array | Reordered,
+        b: _Packed,
+        bias: Array | None,
+        residual: Array | None,
     ) -> None:
         """The library's part, into a contiguous array of the type it leaves."""
-        a = _contiguous("the operand", a)
-        addresses = [a.ctypes.data, b.address, target.ctypes.data]
+        script = self._script_for(a)
+        a, address = _placed("the operand", a)
+        addresses = [address, b.address, target.ctypes.data]
         if bias is not None:
             bias = _contiguous("the bias", bias)
             addresses.append(bias.ctypes.data)
         if residual is not None:
             residual = _contiguous("the residual", residual)
             addresses.append(residual.ctypes.data)
-        self._script.run(*addresses)
+        script.run(*addresses)
 
-    def _weight_grad(self, out: Array, g: Array, x: Array) -> None:
+    def _weight_grad(self, out: Array, a: Array | Reordered, b: Array | Reordered) -> None:
         target = self._target(out)
         before = target.copy() if self._problem.accumulate else None
-        g, x = _contiguous("the gradient", g), _contiguous("the input", x)
-        self._script.run(g.ctypes.data, x.ctypes.data, target.ctypes.data)
+        script = self._script_for(a, b)
+        (a, first), (b, second) = _placed("the gradient", a), _placed("the input", b)
+        script.run(first, second, target.ctypes.data)
         if not _finite(target):
             if before is not None:
                 target[...] = before
-            ReferenceEngine().build(self._problem, self._threads).run(target, g, x)
+            ReferenceEngine().build(self._problem, self._threads).run(target, a, b)
         if target is not out:
             out[...] = target
+
+    def _script_for(self, *operands: Any) -> Script:
+        """The script that takes these operands, one of which may be reordered already."""
+        for position, operand in enumerate(operands):
+            if isinstance(operand, Reordered):
+                if position not in self._handed:
+                    self._handed[position] = self._written(position)
+                return self._handed[position]
+        return self._script
 
     def _target(self, out: Array) -> Array:
         """`out`, or a contiguous copy of it."""
@@ -256,6 +354,14 @@ class OnednnPrimitive:
         if self._problem.accumulate:
             return out.copy(order="C")
         return np.empty(out.shape, out.dtype)
+
+
+def _placed(what: str, operand: Array | Reordered) -> tuple[Array, int]:
+    """The operand as it was given, contiguous, and the address of what the library is to read."""
+    if isinstance(operand, Reordered):
+        return operand.array, operand.address
+    operand = _contiguous(what, operand)
+    return operand, operand.ctypes.data
 
 
 def _contiguous(what: str, array: Array) -> Array:
