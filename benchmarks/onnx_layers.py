@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from upconv.threads import rest
+
 Arrays = dict[str, np.ndarray]
 Runner = Callable[[], list[np.ndarray]]
 
@@ -130,8 +132,8 @@ def best_milliseconds(runners: Sequence[Runner], rounds: int, seconds: float) ->
         if i > 2 and time.perf_counter() - begin > seconds:
             break
         for index, run in enumerate(runners):
-            # The first does not count: the others' threads have to go to sleep.
-            run()
+            rest()  # while the others' threads fall asleep
+            run()  # does not count: its own wake up
             start = time.perf_counter()
             run()
             best[index] = min(best[index], (time.perf_counter() - start) * 1e3)
