@@ -22,8 +22,9 @@ pytest.importorskip("jinja2")
 
 import onnx_reports as cases
 from upconv.errors import EngineMissing, FileError
+from upconv.onnx import names
 from upconv.onnx.optimizing.results import Optimization, Ratio
-from upconv.onnx.report import as_html, as_text, figures, html, names, write_report
+from upconv.onnx.report import as_html, as_text, figures, html, write_report
 
 VOID = {"meta", "link", "input", "br", "wbr"}
 HARMLESS = "name"

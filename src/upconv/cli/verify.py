@@ -85,18 +85,18 @@ _HEADINGS = ("engine", "output", "made by", "shape", "error", "relative", "allow
 
 
 def _print(found: Comparison) -> None:
-    from ..onnx.verifying.comparison import clean
+    from ..onnx.names import on_terminal
 
     rows = [(run, output) for run in found.runs for output in run.outputs]
     if rows:
-        cells = tuple(tuple(map(clean, _cells(run, output))) for run, output in rows)
+        cells = tuple(tuple(map(on_terminal, _cells(run, output))) for run, output in rows)
         sections = tuple(run.runtime for run, _ in rows)
         report.table(report.Table(_HEADINGS, cells, sections, left=4))
     for words in (*found.findings, *_findings(found.runs)):
-        report.text(clean(words))
+        report.text(on_terminal(words))
     for run in found.runs:
         if run.remark:
-            say(f"{run.runtime}: not compared: {clean(run.remark)}")
+            say(f"{run.runtime}: not compared: {on_terminal(run.remark)}")
 
 
 def _cells(run: Run, output: Difference) -> tuple[str, ...]:

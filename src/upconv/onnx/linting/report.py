@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
+from ..names import on_terminal
 from .findings import Finding, Findings, Severity
-from .wording import counted, plain, quoted
+from .wording import counted, quoted
 
 _WIDTH = 100
 _MOST_COLUMNS = 24  # of an overlap map: a few periods of a usual stride
@@ -70,7 +71,10 @@ def _title(findings: Findings) -> str:
 def _said(finding: Finding) -> Iterator[str]:
     label = f"  {finding.rule} {finding.severity.value:7} "
     yield from wrap(
-        plain(finding.message), _WIDTH, initial_indent=label, subsequent_indent=" " * len(label)
+        on_terminal(finding.message),
+        _WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
     )
 
 
@@ -87,7 +91,7 @@ def _fixes(findings: Findings) -> Iterator[str]:
     for rule, fix in sorted(said):
         label = f"  {rule} "
         yield from wrap(
-            plain(fix), _WIDTH, initial_indent=label, subsequent_indent=" " * len(label)
+            on_terminal(fix), _WIDTH, initial_indent=label, subsequent_indent=" " * len(label)
         )
 
 

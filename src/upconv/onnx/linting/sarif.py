@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import quote
 
 from ..._version import __version__
+from ..names import neutral
 from .findings import Finding, Findings
 from .rules import RULES
 from .rules.base import Rule
-from .wording import plain
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -66,8 +66,8 @@ def _result(finding: Finding, index: int, findings: Findings) -> dict[str, Any]:
     location: dict[str, Any] = {
         "logicalLocations": [
             {
-                "name": plain(finding.node),
-                "fullyQualifiedName": plain(finding.location),
+                "name": neutral(finding.node),
+                "fullyQualifiedName": neutral(finding.location),
                 "kind": "element",
             }
         ]
@@ -103,4 +103,4 @@ def _text(words: str) -> str:
     >>> print(_text("a [link](x) to {0}"))
     a (link)(x) to {{0}}
     """
-    return plain(words).translate(_PLAIN)
+    return neutral(words).translate(_PLAIN)

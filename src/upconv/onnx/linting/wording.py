@@ -1,22 +1,11 @@
-"""Words of a model in words of ours: nothing in a name may move a cursor, or look like our own.
-
-What lives here: making names and numbers fit for a line of text.
-"""
+"""Names and numbers as parts of sentences: quoted so that no name looks like words of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...errors import brief
-
-
-def plain(words: str) -> str:
-    r"""`words` with every character that is not printable spelled out.
-
-    >>> print(plain("a\x1b[31m\u202eb"))
-    a\x1b[31m\u202eb
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
+from ..names import neutral
 
 
 def quoted(name: object) -> str:
@@ -25,7 +14,7 @@ def quoted(name: object) -> str:
     >>> quoted("up")
     "'up'"
     """
-    return plain(brief(str(name)))
+    return neutral(brief(str(name)))
 
 
 def listed(words: Sequence[object], last: str = "and") -> str:

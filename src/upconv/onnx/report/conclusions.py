@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from .. import names
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, OutputProof, WholeResult
-from . import figures, names
+from . import figures
 
 _LONGEST_PATH = 160
 

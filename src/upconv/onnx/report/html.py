@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from ..._version import __version__
 from ...errors import EngineMissing
 from ...files import published, reported, require_free
+from .. import names
 from ..optimizing.results import Optimization
-from . import conclusions, figures, names, views
+from . import conclusions, figures, views
 
 if TYPE_CHECKING:
     from jinja2 import Environment

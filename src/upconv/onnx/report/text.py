@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 
+from .. import names
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Trial
-from . import conclusions, figures, names
+from . import conclusions, figures
 
 NARROWEST = 60
 """Columns that are taken even where fewer are asked for."""
@@ -120,12 +121,12 @@ def _ending(found: Optimization, room: int) -> Iterator[str]:
 
 
 def _name(text: str, longest: int = names.LONGEST) -> str:
-    return names.neutral(names.shortened(text, longest, "..."), one_way=True) or "(no name)"
+    return names.on_terminal(names.shortened(text, longest, "...")) or "(no name)"
 
 
 def _wrapped(text: str, room: int) -> Iterator[str]:
     """The words in lines of at most so many columns."""
-    harmless = names.neutral(names.clipped(text), one_way=True)
+    harmless = names.on_terminal(names.clipped(text))
     for line in wrap(harmless, room, break_on_hyphens=False):
         yield from _cut(line, room)
 

@@ -24,6 +24,7 @@ import onnx
 from ... import memory
 from ...arrays import Array
 from ...errors import EngineError, EngineRefusal, UpconvError
+from ..names import neutral
 from .values import Interface, Value
 
 _LONGEST_MESSAGE = 500
@@ -138,8 +139,8 @@ def one_line(error: BaseException) -> str:
     "('two', 'lines')"
     """
     text = " ".join(str(error).split()) or type(error).__name__
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown if len(shown) <= _LONGEST_MESSAGE else shown[: _LONGEST_MESSAGE - 3] + "..."
+    shown = neutral(text[:_LONGEST_MESSAGE])
+    return shown if len(text) <= _LONGEST_MESSAGE else f"{shown[: _LONGEST_MESSAGE - 3]}..."
 
 
 def lacking(module: str, command: str) -> str | None:

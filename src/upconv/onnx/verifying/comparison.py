@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..names import on_terminal
 from .differences import Difference
 
 
@@ -69,14 +70,14 @@ class Run:
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.runtime}: {'equal' if self.equal else 'DIFFERENT'}"
-        yield from (f"  {clean(finding)}" for finding in self.findings)
+        yield from (f"  {on_terminal(finding)}" for finding in self.findings)
         yield from (f"  output {line(output)}" for output in self.outputs)
         if self.first_layer:
             yield f"  first layer that differs: {line(self.first_layer)}"
         elif self.layers:
             yield f"  all {len(self.layers)} layers that both have are equal"
         if self.remark:
-            yield f"  {clean(self.remark)}"
+            yield f"  {on_terminal(self.remark)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        lines = [clean(finding) for finding in self.findings]
+        lines = [on_terminal(finding) for finding in self.findings]
         return "\n".join([*lines, *map(str, self.runs)]) or "equal"
 
 
@@ -121,17 +122,8 @@ def line(difference: Difference) -> str:
     shape = "x".join(map(str, difference.shape)) or "scalar"
     made = f" of {difference.op} {difference.node}".rstrip() if difference.op else ""
     verdict = "equal" if difference.equal else f"DIFFERENT {difference.words}".rstrip()
-    return clean(
+    return on_terminal(
         f"{difference.name}{made} {shape} {difference.dtype}: error {difference.error:.3g}"
         f" of {difference.scale:.3g} ({difference.relative:.2g}), allowed"
         f" {difference.allowed:.2g}: {verdict}"
     )
-
-
-def clean(text: str) -> str:
-    """Text whose names come out of a model, without what a terminal would obey.
-
-    >>> clean("up\\x1b[31m")
-    'up?[31m'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

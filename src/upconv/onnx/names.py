@@ -1,4 +1,4 @@
-"""Names out of models, made harmless and short enough to be shown.
+"""Words out of models and foreign libraries, made harmless and short enough to be shown.
 
 Nothing here is trusted. What could drive a terminal or turn the order of a line around becomes the
 escape that Python would write for it:
@@ -46,6 +46,15 @@ def neutral(text: str, *, one_way: bool = False) -> str:
         unsafe = _acts(character, one_way) or marks > _MOST_MARKS
         shown.append(_escape(character) if unsafe else character)
     return "".join(shown)
+
+
+def on_terminal(text: str) -> str:
+    r"""The text for a terminal, without letters that are written from right to left.
+
+    >>> on_terminal("\u05d0 = 1")
+    '\\u05d0 = 1'
+    """
+    return neutral(text, one_way=True)
 
 
 def shortened(text: str, longest: int = LONGEST, mark: str = "…") -> str:
