@@ -337,32 +337,6 @@ def test_an_interruption_leaves_no_file(
     assert not list(tmp_path.iterdir())
 
 
-# Profiles -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_every_profile_is_obeyed_and_proven(seed: int) -> None:
-    case = random_case(seed)
-    for profile in ("npu", "plain"):
-        found = optimize(case.model, target="none", profile=profile, inputs={"x": case.x})
-        assert found.proven
-        if case.opset == 10 and found.broken:  # what its Slice cannot do is said
-            assert "convert to opset 11" in found.broken[0]
-            continue
-        if profile == "npu":
-            assert "ConvTranspose" not in kinds(found.proto)
-        assert not found.broken, (case, found.broken)
-
-
-def test_a_profile_that_cannot_be_met_names_the_nodes() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[1, 2, 5] x, float[2, 1, 3] w) => (float[1, 1, 7] y) { y = ConvTranspose(x, w) }"""
-    found = optimize(onnx.parser.parse_model(text), target="none", profile="npu")
-    assert len(found.broken) == 1
-    assert "not constant" in found.broken[0]
-    assert "1 nodes still break it" in found.verdict
-
-
 # What is refused ----------------------------------------------------------------------------------
 
 

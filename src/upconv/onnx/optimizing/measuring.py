@@ -82,13 +82,22 @@ def _trials(work: Work, layer: Alone) -> tuple[Trial, ...]:
 def _result(
     one: Alone | Unreadable, model: ir.Model, known: Mapping[str, tuple[Trial, ...]]
 ) -> LayerResult:
+    if isinstance(one, Unreadable):
+        return layer_result(one, model, (), Choice(ORIGINAL, one.reason))
+    tried = known[one.signature]
+    choice = choose(tried) if len(tried) > 1 else Choice(ORIGINAL, tried[0].refusal or "")
+    return layer_result(one, model, tried, choice)
+
+
+def layer_result(
+    one: Alone | Unreadable, model: ir.Model, tried: tuple[Trial, ...], choice: Choice
+) -> LayerResult:
+    """A deconvolution of the model with what was tried and chosen; the reason of an unreadable."""
     node = one.node if isinstance(one, Unreadable) else one.site.node
     name = node.name or str(node.outputs[0].name)
     place = "" if node.graph is None or node.graph is model.graph else str(node.graph.name)
     if isinstance(one, Unreadable):
         return LayerResult(name, place, (), 0, 0, 0, 0, "", (), ORIGINAL, one.reason)
-    tried = known[one.signature]
-    choice = choose(tried) if len(tried) > 1 else Choice(ORIGINAL, tried[0].refusal or "")
     array, groups = one.site.array, one.site.groups
     channels = array.shape[0], array.shape[1] * groups
     return LayerResult(

@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...errors import ModelError
 from ...files import reported, require_free
 from ...tuning import processor_model
-from ..models import Source, from_model, save, to_proto
-from ..rewriting import modernise
+from ..models import Source, save, to_proto
 from .measuring import prepared, tried
 from .memories import installed
-from .profiles import obey
+from .obeying import obeying
 from .results import Optimization
 from .settling import Done, settled
 from .work import Progress, Work, settings
@@ -83,7 +81,7 @@ def optimize(
     if output is not None:
         _require_place(output, model, force=force)  # before minutes are spent
     work = Work.begin(model, asked, sizes, inputs, progress)
-    done = _measured(work) if profile is None else _obeying(work, profile)
+    done = _measured(work) if profile is None else obeying(work, profile)
     found = _told(work, done, time.perf_counter() - began)
     if output is not None:
         written = save(done.model, output, force=force)
@@ -101,25 +99,6 @@ def _require_place(output: str | os.PathLike[str], model: Source, *, force: bool
 def _measured(work: Work) -> Done:
     given = prepared(work)
     return settled(work, given, tried(work, given.model))
-
-
-def _obeying(work: Work, profile: str) -> Done:
-    model = from_model(work.original)
-    modernise(model)
-    work.say(f"rewriting for {profile}", 0, 1)
-    obeyed = obey(model, profile, work.settings.rule)
-    proof = work.prove(model)
-    if not proof.holds:
-        raise ModelError(
-            f"Rewritten for {profile}, the model was not proven equal, and is not written:"
-            f" {' '.join(proof.remarks) or 'its outputs differ'}."
-        )
-    whole = None if work.settings.target == "none" else work.compare(work.before, model)
-    steps = tuple(f"{step.by} at {step.node}" for step in obeyed.steps if step.fired)
-    verdict = f"{len(steps)} rewritings for {profile}, and proven equal."
-    if obeyed.left:
-        verdict += f" {len(obeyed.left)} nodes still break it."
-    return Done(model, verdict, (), steps, proof, whole, proof.remarks, obeyed.left)
 
 
 def _told(work: Work, done: Done, seconds: float) -> Optimization:

@@ -119,7 +119,8 @@ class Trial:
 
     Either `refusal` says why it was not tried, or there are a `timing`, the `ratio` to the original
     (None for itself), the largest `error` against float64 relative to the output's scale, the
-    bytes of its weights and `waste`, the multiplications done for one needed.
+    bytes of its weights, `waste`, the multiplications done for one needed, and the most bytes of
+    weights and data that it holds at once (None where shapes are unknown).
     """
 
     rewriting: str
@@ -129,6 +130,7 @@ class Trial:
     error: float | None = None
     weight_bytes: int = 0
     waste: float = 1.0
+    peak_bytes: int | None = None
     remembered: bool = False
 
 

@@ -29,6 +29,7 @@ from ..passes import PASSES
 from ..passes.base import Step, run
 from ..runtimes import Reference, Runtime, Session
 from ..runtimes.feeds import feeds
+from .footprint import peak_bytes
 from .layers import Alone
 from .memories import Memories
 from .results import ORIGINAL, Ratio, Timing, Trial
@@ -63,26 +64,37 @@ _EPSILONS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Form:
-    """A form of a layer, as a model of its own."""
+class Form:
+    """A form of a layer, as a model of its own; what can be said of it without a clock."""
 
     name: str
     model: ir.Model
-    needed: int
+    weight_bytes: int
+    waste: float
+    peak_bytes: int | None
 
-    def described(self, trial: Trial) -> Trial:
-        """The trial with the bytes of the form's weights, and their number per one of the node's.
+    @classmethod
+    def of(cls, name: str, layer: Alone, model: ir.Model) -> Form:
+        """The form with its bytes, and the number of its weights per one of the node's.
 
         Each element of a weight is one multiplication per input position, so that number is what
         is multiplied for one product needed.
         """
-        found = (value.const_value for value in self.model.graph.initializers.values())
+        found = (value.const_value for value in model.graph.initializers.values())
         tensors = [t for t in found if t is not None and t.dtype.is_floating_point()]
         weights = [tensor.size for tensor in tensors if len(tensor.shape) > 1]
+        return cls(
+            name,
+            model,
+            sum(tensor.nbytes for tensor in tensors),
+            sum(weights) / layer.site.array.size,
+            peak_bytes(to_proto(model), layer.sizes),
+        )
+
+    def described(self, trial: Trial) -> Trial:
+        """The trial with these figures."""
         return replace(
-            trial,
-            weight_bytes=sum(tensor.nbytes for tensor in tensors),
-            waste=sum(weights) / self.needed,
+            trial, weight_bytes=self.weight_bytes, waste=self.waste, peak_bytes=self.peak_bytes
         )
 
 
@@ -90,7 +102,7 @@ class _Form:
 class _Entrant:
     """A form that takes part: its call, and how wrong it is."""
 
-    form: _Form
+    form: Form
     call: Call
     error: float
 
@@ -132,14 +144,13 @@ def trials(
     return (*measured, *failed, *refused)
 
 
-def _forms(layer: Alone, rule: Rule) -> tuple[list[_Form], list[Trial]]:
-    needed = layer.site.array.size
-    forms, refused = [_Form(ORIGINAL, layer.model(), needed)], []
+def _forms(layer: Alone, rule: Rule) -> tuple[list[Form], list[Trial]]:
+    forms, refused = [Form.of(ORIGINAL, layer, layer.model())], []
     for name in FORMS:
         model = layer.model()
         refusal = apply(model, name, rule)
         if refusal is None:
-            forms.append(_Form(name, model, needed))
+            forms.append(Form.of(name, layer, model))
         else:
             refused.append(Trial(name, refusal=refusal))
     return forms, refused
@@ -147,7 +158,7 @@ def _forms(layer: Alone, rule: Rule) -> tuple[list[_Form], list[Trial]]:
 
 def _entrants(
     layer: Alone,
-    forms: Sequence[_Form],
+    forms: Sequence[Form],
     runtime: Runtime,
     rule: Rule,
     threads: int,

@@ -141,4 +141,5 @@ def state(layer: LayerResult) -> State:
     if layer.rewritten:
         return State.REWRITTEN
     tried = any(t.refusal is None and t.rewriting != ORIGINAL for t in layer.trials)
+    tried = tried or [(t.rewriting, t.refusal) for t in layer.trials] == [(ORIGINAL, None)]
     return State.KEPT if tried else State.UNTRIED
