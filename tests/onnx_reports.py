@@ -55,12 +55,23 @@ def timing(median: float, spread: float = 0.03) -> Timing:
 def tried(name: str, before: float, ratio: float, error: float, size: int, waste: float) -> Trial:
     """A form that was measured."""
     interval = Ratio(ratio, ratio * 0.982, ratio * 1.021)
-    return Trial(name, None, timing(before / ratio), interval, error, size, waste)
+    return Trial(
+        name,
+        None,
+        timing(before / ratio),
+        interval,
+        error,
+        size,
+        waste,
+        peak_bytes=size + 5 * 1024**2,
+    )
 
 
 def original(before: float, size: int, error: float = 2.1e-7) -> Trial:
     """The node as it was."""
-    return Trial(ORIGINAL, None, timing(before, 0.05), None, error, size, 1.0)
+    return Trial(
+        ORIGINAL, None, timing(before, 0.05), None, error, size, 1.0, peak_bytes=size + 5 * 1024**2
+    )
 
 
 def layer(

@@ -90,6 +90,7 @@ def test_every_measured_value_is_on_the_page() -> None:
                 unit = figures.Unit.of(*(t.timing.median for t in layer.trials if t.timing))
                 assert unit.text(trial.timing.median) in text
                 assert figures.size(trial.weight_bytes) in text
+                assert figures.size(trial.peak_bytes) in text
             if trial.ratio:
                 words, _, interval = figures.faster(trial.ratio).partition(" (")
                 assert f"{words} ({interval}" in text
