@@ -26,12 +26,12 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from onnx_texts import flipped, normal, parsed, three
+from upconv.onnx.known import known
 from upconv.onnx.runtimes import RUNTIMES, base
 from upconv.onnx.verifying import layers as layering
 from upconv.onnx.verifying import verify
 from upconv.onnx.verifying.allowances import FACTOR, allowances, sum_length
 from upconv.onnx.verifying.differences import Place, differences
-from upconv.onnx.verifying.known import known
 
 HERE = [name for name, runtime in RUNTIMES.items() if runtime.missing() is None]
 

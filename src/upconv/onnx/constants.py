@@ -14,7 +14,7 @@ What lives here: reading. What never does: changing a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -65,7 +65,26 @@ def constant_value(
     >>> constant_value(graph.outputs[0]).reason
     "'y' is made by a Relu node, which is not computed in advance."
     """
-    return _Reader(opset, most_bytes).read(value)
+    return _Reader(opset, most_bytes, _FOLDED).read(value)
+
+
+def supposed(
+    value: ir.Value, given: Mapping[ir.Value, Array], *, opset: int, most_bytes: int
+) -> Array | None:
+    """What `value` would hold if others held the arrays `given`; None where that cannot be told.
+
+    More is computed than for weights: whatever moves elements, places to move them to, and shapes
+    where the model tells them.
+
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[4] y)'
+    >>> graph = ir.from_onnx_text(f"{text} {{ y = Concat<axis = 0>(x, x) }}").graph
+    >>> x = np.array([1.0, 2.0])
+    >>> supposed(graph.outputs[0], {graph.inputs[0]: x}, opset=17, most_bytes=64)
+    array([1., 2., 1., 2.])
+    """
+    reader = _Reader(opset, most_bytes, _MOVED)
+    reader.known.update(given)
+    return reader.read(value).array
 
 
 class _NotConstantError(Exception):
@@ -75,8 +94,8 @@ class _NotConstantError(Exception):
 class _Reader:
     """Reads one value and all it is made from, each once."""
 
-    def __init__(self, opset: int | None, most_bytes: int) -> None:
-        self.opset, self.left, self.most = opset, most_bytes, most_bytes
+    def __init__(self, opset: int | None, most_bytes: int, bounds: Mapping[str, Bound]) -> None:
+        self.opset, self.left, self.most, self.bounds = opset, most_bytes, most_bytes, bounds
         self.known: dict[ir.Value, Array] = {}
 
     def read(self, value: ir.Value | None) -> Constant:
@@ -134,7 +153,7 @@ class _Reader:
         return dense
 
     def _folded(self, node: ir.Node, value: ir.Value, depth: int) -> Array:
-        name, bound = brief(value.name), _FOLDED.get(node.op_type)
+        name, bound = brief(value.name), self.bounds.get(node.op_type)
         if node.op_type == "DequantizeLinear":
             raise _NotConstantError(f"{name} is dequantised; quantised pairs are left whole.")
         if bound is None or node.domain not in DEFAULT_DOMAINS or len(node.outputs) != 1:
@@ -146,6 +165,8 @@ class _Reader:
         if depth >= _MOST_NODES:
             raise _NotConstantError(f"{name} is at the end of more than {_MOST_NODES} nodes.")
         opset = self._opset(node, name)
+        if bound is _of_a_shape and (shape := _declared(node.inputs[0])) is not None:
+            return _evaluated(node, [np.broadcast_to(np.int8(0), shape)], opset)
         arrays = [None if x is None else self.array(x, depth + 1) for x in node.inputs]
         with _reported(f"The {node.op_type} node that makes {name}"):
             self._reserve(bound(node, [x for x in arrays if x is not None]), name)
@@ -208,6 +229,14 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array | None], opset: int) -> Arr
     return np.asarray(result)
 
 
+def _declared(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape that the model tells of a value, if all of it."""
+    if value is None or value.shape is None:
+        return None
+    sizes = tuple(size for size in value.shape if isinstance(size, int))
+    return sizes if len(sizes) == len(value.shape) else None
+
+
 def _no_larger(_: ir.Node, arrays: Sequence[Array]) -> int:
     return arrays[0].nbytes
 
@@ -228,7 +257,46 @@ def _cast(node: ir.Node, arrays: Sequence[Array]) -> int:
     return arrays[0].size * to.numpy().itemsize
 
 
-_FOLDED: dict[str, Callable[[ir.Node, Sequence[Array]], int]] = {
+def _of_a_shape(_: ir.Node, arrays: Sequence[Array]) -> int:
+    return 8 * max(1, arrays[0].ndim)
+
+
+def _filled(_: ir.Node, arrays: Sequence[Array]) -> int:
+    return 8 * prod(map(int, arrays[0]))
+
+
+def _expanded(_: ir.Node, arrays: Sequence[Array]) -> int:
+    target = tuple(map(int, arrays[1]))
+    return int(prod(np.broadcast_shapes(arrays[0].shape, target))) * arrays[0].itemsize
+
+
+def _tiled(_: ir.Node, arrays: Sequence[Array]) -> int:
+    return prod(map(int, arrays[1])) * arrays[0].nbytes
+
+
+def _counted(_: ir.Node, arrays: Sequence[Array]) -> int:
+    start, limit, delta = (array.item() for array in arrays)
+    return 8 * max(0, int((limit - start) / delta) + 1)
+
+
+def _padded(node: ir.Node, arrays: Sequence[Array]) -> int:
+    pads = node.attributes.get_ints("pads", ()) if len(arrays) == 1 else arrays[1].tolist()
+    around = sum(abs(int(n)) for n in pads)
+    return int(prod(n + around for n in arrays[0].shape)) * arrays[0].itemsize
+
+
+def _gathered(_: ir.Node, arrays: Sequence[Array]) -> int:
+    return max(1, arrays[1].size) * arrays[0].nbytes // max(1, min(arrays[0].shape, default=1))
+
+
+def _places(_: ir.Node, arrays: Sequence[Array]) -> int:
+    return 8 * max(1, arrays[0].ndim) * arrays[0].size
+
+
+Bound = Callable[[ir.Node, Sequence[Array]], int]
+"""A bound on the bytes of a node's result, from what it reads."""
+
+_FOLDED: dict[str, Bound] = {
     "Identity": _no_larger,
     "Cast": _cast,
     "Transpose": _no_larger,
@@ -248,7 +316,23 @@ _FOLDED: dict[str, Callable[[ir.Node, Sequence[Array]], int]] = {
     "ReduceSum": _no_larger,
     "Concat": _together,
 }
-"""The operators run in advance -> a bound on the bytes of their result, from what they read."""
+"""The operators run in advance for weights."""
+
+_MOVED: dict[str, Bound] = {
+    **_FOLDED,
+    **dict.fromkeys(("Shape", "Size"), _of_a_shape),
+    **dict.fromkeys(("Equal", "Less", "Greater", "And", "Or", "Mod", "Where"), _broadcast),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth", "Not", "ReduceProd"), _no_larger),
+    **dict.fromkeys(("ScatterND", "ScatterElements"), _no_larger),
+    "ConstantOfShape": _filled,
+    "Expand": _expanded,
+    "Tile": _tiled,
+    "Range": _counted,
+    "Pad": _padded,
+    "Gather": _gathered,
+    "NonZero": _places,
+}
+"""What else is run to learn where elements go."""
 
 _FORMS: dict[str, Callable[[_Reader, ir.Attr, str], Array]] = {
     "value": lambda _, attribute, name: _tensor_array(attribute.as_tensor(), name),

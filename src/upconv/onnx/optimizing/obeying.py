@@ -65,6 +65,8 @@ def _obeyed(layer: Alone, work: Work, profile: str) -> tuple[tuple[Trial, ...], 
         why = "; ".join(reasons) or f"nothing in it breaks {profile}"
         return (original.described(Trial(ORIGINAL)),), Choice(ORIGINAL, why)
     made = Form.of("+".join(names), layer, model)
-    why = f"the profile {profile} asks for it" + (f", and for more: {'; '.join(reasons)}" if reasons else "")
+    why = f"the profile {profile} asks for it" + (
+        f", and for more: {'; '.join(reasons)}" if reasons else ""
+    )
     trials = original.described(Trial(ORIGINAL)), made.described(Trial(made.name))
     return trials, Choice(made.name, why)

@@ -5,12 +5,14 @@
     2. nearest neighbours (Resize, Upsample), then Conv    that kernel, summed over the neighbours
     3. Conv, then depth to space                           s taps for one, one per phase
 
-Zeros are put between by a depthwise ConvTranspose of one weight 1, or by Pad and Reshape. Depth to
-space is DepthToSpace, or Reshape, Transpose and Reshape. It is reported, never rewritten: what is
-faster is another question. What is not exactly equal (a bias that differs among phases, a cut that
-the kernel would look behind, another mode of Resize) is not reported.
+Zeros are put between by a depthwise ConvTranspose of one weight 1, by Pad and Reshape, or, where
+sizes are known, by any nodes that move elements, as exporters write an assignment to a strided
+slice; nearest neighbours likewise. Depth to space is DepthToSpace, or Reshape, Transpose and
+Reshape. It is reported, never rewritten: what is faster is another question. What is not exactly
+equal (a bias that differs among phases, a cut that the kernel would look behind, another mode of
+Resize) is not reported.
 
-What lives here: `recognise` and what it finds. Graphs are read in `raising` and `shuffling`.
+What lives here: `recognise` and what it finds. Graphs are read in `raising`, `moving`, `shuffling`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ..models import Source, from_model
+from ..known import known
+from ..models import Source, from_model, to_proto
 from .found import Kind, Recognised
 from .raising import raised_convolution
 from .shuffling import shuffled_convolution
@@ -52,6 +55,7 @@ def recognise(model: Source) -> tuple[Recognised, ...]:
     r..y is a ConvTranspose with weight (1, 1, 4), strides (2,), pads (1, 1), 1.5 times cheaper
     """
     whole = from_model(model)
+    _tell_shapes(whole)
     bodies = [whole.graph, *(function.graph for function in whole.functions.values())]
     return tuple(
         found
@@ -60,6 +64,19 @@ def recognise(model: Source) -> tuple[Recognised, ...]:
         for pattern in _PATTERNS
         if (found := pattern(node, _opset(node, whole))) is not None
     )
+
+
+def _tell_shapes(model: ir.Model) -> None:
+    """Let values have the shapes that inference finds, where the model says nothing of them."""
+    told = known(to_proto(model), {})
+    for node in model.graph:
+        for value in node.outputs:
+            shape = told.shape(str(value.name)) if value.name else None
+            if shape is not None and value.shape is None:
+                value.shape = ir.Shape(shape)
+            kind = told.dtype(str(value.name)) if value.name else None
+            if kind is not None and value.type is None:
+                value.type = ir.TensorType(ir.DataType.from_numpy(kind))
 
 
 def _opset(node: ir.Node, model: ir.Model) -> int:

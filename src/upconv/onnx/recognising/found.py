@@ -124,6 +124,7 @@ def _words(node: ir.Node) -> dict[str, Any] | None:
 
 def equal(
     kind: Kind,
+    x: ir.Value | None,
     nodes: Sequence[ir.Node],
     axes: Sequence[Axis],
     conv: Convolution,
@@ -135,7 +136,6 @@ def equal(
         attributes = to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
     except UpconvError:
         return None
-    x = nodes[0].inputs[0]
     done = prod(axis.stride * k for axis, k in zip(axes, conv.kernel, strict=True))
     names = tuple(node.name or str(node.outputs[0].name) for node in nodes)
     return Recognised(

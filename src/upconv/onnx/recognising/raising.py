@@ -2,7 +2,9 @@
 
     1a. ConvTranspose, depthwise, a kernel that is 1 at one tap and 0 elsewhere
     1b. Unsqueeze or Reshape, Pad, Reshape, and perhaps Slice
-    2.  Resize and Upsample, mode nearest, by whole numbers, where output o reads input o // s
+    1c. whatever moves elements (ScatterND, Concat, ...), where all sizes are known
+    2a. Resize and Upsample, mode nearest, by whole numbers, where output o reads input o // s
+    2b. whatever moves elements (Expand, Tile, ...), where all sizes are known
 
 For 1b the sizes of x must be known, unless one axis is all there is.
 
@@ -37,6 +39,7 @@ from .found import (
     keeps,
     sizes,
 )
+from .moving import moved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,18 +47,18 @@ class _Upsampling:
     kind: Kind
     nodes: tuple[ir.Node, ...]
     axes: tuple[Raised, ...]
+    x: ir.Value | None = None
 
 
 def raised_convolution(node: ir.Node, opset: int) -> Recognised | None:
     """The transposed convolution that a Conv and the upsampling before it are."""
     conv = convolution(node, opset)
     source = None if conv is None or node.inputs[0] is None else node.inputs[0].producer()
-    reader = None if source is None else _READERS.get(source.op_type)
-    if conv is None or source is None or reader is None or not is_op(source, source.op_type):
+    if conv is None or source is None or not is_op(source, source.op_type) or not source.inputs:
         return None
-    if not source.inputs:
-        return None
-    up = reader(source, opset, conv.rank)
+    reader = _READERS.get(source.op_type)
+    up = None if reader is None else reader(source, opset, conv.rank)
+    up = up or _by_moving(source, opset, conv.rank)
     if up is None or len(up.axes) != conv.rank or not all(axis.whole for axis in up.axes):
         return None
     if all(axis.stride == 1 for axis in up.axes):
@@ -67,7 +70,8 @@ def raised_convolution(node: ir.Node, opset: int) -> Recognised | None:
     if not fits(axes, conv):
         return None
     weight = _weight(conv, [axis.stamp for axis in up.axes])
-    return equal(up.kind, (*up.nodes, node), axes, conv, weight, conv.bias)
+    x = up.nodes[0].inputs[0] if up.x is None else up.x
+    return equal(up.kind, x, (*up.nodes, node), axes, conv, weight, conv.bias)
 
 
 def _composed(up: _Upsampling, conv: Convolution) -> list[Axis]:
@@ -157,6 +161,49 @@ def _by_padding(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
     axes = [Raised.filled(n, s, *cut) for n, s, cut in zip(size, strides, cuts, strict=True)]
     whole = [one for one in (apart, pad, *nodes) if one is not None]
     return _Upsampling(Kind.ZEROS, tuple(whole), tuple(axes))
+
+
+def _by_moving(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
+    """Cases 1c and 2b."""
+    found = moved(node.outputs[0], opset)
+    if found is None or len(found.shape) != rank + 2 or found.places.ndim != rank + 2:
+        return None
+    numbers, places = found.numbers, found.places
+    for kind, of_axis in ((Kind.ZEROS, _spread), (Kind.NEAREST, _repeated)):
+        axes = tuple(of_axis(places, axis, n) for axis, n in enumerate(found.shape[2:], 2))
+        if np.array_equal(_laid(numbers, axes), places):
+            return _Upsampling(kind, found.nodes, axes, found.x)
+    return None
+
+
+def _spread(places: Array, axis: int, size: int) -> Raised:
+    """An axis as it would be with zeros between: by the first two positions that hold any."""
+    others = tuple(i for i in range(places.ndim) if i != axis)
+    held = np.flatnonzero(places.any(axis=others))
+    stride = int(held[1] - held[0]) if size > 1 and len(held) > 1 else 1
+    return Raised(size, stride, int(held[0]) if len(held) else 0, places.shape[axis], 1)
+
+
+def _repeated(places: Array, axis: int, size: int) -> Raised:
+    """An axis as it would be by nearest neighbours."""
+    return Raised.repeated(size, max(1, places.shape[axis] // size))
+
+
+def _laid(numbers: Array, axes: Sequence[Raised]) -> Array:
+    """The numbers where the axes put them."""
+    for at, axis in enumerate(axes, 2):
+        if not axis.whole:
+            return numbers[:0]
+        shape = list(numbers.shape)
+        shape[at] = axis.length
+        wide = np.zeros(shape, numbers.dtype)
+        place: list[Any] = [slice(None)] * len(shape)
+        for r in range(axis.stamp):
+            begin = axis.place + r
+            place[at] = slice(begin, begin + axis.stride * (axis.size - 1) + 1, axis.stride)
+            wide[tuple(place)] = numbers
+        numbers = wide
+    return numbers
 
 
 _APART = ("Unsqueeze", "Reshape")

@@ -84,7 +84,8 @@ def _equal(conv: Convolution, shuffle: _Shuffle) -> Recognised | None:
         return None
     weight = np.ascontiguousarray(weight[(slice(None), slice(None), *map(_slice, kept))])
     nodes = (conv.node, *shuffle.nodes)
-    return equal(Kind.SHUFFLE, nodes, axes, conv, weight, None if bias is None else bias[:, 0])
+    first = None if bias is None else bias[:, 0]
+    return equal(Kind.SHUFFLE, conv.node.inputs[0], nodes, axes, conv, weight, first)
 
 
 def _axes(conv: Convolution, strides: Sequence[int], shape: Sequence[int | None]) -> list[Axis]:

@@ -18,6 +18,7 @@ from ... import memory
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, brief
 from ...threads import get_num_threads
+from ..known import known
 from ..models import Source, from_model, to_proto
 from ..runtimes import Interface, Runtime, ready
 from ..runtimes.feeds import drawn
@@ -25,7 +26,6 @@ from . import interfaces
 from .allowances import allowances, of_dtype
 from .comparison import Comparison, Fed, Run
 from .differences import Difference, Place, differences
-from .known import known
 from .layers import Allow, Layers, Side, compared_layers
 
 __all__ = ["Comparison", "Difference", "Fed", "Run", "verify"]

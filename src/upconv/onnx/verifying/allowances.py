@@ -25,7 +25,7 @@ from math import prod, sqrt
 import numpy as np
 import onnx
 
-from .known import Known
+from ..known import Known
 
 FACTOR = 4
 """Generous: rewritten decoders of 50 to 200 layers come to a twentieth of what it allows."""

@@ -19,10 +19,10 @@ import onnx
 from ... import memory
 from ...arrays import Array
 from ...errors import EngineError
+from ..known import Known
 from ..runtimes import Runtime
 from ..runtimes.protos import weight_bytes
 from .differences import Difference, Place, differences
-from .known import Known
 
 _BYTES = 256 << 20
 _ASSUMED = 16 << 20

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..runtimes.values import Value
+from .runtimes.values import Value
 
 _SMALL = 1024
 """Up to this many elements a weight is kept: it may be a shape that inference reads."""
