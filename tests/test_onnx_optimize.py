@@ -6,7 +6,7 @@ Times are made up where a decision is tested; the clock decides nothing here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,10 +25,11 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from onnx_cases import random_case
+from onnx_clock import Clock, decided_by
 from upconv.onnx import optimize, rewrite
 from upconv.onnx.building import Builder
 from upconv.onnx.models import from_model, to_proto
-from upconv.onnx.optimizing import layers, settling, trials, wholes, work
+from upconv.onnx.optimizing import layers, settling, trials, work
 from upconv.onnx.optimizing.choosing import LEAST_GAIN, choose
 from upconv.onnx.optimizing.results import ORIGINAL, OutputProof, Ratio, Timing, Trial
 from upconv.onnx.optimizing.rounds import Rounds, timed
@@ -81,31 +82,10 @@ def kinds(proto: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in proto.graph.node]
 
 
-Clock = Callable[[Mapping[str, float]], None]
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Decides what forms and whole models take; `whole` is the model with any rewriting."""
-
-    def decide(seconds: Mapping[str, float]) -> None:
-        def contest(calls: list[object], budget: float) -> Rounds:
-            names = contest.names if len(calls) != 2 else [ORIGINAL, "whole"]
-            first = [[seconds.get(name, 1.0)] * 7 for name in names[: len(calls)]]
-            return Rounds(tuple(first), first[0])
-
-        real = trials._entrants
-
-        def entrants(*args: object) -> object:
-            found = real(*args)
-            contest.names = [entrant.form.name for entrant in found[0]]
-            return found
-
-        monkeypatch.setattr(trials, "_entrants", entrants)
-        monkeypatch.setattr(trials, "timed", contest)
-        monkeypatch.setattr(wholes, "timed", contest)
-
-    return decide
+    """Times made up."""
+    return decided_by(monkeypatch)
 
 
 FAST = {"sub_pixel:unfolded": 0.5, "whole": 0.7}

@@ -55,14 +55,24 @@ def known(model: onnx.ModelProto, inputs: Mapping[str, tuple[int, ...]]) -> Know
     >>> known(onnx.parser.parse_model(text), {"x": (2, 3)}).shape("y")
     (2, 3)
     """
-    try:
-        graph = onnx.shape_inference.infer_shapes(_skeleton(model, inputs), data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        graph = model.graph  # damaged, or too large a message: what is declared must do
+    graph = inferred(model, inputs) or model.graph  # what is declared must do
     infos = [*graph.value_info, *graph.output, *graph.input]
     values = {info.name: Value.of(info) for info in infos}
     values |= {tensor.name: Value.of(_described(tensor)) for tensor in model.graph.initializer}
     return Known(values)
+
+
+def inferred(
+    model: onnx.ModelProto, inputs: Mapping[str, tuple[int, ...]]
+) -> onnx.GraphProto | None:
+    """The model's graph with the shapes that inference finds, its large weights left out.
+
+    None where it is damaged, or too large a message.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(_skeleton(model, inputs), data_prop=True).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return None
 
 
 def _skeleton(model: onnx.ModelProto, inputs: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:

@@ -1,11 +1,7 @@
 """One deconvolution of a model, alone: as a model of its own, with the sizes it really has.
 
-The sizes come from a run of the whole model: a copy of it gets a Shape node behind the input of
-every deconvolution, so nothing large is kept. What stands in a subgraph or function cannot be asked
-that way; there the model's own shapes have to do. Sizes that the model leaves open are open in the
-layer's model too: runtimes take other ways then.
-
-What lives here: sizes, extraction. What never does: measuring.
+Sizes that the model leaves open are open in the layer's model too: runtimes take other ways then.
+What lives here: extraction. What never does: where sizes come from (`sizes`), measuring.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from ..passes.base import elementwise
 from ..runtimes import Runtime
 from ..sites import Site, Unreadable, read, sites
 from .results import AxisFacts
+from .sizes import input_shapes
 
 MARK = "upconv.site"
 """In a node's own memory, not in the model's file: which site it is, or was made of."""
@@ -95,7 +92,7 @@ def alone(
 ) -> list[Alone | Unreadable]:
     """Every deconvolution of a marked model with its true sizes, or why it stays as it is."""
     found = sites(model, rule)
-    shapes = _shapes(model, found, runtime, feeds)
+    shapes = input_shapes(model, found, runtime, feeds)
     told = _told(model)
     return [_with_shape(i, one, shapes.get(i), told, rule) for i, one in enumerate(found)]
 
@@ -134,7 +131,7 @@ def _opened(x: ir.Value, rank: int, told: Told) -> tuple[bool, ...]:
 
 
 _NO_SHAPE = (
-    "it stands in a subgraph or a function, and the model does not tell the shape of its input, so"
+    "it stands in a subgraph or a function, and the shape of its input cannot be inferred, so"
     " it cannot be measured alone"
 )
 
@@ -163,48 +160,6 @@ def _read_with(node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule) ->
         return read(node, opset, rule)
     finally:
         x.shape = declared
-
-
-def _shapes(
-    model: ir.Model,
-    found: Sequence[Site | Unreadable],
-    runtime: Runtime,
-    feeds: Mapping[str, Array],
-) -> dict[int, tuple[int, ...]]:
-    """Shapes of the inputs of deconvolutions: seen in a run, else declared."""
-    declared = {i: shape for i, one in enumerate(found) if (shape := _declared(one.node))}
-    asked = [i for i, one in enumerate(found) if one.node.graph is model.graph]
-    if not asked:
-        return declared
-    with runtime.session(_asking(model, asked), threads=1) as session:
-        outputs = session.run(feeds)
-    seen = {i: tuple(int(n) for n in outputs[_shape_name(i)]) for i in asked}
-    return declared | seen
-
-
-def _declared(node: ir.Node) -> tuple[int, ...] | None:
-    x = node.inputs[0] if node.inputs else None
-    if x is None or x.shape is None or not all(isinstance(d, int) for d in x.shape):
-        return None
-    return tuple(int(d) for d in x.shape if isinstance(d, int))
-
-
-def _asking(model: ir.Model, asked: Sequence[int]) -> onnx.ModelProto:
-    """A copy whose only outputs are the shapes of the inputs of the deconvolutions asked for."""
-    proto = to_proto(model)
-    nodes = [node for node in proto.graph.node if node.op_type == "ConvTranspose"]
-    del proto.graph.output[:]
-    for index, node in zip(asked, nodes, strict=True):
-        name = _shape_name(index)
-        proto.graph.node.append(onnx.helper.make_node("Shape", [node.input[0]], [name]))
-        proto.graph.output.append(
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [None])
-        )
-    return proto
-
-
-def _shape_name(index: int) -> str:
-    return f"upconv.shape.{index}"
 
 
 def _model(site: Site, shape: Sequence[int | str]) -> ir.Model:
