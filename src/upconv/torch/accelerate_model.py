@@ -56,7 +56,7 @@ def accelerate(
     parameters are followed. `restore(model)` undoes it. Accelerating twice is accelerating anew.
 
     Raises `TensorTypeError` if model is none, `TensorArgumentError` if it cannot run on
-    example_inputs; the model is then as it was.
+    example_inputs; the model is then as it was before it was ever accelerated.
 
     >>> import torch
     >>> model = nn.Sequential(nn.ConvTranspose2d(8, 4, 2, stride=2), nn.ReLU()).eval()
@@ -68,13 +68,17 @@ def accelerate(
     _require_model(model)
     example = None if example_inputs is None else Example.of(example_inputs)
     restore(model)
-    choices = choices_of(model, fuse=fuse, measured=example is not None)
-    if example is None:
-        decided = {layer: unmeasured(choice) for layer, choice in choices.items()}
-        note = "Not measured: pass example_inputs for proof and times."
-        _apply(model, decided, measured=False)
-    else:
-        decided, note = _measured(model, example, choices)
+    try:
+        choices = choices_of(model, fuse=fuse, measured=example is not None)
+        if example is None:
+            decided = {layer: unmeasured(choice) for layer, choice in choices.items()}
+            note = "Not measured: pass example_inputs for proof and times."
+            _apply(model, decided, measured=False)
+        else:
+            decided, note = _measured(model, example, choices)
+    except BaseException:
+        restore(model)
+        raise
     made = AccelerationReport(tuple(choice.report() for choice in decided.values()), note)
     model.__dict__[_REPORT] = made
     if report:

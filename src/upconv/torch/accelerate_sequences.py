@@ -103,6 +103,8 @@ def tail(layer: Any, candidates: Sequence[Any]) -> list[Any]:
     """
     normalised, end = False, 0
     for i, module in enumerate(candidates):
+        if "forward" in vars(module):  # another one than its class says
+            break
         if not normalised and foldable(module, layer.out_channels):
             normalised, end = True, i + 1
         elif ending_of(module) is not None:

@@ -41,6 +41,25 @@ def swap(module: nn.Module, forward: Forward, kept: object = None) -> None:
     module.__dict__[_KEPT] = kept
 
 
+def swappable(module: nn.Module, forward: Forward) -> bool:
+    """Whether a class can be made from the module's own: such a class may want keywords.
+
+    >>> class Named(nn.Module):
+    ...     def __init_subclass__(cls, *, name):
+    ...         cls.name = name
+    >>> class Up(Named, name="up"):
+    ...     pass
+    >>> swappable(Up(), Up.forward), swappable(nn.ReLU(), nn.ReLU.forward)
+    (False, True)
+    """
+    own: Any = original_class(module)
+    try:
+        swapped_class(own, forward)
+    except Exception:  # the code of anybody's class
+        return False
+    return True
+
+
 def unswap(module: nn.Module) -> None:
     """The module as it was before `swap`; nothing happens to one that was not swapped."""
     if is_swapped(module):

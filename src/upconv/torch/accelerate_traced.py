@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .accelerate_code import unclosed
 from .accelerate_sequences import is_sequence
-from .accelerate_swaps import kept_by, original_class, own_forward
+from .accelerate_swaps import kept_by, original_class, own_forward, swappable
 from .fused import Ending, Fused, Module
-from .fx_calls import deconvolution_of, module_of
+from .fx_calls import Node, deconvolution_of, module_of
 from .fx_chains import Chain, chain_of
 
 _ACTIVATIONS: dict[str, Callable[[Ending], Module]] = {
@@ -79,9 +80,10 @@ _SIMPLE = (int, float, str, bool, tuple)
 def _state(module: Module) -> tuple[Any, ...]:
     """What the module's code may depend on: its attributes and all that is registered in it."""
     own = vars(module)
+    code = own_forward(module), own.get("forward")
     plain = [value for name, value in own.items() if name not in _REGISTRIES]
     parts = [part for name in _CONTENTS for part in own[name].values()]
-    return (*plain, *parts, *(p for m in own["_modules"].values() if m for p in _inside(m)))
+    return (*code, *plain, *parts, *(p for m in own["_modules"].values() if m for p in _inside(m)))
 
 
 def _inside(module: Module) -> list[Any]:
@@ -143,6 +145,8 @@ def may_trace(module: Module) -> bool:
     if is_sequence(module) or isinstance(module, torch.jit.ScriptModule | fx.GraphModule):
         return False
     own = original_class(module).__module__
+    if not swappable(module, traced_forward):
+        return False
     return "forward" not in vars(module) and not own.startswith("torch.nn.")
 
 
@@ -156,6 +160,9 @@ class _Leaves(fx.Tracer):  # type: ignore[misc]
 
 def _trace(module: Module) -> Any:
     """A graph module of a module's own forward, or why there is none."""
+    why = unclosed(module, own_forward(module))
+    if why is not None:
+        return f"what follows is not looked for: {why}"
     required = set(_required(module))
     defaults = {
         name: each.default
@@ -196,11 +203,13 @@ def _bare(module: Module) -> Any:
 
 
 def _chains(graph_module: Any, layers: set[Module]) -> list[Chain]:
-    found = []
+    found: list[Chain] = []
+    taken: set[Node] = set()
     for node in graph_module.graph.nodes:
         call = deconvolution_of(node) if module_of(node) in layers else None
         if call is not None:
-            found.append(chain_of(node, call, fuse=True, shapes=False))
+            found.append(chain_of(node, call, fuse=True, shapes=False, taken=taken))
+            taken.update(found[-1].nodes)
     return found
 
 

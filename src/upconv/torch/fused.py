@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules import module as hooked
 
 from ..choices import choose
 from .compute import forward
@@ -64,6 +65,9 @@ _ENDINGS: dict[type[nn.Module], Callable[[Any], Ending | None]] = {
     nn.SiLU: _named("silu"),
     nn.GELU: lambda module: Ending("gelu") if module.approximate == "none" else None,
 }
+
+_GLOBAL_HOOKS = (hooked._global_forward_hooks, hooked._global_forward_pre_hooks)
+"""Those of all modules, which one computed with another would not call."""
 
 NOTHING_OUTSIDE_TRAINING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
@@ -136,7 +140,7 @@ class Fused:
     def one_by_one(self, x: Tensor, residual: Tensor = None, output_size: Any = None) -> Tensor:
         """What the modules compute, one after the other."""
         y = self.deconvolution(x) if output_size is None else self.deconvolution(x, output_size)
-        ends = bool(self.ending.name)
+        ends = bool(self.followers) and type(self.followers[-1]) in _ENDINGS
         for module in self.followers[:-1] if ends else self.followers:
             y = module(y)
         if residual is not None:
@@ -166,6 +170,8 @@ class Fused:
         layer = self.deconvolution
         if not (self._at_rest() and _plain(x) and self._batched(x)):
             return False
+        if x.dim() - len(layer.kernel_size) not in (1, 2):
+            return False
         if residual is not None and not self._fits(x, residual):
             return False
         source = source_of(layer)
@@ -182,9 +188,11 @@ class Fused:
         """Whether a compiler may be shown one operator for this call."""
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return False
+        layer = self.deconvolution
         if not (self._at_rest() and self._batched(x)):
             return False
-        layer = self.deconvolution
+        if x.dim() - len(layer.kernel_size) not in (1, 2):
+            return False
         if self.followers and (layer._forward_pre_hooks or "parametrizations" in layer._modules):
             return False
         if any(isinstance(module, nn.PReLU) for module in self.followers):
@@ -211,9 +219,21 @@ class Fused:
             y = FUSED(x, layer.weight, layer.bias, *numbers, *how, residual, ending)
         return y if batched else y.squeeze(0)
 
+    @property
+    def known(self) -> bool:
+        """Whether every follower is still one that is computed in one go, by its own forward."""
+        last = self.followers[-1:]
+        usual = (*NORMS, *NOTHING_OUTSIDE_TRAINING)
+        return all("forward" not in vars(module) for module in self.modules) and all(
+            type(module) in usual or (module in last and ending_of(module) is not None)
+            for module in self.followers
+        )
+
     def _at_rest(self) -> bool:
         """Whether nobody trains, and no hook waits for what would not be there."""
         layer = self.deconvolution
+        if self.followers and (any(_GLOBAL_HOOKS) or not self.known):
+            return False
         if layer.training or (self.followers and layer._forward_hooks):
             return False
         for module in self.followers:
@@ -261,9 +281,21 @@ def geometry_of(layer: Module, x: Tensor, output_size: Any) -> Geometry:
         output_padding = layer._output_padding(
             x, output_size, layer.stride, layer.padding, layer.kernel_size, rank, layer.dilation
         )
+    rank = len(layer.kernel_size)
     return Geometry(
-        layer.stride, layer.padding, tuple(output_padding), layer.dilation, layer.groups
+        _for_axes(layer.stride, rank),
+        _for_axes(layer.padding, rank),
+        _for_axes(output_padding, rank),
+        _for_axes(layer.dilation, rank),
+        layer.groups,
     )
+
+
+def _for_axes(value: Any, rank: int) -> tuple[int, ...]:
+    """What a module was given for its axes; it may have been set as a number, or a list, since."""
+    if type(value) is tuple:
+        return value
+    return (value,) * rank if isinstance(value, int) else tuple(value)
 
 
 def _plain(x: Tensor) -> bool:

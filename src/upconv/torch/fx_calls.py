@@ -165,9 +165,9 @@ def norm_of(node: Node, source: Node, call: Deconvolution) -> Norm | None:
     return None if training or mean is None or var is None else Norm(mean, var, gamma, beta, eps)
 
 
-def _leaky(node: Node) -> Ending:
+def _leaky(node: Node) -> Ending | None:
     slope = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
-    return Ending("leaky_relu", float(slope))
+    return Ending("leaky_relu", float(slope)) if isinstance(slope, int | float) else None
 
 
 def _gelu(node: Node) -> Ending | None:
@@ -214,6 +214,8 @@ def ending_at(node: Node, source: Node) -> Ending | None:
             return None
         return ending_of(module)
     if node.op not in ("call_function", "call_method") or node.args[:1] != (source,):
+        return None
+    if "out" in node.kwargs:
         return None
     told = _ENDINGS.get(node.target)
     return told(node) if told else None

@@ -5,6 +5,7 @@ What lives here: which nodes belong together. What never does: changing a graph.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import torch
@@ -23,11 +24,15 @@ from .fx_calls import (
 
 @dataclass(slots=True)
 class Chain:
-    """Nodes that become one; `nodes` in the order of the graph, the deconvolution first."""
+    """Nodes that become one; `nodes` in the order of the graph, the deconvolution first.
+
+    `taken` belong to other chains: where two meet in a sum, the first has it.
+    """
 
     call: Deconvolution
     nodes: list[Node]
     shapes: bool = True
+    taken: AbstractSet[Node] = frozenset()
     norm: Norm | None = None
     residual: Node | None = None
     ending: Ending = field(default_factory=Ending)
@@ -42,6 +47,8 @@ class Chain:
         if len(self.last.users) != 1 or self.ending.name:
             return False
         node = next(iter(self.last.users))
+        if node in self.taken:
+            return False
         if self.norm is None and self.residual is None:
             self.norm = norm_of(node, self.last, self.call)
             if self.norm is not None:
@@ -65,12 +72,20 @@ def _results(norm: Node) -> tuple[Node, ...]:
     return (norm,)
 
 
-def chain_of(node: Node, call: Deconvolution, *, fuse: bool, shapes: bool = True) -> Chain:
+def chain_of(
+    node: Node,
+    call: Deconvolution,
+    *,
+    fuse: bool,
+    shapes: bool = True,
+    taken: AbstractSet[Node] = frozenset(),
+) -> Chain:
     """As much of what follows as can be computed at once.
 
-    shapes: whether a residual must be known to have the shape of the result.
+    shapes: whether a residual must be known to have the shape of the result. taken: nodes of other
+    chains.
     """
-    chain = Chain(call, [node], shapes)
+    chain = Chain(call, [node], shapes, taken)
     while fuse:
         before = chain.norm, chain.residual, chain.ending, list(chain.nodes)
         if not chain.grown() or _writes_between(chain) or _several(chain):
