@@ -10,6 +10,7 @@ is left, NumPy does to a float32 result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...activations import Activation
@@ -23,20 +24,45 @@ _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TAN
 """The activations that keep NaN as the library does them, and what it calls them."""
 
 
+def _always(_: Operation, __: int) -> bool:
+    return True
+
+
+def _begin_beyond_stride(operation: Operation, _: int) -> bool:
+    """Whether whole strides lie before the first position of the outermost axis."""
+    begin, stride = operation.window.begin[0], operation.window.strides[0]
+    return stride > 1 and begin >= stride
+
+
+def _odd_channels(operation: Operation, groups: int) -> bool:
+    """Whether the last channel of a group is read together with what follows it."""
+    return operation.src.dims[1] // groups % 2 == 1
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Implementations that err, from this rank on: a primitive, and a part of their name."""
+    """Implementations that err, from this rank on: a primitive, a part of their name, and when.
+
+    `when` is told the operation and the number of groups.
+    """
 
     kind: Kind
     name: str
     rank: int
+    when: Callable[[Operation, int], bool] = _always
 
 
 FAULTS = (
     Fault(Kind.CONVOLUTION, "brgconv:avx512_core_amx", 3),  # writes beyond its result
     Fault(Kind.CONVOLUTION, "jit:avx512_core_amx", 1),  # spreads NaN with few input channels
     Fault(Kind.CONVOLUTION, "jit_bf16", 1),  # the same
+    Fault(Kind.DECONVOLUTION, "jit_bf16", 1),  # makes NaN of infinity
+    Fault(Kind.CONVOLUTION, "brgconv:avx512_core_bf16", 1, _odd_channels),  # spreads NaN
+    Fault(Kind.CONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
+    Fault(Kind.DECONVOLUTION, "brgconv:avx512_core_bf16", 1, _odd_channels),
+    Fault(Kind.DECONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads what nobody wrote
+    Fault(Kind.WEIGHTS, "jit:avx512_core", 3, _begin_beyond_stride),  # writes beyond its memory
 )
 """Found in version 3.2 by comparing random problems with their definition, memory poisoned. The
 library's next choice is taken in their place."""
@@ -111,7 +137,10 @@ def _takes(problem: Problem, operation: Operation, way: Way, name: str) -> bool:
     if grouped and gemm and way is Way.PLAIN and problem.layout is DataLayout.NXC:
         return False  # a product for each group and row: reordered, it is five times as fast
     return not any(
-        operation.kind is fault.kind and problem.rank >= fault.rank and fault.name in name
+        operation.kind is fault.kind
+        and problem.rank >= fault.rank
+        and fault.name in name
+        and fault.when(operation, problem.groups)
         for fault in FAULTS
     )
 
