@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from upconv.torch import TensorTypeError, rewrite  # noqa: E402
@@ -168,6 +169,35 @@ class TestTraced:
         for name, parameter in net.named_parameters():
             other = graph.get_parameter(name).grad
             assert torch.allclose(other, parameter.grad, rtol=1e-3, atol=1e-3)
+
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's own
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_forward_mode_derivatives_are_the_same(self, net, x, frozen) -> None:
+        net.requires_grad_(not frozen)
+        graph = rewrite(fx.symbolic_trace(copy.deepcopy(net)))
+        torch.manual_seed(7)
+        t = torch.randn_like(x)
+        for recorded in (False, True):
+            with torch.set_grad_enabled(recorded):
+                (y, dy), (other, tangent) = (
+                    torch.func.jvp(model, (x,), (t,)) for model in (net, graph)
+                )
+                assert dy.abs().max() > 0.01
+                assert same(other, y)
+                assert torch.allclose(tangent, dy, rtol=1e-3, atol=1e-4)
+                with forward_ad.dual_level():
+                    result = forward_ad.unpack_dual(graph(forward_ad.make_dual(x, t)))
+                    assert torch.allclose(result.tangent, dy, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's own
+    @pytest.mark.parametrize("way", ["jacfwd", "jacrev"])
+    def test_jacobians_of_frozen_graphs_are_the_same(self, net, x, way) -> None:
+        net.requires_grad_(False)
+        graph = rewrite(fx.symbolic_trace(copy.deepcopy(net)))
+        jacobian = getattr(torch.func, way)
+        of = [jacobian(lambda x, model=model: model(x)[0, 0, 3, :2])(x) for model in (net, graph)]
+        assert of[0].abs().max() > 0.01
+        assert torch.allclose(of[1], of[0], rtol=1e-3, atol=1e-4)
 
     def test_inputs_without_batch_and_hooks(self) -> None:
         model = nn.Sequential(nn.ConvTranspose1d(2, 3, 4), nn.Tanh()).eval()

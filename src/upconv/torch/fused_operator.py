@@ -3,8 +3,8 @@
     upconv::conv_transpose_norm   y = activation(norm(conv_transpose(x, w) + bias) + residual)
 
 It takes the parameters as they are trained and folds them itself, once while they are at rest, so
-that a graph never holds a copy that could become stale. A derivative, where one is asked for, is
-that of PyTorch's own operators one after the other.
+that a graph never holds a copy that could become stale. Derivatives, in either mode, and transforms
+are those of the operators one after the other.
 
 What lives here: the operator. What never does: the operators of the trilinear form (`operators`).
 """
@@ -14,11 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import _C
+from torch.autograd import forward_ad
 
 from .compute import forward
 from .derivatives import activated
 from .fused_weights import Normalization, Source, folded
 from .layers import Geometry
+from .observers import recording
 from .operators import FORWARD
 from .tensors import Tensor, channels_last, new_result
 
@@ -55,11 +58,17 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
 
 
 def _differentiable(keyset: Any, *arguments: Any) -> Tensor:
-    """The fused kernel, or PyTorch's operators one after the other where gradients are recorded."""
-    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
-    if not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)):
-        with torch._C._AutoDispatchBelowAutograd():
-            return FUSED.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+    """The fused kernel, or the operators one after the other where derivatives may be taken."""
+    # Neither frozen parameters nor no_grad stop forward-mode derivatives and transforms.
+    forward_mode = forward_ad._current_level >= 0 or _C._are_functorch_transforms_active()
+    if forward_mode or recording(arguments):
+        return _one_by_one(*arguments)
+    with _C._AutoDispatchBelowAutograd():
+        return FUSED.redispatch(keyset & _C._after_autograd_keyset, *arguments)
+
+
+def _one_by_one(*arguments: Any) -> Tensor:
+    """The operators one after the other, under the derivatives, and transforms of now."""
     x, weight, bias, mean, var, gamma, beta, eps = arguments[:8]
     residual, activation = _extras(arguments[13:])
     y = FORWARD(x, weight, bias, *arguments[8:13])
