@@ -87,6 +87,19 @@ class TestExported:
             assert same(module(x), net(x))
             assert not same(module(x), first)
 
+    @pytest.mark.parametrize("decomposed", [False, True])
+    @pytest.mark.parametrize("first", [nn.Identity(), nn.Conv2d(6, 6, 1)], ids=["float32", "cast"])
+    def test_autocast_is_pytorchs(self, net, x, decomposed, first) -> None:
+        model = nn.Sequential(first, net.up, net.norm, nn.LeakyReLU(0.2)).eval()
+        program = torch.export.export(model, (x,))
+        program = rewrite(program.run_decompositions() if decomposed else program)
+        assert NORM in targets(program.graph)
+        for recorded in (False, True):
+            with torch.set_grad_enabled(recorded), torch.autocast("cpu"):
+                wanted, got = model(x), program.module()(x)
+            assert got.dtype is wanted.dtype is torch.bfloat16
+            assert torch.allclose(got, wanted, rtol=0.05, atol=0.05)
+
     def test_dynamic_sizes(self, net, x) -> None:
         sizes = {0: torch.export.Dim("n"), 2: torch.export.Dim("h"), 3: torch.export.Dim("w")}
         with torch.no_grad():

@@ -3,8 +3,8 @@
     upconv::conv_transpose_norm   y = activation(norm(conv_transpose(x, w) + bias) + residual)
 
 It takes the parameters as they are trained and folds them itself, once while they are at rest, so
-that a graph never holds a copy that could become stale. Derivatives, in either mode, and transforms
-are those of the operators one after the other.
+that a graph never holds a copy that could become stale. Derivatives, in either mode, transforms and
+autocast are those of the operators one after the other.
 
 What lives here: the operator. What never does: the operators of the trilinear form (`operators`).
 """
@@ -68,7 +68,7 @@ def _differentiable(keyset: Any, *arguments: Any) -> Tensor:
 
 
 def _one_by_one(*arguments: Any) -> Tensor:
-    """The operators one after the other, under the derivatives, and transforms of now."""
+    """The operators one after the other, under the derivatives, transforms and autocast of now."""
     x, weight, bias, mean, var, gamma, beta, eps = arguments[:8]
     residual, activation = _extras(arguments[13:])
     y = FORWARD(x, weight, bias, *arguments[8:13])
@@ -82,5 +82,6 @@ _LIBRARY.define(f"conv_transpose_norm{_SCHEMA}", tags=_TAGS)
 _LIBRARY.impl("conv_transpose_norm", _kernel, "CPU")
 torch.library.register_fake("upconv::conv_transpose_norm", _fake, lib=_LIBRARY)
 _LIBRARY.impl("conv_transpose_norm", _differentiable, "Autograd", with_keyset=True)
+_LIBRARY.impl("conv_transpose_norm", _one_by_one, "AutocastCPU")
 
 FUSED = torch.ops.upconv.conv_transpose_norm.default
