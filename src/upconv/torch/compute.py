@@ -100,7 +100,7 @@ def _require_kinds(x: Tensor, bias: Tensor, residual: Tensor) -> None:
 
 def _shared(found: Kept, call: Any, formed: Form, weight: Tensor, threads: int) -> Ready:
     """A new call of a kept weight; what another call packed for the same problem is shared."""
-    for made in list(found.calls.values()):
+    for made in found.calls.values():
         if made.form.problem == formed.problem and made.threads == threads:
             made = replace(made, form=formed)
             break

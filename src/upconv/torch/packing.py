@@ -151,13 +151,15 @@ class Kept:
     probe: NDArray[Any]
     values: bytes
     calls: dict[Any, Ready] = field(default_factory=dict)
+    """Replaced as a whole, never changed."""
     bias: tuple[int, NDArray[Any]] | None = None
 
     def view(self, bias: Tensor) -> NDArray[Any]:
         """The bias's memory, looked at anew only where it lies elsewhere than last time."""
         pointer = bias.data_ptr()
-        if self.bias is not None and self.bias[0] == pointer and bias.is_contiguous():
-            found = self.bias[1]
+        last = self.bias  # read once: weights may be shared, and another thread have another bias
+        if last is not None and last[0] == pointer and bias.is_contiguous():
+            found = last[1]
             if found.shape == bias.shape:
                 return found
         found = array(bias.detach())  # the array keeps this alias, so the address stays its own
@@ -180,9 +182,13 @@ class Kept:
 
     def keep(self, call: Any, made: Ready) -> None:
         """Remember a call, in place of the oldest when there are too many."""
-        while len(self.calls) >= MOST:
-            self.calls.pop(next(iter(self.calls)), None)
-        self.calls[call] = made
+        self.calls = _newest(self.calls, call, made)
+
+
+def _newest(table: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
+    """A table's newest entries and one more, as a new one: other threads may read the old one."""
+    others = [entry for entry in table.items() if entry[0] != key]
+    return dict([*others[1 - MOST :], (key, value)])
 
 
 _kept: dict[int, Kept] = {}
