@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import upconv.torch  # noqa: E402
 from upconv.torch import packing  # noqa: E402
+from upconv.torch.fused_weights import Folded, Normalization, Source, folded  # noqa: E402
 
 
 def used() -> upconv.torch.ConvTranspose2d:
@@ -49,3 +53,65 @@ def test_calls_may_be_looked_through_while_another_thread_prepares_one() -> None
     for number in range(packing.MOST + 2):
         found.keep(number, made)
     assert list(found.calls) == list(range(2, packing.MOST + 2))
+
+
+def fold(weight: torch.Tensor, norm: Normalization) -> Folded:
+    made = folded(Source((weight,), lambda: weight), None, norm, 1)
+    factor = norm.gamma / torch.sqrt(norm.var + norm.eps)
+    torch.testing.assert_close(made.weight, weight * factor[:, None])
+    torch.testing.assert_close(made.bias, norm.beta - norm.mean * factor)
+    assert folded(Source((weight,), lambda: weight), None, norm, 1) is made
+    return made
+
+
+def normalization() -> Normalization:
+    return Normalization(*torch.rand(4, 3).add(0.5).unbind(), 1e-3)
+
+
+@pytest.mark.parametrize("replaced", range(4))
+def test_what_was_folded_goes_when_tensors_of_the_normalisation_are_replaced(replaced) -> None:
+    torch.manual_seed(0)
+    weight, norm = torch.randn(2, 3, 4), normalization()
+    made = []
+    for _ in range(12):
+        norm = Normalization(*(each.clone() if i == replaced else each
+                               for i, each in enumerate(norm[:4])), norm.eps)  # fmt: skip
+        made.append(weakref.ref(fold(weight, norm).weight))
+        gc.collect()
+        assert [number for number, ref in enumerate(made) if ref() is not None] == [len(made) - 1]
+
+
+def test_of_many_normalisations_of_one_weight_the_newest_are_kept() -> None:
+    torch.manual_seed(0)
+    weight, norms = torch.randn(2, 3, 4), [normalization() for _ in range(3 * packing.MOST)]
+    made = [weakref.ref(fold(weight, norm).weight) for norm in norms]
+    gc.collect()
+    living = [ref() is not None for ref in made]
+    assert living == [False] * 2 * packing.MOST + [True] * packing.MOST
+
+
+def test_what_was_folded_goes_with_its_weight() -> None:
+    torch.manual_seed(0)
+    weight, norm = torch.randn(2, 3, 4), normalization()
+    made = weakref.ref(fold(weight, norm).weight)
+    assert made() is not None
+    gc.disable()
+    try:
+        del weight
+        assert made() is None
+    finally:
+        gc.enable()
+
+
+def test_a_replaced_bias_does_not_make_a_normalised_weight_anew() -> None:
+    torch.manual_seed(0)
+    parts = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    source, made = Source(parts, lambda: parts[0] * parts[1]), []
+    for _ in range(3):
+        bias = torch.randn(3)
+        weight, used_bias = folded(source, bias, None, 1)
+        assert used_bias is bias
+        made.append(weight)
+    assert made[0] is made[1] is made[2]
+    parts[1].mul_(2)
+    torch.testing.assert_close(folded(source, None, None, 1).weight, made[0] * 2)

@@ -13,7 +13,6 @@ packing, modules that are called.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .packing import Kept, kept
+from .packing import Kept, kept, newest
 from .tensors import Tensor
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -126,36 +125,53 @@ def weight_refusal(layer: Any) -> str | None:
 
 
 class _Entry(NamedTuple):
-    """What was folded, and how its tensors were then."""
+    """What was folded, and how the tensors besides the one that remembers it were then."""
 
-    reference: weakref.ref[Any]
     marks: tuple[Kept | None, ...]
     folded: Folded
 
 
-_entries: dict[tuple[Any, ...], _Entry] = {}
-
-
 def folded(source: Source, bias: Tensor, norm: Normalization | None, groups: int) -> Folded:
     """Weight and bias with a normalisation folded in, made anew only when a tensor has changed."""
-    if norm is None and len(source.tensors) == 1:
-        return Folded(source.tensors[0], bias)
-    tensors = (*source.tensors, *(() if norm is None else norm[:4]), bias)
-    eps = None if norm is None else norm.eps
-    key = (eps, *map(id, tensors))
-    marks = tuple([None if tensor is None else kept(tensor) for tensor in tensors])
-    found = _entries.get(key)
+    if norm is None:  # the bias is used as it is
+        return Folded(_made(source), bias)
+    first, *others = (*source.tensors, *norm[:4], bias)
+    return _remembered(first, others, norm.eps, lambda: _fold(source.make(), bias, norm, groups))
+
+
+def _made(source: Source) -> Tensor:
+    first, *others = source.tensors
+    if not others:
+        return first
+    return _remembered(first, others, None, lambda: Folded(source.make().detach(), None)).weight
+
+
+def _remembered(
+    first: Tensor, others: list[Tensor], eps: float | None, make: Callable[[], Folded]
+) -> Folded:
+    """What is made of tensors, made once while they are at rest; the first one remembers it.
+
+    So it goes with the first one. What was made with others that are gone goes when something else
+    is made: a normalisation whose tensors are replaced again and again leaves nothing behind.
+    """
+    keeper = kept(first)
+    marks = tuple([None if tensor is None else kept(tensor) for tensor in others])
+    key = (eps, *map(id, others))
+    found = None if keeper is None else keeper.derived.get(key)
     if found is not None and all(map(_same, found.marks, marks)):
         known: Folded = found.folded
         return known
     with torch.no_grad():
-        weight = source.make().detach()
-        made = Folded(weight, bias) if norm is None else _fold(weight, bias, norm, groups)
-    if all((mark is None) == (tensor is None) for mark, tensor in zip(marks, tensors, strict=True)):
-        anchor = source.tensors[0]
-        reference = weakref.ref(anchor, lambda _: _entries.pop(key, None) and None)
-        _entries[key] = _Entry(reference, marks, made)
+        made = make()
+    seen = all((mark is None) == (each is None) for mark, each in zip(marks, others, strict=True))
+    if keeper is not None and seen:
+        living = {k: entry for k, entry in keeper.derived.items() if _lives(entry)}
+        keeper.derived = newest(living, key, _Entry(marks, made))
     return made
+
+
+def _lives(entry: _Entry) -> bool:
+    return all(mark is None or mark.lives for mark in entry.marks)
 
 
 def _same(before: Kept | None, now: Kept | None) -> bool:

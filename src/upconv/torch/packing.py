@@ -152,6 +152,8 @@ class Kept:
     values: bytes
     calls: dict[Any, Ready] = field(default_factory=dict)
     """Replaced as a whole, never changed."""
+    derived: dict[Any, Any] = field(default_factory=dict)
+    """What others made of the weight, which goes with it; replaced as a whole too."""
     bias: tuple[int, NDArray[Any]] | None = None
 
     def view(self, bias: Tensor) -> NDArray[Any]:
@@ -180,13 +182,22 @@ class Kept:
             and self.probe.tobytes() == self.values
         )
 
+    @property
+    def lives(self) -> bool:
+        """Whether there still is a tensor that it is of."""
+        return self.reference() is not None
+
     def keep(self, call: Any, made: Ready) -> None:
         """Remember a call, in place of the oldest when there are too many."""
-        self.calls = _newest(self.calls, call, made)
+        self.calls = newest(self.calls, call, made)
 
 
-def _newest(table: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
-    """A table's newest entries and one more, as a new one: other threads may read the old one."""
+def newest(table: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
+    """A table's newest entries and one more, as a new one: other threads may read the old one.
+
+    >>> newest({1: "a", 2: "b", 3: "c", 4: "d"}, 5, "e")
+    {2: 'b', 3: 'c', 4: 'd', 5: 'e'}
+    """
     others = [entry for entry in table.items() if entry[0] != key]
     return dict([*others[1 - MOST :], (key, value)])
 
