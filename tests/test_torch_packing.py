@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import weakref
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 import upconv.torch  # noqa: E402
 from upconv.torch import packing  # noqa: E402
@@ -53,6 +58,87 @@ def test_calls_may_be_looked_through_while_another_thread_prepares_one() -> None
     for number in range(packing.MOST + 2):
         found.keep(number, made)
     assert list(found.calls) == list(range(2, packing.MOST + 2))
+
+
+def wanted(layer, x) -> torch.Tensor:
+    return functional.conv_transpose2d(x, layer.weight, layer.bias, layer.stride, groups=2)
+
+
+def test_weights_may_be_swapped_and_swapped_back() -> None:
+    layer, x = used(), torch.randn(2, 4, 5, 6)
+    other = nn.Parameter(torch.randn_like(layer.weight))
+    with torch.no_grad():
+        for turn in range(4):
+            torch.utils.swap_tensors(layer.weight, other)
+            torch.testing.assert_close(layer(x), wanted(layer, x))
+            if turn % 2:
+                other.mul_(2)
+                layer.weight.data.mul_(3)
+                torch.testing.assert_close(layer(x), wanted(layer, x))
+
+
+def test_swapped_weights_that_both_were_packed_are_not_confused() -> None:
+    one, other, x = used(), used(), torch.randn(2, 4, 5, 6)
+    with torch.no_grad():
+        other.weight.mul_(2)
+        assert not torch.equal(one(x), other(x))
+        for _ in range(3):
+            torch.utils.swap_tensors(one.weight, other.weight)
+            for layer in (one, other):
+                torch.testing.assert_close(layer(x), wanted(layer, x))
+    numbers = id(one.weight), id(other.weight)
+    del one, other, layer
+    gc.collect()
+    assert not packing._kept.keys() & set(numbers)
+
+
+@pytest.fixture
+def _conversions_swap():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.usefixtures("_conversions_swap")
+def test_modules_whose_conversions_swap_are_followed() -> None:
+    layer, x = used(), torch.randn(2, 4, 5, 6)
+    with torch.no_grad():
+        layer.load_state_dict({name: t * 2 for name, t in layer.state_dict().items()})
+        torch.testing.assert_close(layer(x), wanted(layer, x))
+        layer.double()
+        torch.testing.assert_close(layer(x.double()), wanted(layer, x.double()))
+
+
+def test_what_is_packed_goes_at_once_with_its_weight() -> None:
+    layer = used()
+    number = id(layer.weight)
+    assert number in packing._kept
+    gc.disable()
+    try:
+        del layer.weight
+        assert number not in packing._kept
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_used_parameters_are_saved_and_loaded_as_any_others(weights_only) -> None:
+    layer, x = used(), torch.randn(2, 4, 5, 6)
+    file = io.BytesIO()
+    torch.save(layer.state_dict(keep_vars=True), file)
+    file.seek(0)
+    again = torch.load(file, weights_only=weights_only)
+    assert torch.equal(again["weight"], layer.weight)
+    other = used()
+    other.weight = again["weight"]
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(other(x), wanted(other, x))
+            other.weight.mul_(2)
+        twin = copy.copy(other.weight)  # has the other's attributes, and its memory
+        other.weight = twin
+        twin.data = twin.data * 5
+        torch.testing.assert_close(other(x), wanted(other, x))
 
 
 def fold(weight: torch.Tensor, norm: Normalization) -> Folded:

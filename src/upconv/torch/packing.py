@@ -5,7 +5,7 @@ and compiled graphs find what eager calls packed. They are used only where the c
 weight is at rest (`reuse_weight`), as a module in eval mode does. Before each use the weight must
 be what was packed. It is not if
 
-1. another tensor stands in its place;
+1. another tensor stands in its place, or was swapped into it;
 2. its version has changed: in-place operations, `load_state_dict`, `copy_`, optimisers;
 3. its memory or strides are others: `weight.data = ...`, `.to()`;
 4. any of up to 64 elements, spread evenly, has changed: writes through `weight.data` and through
@@ -20,6 +20,7 @@ What lives here: `Ready` and the memory of them. What never does: PyTorch's oper
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -141,6 +142,7 @@ class Kept:
     """What is packed of one weight, and what the weight was then."""
 
     reference: weakref.ref[Any]
+    """To the tensor's anchor."""
     alias: Tensor
     """The same memory; while it is held no other weight can get this address."""
     version: int
@@ -171,9 +173,8 @@ class Kept:
 
     def still(self, weight: Tensor) -> bool:
         """Whether the weight is what was packed: cases 1 to 4."""
-        reference: Any = self.reference()
         return (
-            reference is weight
+            self.belongs(weight)
             and self.version == weight._version
             and self.pointer == weight.data_ptr()
             and self.shape == weight.shape
@@ -181,6 +182,11 @@ class Kept:
             and self.dtype is weight.dtype
             and self.probe.tobytes() == self.values
         )
+
+    def belongs(self, weight: Tensor) -> bool:
+        """Whether it is of this very tensor."""
+        anchor: Any = self.reference()
+        return anchor is not None and weight.__dict__.get(_ANCHOR) is anchor
 
     @property
     def lives(self) -> bool:
@@ -203,6 +209,11 @@ def newest(table: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
 
 
 _kept: dict[int, Kept] = {}
+
+# An attribute of a tensor whose end is the tensor's end. Weak references to the tensor itself would
+# forbid `torch.utils.swap_tensors`, which swaps attributes too, so that an anchor stays with what
+# was packed. It is pickled with a parameter, so it is of a type that `torch.load` always takes.
+_ANCHOR = "_upconv_anchor"
 
 
 def kept(weight: Tensor) -> Kept | None:
@@ -243,7 +254,7 @@ def _begin(weight: Tensor) -> Kept | None:
             registry.pop(number, None)
 
     made = Kept(
-        weakref.ref(weight, drop),
+        weakref.ref(weight.__dict__.setdefault(_ANCHOR, OrderedDict()), drop),
         alias,
         weight._version,
         weight.data_ptr(),
