@@ -73,6 +73,28 @@ def geometry(
     )
 
 
+def module_geometry(rank: int, module: Any, output_padding: Any) -> Geometry:
+    """How a module combines its operands, by its attributes as they are now.
+
+    PyTorch's constructor makes tuples of them; they may have been set to ints or lists since.
+    Raises `TensorArgumentError` for a padding mode that transposed convolutions do not have.
+
+    >>> from torch import nn
+    >>> module = nn.ConvTranspose2d(1, 1, 3)
+    >>> module.stride = 2
+    >>> module_geometry(2, module, (0, 0)).stride
+    (2, 2)
+    """
+    if module.padding_mode != "zeros":
+        expected = "'zeros'"
+        remedy = "PyTorch has no other one for transposed convolutions."
+        raise TensorArgumentError("padding_mode", brief(module.padding_mode), expected, remedy)
+    how = Geometry(module.stride, module.padding, output_padding, module.dilation, module.groups)
+    if all(type(entries) is tuple and len(entries) == rank for entries in how[:4]):
+        return how
+    return geometry(rank, *how)
+
+
 def _each(name: str, value: Any, rank: int) -> Any:
     """One integer per axis; one alone, in a list or not, stands for all."""
     if isinstance(value, list | tuple):

@@ -19,7 +19,7 @@ from torch.overrides import has_torch_function
 
 from ..errors import brief
 from .functional import convolved
-from .layers import Geometry
+from .layers import module_geometry
 from .refusals import TensorTypeError
 from .tensors import Tensor, require
 
@@ -75,12 +75,11 @@ def _forward(
 ) -> Tensor:
     """A module's result; sizes and their checks are PyTorch's own method's."""
     extra = module.output_padding
-    stride, padding, dilation = module.stride, module.padding, module.dilation
     if output_size is not None:
         require("input", x)
-        sizes = (stride, padding, module.kernel_size, rank, dilation)
+        sizes = (module.stride, module.padding, module.kernel_size, rank, module.dilation)
         extra = tuple(module._output_padding(x, output_size, *sizes))
-    how = Geometry(stride, padding, extra, dilation, module.groups)
+    how = module_geometry(rank, module, extra)
     if not isinstance(x, torch.Tensor) and not has_torch_function((x,)):
         require("input", x)
     # What is a plain parameter is there at once; a parametrization computes it.
