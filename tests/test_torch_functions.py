@@ -280,6 +280,33 @@ def test_an_empty_batch_has_an_empty_result_and_gradients_of_zero() -> None:
     assert not w.grad.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_empty_results_are_those_of_pytorch_where_it_has_them(rank, batch, dtype) -> None:
+    """Its kernels differ, by dtype, batch and processor."""
+    axes = {1: [(1, 4, 3, 2)], 2: [(1, 4, 3, 2), (3, 2, 2, 1)],
+            3: [(3, 2, 2, 1), (1, 4, 3, 2), (2, 1, 1, 0)]}[rank]  # fmt: skip
+    size, kernel, stride, padding = zip(*axes, strict=True)
+    kwargs = {"stride": stride, "padding": padding}
+    results = []
+    for function in (upconv.torch.conv_transpose, THEIRS[rank]):
+        x = drawn(batch, 4, *size).to(dtype).requires_grad_()
+        w, b = drawn(4, 3, *kernel).to(dtype).requires_grad_(), drawn(6).to(dtype).requires_grad_()
+        try:
+            y = function(x, w, b, groups=2, **kwargs)
+        except RuntimeError:
+            assert function is THEIRS[rank]
+            continue
+        y.sum().backward()
+        for operand in (x, w, b):
+            assert operand.grad.shape == operand.shape
+            assert not operand.grad.any()
+        results.append(y)
+    assert results[0].shape == (batch, 6, *{1: (0,), 2: (0, 4), 3: (4, 0, 2)}[rank])
+    assert all(y.shape == results[0].shape for y in results)
+
+
 def test_lazily_negated_tensors_count_as_what_they_are() -> None:
     x = torch.view_as_complex(drawn(1, 4, 5, 5, 2)).conj().imag
     assert x.is_neg()

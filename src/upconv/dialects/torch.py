@@ -7,7 +7,7 @@ Per axis, with padding P and output padding a (0 <= a < max(s, d)), ek = d*(k-1)
 A module's `output_size` chooses a from [0, s-1] so that O is the size asked for. Data is NCX, the
 weight (C_in, C_out/groups, *k). Sources: the documentation of `torch.nn.ConvTranspose2d`; every
 rule and limit was run on torch 2.13. PyTorch refuses empty spatial inputs; here they follow the
-formula.
+formula. An output of 0 positions it computes in its kernels of oneDNN, and refuses in its others.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def from_torch(
     dilation: object = 1,
     groups: object = 1,
     output_size: object = None,
+    least_out: int = LIMITS.least_out,
 ) -> Layer:
     """The layer that PyTorch computes; an int stands for every axis.
 
     size: the spatial input size, `x.shape[2:]`. `output_size`: the spatial output size, or with C,
     or with N and C before it, as a module's forward takes it; it then decides the output padding,
-    and one given is ignored, as a module does.
+    and one given is ignored, as a module does. `least_out`: the least output size taken, 1
+    or 0; only some of PyTorch's kernels refuse 0, by dtype and batch.
 
     Raises `ArgumentError` or `ShapeError` for what PyTorch refuses.
 
@@ -67,11 +69,11 @@ def from_torch(
         outs = _spatial(output_size, rank)
         axes = values.axes(_sized, range(rank), size, kernel, strides, dilations, pads, outs)
     for i, axis in enumerate(axes):
-        if axis.out < LIMITS.least_out:
+        if axis.out < least_out:
             raise ShapeError(
                 f"the output size on axis {i}",
                 f"{axis.out} = {axis.formula}",
-                "at least 1",
+                f"at least {least_out}",
                 "PyTorch refuses empty outputs: pad less, or take a larger input.",
             )
     return Layer(axes, values.integer("groups", groups, low=1))

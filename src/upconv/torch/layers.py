@@ -199,6 +199,7 @@ def _forward_problem(
         output_padding=how.output_padding,
         dilation=how.dilation,
         groups=how.groups,
+        least_out=0,  # as PyTorch for some dtypes and batches: refusing all would be a surprise
     )
     problem = Problem(
         Direction.FORWARD,
