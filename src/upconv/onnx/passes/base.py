@@ -168,6 +168,14 @@ def elementwise(y: ir.Value) -> ir.Node | None:
     return None if any(one.is_ref() for one in node.attributes.values()) else node
 
 
+_MOVES_ZERO = ("HardSigmoid", "Sigmoid", "Softplus")
+
+
+def keeps_zero(activation: ir.Node) -> bool:
+    """Whether an activation that `elementwise` found makes 0 of 0."""
+    return activation.op_type not in _MOVES_ZERO
+
+
 def is_op(node: ir.Node | None, kind: str) -> bool:
     """Whether a node is ONNX's own operator of this kind."""
     return node is not None and node.op_type == kind and node.domain in ("", "ai.onnx")

@@ -14,7 +14,8 @@ operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape
 phases of a channel stay together (CRD), so that groups stay whole. 5. a bias that is computed, or
 phases without taps: the bias is added last. 6. fewer zeros than none (crops beyond the kernel): x
 is cut first. 7. an activation that follows goes before the shuffle, where runtimes compute it
-together with the convolution; it is elementwise, so no value changes.
+together with the convolution; it is elementwise, so no value changes. Zeros in the place of phases
+without taps come after it: then only one that makes 0 of 0 goes before.
 
 Multiplying x by the zeros among the weights gives NaN where x is infinite or NaN and the original
 node would not look: finite data only, except where K = 1 or the form is polyphase.
@@ -36,7 +37,7 @@ from ...geometry import Axis
 from ...subpixel import SubPixel, folded, thriftiest, waste
 from ..building import Builder, Order
 from ..sites import Site
-from .base import constant_float_weight, elementwise
+from .base import constant_float_weight, elementwise, keeps_zero
 
 MOST_WASTE = 64.0
 """Beyond so many multiplications for one needed, no runtime wins: such models are not written."""
@@ -210,10 +211,10 @@ def _too_large(site: Site, forms: Sequence[SubPixel]) -> str | None:
 def write_convolutions(site: Site, builder: Builder, pieces: Sequence[Piece]) -> None:
     """Put the pieces, shuffled, in the node's place."""
     together = len(pieces) == 1
-    last = site.b is not None and (_computed(site) or any(p.forms is None for p in pieces))
+    empty = any(piece.forms is None for piece in pieces)
+    last = site.b is not None and (_computed(site) or empty)
     order = Order.CHANNEL_MAJOR if together else Order.PHASE_MAJOR  # case 4
-    shuffled = any(axis.stride > 1 for axis in site.axes)
-    activation = elementwise(site.y) if shuffled and not last else None
+    activation = None if last else _movable(site, empty)
     parts = [
         _activated(builder, _convolve(site, builder, piece.forms, not last), activation)
         for piece in pieces
@@ -229,6 +230,14 @@ def write_convolutions(site: Site, builder: Builder, pieces: Sequence[Piece]) ->
         builder.replace(site.y, y, [site.node])
     else:  # case 7
         builder.replace(activation.outputs[0], y, [activation, site.node])
+
+
+def _movable(site: Site, empty: bool) -> ir.Node | None:
+    """The activation that goes before the shuffle, and before the zeros of empty phases."""
+    if all(axis.stride == 1 for axis in site.axes):
+        return None
+    activation = elementwise(site.y)
+    return None if activation and empty and not keeps_zero(activation) else activation
 
 
 def _activated(builder: Builder, x: ir.Value, activation: ir.Node | None) -> ir.Value:
