@@ -1,11 +1,16 @@
-"""Conv and ConvTranspose for ONNX's reference evaluator, computed by upconv's reference engine.
+"""Operators for ONNX's reference evaluator in place of its own, where those are wrong or missing.
 
-The evaluator's own ConvTranspose is wrong for groups with a bias or with several output channels,
-and does not do `output_shape` without auto_pad; its Conv pads by rules of its own. These two follow
-the operators' texts; ConvTranspose (`backend`), if so asked, a runtime's reading of it.
+    ConvTranspose       its own is wrong for groups with a bias or with several output channels, and
+                        does not do `output_shape` without auto_pad
+    Conv                its own pads by rules of its own
+    BatchNormalization  before opset 14 its own trains, whatever the node's outputs say
+    DequantizeLinear    before opset 19 it has none
 
-What lives here: Conv as a function of arrays and attributes, None being one that a node does not
-have, and both operators as the classes that the evaluator wants.
+The first two are computed by upconv's reference engine and follow the operators' texts;
+ConvTranspose (`backend`), if so asked, a runtime's reading of it.
+
+What lives here: Conv and BatchNormalization as functions of arrays and attributes, None being one
+that a node does not have, and all four operators as the classes that the evaluator wants.
 """
 
 from __future__ import annotations
@@ -13,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...arrays import Array
 from ...dialects import values
 from ...dialects.onnx import AutoPad
-from ...errors import ModelError, ShapeError, UpconvError
+from ...errors import EngineRefusal, ModelError, ShapeError, UpconvError
 from ...ops import conv as _conv
 from ..backend import conv_transpose
 from ..bodies import called
@@ -76,9 +83,38 @@ def _pairs(pads: Any, rank: int) -> Any:
     return tuple(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def evaluator_operators(rule: str) -> list[type[Any]]:
-    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names."""
-    from onnx.reference.op_run import OpRun
+def batch_norm(
+    x: Array,
+    scale: Array,
+    b: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float = 1e-5,
+    spatial: int | None = 1,
+) -> Array:
+    """BatchNormalization as inference has it, computed in float64, in the dtype of x.
+
+    scale, b, mean, var: (C,), or (C, *size) where `spatial` is 0, as opsets below 9 may have it.
+
+    >>> one = np.ones(1)
+    >>> batch_norm(np.array([[3.0, 5.0]]).T, 2 * one, one, 3 * one, 4 * one, epsilon=0.0).T
+    array([[1., 3.]])
+    """
+    shape = (-1,) + (1,) * (x.ndim - 2)
+    scale, b, mean, var = (
+        a.astype(np.float64).reshape(a.shape if spatial == 0 else shape)
+        for a in (scale, b, mean, var)
+    )
+    y: Array = (x.astype(np.float64) - mean) * (scale / np.sqrt(var + epsilon)) + b
+    return y.astype(x.dtype)
+
+
+def evaluator_operators(rule: str, opset: int = NEWEST_OPSET) -> list[type[Any]]:
+    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names.
+
+    opset: of the model; of operators that ONNX changed it says which to replace.
+    """
 
     def run_conv(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
         return (_at(self.onnx_node, conv, *arrays, **attributes),)
@@ -88,8 +124,53 @@ def evaluator_operators(rule: str) -> list[type[Any]]:
         how = {"rule": rule, "opset": opset, "engine": _ENGINE, **attributes}
         return (_at(self.onnx_node, conv_transpose, *arrays, **how),)
 
-    runs = {"Conv": run_conv, "ConvTranspose": run_conv_transpose}
-    return [type(name, (OpRun,), {"op_domain": "", "_run": run}) for name, run in runs.items()]
+    made = [_operator("Conv", run_conv), _operator("ConvTranspose", run_conv_transpose)]
+    if opset < _NORM_BY_MODE:
+        made.append(_operator("BatchNormalization", _run_batch_norm, opset))
+    if _FIRST_DEQUANTISED <= opset < _DEQUANTISED:
+        made.append(_operator("DequantizeLinear", _run_dequantize, opset))
+    return made
+
+
+_NORM_BY_MODE = 14
+"""From this opset on BatchNormalization has `training_mode`, and the evaluator's own is right."""
+
+_FIRST_DEQUANTISED, _DEQUANTISED = 10, 19
+"""DequantizeLinear as ONNX has it first, and as the evaluator has it first."""
+
+
+def _operator(name: str, run: Callable[..., Any], opset: int | None = None) -> type[Any]:
+    """A class for the evaluator, with the attributes of the operator as it was in `opset`."""
+    from onnx import defs
+    from onnx.reference.op_run import OpRun
+
+    body: dict[str, Any] = {"op_domain": "", "_run": run}
+    if opset is not None:
+        body["op_schema"] = defs.get_schema(name, opset)
+    return type(name, (OpRun,), body)
+
+
+def _run_batch_norm(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
+    """Below opset 14 a node that asks for more than one output trains."""
+    if len([name for name in self.onnx_node.output if name]) > 1:
+        raise EngineRefusal(
+            f"{called(self.onnx_node)}: It is in training mode, which is not computed here."
+        )
+    said = {key: attributes[key] for key in ("epsilon", "spatial") if key in attributes}
+    return (_at(self.onnx_node, batch_norm, *arrays, **said),)
+
+
+def _run_dequantize(
+    self: Any, x: Array, scale: Array, zero: Array | None = None, axis: int = 1
+) -> tuple[Array]:
+    """As from opset 19 on; integers of 32 bits keep all of theirs in float64."""
+    shape = [1] * x.ndim
+    if scale.ndim:
+        shape[axis] = -1
+    y = x.astype(np.float64)
+    if zero is not None:
+        y -= zero.astype(np.float64).reshape(shape)
+    return ((y * scale.astype(np.float64).reshape(shape)).astype(scale.dtype),)
 
 
 def _at(node: Any, compute: Callable[..., Array], *arrays: Any, **attributes: Any) -> Array:

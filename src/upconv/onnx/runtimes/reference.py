@@ -1,4 +1,4 @@
-"""ONNX's reference evaluator with upconv's own Conv and ConvTranspose: slow, and right.
+"""ONNX's reference evaluator with some operators of upconv's own (`operators`): slow, and right.
 
     rule          whose reading of ConvTranspose: "spec", "onnxruntime" or "openvino"
     in_float64    the whole model in float64, whatever it says (`doubled`)
@@ -19,6 +19,7 @@ import onnx
 from ...arrays import Array
 from ...errors import EngineRefusal
 from ..bodies import called
+from ..soundness import NEWEST_OPSET
 from .base import REFUSED, Session, lacking, reported
 from .doubled import doubled, wide
 from .operators import evaluator_operators
@@ -50,7 +51,8 @@ class Reference:
             whole = _inlined(model)
             if self.in_float64:
                 whole = doubled(whole)
-            evaluator = ReferenceEvaluator(whole, new_ops=evaluator_operators(self.rule))
+            operators = evaluator_operators(self.rule, _opset(whole))
+            evaluator = ReferenceEvaluator(whole, new_ops=operators)
         return _ReferenceSession(interface, evaluator, self.in_float64)
 
 
@@ -64,6 +66,11 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
         raise EngineRefusal("The reference evaluator takes no model with functions near 2 GiB.")
     inlined: onnx.ModelProto = inline_local_functions(model)
     return inlined
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    found = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+    return int(found[0]) if found else NEWEST_OPSET
 
 
 def _own(value: Any) -> Any:
