@@ -32,7 +32,7 @@ def obeying(work: Work, profile: str) -> Done:
     if not proof.holds:
         raise ModelError(
             f"Rewritten for {profile}, the model was not proven equal, and is not written:"
-            f" {' '.join(proof.remarks) or 'its outputs differ'}."
+            f" {proof.objection}."
         )
     whole = None if work.settings.target == "none" else work.compare(work.before, model)
     steps = tuple(f"{step.by} at {step.node}" for step in obeyed.steps if step.fired)

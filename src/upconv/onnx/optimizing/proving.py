@@ -15,7 +15,7 @@ import onnx
 
 from ...arrays import Array
 from ...dialects.onnx import Rule
-from ...errors import EngineError, MemoryLimitError
+from ...errors import EngineError, MemoryLimitError, brief
 from ..runtimes import Reference, Runtime
 from ..verifying import Run, verify
 from .results import OutputProof
@@ -32,6 +32,19 @@ class Proof:
     def holds(self) -> bool:
         """Whether something was compared and all of it was equal."""
         return bool(self.outputs) and all(output.equal for output in self.outputs)
+
+    @property
+    def objection(self) -> str:
+        """Why it does not hold, without a full stop."""
+        apart = [one for one in self.outputs if not one.equal and one.output]
+        if not apart:
+            return "; ".join(text.rstrip(".") for text in self.remarks) or "nothing was compared"
+        one = max(apart, key=lambda output: output.error)
+        others = f", and {len(apart) - 1} more differ" if apart[1:] else ""
+        return (
+            f"in {one.evaluated_by} {brief(one.output)} is off by {one.error:.2g} of its largest"
+            f" value, and rounding explains {one.tolerance:.2g}{others}"
+        )
 
 
 NOTHING = Proof((), ())

@@ -95,10 +95,13 @@ def _provable(
     remarks: tuple[str, ...] = ()
     while True:
         proof = work.prove(assembled(given.model, kept, work.settings.rule))
-        if proof.holds or not kept:
+        if proof.holds:
             return kept, proof, remarks
+        if not kept:  # what is folded alone does not hold
+            return kept, proof, (*remarks, f"The model is not proven equal: {proof.objection}.")
         worst = max(kept, key=lambda i: _error(layers[i]))
-        remarks += (f"{layers[worst].node} goes back: with it the model is not proven equal.",)
+        back = f"{layers[worst].node} goes back: with it the model is not proven equal"
+        remarks += (f"{back}: {proof.objection}.",)
         del kept[worst]
 
 
