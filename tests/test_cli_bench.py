@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import environment, ran
+from processes import called, environment, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -292,6 +292,18 @@ def test_a_name_that_is_not_there_is_wrong_usage(option, known):
     done = ran("bench", option, "nothing")
     assert done.returncode == 2
     assert b"'nothing' is not one of" in done.stderr
+    assert known in done.stderr
+
+
+@pytest.mark.parametrize("names", ["", " ,"])
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [("--only", b"unet_up1"), ("--engines", b"reference"), ("--peers", b"onnxruntime")],
+)
+def test_a_list_of_no_names_is_wrong_usage(option, known, names):
+    done = called("bench", "--quick", "--seconds", "0", option, names)
+    assert done.returncode == 2
+    assert b"names nothing" in done.stderr
     assert known in done.stderr
 
 

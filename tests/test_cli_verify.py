@@ -106,7 +106,16 @@ def test_a_missing_engine_ends_in_4(folder):
 @pytest.mark.parametrize("arguments", [
     ("--engines", "tensorrt"), ("--size", "W"), ("--size", "W=x"), ("--tolerance", "-1"),
     ("--size", "W=1", "--size", "W=2"), ("--seed", "-1"),
+    ("--engines", ""), ("--engines", ","), ("--engines", " , "),
 ])  # fmt: skip
 def test_usage_errors_end_in_2(folder, arguments):
     done = called("verify", "a.onnx", "a.onnx", *arguments)
     assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_list_of_no_engines_says_what_it_may_name(folder):
+    done = called("verify", "a.onnx", "b.onnx", "--engines", "")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.decode().split())
+    assert "names nothing" in said
+    assert "onnxruntime, openvino, reference" in said

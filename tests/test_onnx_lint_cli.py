@@ -126,6 +126,8 @@ def test_a_terminal_without_the_letters_gets_them_spelled_out(folder):
         (["clean.onnx", "--select", "UPX"], "'UPX'"),
         (["clean.onnx", "--ignore", "UPC77"], "'UPC77'"),
         (["clean.onnx", "--ignore", "UPC"], "every rule is ignored"),
+        (["clean.onnx", "--select", ""], "names nothing"),
+        (["double.onnx", "--ignore", "UPC2", "--ignore", " ,"], "UPC001"),
         (["clean.onnx", "--target", "tensorrt"], "tensorrt"),
         (["clean.onnx", "--size", "x"], "NAME=SIZES"),
         (["clean.onnx", "--size", "x=a"], "not an integer"),

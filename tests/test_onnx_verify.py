@@ -372,6 +372,7 @@ def test_what_is_wrong_with_b_is_found_and_with_a_raised():
 
 @pytest.mark.parametrize(("change", "kind", "words"), [
     ({"runtimes": ["tensorrt"]}, ArgumentError, "runtimes is 'tensorrt'; expected one of onnxrunt"),
+    ({"runtimes": []}, ArgumentError, "runtimes is empty; expected one or more"),
     ({"tolerance": -1}, ArgumentError, "tolerance is -1; expected a number >= 0"),
     ({"tolerance": float("nan")}, ArgumentError, "tolerance is nan"),
     ({"sizes": {"q": (3,)}}, ArgumentError, "with 'q'; expected inputs or symbols: 'x', 'N', 'W'"),

@@ -156,8 +156,9 @@ def _measured(setting: Setting, limits: Limits | None) -> list[Measured]:
 def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> tuple[Layer, ...]:
     found = layers.built_in() if file is None else layers.read(file)
     what = layers.BUILT_IN if file is None else str(file)
-    if only:
+    if only is not None:
         names = [layer.name for layer in found]
+        spelling.require_named("--only", only, names)
         for name in only:
             if name not in names:
                 raise _unknown("--only", name, names)
@@ -178,6 +179,7 @@ def _chosen_engines(
     if wanted is None:
         return tuple(status.name for status in statuses if status.available)
     known = {status.name: status for status in statuses}
+    spelling.require_named("--engines", wanted, known)
     for name in wanted:
         if name not in known:
             raise _unknown("--engines", name, known)
@@ -189,6 +191,7 @@ def _chosen_engines(
 def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
     if wanted is None:
         return peers.installed()
+    spelling.require_named("--peers", wanted, (*peers.PEERS, "none"))
     for name in wanted:
         if name not in peers.PEERS and wanted != ("none",):
             raise _unknown("--peers", name, (*peers.PEERS, "none"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,9 +114,8 @@ def lint(
 
 
 def _chosen(of: Any, select: list[str] | None, ignore: list[str] | None) -> list[Rule]:
-    prefixes = [
-        [n for text in texts or () for n in spelling.names(text)] for texts in (select, ignore)
-    ]
+    given = (("--select", select), ("--ignore", ignore))
+    prefixes = [_prefixes(option, texts or ()) for option, texts in given]
     try:
         found: list[Rule] = of(*prefixes)
     except ArgumentError as error:
@@ -123,6 +123,15 @@ def _chosen(of: Any, select: list[str] | None, ignore: list[str] | None) -> list
     if not found:
         raise typer.BadParameter("every rule is ignored", param_hint="--ignore")
     return found
+
+
+def _prefixes(option: str, texts: Sequence[str]) -> list[str]:
+    found = [spelling.names(text) for text in texts]
+    for names in found:
+        spelling.require_named(
+            option, names, ("UPC001", "UPC1", "what `upconv lint --rules` lists")
+        )
+    return [name for names in found for name in names]
 
 
 def _sized(text: str) -> tuple[str, tuple[int | None, ...]]:

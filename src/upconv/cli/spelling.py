@@ -7,6 +7,7 @@ a stride of 0 makes sense is for the library to say. Text that cannot be read is
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import typer
 
@@ -58,6 +59,13 @@ def names(text: str) -> tuple[str, ...]:
     ('torch', 'openvino')
     """
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def require_named(option: str, wanted: Iterable[str] | None, allowed: Iterable[str]) -> None:
+    """A usage error for an option that was given and names nothing, saying what it may name."""
+    if wanted is not None and not tuple(wanted):
+        words = f"it names nothing; expected one or more of {', '.join(allowed)}"
+        raise typer.BadParameter(words, param_hint=option)
 
 
 def _parts(text: str) -> list[str]:

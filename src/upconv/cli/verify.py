@@ -61,6 +61,7 @@ def verify(
       upconv verify a.onnx b.onnx --engines onnxruntime,openvino,reference --size x=1,80,100
       upconv verify a.onnx b.onnx --tolerance 1e-3 --json > comparison.json
     """
+    spelling.require_named("--engines", engines, _ENGINES)
     for name in engines:
         if name not in _ENGINES:
             words = f"{brief(name)} is not one of {', '.join(_ENGINES)}"

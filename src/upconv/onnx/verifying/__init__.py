@@ -66,6 +66,8 @@ def verify(
     True
     """
     chosen = [ready(r, "runtimes") if isinstance(r, str) else r for r in runtimes]
+    if not chosen:  # nothing would be compared, and so nothing differ
+        raise ArgumentError("runtimes", "empty", "one or more runtimes")
     limit = _tolerance(tolerance)
     models = [to_proto(from_model(model)) for model in (a, b)]
     ours, theirs = map(Interface.of, models)
