@@ -79,7 +79,14 @@ def test_a_profile_that_is_broken_is_a_finding(folder):
     [
         (("none.onnx",), 3, "No such file"),
         (("model.onnx", "-o", "model.onnx", "--force"), 3, "input"),
-        (("model.onnx", "-o", "inputs.npz"), 3, "exists"),
+        (("model.onnx", "-o", "inputs.npz"), 3, "exists. Overwrite it with --force."),
+        (("model.onnx", "-o", "inputs.npz", "--inputs", "inputs.npz", "--force"), 3, "input"),
+        (("model.onnx", "-o", "a.onnx", "--report", "nowhere/r.html"), 3, "Make it first"),
+        (("model.onnx", "-o", "a.onnx", "--report", "folder.html", "--force"), 3, "directory"),
+        (("outside.onnx", "--report", "w.html", "--force"), 3, "input"),
+        (("outside.onnx", "-o", "w.html", "--force"), 3, "input"),
+        (("page.html", "-o", "a.onnx", "--report", "page.html", "--force"), 3, "input"),
+        (("page.html", "-o", "a.onnx", "--report", "linked.html", "--force"), 3, "input"),
         (("model.onnx", "--report", "inputs.npz"), 2, ".html"),
         (("model.onnx", "-o", "a.html", "--report", "a.html"), 2, "output"),
         (("model.onnx", "--target", "tensorrt"), 3, "one of onnxruntime"),
@@ -92,14 +99,21 @@ def test_a_profile_that_is_broken_is_a_finding(folder):
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, code, words):
-    before = {path: path.read_bytes() for path in folder.iterdir()}
+    (folder / "folder.html").mkdir()
+    model = onnx.load(folder / "model.onnx")
+    onnx.save(model, folder / "page.html", format="protobuf")
+    (folder / "linked.html").symlink_to("page.html")
+    onnx.save(model, folder / "outside.onnx", save_as_external_data=True, location="w.html",
+              size_threshold=0)  # fmt: skip
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     said = called("optimize", *QUICK, *arguments)
     if code == 2:
         assert said.returncode == 2
         assert words in " ".join(said.stderr.decode().split())
     else:
         assert words in failed(said, code)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    after = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert after == before
 
 
 STOPPED = """

@@ -106,6 +106,22 @@ def test_sarif_goes_to_a_file_whole_or_not_at_all(folder):
     ]
 
 
+@pytest.mark.parametrize("how", [(), ("--json",), ("--sarif",)])
+def test_what_a_model_is_read_from_is_not_written_over(folder, how):
+    model = onnx.load(folder / "uneven.onnx")
+    onnx.save(model, folder / "outside.onnx", save_as_external_data=True, location="w.bin",
+              size_threshold=0)  # fmt: skip
+    (folder / "again.bin").hardlink_to(folder / "w.bin")
+    (folder / "old.txt").write_text("old")
+    data = (folder / "w.bin").read_bytes()
+    for name in ("w.bin", "again.bin", "outside.onnx"):
+        said = failed(called("lint", "outside.onnx", *how, "-o", name, "--force"), 3)
+        assert "is an input of this very call" in said
+    assert (folder / "w.bin").read_bytes() == data
+    assert called("lint", "outside.onnx", *how, "-o", "old.txt", "--force").returncode == 1
+    assert (folder / "old.txt").read_text() != "old"
+
+
 def test_a_terminal_gets_no_escapes_of_a_model_s(folder):
     text = called("lint", "nasty.onnx").stdout.decode()
     assert all(c.isprintable() or c == "\n" for c in text)

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ArgumentError
-from ..files import published, reported, require_free
+from ..files import published, reported
 from . import models, report, spelling
 from .endings import Ending
 from .options import Json
 
 if TYPE_CHECKING:
     from ..onnx.linting import Findings, Rule
-
-_OVERWRITE = "Overwrite it with --force."
 
 
 class Target(StrEnum):
@@ -101,7 +99,7 @@ def lint(
         return
     if model is None:
         raise typer.BadParameter("no model was named", param_hint="MODEL")
-    path = None if output is None else _target(output, force, model)
+    path = None if output is None else models.place(output, force=force, model=model)
     findings = linting.lint(
         model,
         target=target and target.value,
@@ -167,13 +165,6 @@ def _list(rules: list[Rule], json: bool) -> None:
     report.text(str(report.Table(("rule", "severity", "name", "finds"), rows, (), left=4)))
 
 
-def _target(name: str, force: bool, model: str) -> Path:
-    with reported(name):
-        path = Path(name).resolve()
-        require_free(name, path, force=force, inputs=[Path(model)], overwrite=_OVERWRITE)
-    return path
-
-
 def _show(
     findings: Findings, path: Path | None, name: str, *, json: bool, sarif: bool, force: bool
 ) -> None:
@@ -187,7 +178,7 @@ def _show(
     if path is None:
         report.text(_encodable(words))
         return
-    with reported(name), published(path, force=force, overwrite=_OVERWRITE) as file:
+    with reported(name), published(path, force=force, overwrite=models.OVERWRITE) as file:
         file.write(f"{words}\n".encode())
 
 

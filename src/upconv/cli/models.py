@@ -1,13 +1,17 @@
-"""The options that commands on ONNX models share, each declared once."""
+"""What commands on ONNX models share: options, each declared once, and where a result may go."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..files import reported, require_free
 from . import spelling
+
+OVERWRITE = "Overwrite it with --force."
 
 Size = Annotated[
     list[str] | None,
@@ -46,3 +50,24 @@ def sizes(given: Sequence[str]) -> dict[str, spelling.Shape]:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint="--size")
         found[name] = spelling.shape(size)
     return found
+
+
+def place(
+    name: str | Path, *, force: bool, model: str | Path, others: Iterable[Path | None] = ()
+) -> Path:
+    """Where a result called `name` goes; `FileError` unless it may be written there.
+
+    What the model is read from is never overwritten, files with its data included, nor `others`.
+    """
+    shown, inputs = str(name), [Path(model), *others]
+    with reported(shown):
+        path = Path(name).resolve()
+        require_free(shown, path, force=force, inputs=inputs, overwrite=OVERWRITE)
+        there = path.exists()
+    if there:  # only then is the model worth reading twice
+        from ..onnx.inputs import input_files
+
+        given = input_files(model)
+        with reported(shown):
+            require_free(shown, path, force=force, inputs=given, overwrite=OVERWRITE)
+    return path

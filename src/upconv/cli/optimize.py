@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import FileError, brief
+from ..errors import brief
 from . import models, npy, report
 from .endings import Ending, say
 from .options import Json, Threads
@@ -91,7 +91,7 @@ def optimize(
       upconv optimize model.onnx -o plain.onnx --target none --profile no-groups,no-dilation
       upconv optimize vocoder.onnx --size mel=1,80,200 --json
     """
-    _check(report_file, output, force)
+    _check(model, inputs, report_file, output, force=force)
     sizes = models.sizes(size or [])
     from ..onnx.optimizing import optimize as optimized  # ONNX's libraries are loaded only for this
 
@@ -120,17 +120,19 @@ def optimize(
         raise typer.Exit(int(Ending.FINDINGS))
 
 
-def _check(report_file: Path | None, output: Path | None, force: bool) -> None:
-    """Complain about the report's place before minutes are spent on what it will say."""
-    if report_file is None:
-        return
-    if report_file.suffix.lower() not in (".html", ".htm"):
-        words = f"{brief(str(report_file))} does not end in .html"
-        raise typer.BadParameter(words, param_hint="--report")
-    if output is not None and report_file.resolve() == output.resolve():
-        raise typer.BadParameter("is the output too", param_hint="--report")
-    if report_file.exists() and not force:
-        raise FileError(f"{brief(str(report_file))} exists. Overwrite it with --force.")
+def _check(
+    model: Path, inputs: Path | None, report_file: Path | None, output: Path | None, *, force: bool
+) -> None:
+    """Complain about where results should go before minutes are spent on making them."""
+    if report_file is not None:
+        if report_file.suffix.lower() not in (".html", ".htm"):
+            words = f"{brief(str(report_file))} does not end in .html"
+            raise typer.BadParameter(words, param_hint="--report")
+        if output is not None and report_file.resolve() == output.resolve():
+            raise typer.BadParameter("is the output too", param_hint="--report")
+    for name in (output, report_file):
+        if name is not None:
+            models.place(name, force=force, model=model, others=[inputs])
 
 
 def _arrays(path: Path | None) -> Mapping[str, Any] | None:
