@@ -134,3 +134,45 @@ def test_weights_are_dequantised_in_every_opset(opset: int, axis: int | None) ->
 def test_a_quantised_model_obeys_a_profile() -> None:
     found = optimize(dequantised(17, 1), target="none", profile="no-1d")
     assert found.proven
+
+
+# Sparse tensors -----------------------------------------------------------------------------------
+
+FLAT, PLACES = [1, 7], [[0, 0, 1], [0, 2, 1]]  # the same two of a weight (1, 3, 3)
+
+
+def sparse(
+    indices: list[Any], *, constant: bool, dims: tuple[int, ...] = (1, 3, 3)
+) -> onnx.ModelProto:
+    """A deconvolution whose weight is sparse: an initialiser, or out of a Constant."""
+    values = numpy_helper.from_array(np.float32([2, -3]), "" if constant else "w")
+    at = numpy_helper.from_array(np.array(indices, np.int64))
+    weight = helper.make_sparse_tensor(values, at, dims)
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", strides=[2])]
+    if constant:
+        nodes.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=weight))
+    model = made(17, nodes, {"x": [1, 1, 4], "y": [1, 3, 9]})
+    if not constant:
+        model.graph.sparse_initializer.append(weight)
+    return model
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("indices", [FLAT, PLACES])
+def test_sparse_weights_are_what_they_stand_for(indices: list[Any], constant: bool) -> None:
+    model, x = sparse(indices, constant=constant), normal(9, 1, 1, 4)
+    before = model.SerializeToString()
+    wanted = np.zeros((1, 3, 9), np.float32)
+    wanted[0, 0, 1:9:2], wanted[0, 2, 1:9:2] = 2 * x[0, 0], -3 * x[0, 0]
+    for runtime in (Reference(), Reference(in_float64=True)):
+        np.testing.assert_allclose(run(runtime, model, x), wanted, rtol=1e-6)
+    found = optimize(model, target="none", profile="npu")
+    assert found.proven
+    assert "ConvTranspose" not in [node.op_type for node in found.proto.graph.node]
+    assert model.SerializeToString() == before
+
+
+def test_sparse_tensors_of_any_size_are_refused_at_once() -> None:
+    huge = sparse(FLAT, constant=False, dims=(1 << 20, 1 << 20, 3))
+    with pytest.raises(EngineRefusal, match="written out"):
+        run(RUNTIMES["reference"], huge, normal(9, 1, 1, 4))

@@ -21,6 +21,7 @@ from ...errors import EngineRefusal
 from ..bodies import called
 from ..soundness import NEWEST_OPSET
 from .base import REFUSED, Session, lacking, reported
+from .dense import dense
 from .doubled import doubled, wide
 from .operators import evaluator_operators
 from .protos import MOST_BYTES, require_whole, weight_bytes
@@ -48,7 +49,7 @@ class Reference:
         require_whole(model)
         interface = Interface.of(model)
         with reported(_NAME, *REFUSED):
-            whole = _inlined(model)
+            whole = dense(_inlined(model))
             if self.in_float64:
                 whole = doubled(whole)
             operators = evaluator_operators(self.rule, _opset(whole))
