@@ -415,3 +415,23 @@ def test_random_nonsense_is_refused_or_runs() -> None:
             assert len(str(error)) < 1000  # noqa: PT017
         outcomes[ran] += 1
     assert min(outcomes.values()) > 20, outcomes
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda graph, array: graph.partitions(array), "policy"),
+        (lambda graph, array: graph.compile(constants=array), "constants"),
+        (lambda graph, array: graph.partitions()[0].compile(constants=array), "constants"),
+        (
+            lambda graph, array: graph.partitions()[0].compile().execute({0: array}, array),
+            "outputs",
+        ),
+    ],
+)
+def test_an_array_in_the_place_of_something_else(call, words: str) -> None:
+    graph = Graph()
+    graph.add_op(Op(0, "ReLU", [LogicalTensor(0, "f32", (3,))], [LogicalTensor(1)]))
+    graph.finalize()
+    with pytest.raises(UpconvError, match=words):
+        call(graph, np.ones(3, np.float32))

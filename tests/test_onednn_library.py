@@ -46,6 +46,14 @@ def test_the_variable_decides_alone(forgetful: pytest.MonkeyPatch, tmp_path: Pat
     assert "the wheel" not in said
 
 
+def test_a_variable_of_spaces_is_none(forgetful: pytest.MonkeyPatch) -> None:
+    forgetful.delenv("UPCONV_ONEDNN_PATH", raising=False)
+    usual = library.runtime()
+    library._found.cache_clear()
+    forgetful.setenv("UPCONV_ONEDNN_PATH", "  ")
+    assert library.runtime().version == usual.version
+
+
 def test_what_is_no_library_of_this_kind_is_told(
     forgetful: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

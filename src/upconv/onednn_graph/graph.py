@@ -144,7 +144,7 @@ class Graph:
         policy: "fusion", or "debug", by which every operation is a part of its own.
         """
         self._require_finalized()
-        if policy not in _POLICIES:
+        if not isinstance(policy, str) or policy not in _POLICIES:
             raise ArgumentError("policy", brief(policy), f"one of {', '.join(_POLICIES)}")
         chains = self._chains() if policy == "fusion" else [(op,) for op in self.operations]
         return [
@@ -167,7 +167,7 @@ class Graph:
         self._require_finalized()
         known = self.tensors
         told = {tensor.id: tensor for tensor in described("inputs", (inputs,))}
-        given = keyed("constants", constants or {})
+        given = keyed("constants", {} if constants is None else constants)
         self._require_inputs("inputs", told)
         self._require_inputs("constants", given)
         described_now = {id_: known[id_].merged(tensor) for id_, tensor in told.items()}

@@ -85,7 +85,7 @@ class Partition:
                 got = shown(known[port.id].dims)
                 raise ShapeError(f"dims of input tensor {port.id}", got, "all known", remedy)
         fixed = {}
-        for id_, value in keyed("constants", constants or {}).items():
+        for id_, value in keyed("constants", {} if constants is None else constants).items():
             _require_one_of("constants", id_, {port.id for port in self.inputs})
             if not known[id_].constant and known[id_].data_type != DataType.S32.value:
                 remedy = "Make it one, or give its data to execute."
@@ -271,7 +271,7 @@ class CompiledPartition:
     def _targets(self, outputs: Mapping[int, Array] | None) -> dict[int, Array]:
         ports = {port.id: self._tensors[port.id] for port in self.partition.outputs}
         targets = {}
-        for id_, out in keyed("outputs", outputs or {}).items():
+        for id_, out in keyed("outputs", {} if outputs is None else outputs).items():
             _require_one_of("outputs", id_, ports)
             shape, dtype = _shape(ports[id_]), ports[id_].dtype
             targets[id_] = check_out(f"outputs[{id_}]", out, shape, dtype)

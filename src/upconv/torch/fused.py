@@ -23,7 +23,7 @@ from ..choices import choose
 from .compute import forward
 from .fused_operator import FUSED
 from .fused_weights import NORMS, Folded, Normalization, folded, source_of
-from .layers import Geometry
+from .layers import Geometry, module_geometry
 from .operators import FORWARD
 from .packing import kept
 from .tensors import DTYPES, Tensor
@@ -281,21 +281,7 @@ def geometry_of(layer: Module, x: Tensor, output_size: Any) -> Geometry:
         output_padding = layer._output_padding(
             x, output_size, layer.stride, layer.padding, layer.kernel_size, rank, layer.dilation
         )
-    rank = len(layer.kernel_size)
-    return Geometry(
-        _for_axes(layer.stride, rank),
-        _for_axes(layer.padding, rank),
-        _for_axes(output_padding, rank),
-        _for_axes(layer.dilation, rank),
-        layer.groups,
-    )
-
-
-def _for_axes(value: Any, rank: int) -> tuple[int, ...]:
-    """What a module was given for its axes; it may have been set as a number, or a list, since."""
-    if type(value) is tuple:
-        return value
-    return (value,) * rank if isinstance(value, int) else tuple(value)
+    return module_geometry(len(layer.kernel_size), layer, tuple(output_padding))
 
 
 def _plain(x: Tensor) -> bool:

@@ -115,7 +115,7 @@ def _nothing(threads: int) -> None:
 
 def runtime() -> Runtime:
     """The library, loaded once; `EngineMissing` says what was looked at and how to get one."""
-    found = _found(os.environ.get(VARIABLE, ""))
+    found = _found(os.environ.get(VARIABLE, "").strip())
     if isinstance(found, str):
         raise EngineMissing(found)
     return found
