@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from .inference import infer_shapes
 from .runtimes.values import Value
 
 _SMALL = 1024
@@ -70,12 +71,13 @@ def inferred(
     None where it is damaged, or too large a message.
     """
     try:
-        return onnx.shape_inference.infer_shapes(_skeleton(model, inputs), data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return infer_shapes(skeleton(model, inputs), data_prop=True).graph
+    except (RuntimeError, ValueError):
         return None
 
 
-def _skeleton(model: onnx.ModelProto, inputs: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+def skeleton(model: onnx.ModelProto, inputs: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """The model for inference: inputs of these shapes, of large weights only what they are."""
     light = onnx.ModelProto(ir_version=model.ir_version)
     light.opset_import.extend(model.opset_import)
     light.functions.extend(model.functions)

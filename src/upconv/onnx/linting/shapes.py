@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ...errors import ArgumentError, ShapeError, brief
 from ...geometry import LIMIT
 from ..bodies import bodies
+from ..inference import infer_shapes
 
 _LARGE = 1 << 10  # bytes; shapes and axes that inference needs the values of are smaller
 
@@ -48,7 +49,7 @@ def give(model: ir.Model, sizes: Sizes) -> None:
 def infer(model: ir.Model) -> None:
     """Fill in the shapes that ONNX's inference finds."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(_light(model), data_prop=True)
+        inferred = infer_shapes(_light(model), data_prop=True)
     except Exception:  # foreign code; without its answer the sizes stay open, which is no error
         return
     found = _shapes(inferred)

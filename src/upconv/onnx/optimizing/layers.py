@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...dialects.onnx import Rule
+from ..inference import infer_shapes
 from ..models import to_proto
 from ..passes.base import elementwise
 from ..runtimes import Runtime
@@ -108,7 +109,7 @@ def _told(model: ir.Model) -> Told:
         return {}
     proto = to_proto(model)
     try:
-        proto = onnx.shape_inference.infer_shapes(proto)
+        proto = infer_shapes(proto)
     except (RuntimeError, ValueError):  # it gives up on some models; all sizes are open then
         return {"": ()}
     values = [*proto.graph.input, *proto.graph.value_info]

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from ...arrays import Array
+from ...errors import EngineRefusal
 from .base import REFUSED, Session, lacking, reported
 from .protos import Handed, handed
 from .values import Interface, code_of, dtype_of_code
@@ -51,7 +52,7 @@ class OnnxRuntime:
 
     def session(self, model: onnx.ModelProto, *, threads: int) -> Session:
         """The model on the CPU provider; see `base.Runtime`."""
-        interface, given = Interface.of(model), handed(model)
+        interface, given = Interface.of(model), handed(_harmless(model))
         try:
             with reported(_NAME, *REFUSED):
                 return _OnnxRuntimeSession(interface, given, self._made(given, threads))
@@ -70,6 +71,16 @@ class OnnxRuntime:
         options.graph_optimization_level = getattr(levels, self.optimisation.value)
         source = given.model if isinstance(given.model, bytes) else str(given.model)
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def _harmless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Refuse a model at which ONNX Runtime's shape inference would end the process."""
+    from ..hazards import fatal, harmless  # they need this package
+
+    reason = fatal(model)
+    if reason is not None:
+        raise EngineRefusal(f"{_NAME} does not take the model: {reason}")
+    return harmless(model)
 
 
 class _OnnxRuntimeSession(Session):

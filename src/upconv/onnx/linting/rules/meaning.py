@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ....dialects.onnx import AutoPad, Rule
 from ...constants import DEFAULT_DOMAINS
+from ...inference import infer_shapes
 from ...sites import Site
 from ..places import Place, Shape, shape_of
 from ..wording import along, listed, quoted
@@ -197,7 +198,7 @@ def _inferred(place: Place, site: Site, sizes: Sequence[int]) -> Shape | None:
     graph = onnx.helper.make_graph([node], "one", inputs, [output])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", place.opset)])
     try:
-        inferred = onnx.shape_inference.infer_shapes(model)
+        inferred = infer_shapes(model)
     except Exception:  # foreign code; a node it cannot take is no mistake of its answer
         return None
     dims = inferred.graph.output[0].type.tensor_type.shape.dim
