@@ -9,9 +9,8 @@ What lives here: the refusal, in words. What never does: running anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import onnx
 from onnx import ModelProto
 
@@ -21,6 +20,7 @@ from .inference import cleaned, impossible, sliced
 from .known import skeleton
 
 _MOST = 1 << 31
+_LONGEST = 128  # such vectors have an entry or two per axis
 _WINDOWS = frozenset(
     ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 )
@@ -47,35 +47,41 @@ def harmless(model: ModelProto) -> ModelProto:
 
 
 def _seen(body: Body) -> Iterator[str]:
-    negative = set(_negative(body))
+    least = dict(_least(body))
     for node in body.node:
         for attribute in node.attribute:
             if attribute.name in _WINDOWS and any(abs(n) >= _MOST for n in attribute.ints):
                 entry = max(attribute.ints, key=abs)
                 yield f"{called(node)}: Its {attribute.name} has the entry {brief(entry)}."
-        if node.op_type == "Tile" and negative.intersection(node.input[1:2]):
-            yield f"{called(node)}: It repeats a negative number of times."
+        for name in node.input[1:2]:
+            low, far = least.get(name, (0, 0))
+            if node.op_type == "Tile" and low < 0:
+                yield f"{called(node)}: It repeats {brief(low)} times."
+            if node.op_type in ("Pad", "Tile") and far >= _MOST:
+                yield f"{called(node)}: Its second input has an entry of {brief(far)}."
 
 
-def _negative(body: Body) -> Iterator[str]:
-    """Constant vectors of integers with a negative entry."""
+def _least(body: Body) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Constant vectors of integers: the least entry, and the greatest in magnitude."""
     if isinstance(body, onnx.GraphProto):
         for tensor in body.initializer:
-            if _has_negative(tensor):
-                yield tensor.name
+            yield tensor.name, _extent(_entries(tensor))
     for node in body.node:
-        if node.op_type == "Constant" and any(map(_negative_attribute, node.attribute)):
-            yield from node.output
+        if node.op_type == "Constant":
+            found = [n for one in node.attribute for n in (*one.ints, *_entries(one.t))]
+            yield from ((name, _extent(found)) for name in node.output)
 
 
-def _negative_attribute(attribute: onnx.AttributeProto) -> bool:
-    return any(n < 0 for n in attribute.ints) or _has_negative(attribute.t)
+def _extent(entries: Sequence[int]) -> tuple[int, int]:
+    return (min(entries), max(map(abs, entries))) if entries else (0, 0)
 
 
-def _has_negative(tensor: onnx.TensorProto) -> bool:
+def _entries(tensor: onnx.TensorProto) -> list[int]:
     if tensor.data_type != onnx.TensorProto.INT64 or len(tensor.dims) != 1:
-        return False
+        return []
+    if not 0 <= tensor.dims[0] <= _LONGEST:
+        return []
     try:
-        return bool((np.asarray(onnx.numpy_helper.to_array(tensor)) < 0).any())
+        return [int(n) for n in onnx.numpy_helper.to_array(tensor)]
     except (ValueError, TypeError, OSError):
-        return False
+        return []

@@ -45,8 +45,8 @@ _SEEN = threading.local()
 def infer_shapes(model: ModelProto, *, data_prop: bool = False) -> ModelProto:
     """What `onnx.shape_inference.infer_shapes` makes of a model; a negative size is left open.
 
-    Raises `ModelError` for a weight with such a size, `ValueError` or `RuntimeError` where
-    inference fails.
+    Raises `ModelError` for a weight with such a size, and where inference fails; `ValueError` or
+    `RuntimeError` for too large a message.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 3] x) => (float[1, 1, M] y)'
     >>> text += "<float[1, 1, 1] w = {1}, int64[1] s = {0}> "
@@ -69,21 +69,28 @@ def impossible(model: ModelProto) -> str | None:
     return next(iter(found), None)
 
 
+def _foreign(model: ModelProto, data_prop: bool) -> ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+    except onnx.shape_inference.InferenceError as error:  # of no kind but its own
+        raise ModelError(f"ONNX's shape inference fails: {brief(str(error))}.") from error
+
+
 def _inferred(model: ModelProto, data_prop: bool) -> tuple[ModelProto, list[str]]:
     if not sliced(model):
-        return onnx.shape_inference.infer_shapes(model, data_prop=data_prop), []
+        return _foreign(model, data_prop), []
     copy = ModelProto()
     copy.CopyFrom(model)
     _require_tensors(copy)
     _clean(copy)
     if not _known_operator():
         _hide(copy)
-        return _shown(onnx.shape_inference.infer_shapes(copy, data_prop=data_prop)), []
+        return _shown(_foreign(copy, data_prop)), []
     prefix = _free(copy)
     _guard(copy, prefix)
     found: list[str] = []
     _SEEN.sizes = found
-    told = onnx.shape_inference.infer_shapes(copy, data_prop=data_prop)
+    told = _foreign(copy, data_prop)
     _unguard(told, prefix)
     return told, found
 
