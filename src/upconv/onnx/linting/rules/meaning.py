@@ -138,7 +138,7 @@ def quantised_axis(place: Place) -> Iterator[Observation]:
         return
     scale = shape_of(node.inputs[1]) if len(node.inputs) > 1 else None
     axis, block = integer(node, "axis", 1), integer(node, "block_size", 0)
-    rank = len(shape_of(w) or shape_of(node.inputs[0]) or ())
+    rank = len(shape_of(w) or shape_of(next(iter(node.inputs), None)) or ())
     if scale is None or len(scale) != 1 or block or axis is None:
         return
     axis += rank if axis < 0 else 0
@@ -182,7 +182,7 @@ def _sized_by_others(place: Place) -> bool:
 
 def _inferred(place: Place, site: Site, sizes: Sequence[int]) -> Shape | None:
     """The spatial sizes that ONNX's inference gives for a node alone, None if it gives none."""
-    w = shape_of(site.w)
+    w = _weight(site)
     if w is None or None in w:
         return None
     node = ir.serde.serialize_node(site.node)
@@ -207,11 +207,17 @@ def _inferred(place: Place, site: Site, sizes: Sequence[int]) -> Shape | None:
 
 
 def _shape(site: Site) -> Shape:
-    x, w = shape_of(site.x), shape_of(site.w)
+    x, w = shape_of(site.x), _weight(site)
     channels = None if w is None or w[1] is None else w[1] * site.groups
-    if site.weight.array is not None:
-        channels = site.weight.array.shape[1] * site.groups
     return (None if x is None else x[0], channels, *_outs(site))
+
+
+def _weight(site: Site) -> Shape | None:
+    """The weight's shape: its value's, else what is declared if it has as many axes as are read."""
+    if site.weight.array is not None:
+        return site.weight.array.shape
+    w = shape_of(site.w)
+    return w if w is not None and len(w) == site.rank + 2 else None
 
 
 def _outs(site: Site) -> list[int | None]:
