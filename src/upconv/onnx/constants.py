@@ -165,7 +165,8 @@ class _Reader:
         if depth >= _MOST_NODES:
             raise _NotConstantError(f"{name} is at the end of more than {_MOST_NODES} nodes.")
         opset = self._opset(node, name)
-        if bound is _of_a_shape and (shape := _declared(node.inputs[0])) is not None:
+        first = next(iter(node.inputs), None)
+        if bound is _of_a_shape and (shape := _declared(first)) is not None:
             return _evaluated(node, [np.broadcast_to(np.int8(0), shape)], opset)
         arrays = [None if x is None else self.array(x, depth + 1) for x in node.inputs]
         with _reported(f"The {node.op_type} node that makes {name}"):

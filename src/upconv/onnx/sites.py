@@ -53,7 +53,7 @@ class Site:
     @property
     def name(self) -> str:
         """The node's name, or its output's where it has none."""
-        return self.node.name or str(self.node.outputs[0].name)
+        return named(self.node)
 
     @property
     def x(self) -> ir.Value:
@@ -135,6 +135,11 @@ class Unreadable:
     opset: int
     reason: str
     wrong: bool = False
+
+
+def named(node: ir.Node) -> str:
+    """A node's name, its first output's where it has none, else its operator."""
+    return node.name or next((str(y.name) for y in node.outputs), node.op_type)
 
 
 def sites(
@@ -251,7 +256,7 @@ def _weight_shape(w: ir.Value | None) -> tuple[int | None, ...] | None:
     """The shape of a computed weight; where it is dequantised, that of what it is made from."""
     shape, producer = _shape(w), None if w is None else w.producer()
     if shape is None and producer is not None and producer.op_type == "DequantizeLinear":
-        return _shape(producer.inputs[0])
+        return _shape(next(iter(producer.inputs), None))
     return shape
 
 

@@ -153,7 +153,7 @@ def _with_shape(
 
 def _read_with(node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule) -> Site | Unreadable:
     """The node read as if the shape of its input were declared."""
-    x = node.inputs[0]
+    x = next(iter(node.inputs), None)
     if x is None:
         return read(node, opset, rule)
     declared, x.shape = x.shape, ir.Shape(shape)

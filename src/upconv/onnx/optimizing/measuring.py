@@ -19,7 +19,7 @@ from ..models import from_model
 from ..passes import PASSES
 from ..passes.base import run
 from ..rewriting import modernise
-from ..sites import Unreadable
+from ..sites import Unreadable, named
 from .choosing import Choice, choose
 from .layers import Alone, alone, mark
 from .results import ORIGINAL, LayerResult, Trial
@@ -94,7 +94,7 @@ def layer_result(
 ) -> LayerResult:
     """A deconvolution of the model with what was tried and chosen; the reason of an unreadable."""
     node = one.node if isinstance(one, Unreadable) else one.site.node
-    name = node.name or str(node.outputs[0].name)
+    name = named(node)
     place = "" if node.graph is None or node.graph is model.graph else str(node.graph.name)
     if isinstance(one, Unreadable):
         return LayerResult(name, place, (), 0, 0, 0, 0, "", (), ORIGINAL, one.reason)

@@ -128,7 +128,7 @@ def _by_padding(node: ir.Node, opset: int, rank: int) -> _Upsampling | None:
     nodes: list[ir.Node | None] = [node]
     reshape: ir.Node | None = node
     if node.op_type == "Slice":
-        reshape = None if node.inputs[0] is None else node.inputs[0].producer()
+        reshape = _producer(node, "Slice")
         nodes.insert(0, reshape)
     pad = _producer(reshape, "Reshape")
     apart = _producer(pad, "Pad")

@@ -35,8 +35,9 @@ def _neighbour(
     node: ir.Node, kinds: tuple[str, ...], *, before: bool
 ) -> tuple[ir.Node, str] | None:
     """The node after this one, or before it where that is asked for and there is none after."""
-    uses = list(node.outputs[0].uses())
-    alone = len(uses) == 1 and not node.outputs[0].is_graph_output()
+    y = next(iter(node.outputs), None)
+    uses = [] if y is None else list(y.uses())
+    alone = len(uses) == 1 and y is not None and not y.is_graph_output()
     if alone and uses[0].node.op_type in kinds:
         return uses[0].node, "after"
     made_by = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
