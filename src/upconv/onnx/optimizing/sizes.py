@@ -17,6 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from ...arrays import Array
+from ..bodies import Body, bodies
+from ..constants import DEFAULT_DOMAINS
 from ..known import inferred
 from ..models import to_proto
 from ..runtimes import Runtime
@@ -35,37 +37,49 @@ def input_shapes(
     if len(asked) < len(found):
         within = _inferred(model, feeds)
         declared |= {i: within[one.node] for i, one in enumerate(found) if one.node in within}
-    if not asked:
+    asking = {i: x.name for i in asked if (x := _first(found[i].node)) is not None and x.name}
+    if not asking:
         return declared
-    with runtime.session(_asking(model, asked), threads=1) as session:
+    proto, names = _asking(model, asking)
+    with runtime.session(proto, threads=1) as session:
         outputs = session.run(feeds)
-    seen = {i: tuple(int(n) for n in outputs[_shape_name(i)]) for i in asked}
-    return declared | seen
+    return declared | {i: tuple(int(n) for n in outputs[name]) for i, name in names.items()}
 
 
 def _declared(node: ir.Node) -> tuple[int, ...] | None:
-    x = node.inputs[0] if node.inputs else None
+    x = _first(node)
     if x is None or x.shape is None or not all(isinstance(d, int) for d in x.shape):
         return None
     return tuple(int(d) for d in x.shape if isinstance(d, int))
 
 
-def _asking(model: ir.Model, asked: Sequence[int]) -> onnx.ModelProto:
-    """A copy whose only outputs are the shapes of the inputs of the deconvolutions asked for."""
-    proto = to_proto(model)
-    nodes = [node for node in proto.graph.node if node.op_type == "ConvTranspose"]
+def _first(node: ir.Node) -> ir.Value | None:
+    return next(iter(node.inputs), None)
+
+
+def _asking(model: ir.Model, asked: Mapping[int, str]) -> tuple[onnx.ModelProto, Mapping[int, str]]:
+    """A copy whose only outputs are the shapes of the values asked for, and their names."""
+    proto, prefix = to_proto(model), "upconv.shape"
+    while any(name.startswith(prefix) for body in bodies(proto) for name in _names(body)):
+        prefix += "_"
+    names = {index: f"{prefix}.{index}" for index in asked}
     del proto.graph.output[:]
-    for index, node in zip(asked, nodes, strict=True):
-        name = _shape_name(index)
-        proto.graph.node.append(onnx.helper.make_node("Shape", [node.input[0]], [name]))
+    for index, name in names.items():
+        proto.graph.node.append(onnx.helper.make_node("Shape", [asked[index]], [name]))
         proto.graph.output.append(
             onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [None])
         )
-    return proto
+    return proto, names
 
 
-def _shape_name(index: int) -> str:
-    return f"upconv.shape.{index}"
+def _names(body: Body) -> Iterator[str]:
+    """The names of a body's values."""
+    if isinstance(body, onnx.GraphProto):
+        yield from (info.name for info in body.input)
+        yield from (tensor.name for tensor in body.initializer)
+        yield from (sparse.values.name for sparse in body.sparse_initializer)
+    for node in body.node:
+        yield from node.output
 
 
 def _inferred(model: ir.Model, feeds: Mapping[str, Array]) -> dict[ir.Node, tuple[int, ...]]:
@@ -79,8 +93,14 @@ def _within(
 ) -> Iterator[tuple[ir.Node, tuple[int, ...]]]:
     values = {info.name: info for info in (*told.input, *told.value_info, *told.output)}
     scope = {**around, **values}
-    for node, proto in zip(graph, told.node, strict=True):
-        if node.op_type == "ConvTranspose" and (info := scope.get(proto.input[0])) is not None:
+    protos = {name: proto for proto in told.node for name in proto.output if name}
+    for node in graph:  # the protos may be fewer: a sparse initialiser is a node here alone
+        proto = next((protos[y.name] for y in node.outputs if y.name in protos), None)
+        if proto is None:
+            continue
+        x = _first(node)
+        info = None if x is None else scope.get(str(x.name))
+        if node.op_type == "ConvTranspose" and node.domain in DEFAULT_DOMAINS and info is not None:
             shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
             if shape and all(shape):
                 yield node, tuple(shape)
