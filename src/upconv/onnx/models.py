@@ -22,7 +22,7 @@ from typing import IO, TypeAlias
 
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from .. import memory
 from ..errors import DTypeError, FileError, ModelError, brief
@@ -165,6 +165,7 @@ def _read(
     require_sound(proto)
     files = _require_tensors(proto, aside, folder)
     sort = unordered(proto)
+    _tell_inputs_once(proto)
     seal(proto)
     model = ir.serde.deserialize_model(proto)
     aside.restore(model)
@@ -192,6 +193,16 @@ def _require_tensors(proto: ModelProto, aside: Aside, folder: Folder | None) -> 
                     aside.leave_out(placed.tensor, found.tensor)
                     files.add(found.path)
     return files
+
+
+def _tell_inputs_once(proto: ModelProto) -> None:
+    """An input that is an output too is one value in onnx-ir: what the input declares holds."""
+    for body in bodies(proto):
+        if isinstance(body, GraphProto):
+            inputs = {info.name: info for info in body.input}
+            for info in (*body.output, *body.value_info):
+                if info.name in inputs:
+                    info.type.CopyFrom(inputs[info.name].type)
 
 
 def _tell_opsets(body: ir.Graph | ir.Function) -> None:
