@@ -9,7 +9,7 @@ bfloat16 and the 8-bit floats, for which it knows no NumPy type, go in and out a
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -92,10 +92,19 @@ class _OnnxRuntimeSession(Session):
     def _run(self, feeds: dict[str, Array]) -> dict[str, Any]:
         values = {name: _value(array) for name, array in feeds.items()}
         found = self._session.run_with_ort_values(self._names, values)
-        return dict(zip(self._names, map(_array, found), strict=True))
+        made = dict(zip(self._names, found, strict=True))
+        others = [name for name, value in made.items() if not value.is_tensor()]
+        # what is in a sequence or a map, only this call tells
+        rest = self._session.run(others, values) if others else []
+        told = dict(zip(others, rest, strict=True))
+        return {n: told[n] if n in told else _array(value) for n, value in made.items()}
 
     def _bind(self, feeds: dict[str, Array]) -> Callable[[], None]:
-        """Outputs are bound to arrays of the shapes that a first run has."""
+        """Outputs are bound to arrays of the shapes that a first run has.
+
+        Where the model is wrong about a shape, which ONNX Runtime holds against arrays alone, it
+        makes the output anew each time.
+        """
         session, binding = self._session, self._session.io_binding()
         for name, array in feeds.items():
             binding.bind_ortvalue_input(name, _value(array))
@@ -103,11 +112,16 @@ class _OnnxRuntimeSession(Session):
             binding.bind_output(name, "cpu")
         session.run_with_iobinding(binding)
         found = binding.get_outputs()
-        for name, value in zip(self._names, found, strict=True):
-            if value.is_tensor():
+        loose = []
+        for name, value, told in zip(self._names, found, session.get_outputs(), strict=True):
+            if value.is_tensor() and _fits(value.shape(), told.shape):
                 binding.bind_ortvalue_output(name, value)
+            else:
+                loose.append(name)
 
         def again() -> None:
+            for name in loose:  # what it made last is bound otherwise
+                binding.bind_output(name, "cpu")
             session.run_with_iobinding(binding)
 
         return again
@@ -115,6 +129,12 @@ class _OnnxRuntimeSession(Session):
     def _release(self) -> None:
         self._session = None
         self._given.close()
+
+
+def _fits(shape: Sequence[int], told: Sequence[Any]) -> bool:
+    """Whether a shape is what ONNX Runtime expects; what is open there is no integer."""
+    pairs = zip(shape, told, strict=False)
+    return len(shape) == len(told) and all(not isinstance(n, int) or m == n for m, n in pairs)
 
 
 def _value(array: Array) -> Any:
@@ -129,9 +149,7 @@ def _value(array: Array) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """ONNX Runtime's value as an array of its own memory, or whatever else it holds."""
-    if not value.is_tensor():
-        return value.numpy() if value.is_tensor_sequence() else value
+    """ONNX Runtime's tensor as an array of its own memory."""
     dtype = dtype_of_code(value.element_type())
     if dtype is None or dtype.isbuiltin == 1:
         return value.numpy()
