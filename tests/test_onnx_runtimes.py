@@ -186,7 +186,10 @@ def test_binding_to_onnxruntime_allocates_no_outputs():
     with RUNTIMES["onnxruntime"].session(model, threads=1) as session:
         again = session.bind({"x": x})
         binding = next(
-            c.cell_contents for c in again.__closure__ if hasattr(c.cell_contents, "bind_input")
+            inner.cell_contents
+            for cell in again.__closure__
+            for inner in getattr(cell.cell_contents, "__closure__", None) or ()
+            if hasattr(inner.cell_contents, "bind_input")
         )
         place = binding.get_outputs()[0].data_ptr()
         x[:] = 5
