@@ -142,3 +142,13 @@ def test_names_of_ours_in_a_model_are_no_clash() -> None:
     )
     model.graph.node[0].output[0] = model.graph.node[1].input[0] = "upconv.shape.0"
     assert quick(model).layers
+
+
+def test_a_slice_of_a_negative_size_is_read() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 1, 5] x) => (float[1, 1, M] y)
+        <float[1, 1, 2] w = {1, 2}, int64[1] s = {0}, int64[1] e = {2}, int64[1] a = {2}>
+        { c = Slice(x, s, e, a) y = ConvTranspose(c, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = -5
+    assert lint(model).nodes == 1

@@ -193,6 +193,8 @@ def read_slice(node: ir.Node, opset: int, sizes: Sizes) -> Window:
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     """Positions off the begin and the end."""
     if size is not None:
+        if size < 0:
+            raise Refusal("the Slice reads what is declared with a negative size")
         first, last, _ = slice(start, end).indices(size)
         if last <= first:
             raise Refusal("the Slice leaves nothing")
