@@ -40,19 +40,44 @@ def from_torch(
     dilation: object = 1,
     groups: object = 1,
     output_size: object = None,
-    least_out: int = LIMITS.least_out,
 ) -> Layer:
     """The layer that PyTorch computes; an int stands for every axis.
 
     size: the spatial input size, `x.shape[2:]`. `output_size`: the spatial output size, or with C,
     or with N and C before it, as a module's forward takes it; it then decides the output padding,
-    and one given is ignored, as a module does. `least_out`: the least output size taken, 1
-    or 0; only some of PyTorch's kernels refuse 0, by dtype and batch.
+    and one given is ignored, as a module does.
 
     Raises `ArgumentError` or `ShapeError` for what PyTorch refuses.
 
     >>> from_torch((5, 7), 3, stride=2, padding=1, output_padding=1).output_size
     (10, 14)
+    """
+    given = (kernel_size, stride, padding, output_padding, dilation, groups, output_size)
+    layer = layer_of(size, *given)
+    for i, axis in enumerate(layer.axes):
+        if axis.out < LIMITS.least_out:
+            raise ShapeError(
+                f"the output size on axis {i}",
+                f"{axis.out} = {axis.formula}",
+                f"at least {LIMITS.least_out}",
+                "PyTorch refuses empty outputs: pad less, or take a larger input.",
+            )
+    return layer
+
+
+def layer_of(
+    size: object,
+    kernel_size: object,
+    stride: object,
+    padding: object,
+    output_padding: object,
+    dilation: object,
+    groups: object,
+    output_size: object,
+) -> Layer:
+    """The layer of `from_torch`, which may have empty outputs.
+
+    Only some of PyTorch's kernels refuse those, by dtype and batch.
     """
     size = values.sizes(size)
     rank = len(size)
@@ -68,14 +93,6 @@ def from_torch(
     else:
         outs = _spatial(output_size, rank)
         axes = values.axes(_sized, range(rank), size, kernel, strides, dilations, pads, outs)
-    for i, axis in enumerate(axes):
-        if axis.out < least_out:
-            raise ShapeError(
-                f"the output size on axis {i}",
-                f"{axis.out} = {axis.formula}",
-                f"at least {least_out}",
-                "PyTorch refuses empty outputs: pad less, or take a larger input.",
-            )
     return Layer(axes, values.integer("groups", groups, low=1))
 
 

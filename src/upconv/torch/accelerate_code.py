@@ -50,9 +50,10 @@ def unclosed(module: Module, forward: Any) -> str | None:
     if code.co_freevars or code.co_cellvars:
         return "its forward shares variables with other functions"
     steps = list(dis.get_instructions(code))
+    refused = {step.opname for step in steps} & _REFUSED
+    if refused:
+        return "its forward stores what it computes" if refused & {*_KEEPING} else _OUTSIDE
     for step, after in zip(steps, [*steps[1:], None], strict=True):
-        if step.opname in _REFUSED:
-            return "its forward stores what it computes" if step.opname in _KEEPING else _OUTSIDE
         if step.opname == "LOAD_GLOBAL" and not _harmless(forward, str(step.argval)):
             return f"its forward uses {step.argval}, which may change"
         if _loads(step, own) and not _held(module, after):

@@ -14,7 +14,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 from ..arguments import epilogue
-from ..dialects.torch import from_torch
+from ..dialects.torch import layer_of
 from ..errors import ArgumentError, brief
 from ..geometry import padded_size
 from ..problem import DataLayout, Direction, DType, Problem
@@ -191,7 +191,8 @@ def _forward_problem(
     activation: str,
 ) -> Problem:
     _require_channels(x, weight, how.groups)
-    layer = from_torch(
+    # Empty results are given for every dtype and batch: to refuse all would be a surprise.
+    layer = layer_of(
         x[2:],
         weight[2:],
         stride=how.stride,
@@ -199,7 +200,7 @@ def _forward_problem(
         output_padding=how.output_padding,
         dilation=how.dilation,
         groups=how.groups,
-        least_out=0,  # as PyTorch for some dtypes and batches: refusing all would be a surprise
+        output_size=None,
     )
     problem = Problem(
         Direction.FORWARD,
