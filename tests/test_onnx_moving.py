@@ -169,6 +169,16 @@ def test_sizes_that_are_open_are_not_guessed() -> None:
     assert not recognise(raised(before, shape="N,4,H,W", **arrays))
 
 
+@pytest.mark.parametrize("size", [-1, -7, 1 << 62])
+@pytest.mark.parametrize("before", ["n = Shape(a)", "n = Shape(a) m = Identity(n)"])
+def test_sizes_that_cannot_be_are_not_believed(before: str, size: int) -> None:
+    """A model can declare any; Shape is folded from what is declared."""
+    model = raised(f"a = Relu(x) {before} r = Reshape(x, n)", shape=SHAPE)
+    sizes = onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [1, 4, 5, size])
+    model.graph.value_info.append(sizes)
+    assert not recognise(model)
+
+
 class TestExports:
     """What PyTorch's exporters write."""
 

@@ -26,6 +26,7 @@ import onnx_ir as ir
 from ..arrays import Array
 from ..errors import brief
 from .sealing import sparse_tensor
+from .tensor_data import dense_array
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two spellings of the domain of ONNX's own operators."""
@@ -87,6 +88,18 @@ def supposed(
     return reader.read(value).array
 
 
+def declared_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape that the model tells of a value; None unless it tells all of it, and it can be.
+
+    >>> declared_shape(ir.Value(shape=ir.Shape([2, 3]))), declared_shape(ir.Value(shape=["n", 3]))
+    ((2, 3), None)
+    """
+    if value is None or value.shape is None:
+        return None
+    sizes = tuple(size for size in value.shape if isinstance(size, int) and size >= 0)
+    return sizes if len(sizes) == len(value.shape) else None
+
+
 class _NotConstantError(Exception):
     """Carries the reason up to the value that was asked for."""
 
@@ -145,12 +158,7 @@ class _Reader:
         self._reserve(prod(proto.dims) * dtype.itemsize, name)
         values = ir.serde.deserialize_tensor(proto.values).numpy()
         indices = ir.serde.deserialize_tensor(proto.indices).numpy()
-        dense = np.zeros(tuple(proto.dims), dtype)
-        if indices.ndim == 2:
-            dense[tuple(indices.T)] = values
-        else:
-            dense.reshape(-1)[indices] = values
-        return dense
+        return dense_array(values, indices, proto.dims)
 
     def _folded(self, node: ir.Node, value: ir.Value, depth: int) -> Array:
         name, bound = brief(value.name), self.bounds.get(node.op_type)
@@ -165,11 +173,13 @@ class _Reader:
         if depth >= _MOST_NODES:
             raise _NotConstantError(f"{name} is at the end of more than {_MOST_NODES} nodes.")
         opset = self._opset(node, name)
-        first = next(iter(node.inputs), None)
-        if bound is _of_a_shape and (shape := _declared(first)) is not None:
-            return _evaluated(node, [np.broadcast_to(np.int8(0), shape)], opset)
+        where = f"The {node.op_type} node that makes {name}"
+        shape = declared_shape(next(iter(node.inputs), None))
+        if bound is _of_a_shape and shape is not None:
+            with _reported(where):
+                return _evaluated(node, [np.broadcast_to(np.int8(0), shape)], opset)
         arrays = [None if x is None else self.array(x, depth + 1) for x in node.inputs]
-        with _reported(f"The {node.op_type} node that makes {name}"):
+        with _reported(where):
             self._reserve(bound(node, [x for x in arrays if x is not None]), name)
             return _evaluated(node, arrays, opset)
 
@@ -228,14 +238,6 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array | None], opset: int) -> Arr
     model = onnx.helper.make_model(graph, opset_imports=imports)
     (result,) = ReferenceEvaluator(model).run(None, feeds)
     return np.asarray(result)
-
-
-def _declared(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape that the model tells of a value, if all of it."""
-    if value is None or value.shape is None:
-        return None
-    sizes = tuple(size for size in value.shape if isinstance(size, int))
-    return sizes if len(sizes) == len(value.shape) else None
 
 
 def _no_larger(_: ir.Node, arrays: Sequence[Array]) -> int:

@@ -17,6 +17,7 @@ What lives here: single tensors. What never does: where in a model they are.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -26,6 +27,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import TensorProto
 
+from ..arrays import Array
 from ..errors import FileError, ModelError, brief
 from ..files import opened, reported
 
@@ -128,6 +130,21 @@ def outside(tensor: TensorProto, folder: Folder | None) -> Outside:
         metadata_props=properties,
     )
     return Outside(path, lazy)
+
+
+def dense_array(values: Array, indices: Array, dims: Sequence[int]) -> Array:
+    """A sparse tensor written out; indices: (n, rank), or (n,) into all elements in a row.
+
+    >>> dense_array(np.array([5.0]), np.array([[1, 0]]), (2, 2))
+    array([[0., 0.],
+           [5., 0.]])
+    """
+    dense = np.zeros(tuple(dims), values.dtype)
+    if indices.ndim == 2:
+        dense[tuple(indices.T)] = values
+    else:
+        dense.reshape(-1)[indices] = values
+    return dense
 
 
 def nbytes(dtype: ir.DataType, count: int) -> int:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ..bodies import Body, bodies
-from ..constants import DEFAULT_DOMAINS
+from ..constants import DEFAULT_DOMAINS, declared_shape
 from ..known import inferred
 from ..models import to_proto
 from ..runtimes import Runtime
@@ -32,7 +32,9 @@ def input_shapes(
     feeds: Mapping[str, Array],
 ) -> dict[int, tuple[int, ...]]:
     """Shapes of the inputs of deconvolutions, by their place in `found`, where they can be told."""
-    declared = {i: shape for i, one in enumerate(found) if (shape := _declared(one.node))}
+    declared = {
+        i: shape for i, one in enumerate(found) if (shape := declared_shape(_first(one.node)))
+    }
     asked = [i for i, one in enumerate(found) if one.node.graph is model.graph]
     if len(asked) < len(found):
         within = _inferred(model, feeds)
@@ -44,13 +46,6 @@ def input_shapes(
     with runtime.session(proto, threads=1) as session:
         outputs = session.run(feeds)
     return declared | {i: tuple(int(n) for n in outputs[name]) for i, name in names.items()}
-
-
-def _declared(node: ir.Node) -> tuple[int, ...] | None:
-    x = _first(node)
-    if x is None or x.shape is None or not all(isinstance(d, int) for d in x.shape):
-        return None
-    return tuple(int(d) for d in x.shape if isinstance(d, int))
 
 
 def _first(node: ir.Node) -> ir.Value | None:

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ..constants import DEFAULT_DOMAINS, supposed
+from ..constants import DEFAULT_DOMAINS, declared_shape, supposed
 
 _DATA: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"), (0,)),
@@ -62,8 +62,8 @@ def moved(value: ir.Value, opset: int) -> Moved | None:
     if chain is None:
         return None
     x, nodes = chain
-    shape = None if x.shape is None else tuple(n for n in x.shape if isinstance(n, int))
-    if shape is None or x.shape is None or len(shape) < len(x.shape) or x.dtype not in _TYPES:
+    shape = declared_shape(x)
+    if shape is None or x.dtype not in _TYPES:
         return None
     count = prod(shape)
     if not 0 < count <= _MOST_ELEMENTS:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from ... import memory
 from ...errors import EngineRefusal
 from ..bodies import Body, bodies
+from ..tensor_data import dense_array
 from .protos import MOST_BYTES, weight_bytes
 
 _SPARSE = "sparse_value"
@@ -64,9 +64,5 @@ def _nbytes(sparse: onnx.SparseTensorProto) -> int:
 
 def _written_out(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     values, at = map(numpy_helper.to_array, (sparse.values, sparse.indices))
-    array = np.zeros(tuple(sparse.dims), values.dtype)
-    if at.ndim == 2:
-        array[tuple(at.T)] = values
-    else:
-        array.reshape(-1)[at] = values
+    array = dense_array(values, at, sparse.dims)
     return numpy_helper.from_array(array, sparse.values.name)
