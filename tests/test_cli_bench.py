@@ -404,3 +404,28 @@ def test_signals_end_a_long_bench(tmp_path, number, code):
     assert (process.returncode, out) == (code, b"")
     assert err == (b"interrupted\n" if number == signal.SIGINT else b"")
     assert not list(tmp_path.iterdir())
+
+
+@posix
+def test_a_termination_that_a_callback_swallows_is_repeated():
+    text = """
+import os, signal, time
+from upconv.cli import endings
+
+endings._AGAIN = 0.2
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+with endings.ended(traceback=False):
+    last = Last()
+    del last
+    print("lost", flush=True)
+    time.sleep(60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment(), capture_output=True, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (143, b"lost\n")

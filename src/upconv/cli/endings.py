@@ -66,6 +66,9 @@ def ended(*, traceback: bool) -> Iterator[None]:
         missing = isinstance(error, EngineMissing | EngineRefusal)
         say(f"error: {_message(error)}")
         _exit(Ending.ENGINE if missing else Ending.INPUT)
+    finally:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _exit(ending: Ending) -> NoReturn:
@@ -80,7 +83,21 @@ def _message(error: BaseException) -> str:
 def _end_on_termination() -> None:
     """SIGTERM unwinds like Ctrl-C does, so that temporary files are removed."""
     with suppress(ValueError):  # not the main thread: whoever runs us there has the signals
-        signal.signal(signal.SIGTERM, lambda *_: _exit(Ending.TERMINATED))
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(*_: object) -> None:
+    """End the command; again after a while, as what is raised inside a callback is lost."""
+    if getattr(getattr(sys.modules.get("numpy"), "__spec__", None), "_initializing", False):
+        os._exit(int(Ending.TERMINATED))  # half imported, NumPy can crash Python when that ends
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, _terminate)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    _exit(Ending.TERMINATED)
+
+
+_AGAIN = 5.0
+"""Seconds in which temporary files are removed."""
 
 
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
