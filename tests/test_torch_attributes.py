@@ -52,3 +52,38 @@ def test_attributes_set_to_what_pytorch_refuses_are_refused() -> None:
             errors.append(error.value)
         assert isinstance(errors[1], type(errors[0]))
         assert f"{name} is " in str(errors[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "equal"),
+    [
+        ("stride", (2.0, 2.0), 2),
+        ("stride", (2, 2.0), 2),
+        ("padding", (True, 1), 1),
+        ("output_padding", (False, 0), 0),
+        ("dilation", (1.0, 1), 1),
+        ("groups", True, 1),
+    ],
+)
+def test_what_equals_an_integer_is_refused_whatever_was_computed_before(name, value, equal) -> None:
+    for before in (False, True):
+        layer = upconv.torch.ConvTranspose2d(4, 6, 3, stride=2, padding=1).eval()
+        x = torch.randn(2, 4, 5, 6)
+        setattr(layer, name, equal if name == "groups" else (equal, equal))
+        if before:
+            layer(x)
+            with torch.no_grad():
+                layer(x)
+        setattr(layer, name, value)
+        for training in (True, False):
+            with pytest.raises(TypeError, match=name):
+                layer.train(training)(x)
+            with torch.no_grad(), pytest.raises(TypeError, match=name):
+                layer(x)
+
+
+def test_an_output_size_of_floats_is_refused_whatever_was_computed_before() -> None:
+    layer, x = upconv.torch.ConvTranspose2d(4, 6, 3, stride=2, padding=1), torch.randn(2, 4, 5, 6)
+    layer(x, [9, 11])
+    with pytest.raises(TypeError, match="output_padding"):
+        layer(x, [9.0, 11.0])

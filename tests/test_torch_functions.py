@@ -267,8 +267,12 @@ def test_other_devices_are_refused_in_words() -> None:
     ],
 )
 def test_numbers_are_taken_in_all_forms_that_pytorch_takes(kwargs: dict) -> None:
+    try:
+        wanted = F.conv_transpose2d(input=X, weight=W, **kwargs)
+    except RuntimeError:  # a tensor, before 2.7
+        pytest.skip("this PyTorch does not take it")
     got = upconv.torch.conv_transpose2d(input=X, weight=W, **kwargs)
-    torch.testing.assert_close(got, F.conv_transpose2d(input=X, weight=W, **kwargs))
+    torch.testing.assert_close(got, wanted)
 
 
 def test_an_empty_batch_has_an_empty_result_and_gradients_of_zero() -> None:

@@ -407,3 +407,21 @@ def test_workers_of_a_data_loader_may_use_a_module_that_the_parent_used() -> Non
         command, env=environment(), capture_output=True, text=True, timeout=180, check=False
     )
     assert done.stdout == "fine\n", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_a_parametrization_removed_of_one_layer_stays_of_the_other(converted: bool) -> None:
+    """`converted`: of the layer from `from_torch`, else of PyTorch's."""
+    torch.manual_seed(0)
+    original = nn.utils.parametrizations.weight_norm(nn.ConvTranspose2d(4, 6, 3))
+    layer, x = upconv.torch.from_torch(original), torch.randn(2, 4, 5, 5)
+    wanted = original(x).detach()
+    plain, other = (layer, original) if converted else (original, layer)
+    nn.utils.parametrize.remove_parametrizations(plain, "weight")
+    assert isinstance(plain.weight, nn.Parameter)
+    for each in (plain, other):
+        torch.testing.assert_close(each(x), wanted, rtol=1e-5, atol=1e-5)
+    other.parametrizations.weight.original0.data.mul_(2)
+    other.bias.data.zero_()
+    scaled = nn.functional.conv_transpose2d(x, 2 * plain.weight)
+    torch.testing.assert_close(other(x), scaled, rtol=1e-4, atol=1e-5)

@@ -304,3 +304,87 @@ def test_subclasses_of_tensors_are_asked() -> None:
     assert upconv.torch.conv_transpose2d in Asked.seen
     assert isinstance(got, Asked)
     torch.testing.assert_close(got.as_subclass(torch.Tensor), theirs(x, w, b))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_second_derivative_under_autocast_is_that_outside(bias) -> None:
+    x, w, b = (each.float().requires_grad_() for each in operands())
+
+    def penalty():
+        y = ours(x, w, b if bias else None)
+        gx, gw = torch.autograd.grad(y.sin().sum(), (x, w), create_graph=True)
+        return gx.pow(2).sum() + gw.pow(2).sum()
+
+    wanted = torch.autograd.grad(penalty(), (x, w))
+    inside = penalty()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = torch.autograd.grad(inside, (x, w))
+    for mine, theirs_ in zip(got, wanted, strict=True):
+        assert torch.equal(mine, theirs_)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+def test_autocast_adds_a_bias_of_lower_precision_to_float64(kind) -> None:
+    x, w, b = operands()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, wanted = ours(x, w, b.to(kind)), theirs(x, w, b.to(kind))
+    assert got.dtype is wanted.dtype is torch.float64
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.skipif(not hasattr(torch.library, "register_vmap"), reason="vmap loops there")
+@pytest.mark.parametrize("places", [(0, None, None), (2, None, 1), (0, 0, None), (None, None, 0)])
+def test_vmap_over_an_empty_axis_is_empty(places) -> None:
+    args = [
+        each if place is None else torch.zeros(*each.shape[:place], 0, *each.shape[place:]).double()
+        for each, place in zip(operands(), places, strict=True)
+    ]
+    got = vmap(ours, places)(*args)
+    assert got.shape == (0, *ours(*operands()).shape)
+    leaves = [each.requires_grad_() for each in args]
+    found = torch.autograd.grad(vmap(ours, places)(*leaves).sum(), leaves)
+    for each, leaf in zip(found, leaves, strict=True):
+        assert torch.equal(each, torch.zeros_like(leaf))
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_a_gradient_is_recorded_though_only_its_operand_is(role) -> None:
+    args = list(operands())
+    args[role].requires_grad_()
+    for function in (theirs, ours):
+        (found,) = torch.autograd.grad(function(*args).sum(), args[role], create_graph=True)
+        assert found.requires_grad
+        assert torch.autograd.grad(found.sum(), args[role], allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_autograd_runs_graphs_that_were_recorded(backend) -> None:
+    torch._dynamo.reset()
+    for stride in (1, 2, 1):
+        torch.manual_seed(stride)
+        mine = upconv.torch.ConvTranspose2d(4, 3, 3, stride=stride)
+        original, x = nn.ConvTranspose2d(4, 3, 3, stride=stride), torch.randn(2, 4, 5, 5)
+        original.load_state_dict(mine.state_dict())
+        original(x).pow(2).sum().backward()
+        loss = mine(x).pow(2).sum()
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            torch.compile(loss.backward, backend=backend)()
+        for p, q in zip(mine.parameters(), original.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._dynamo.decorators, "mark_unbacked"), reason="it has no such sizes"
+)
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("axis", [0, 2])
+def test_sizes_that_a_compiler_may_not_look_at(axis, form) -> None:
+    torch._dynamo.reset()
+    original = nn.ConvTranspose2d(4, 6, 3, stride=2)
+    mine, x = upconv.torch.from_torch(original), torch.randn(2, 4, 5, 5).to(memory_format=form)
+    torch._dynamo.decorators.mark_unbacked(x, axis)
+    got = torch.compile(mine, fullgraph=True, backend="aot_eager")(x)
+    assert got.stride() == original(x).stride()
+    torch.testing.assert_close(got, original(x), rtol=1e-5, atol=1e-5)
+    torch._dynamo.reset()

@@ -46,11 +46,11 @@ def _unfolded(result: Tensor, role: str, into: str, groups: int, size: int) -> T
 
 
 def _rule(name: str) -> Callable[..., tuple[Tensor, int | None]]:
-    """The rule of an operator: two operands, one more argument, and the five."""
+    """The rule of an operator: two operands, one more argument, the five, and what may follow."""
     result, first, second = ROLES[name]
 
-    def rule(info: Any, in_dims: Any, a: Tensor, b: Tensor, extra: Any, *how: Any) -> Any:
-        size, groups = info.batch_size, how[-1]
+    def rule(info: Any, in_dims: Any, a: Tensor, b: Tensor, extra: Any, *rest: Any) -> Any:
+        size, how, groups = info.batch_size, rest[:4], rest[4]
         without = [
             role for role, place in zip((first, second), in_dims, strict=False) if place is None
         ]
@@ -58,7 +58,7 @@ def _rule(name: str) -> Callable[..., tuple[Tensor, int | None]]:
         a = _folded(a, in_dims[0], first, into, groups)
         b = _folded(b, in_dims[1], second, into, groups)
         grown = groups * size if into == "J" else groups
-        y = getattr(torch.ops.upconv, name).default(a, b, extra, *how[:-1], grown)
+        y = getattr(torch.ops.upconv, name).default(a, b, extra, *how, grown, *rest[5:])
         return _unfolded(y, result, into, groups, size), 0
 
     return rule
@@ -85,8 +85,35 @@ def _forward(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, *
     return activated(y, activation), 0
 
 
+def _complete(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule for axes that may be empty.
+
+    An empty axis cannot be told from the one it is folded into: one entry is, and is then left out.
+    """
+
+    def complete(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        if info.batch_size:
+            return rule(info, in_dims, *arguments)
+        given = [
+            _with_one(each, place) if isinstance(each, torch.Tensor) else each
+            for each, place in zip(arguments, in_dims, strict=True)
+        ]
+        y, place = rule(info._replace(batch_size=1), in_dims, *given)
+        return y.narrow(place, 0, 0), place
+
+    return complete
+
+
+def _with_one(tensor: Tensor, place: int | None) -> Tensor:
+    """A tensor whose mapped axis, which is empty, has one entry of zeros."""
+    if place is None:
+        return tensor
+    shape = (*tensor.shape[:place], 1, *tensor.shape[place + 1 :])
+    return torch.cat((tensor, tensor.new_zeros(shape)), place)
+
+
 RULES: dict[str, Callable[..., Any]] = {
-    "conv_transpose": _forward,
-    "conv_transpose_input_grad": _rule("conv_transpose_input_grad"),
-    "conv_transpose_weight_grad": _rule("conv_transpose_weight_grad"),
+    "conv_transpose": _complete(_forward),
+    "conv_transpose_input_grad": _complete(_rule("conv_transpose_input_grad")),
+    "conv_transpose_weight_grad": _complete(_rule("conv_transpose_weight_grad")),
 }

@@ -80,8 +80,8 @@ def forward(
     if (bias is not None and bias.dtype is not x.dtype) or residual is not None:
         _require_kinds(x, bias, residual)
     how_seen = made.form
-    y = torch.empty(how_seen.shape, dtype=x.dtype, device=_HOST, memory_format=how_seen.format)
-    out, a = how_seen.filled.on(y), how_seen.seen.on(x)
+    y = torch.empty_strided(how_seen.shape, how_seen.strides, dtype=x.dtype, device=_HOST)
+    out, a = how_seen.filled.at(y.data_ptr(), y), how_seen.seen.on(x)
     more = None if residual is None else _ordered(residual, how_seen.order)
     offset = None if bias is None else array(bias) if found is None else found.view(bias)
     try:
@@ -131,9 +131,15 @@ def _form(
     )
 
 
-def input_grad(g: Tensor, weight: Tensor, size: tuple[int, ...], how: Geometry) -> Tensor:
-    """The gradient of x, of spatial size `size`, from g of the result's shape."""
-    last = channels_last(g) or channels_last(weight)
+def input_grad(
+    g: Tensor, weight: Tensor, size: tuple[int, ...], how: Geometry, last: bool | None = None
+) -> Tensor:
+    """The gradient of x, of spatial size `size`, from g of the result's shape.
+
+    last: whether it is channels-last; None: if g or the weight is.
+    """
+    if last is None:
+        last = channels_last(g) or channels_last(weight)
     shapes = tuple(g.shape), tuple(weight.shape)
     problem = input_grad_problem(*shapes, size, DTYPES[g.dtype], last, how)
     dx = new_result((problem.batch, problem.in_channels, *problem.size), g, last)
@@ -143,12 +149,14 @@ def input_grad(g: Tensor, weight: Tensor, size: tuple[int, ...], how: Geometry) 
     return dx
 
 
-def weight_grad(g: Tensor, x: Tensor, kernel: tuple[int, ...], how: Geometry) -> Tensor:
-    """The gradient of a weight with `kernel` taps, contiguous, from g and x."""
-    last = channels_last(g) and channels_last(x)
+def weight_grad(
+    g: Tensor, x: Tensor, kernel: tuple[int, ...], how: Geometry, last: bool = False
+) -> Tensor:
+    """The gradient of a weight with `kernel` taps, channels-last or contiguous, from g and x."""
+    both = channels_last(g) and channels_last(x)
     shapes = tuple(g.shape), tuple(x.shape)
-    problem = weight_grad_problem(*shapes, kernel, DTYPES[g.dtype], last, how)
-    dw = new_result(problem.weight_shape, g, False)
+    problem = weight_grad_problem(*shapes, kernel, DTYPES[g.dtype], both, how)
+    dw = new_result(problem.weight_shape, g, last)
     with leased(problem, thread_count()) as primitive:
         _run(primitive, array(dw), _in_order(g, problem), _in_order(x, problem))
     return dw

@@ -33,7 +33,7 @@ from torch.autograd.function import _SingleLevelFunction
 from . import compute
 from .layers import Geometry, geometry_of
 from .observers import plain, recording, unobserved
-from .tensors import Tensor
+from .tensors import Tensor, result_last
 
 # The operand that an operator makes, and the two that it takes, in their order.
 ROLES = {
@@ -53,22 +53,34 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def made(role: str, operands: dict[str, Tensor], extra: Any, how: Any) -> Tensor:
+def made(
+    role: str, operands: dict[str, Tensor], extra: Any, how: Any, last: bool | None = None
+) -> Tensor:
     """The operand of a role from the other two.
 
-    extra: F's bias or None, else the spatial size of the result. how: the operators' last five.
+    extra: F's bias or None, else the spatial size of the result. how: the operators' next five.
+    last: whether a gradient is channels-last; None as in the operators.
     """
     first, second = (operands[each] for each in _TAKES[role])
     tensors = (first, second, extra if role == "g" else None)
+    more = () if role == "g" or last is None else (last,)
     if unobserved() and plain(tensors) and not recording(tensors):
-        return _COMPUTED[role](first, second, extra, how)
-    return getattr(torch.ops.upconv, _MAKES[role]).default(first, second, extra, *how)
+        return _COMPUTED[role](first, second, extra, how, *more)
+    op = getattr(torch.ops.upconv, _MAKES[role]).default
+    if not torch.is_autocast_enabled("cpu"):
+        return op(first, second, extra, *how, *more)
+    with torch.autocast("cpu", enabled=False):  # operands have the dtype of the call derived from
+        return op(first, second, extra, *how, *more)
 
 
-_COMPUTED: dict[str, Callable[[Tensor, Tensor, Any, Any], Tensor]] = {
+_COMPUTED: dict[str, Callable[..., Tensor]] = {
     "g": lambda x, w, bias, how: compute.forward(x, w, bias, geometry_of(how)),
-    "x": lambda g, w, size, how: compute.input_grad(g, w, tuple(size), geometry_of(how)),
-    "w": lambda g, x, kernel, how: compute.weight_grad(g, x, tuple(kernel), geometry_of(how)),
+    "x": lambda g, w, size, how, *last: compute.input_grad(
+        g, w, tuple(size), geometry_of(how), *last
+    ),
+    "w": lambda g, x, kernel, how, *last: compute.weight_grad(
+        g, x, tuple(kernel), geometry_of(how), *last
+    ),
 }
 
 
@@ -111,6 +123,7 @@ class _Trilinear(_SingleLevelFunction):  # type: ignore[misc]  # PyTorch is unty
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
         ctx.roles, ctx.extra, ctx.how, ctx.count = ROLES[call.name], extra, rest[:5], len(rest)
+        ctx.last = rest[5] if ctx.roles[0] != "g" and len(rest) > 5 else None
         return call.below((a, b, extra, *rest))
 
     @staticmethod
@@ -118,14 +131,20 @@ class _Trilinear(_SingleLevelFunction):  # type: ignore[misc]  # PyTorch is unty
         """Gradients of a and b, and of F's bias."""
         (a, b), (result, first, second) = ctx.saved_tensors, ctx.roles
         _, wants_a, wants_b, wants_bias = ctx.needs_input_grad[:4]
+        operands = {result: u, first: a, second: b}
         da = db = bias = None
         if wants_a:
-            da = made(first, {result: u, second: b}, _size(first, a), ctx.how)
+            da = _gradient(first, operands, ctx.how)
         if wants_b:
-            db = made(second, {result: u, first: a}, _size(second, b), ctx.how)
+            db = _gradient(second, operands, ctx.how)
         if wants_bias:
             bias = u.sum((0, *range(2, u.dim())))
         return (None, da, db, bias, *(None,) * ctx.count)
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
+        """What PyTorch's compiled autograd tells functions apart by, as in `autograd.Function`."""
+        return (ctx._autograd_function_id,)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, da: Tensor, db: Tensor, dbias: Tensor, *_rest: Any) -> Tensor:
@@ -135,17 +154,39 @@ class _Trilinear(_SingleLevelFunction):  # type: ignore[misc]  # PyTorch is unty
         extra = None if result == "g" else ctx.extra
         parts = []
         if da is not None:
-            parts.append(made(result, {first: da, second: b}, extra, ctx.how))
+            parts.append(made(result, {first: da, second: b}, extra, ctx.how, ctx.last))
         if db is not None:
-            parts.append(made(result, {first: a, second: db}, extra, ctx.how))
+            parts.append(made(result, {first: a, second: db}, extra, ctx.how, ctx.last))
         if result == "g" and dbias is not None:
             parts.append(_spread(dbias, a, b, geometry_of(ctx.how)))
         return sum(parts[1:], start=parts[0])
 
 
-def _size(role: str, operand: Tensor) -> Any:
-    """What the operator that makes a role takes after its operands."""
-    return None if role == "g" else operand.shape[2:]
+def _gradient(role: str, operands: dict[str, Tensor], how: Any) -> Tensor:
+    """The gradient of the operand of a role, in the format that PyTorch gives it."""
+    if role == "g":
+        return made(role, operands, None, how)
+    x, weight = operands["x"], operands["w"]
+    last = result_last(role, x.shape, x.stride(), weight.shape, weight.stride())
+    own = operands[role]
+    gradient = made(role, operands, own.shape[2:], how, last)
+    if unobserved() and recording((own,)) and not gradient.requires_grad:
+        return _Recorded.apply(gradient, own)
+    return gradient
+
+
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """A gradient, recorded because its operand is: PyTorch's are, though it is linear in it."""
+
+    @staticmethod
+    def forward(_ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
+        """The gradient as it is."""
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(_ctx: Any, u: Tensor) -> Any:
+        """Nothing depends on the operand."""
+        return u, None
 
 
 def _spread(bias: Tensor, x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
@@ -162,7 +203,7 @@ def kernel(name: str) -> Callable[..., Tensor]:
         call = _Call(name, keyset, *modes)
         if not (forward_ad._current_level >= 0 or recording(arguments)):
             return call.below(arguments)
-        if _has_more(arguments):
+        if name == "conv_transpose" and _has_more(arguments):
             return _unfused(*arguments)
         # Transforms of torch.func run this kernel once per level, and each level is one function.
         with enable_single_level_autograd_function():

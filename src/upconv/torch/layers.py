@@ -9,6 +9,7 @@ What lives here: arguments and shapes. What never does: tensors' memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from ..arguments import epilogue
 from ..dialects.torch import layer_of
 from ..errors import ArgumentError, brief
-from ..geometry import padded_size
+from ..geometry import Axis, padded_size
 from ..problem import DataLayout, Direction, DType, Problem
 from .refusals import TensorArgumentError, TensorShapeError, TensorTypeError, for_tensors
 
@@ -89,15 +90,21 @@ def module_geometry(rank: int, module: Any, output_padding: Any) -> Geometry:
         expected = "'zeros'"
         remedy = "PyTorch has no other one for transposed convolutions."
         raise TensorArgumentError("padding_mode", brief(module.padding_mode), expected, remedy)
-    how = Geometry(module.stride, module.padding, output_padding, module.dilation, module.groups)
-    if all(type(entries) is tuple and len(entries) == rank for entries in how[:4]):
-        return how
-    return geometry(rank, *how)
+    axes, groups = (module.stride, module.padding, output_padding, module.dilation), module.groups
+    for entries in axes:
+        if type(entries) is not tuple or len(entries) != rank:
+            return geometry(rank, *axes, groups)
+        for entry in entries:
+            if type(entry) is not int:  # 2.0 and True are equal to integers that were taken before
+                return geometry(rank, *axes, groups)
+    if type(groups) is not int:
+        return geometry(rank, *axes, groups)
+    return Geometry(*axes, groups)
 
 
 def _each(name: str, value: Any, rank: int) -> Any:
     """One integer per axis; one alone, in a list or not, stands for all."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):  # a union is nothing that PyTorch 2.6 can compile
         entries = tuple([_integer(name, entry) for entry in value])
         if len(entries) == rank:
             return entries
@@ -111,7 +118,7 @@ def _each(name: str, value: Any, rank: int) -> Any:
 def _integer(name: str, value: Any) -> Any:
     if type(value) is int:
         return value
-    if isinstance(value, bool | str | float) or not hasattr(value, "__index__"):
+    if isinstance(value, (bool, str, float)) or not hasattr(value, "__index__"):
         got = f"{brief(value)} ({type(value).__name__})"
         raise TensorTypeError(name, got, "an int or a tuple of ints", _FORMS)
     if hasattr(value, "node"):  # a compiler's symbol: it counts as an int and stays what it is
@@ -155,6 +162,7 @@ def input_grad_problem(
     g: Shape, weight: Shape, size: Shape, dtype: DType, last: bool, how: Geometry
 ) -> Problem:
     """The problem whose result is the gradient of an input of spatial size `size`."""
+    _require_axes("grad.shape", g, "weight.shape", weight, how)
     return _gradient(Direction.INPUT_GRAD, g, (g[0], weight[0], *size), weight, dtype, last, how)
 
 
@@ -163,6 +171,7 @@ def weight_grad_problem(
     g: Shape, x: Shape, kernel: Shape, dtype: DType, last: bool, how: Geometry
 ) -> Problem:
     """The problem whose result is the gradient of a weight with `kernel` taps."""
+    _require_axes("grad.shape", g, "input.shape", x, how)
     weight = (x[1], g[1] // max(1, how.groups), *kernel)
     return _gradient(Direction.WEIGHT_GRAD, g, x, weight, dtype, last, how)
 
@@ -190,21 +199,11 @@ def _forward_problem(
     how: Geometry,
     activation: str,
 ) -> Problem:
+    _require_axes("input.shape", x, "weight.shape", weight, how)
     _require_channels(x, weight, how.groups)
-    # Empty results are given for every dtype and batch: to refuse all would be a surprise.
-    layer = layer_of(
-        x[2:],
-        weight[2:],
-        stride=how.stride,
-        padding=how.padding,
-        output_padding=how.output_padding,
-        dilation=how.dilation,
-        groups=how.groups,
-        output_size=None,
-    )
     problem = Problem(
         Direction.FORWARD,
-        layer.axes,
+        _spatial_axes(x, weight, how),
         x[0],
         x[1],
         weight[1] * how.groups,
@@ -222,6 +221,41 @@ def _forward_problem(
         expected = f"{result}, the shape of the result"
         raise TensorShapeError("residual.shape", str(residual), expected)
     return problem
+
+
+def _spatial_axes(x: Shape, weight: Shape, how: Geometry) -> tuple[Axis, ...]:
+    """The spatial axes of a call; PyTorch bounds output padding only where there is a batch.
+
+    Empty results are given for every dtype and batch: to refuse all would be a surprise.
+    """
+    free = x[0] == 0 and min(how.padding + how.output_padding) >= 0
+    layer = layer_of(
+        x[2:],
+        weight[2:],
+        stride=how.stride,
+        padding=0 if free else how.padding,
+        output_padding=0 if free else how.output_padding,
+        dilation=how.dilation,
+        groups=how.groups,
+        output_size=None,
+    )
+    if not free:
+        return layer.axes
+    rows = zip(layer.axes, how.padding, how.output_padding, strict=True)
+    return tuple(replace(axis, crop_begin=p, crop_end=p - a) for axis, p, a in rows)
+
+
+def _require_axes(first: str, a: Shape, second: str, b: Shape, how: Geometry) -> None:
+    """As many axes everywhere: operators are called with what nobody has looked at."""
+    rank = len(a) - 2
+    if not 1 <= rank <= 3:
+        raise TensorShapeError(first, str(a), "3, 4 or 5 axes")
+    if len(b) != len(a):
+        raise TensorShapeError(second, str(b), f"{len(a)} axes, as many as {first}")
+    for name, entries in zip(how._fields[:4], how[:4], strict=True):
+        if len(entries) != rank:
+            expected = f"{rank} integers, one per spatial axis"
+            raise TensorArgumentError(name, str(entries), expected)
 
 
 def _require_channels(x: Shape, weight: Shape, groups: int) -> None:

@@ -124,7 +124,16 @@ def from_torch(module: Any) -> Any:
     if parametrized:  # PyTorch gave the module a class of its own, whose properties it needs
         own = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
         target = type(kind.__name__, (target,), own)
-    made: Any = object.__new__(target)
+    made = _shared(module, target)
+    if parametrized:  # to remove one of them, PyTorch takes it out of the container
+        container = module.parametrizations
+        made._modules["parametrizations"] = _shared(container, type(container))
+    return made
+
+
+def _shared(module: Any, kind: type) -> Any:
+    """A module of a kind that has the parameters, buffers, modules and hooks of another."""
+    made: Any = object.__new__(kind)
     for name, value in vars(module).items():
         made.__dict__[name] = value.copy() if isinstance(value, dict | set) else value
     return made

@@ -4,7 +4,9 @@
     upconv::conv_transpose_input_grad   dx from g and w
     upconv::conv_transpose_weight_grad  dw from g and x
 
-Every operator takes (stride, padding, output_padding, dilation, groups) after its operands. Besides
+Every operator takes (stride, padding, output_padding, dilation, groups) after its operands, those
+of gradients then whether the result is channels-last: PyTorch decides by the operand that it is the
+gradient of, which they do not see. By itself dx is if g or the weight is, dw never. Besides
 the CPU kernels (`compute`) there are fake ones (shapes and strides without data), and rules for
 autograd (`derivatives`), vmap (`batching`) and autocast.
 
@@ -22,7 +24,15 @@ from torch import _C
 
 from . import batching, compute, derivatives
 from .layers import Geometry, forward_problem, geometry_of, input_grad_problem, weight_grad_problem
-from .tensors import DTYPES, Tensor, channels_last, new_result, require, same_kind
+from .tensors import (
+    DTYPES,
+    Tensor,
+    channels_last,
+    new_result,
+    require,
+    result_last,
+    same_kind,
+)
 
 _HOW = (
     "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt[] dilation, SymInt groups"
@@ -32,8 +42,12 @@ _SCHEMAS = {
         f"(Tensor x, Tensor weight, Tensor? bias, {_HOW}, Tensor? residual=None,"
         ' str activation="", bool reuse_weight=False) -> Tensor'
     ),
-    "conv_transpose_input_grad": f"(Tensor g, Tensor weight, SymInt[] size, {_HOW}) -> Tensor",
-    "conv_transpose_weight_grad": f"(Tensor g, Tensor x, SymInt[] kernel, {_HOW}) -> Tensor",
+    "conv_transpose_input_grad": (
+        f"(Tensor g, Tensor weight, SymInt[] size, {_HOW}, bool? channels_last=None) -> Tensor"
+    ),
+    "conv_transpose_weight_grad": (
+        f"(Tensor g, Tensor x, SymInt[] kernel, {_HOW}, bool channels_last=False) -> Tensor"
+    ),
 }
 
 
@@ -44,14 +58,14 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     return compute.forward(x, weight, bias, geometry_of(rest[:5]), *rest[5:])
 
 
-def _input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+def _input_grad(g: Tensor, weight: Tensor, size: Any, *rest: Any) -> Tensor:
     _require_two("grad", g, "weight", weight)
-    return compute.input_grad(g, weight, tuple(size), geometry_of(how))
+    return compute.input_grad(g, weight, tuple(size), geometry_of(rest[:5]), *rest[5:])
 
 
-def _weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+def _weight_grad(g: Tensor, x: Tensor, kernel: Any, *rest: Any) -> Tensor:
     _require_two("grad", g, "input", x)
-    return compute.weight_grad(g, x, tuple(kernel), geometry_of(how))
+    return compute.weight_grad(g, x, tuple(kernel), geometry_of(rest[:5]), *rest[5:])
 
 
 def _require_two(first: str, a: Tensor, second: str, b: Tensor) -> None:
@@ -71,7 +85,7 @@ def _fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor
     for name, operand in (("bias", bias), ("residual", residual)):
         if operand is not None:
             same_kind("input", x, name, operand)
-    last = channels_last(x) or channels_last(weight)
+    last = result_last("g", x.shape, x.stride(), weight.shape, weight.stride())
     shapes = [None if each is None else tuple(each.shape) for each in (x, weight, bias, residual)]
     if _known(shapes, how):
         forward_problem(*shapes, DTYPES[x.dtype], last, how, activation)
@@ -79,21 +93,24 @@ def _fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor
     return new_result((x.shape[0], weight.shape[1] * how.groups, *size), x, last)
 
 
-def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *rest: Any) -> Tensor:
     _require_two("grad", g, "weight", weight)
-    last = channels_last(g) or channels_last(weight)
+    how, last = geometry_of(rest[:5]), rest[5] if len(rest) > 5 else None
+    if last is None:
+        last = channels_last(g) or channels_last(weight)
     shapes = [tuple(g.shape), tuple(weight.shape), tuple(size)]
-    if _known(shapes, geometry_of(how)):
-        input_grad_problem(*shapes, DTYPES[g.dtype], last, geometry_of(how))
+    if _known(shapes, how):
+        input_grad_problem(*shapes, DTYPES[g.dtype], last, how)
     return new_result((g.shape[0], weight.shape[0], *size), g, last)
 
 
-def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *rest: Any) -> Tensor:
     _require_two("grad", g, "input", x)
+    how, last = geometry_of(rest[:5]), rest[5] if len(rest) > 5 else False
     shapes = [tuple(g.shape), tuple(x.shape), tuple(kernel)]
-    if _known(shapes, geometry_of(how)):
-        weight_grad_problem(*shapes, DTYPES[g.dtype], False, geometry_of(how))
-    return new_result((x.shape[1], g.shape[1] // how[-1], *kernel), g, False)
+    if _known(shapes, how):
+        weight_grad_problem(*shapes, DTYPES[g.dtype], False, how)
+    return new_result((x.shape[1], g.shape[1] // how.groups, *kernel), g, last)
 
 
 def _known(shapes: list[Any], how: Geometry) -> bool:
@@ -107,10 +124,10 @@ def _known(shapes: list[Any], how: Geometry) -> bool:
 
 def _autocast(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     dtype = torch.get_autocast_dtype("cpu")
-    operands = [_cast(each, dtype) for each in (x, weight, bias)]
-    residual = [_cast(each, dtype) for each in rest[5:6]]
+    x, weight = _cast(x, dtype), _cast(weight, dtype)
+    bias, *residual = [_added(_cast(each, dtype), x) for each in (bias, *rest[5:6])]
     with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
-        return FORWARD(*operands, *rest[:5], *residual, *rest[6:])
+        return FORWARD(x, weight, bias, *rest[:5], *residual, *rest[6:])
 
 
 def _cast(tensor: Tensor, dtype: Any) -> Tensor:
@@ -118,6 +135,13 @@ def _cast(tensor: Tensor, dtype: Any) -> Tensor:
     if tensor is None or tensor.dtype not in DTYPES or tensor.dtype is torch.float64:
         return tensor
     return tensor.to(dtype)
+
+
+def _added(tensor: Tensor, x: Tensor) -> Tensor:
+    """What is added to sums of float64, of any precision."""
+    if tensor is None or x.dtype is not torch.float64 or tensor.dtype not in DTYPES:
+        return tensor
+    return tensor.to(x.dtype)
 
 
 _LIBRARY = torch.library.Library("upconv", "DEF")

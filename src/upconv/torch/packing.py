@@ -8,9 +8,10 @@ be what was packed. It is not if
 1. another tensor stands in its place, or was swapped into it;
 2. its version has changed: in-place operations, `load_state_dict`, `copy_`, optimisers;
 3. its memory or strides are others: `weight.data = ...`, `.to()`;
-4. any of up to 64 elements, spread evenly, has changed: writes through `weight.data` and through
-   NumPy views, which PyTorch does not count. Such a write to a few elements of a larger weight may
-   go unseen; `forget(weight)` tells of it.
+4. any element of a tensor of up to 1024 has changed, or any of 64 of a larger one, among which is
+   at least one of every input channel, output channel and tap of which there are no more: writes
+   through `weight.data` and through NumPy views, which PyTorch does not count. Such a write to few
+   elements of a larger tensor may go unseen; `forget(weight)` tells of it.
 
 What was packed dies with its weight. One weight has at most `MOST` calls prepared.
 
@@ -23,8 +24,10 @@ import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .. import memory
@@ -36,24 +39,24 @@ from ..problem import DataLayout, Problem
 from ..tuning import selected
 from .addresses import View
 from .layers import Geometry, Shape, forward_problem
-from .tensors import DTYPES, Tensor, array, has_channels_last, memory_format, numpy_dtype
+from .tensors import DTYPES, Tensor, array, dense_strides, numpy_dtype, result_last
 
 MOST = 4
-_PROBES = 64
+_PROBES, _WHOLE = 64, 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """What is known of a forward call before its data: its problem, and tensors seen as arrays.
 
-    `shape` and `format` are the result's as PyTorch has them. `order` is the permutation of axes
+    `shape` and `strides` are the result's as PyTorch has them. `order` is the permutation of axes
     from a tensor's to the problem's, None where they are the same; `seen` and `filled` are the
     input and the result as the primitive sees them.
     """
 
     problem: Problem
     shape: tuple[int, ...]
-    format: Any
+    strides: tuple[int, ...]
     order: tuple[int, ...] | None
     seen: View
     filled: View
@@ -72,7 +75,7 @@ def form(
     activation: str,
 ) -> Form:
     """The form of a call from shapes, strides in elements and PyTorch's dtype."""
-    last = has_channels_last(x, x_strides) or has_channels_last(weight, weight_strides)
+    last = result_last("g", x, x_strides, weight, weight_strides)
     problem = forward_problem(x, weight, bias, residual, DTYPES[dtype], last, how, activation)
     order = axis_order(problem)
     shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
@@ -80,7 +83,7 @@ def form(
     return Form(
         problem,
         shape,
-        memory_format(len(shape), last),
+        dense_strides(shape, last),
         order,
         View.of(x, x_strides, kind, order),
         View.dense(problem.y_shape, kind),
@@ -147,28 +150,36 @@ class Kept:
     """The same memory; while it is held no other weight can get this address."""
     version: int
     pointer: int
+    nbytes: int
+    """Of the storage, which may have been resized at its address."""
     shape: Any
     strides: Any
     dtype: Any
-    probe: NDArray[Any]
+    memory: NDArray[Any]
+    places: NDArray[Any] | slice
+    """Those of the memory's elements that are looked at before each use."""
     values: bytes
     calls: dict[Any, Ready] = field(default_factory=dict)
     """Replaced as a whole, never changed."""
     derived: dict[Any, Any] = field(default_factory=dict)
     """What others made of the weight, which goes with it; replaced as a whole too."""
-    bias: tuple[int, NDArray[Any]] | None = None
+    bias: tuple[int, int, NDArray[Any]] | None = None
 
     def view(self, bias: Tensor) -> NDArray[Any]:
         """The bias's memory, looked at anew only where it lies elsewhere than last time."""
-        pointer = bias.data_ptr()
+        pointer, nbytes = bias.data_ptr(), bias.untyped_storage().nbytes()
         last = self.bias  # read once: weights may be shared, and another thread have another bias
-        if last is not None and last[0] == pointer and bias.is_contiguous():
-            found = last[1]
-            if found.shape == bias.shape:
-                return found
+        if (
+            last is not None
+            and last[0] == pointer
+            and last[1] == nbytes
+            and bias.is_contiguous()
+            and last[2].shape == bias.shape
+        ):
+            return last[2]
         found = array(bias.detach())  # the array keeps this alias, so the address stays its own
         if bias.is_contiguous():
-            self.bias = (pointer, found)
+            self.bias = (pointer, nbytes, found)
         return found
 
     def still(self, weight: Tensor) -> bool:
@@ -177,10 +188,11 @@ class Kept:
             self.belongs(weight)
             and self.version == weight._version
             and self.pointer == weight.data_ptr()
+            and self.nbytes == weight.untyped_storage().nbytes()
             and self.shape == weight.shape
             and self.strides == weight.stride()
             and self.dtype is weight.dtype
-            and self.probe.tobytes() == self.values
+            and self.memory[self.places].tobytes() == self.values
         )
 
     def belongs(self, weight: Tensor) -> bool:
@@ -225,15 +237,25 @@ def kept(weight: Tensor) -> Kept | None:
 
 
 def forget(weight: Tensor) -> None:
-    """Drop what was packed of a weight: the next call packs it anew.
+    """Drop what was packed of a weight or made with a tensor: the next call makes it anew.
 
-    Needed only after a write to a few elements that PyTorch does not count, such as
-    `weight.data[0] = 0`.
+    Needed only after a write that PyTorch does not count, such as `weight.data[0] = 0`, to a few
+    elements of a tensor of more than 1024: a weight, or the numbers of a normalisation.
 
     >>> import torch
     >>> forget(torch.zeros(1))
     """
     _kept.pop(id(weight), None)
+
+
+def release(tensor: Tensor) -> None:
+    """`forget` a tensor, and take our mark from it too.
+
+    >>> import torch
+    >>> release(torch.zeros(1))
+    """
+    forget(tensor)
+    tensor.__dict__.pop(_ANCHOR, None)
 
 
 def _begin(weight: Tensor) -> Kept | None:
@@ -243,9 +265,10 @@ def _begin(weight: Tensor) -> Kept | None:
     if weight.is_inference():
         return None
     alias = weight.detach()
-    probe = _probe(alias)
-    if probe is None:
+    values = _dense(alias)
+    if values is None:
         return None
+    places = _places(tuple(weight.shape), weight.stride())
 
     # The registry is an argument because a module's globals go before the last tensors do.
     def drop(reference: weakref.ref[Any], registry: dict[int, Kept] = _kept) -> None:
@@ -253,27 +276,63 @@ def _begin(weight: Tensor) -> Kept | None:
         if found is not None and found.reference is reference:
             registry.pop(number, None)
 
+    anchor = _anchor(weight)
     made = Kept(
-        weakref.ref(weight.__dict__.setdefault(_ANCHOR, OrderedDict()), drop),
+        weakref.ref(anchor, drop),
         alias,
         weight._version,
         weight.data_ptr(),
+        weight.untyped_storage().nbytes(),
         weight.shape,
         weight.stride(),
         weight.dtype,
-        probe,
-        probe.tobytes(),
+        values,
+        places,
+        values[places].tobytes(),
     )
     _kept[number] = made
+    if weight.__dict__.get(_ANCHOR) is not anchor:  # another thread's came later
+        _kept.pop(number, None)
     return made
 
 
-def _probe(weight: Tensor) -> NDArray[Any] | None:
-    """A view of elements spread over a weight's memory; None if that has gaps."""
+def _anchor(weight: Tensor) -> OrderedDict[str, int]:
+    """A tensor's own anchor: `copy.copy` gives a tensor that of another, which then outlives it."""
+    found: Any = weight.__dict__.get(_ANCHOR)
+    if found is None or found.get("owner") != id(weight):
+        found = weight.__dict__[_ANCHOR] = OrderedDict(owner=id(weight))
+    return found  # type: ignore[no-any-return]
+
+
+def _dense(weight: Tensor) -> NDArray[Any] | None:
+    """A weight's elements in the order of its memory, as integers; None if that has gaps."""
     values = array(weight)
     order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
     dense = values.transpose(order)
     if not dense.flags.c_contiguous:
         return None
-    # An odd step falls on every channel and tap in turn.
-    return dense.reshape(-1)[:: max(1, dense.size // _PROBES) | 1]
+    return dense.reshape(-1).view(f"u{dense.itemsize}")
+
+
+@lru_cache(maxsize=256)
+def _places(shape: Shape, strides: Shape) -> NDArray[Any] | slice:
+    """Where in a weight's memory to look: everywhere, or at a Latin hypercube of `_PROBES` places.
+
+    Its axes are input channels, output channels and taps. Each axis is gone through in a random
+    order, over and over, so where it has no more entries than there are places, all are looked at.
+    """
+    if prod(shape) <= _WHOLE:
+        return slice(None)
+    rng = np.random.default_rng(0)
+    rows = []
+    for size in (*shape[:2], prod(shape[2:])):
+        rounds = -(-_PROBES // size)
+        rows.append(np.concatenate([rng.permutation(size) for _ in range(rounds)])[:_PROBES])
+    *channels, taps = rows
+    places = np.zeros(_PROBES, np.intp)
+    for row, step in zip(channels, strides, strict=False):
+        places += row * step
+    for size, step in zip(shape[:1:-1], strides[:1:-1], strict=True):
+        places += taps % size * step
+        taps //= size
+    return places

@@ -88,6 +88,9 @@ def has_channels_last(shape: Any, strides: Any) -> bool:
     order = _CHANNELS_LAST_ORDER.get(len(shape))
     if order is None:
         return False
+    for entry in (*shape, *strides):
+        if type(entry) is not int and _unbacked(shape, strides):
+            return _known_channels_last(shape, strides, order)
     if strides[1] == 0:
         return False
     least: Any = 0
@@ -100,19 +103,67 @@ def has_channels_last(shape: Any, strides: Any) -> bool:
     return True
 
 
-def memory_format(axes: int, last: bool) -> Any:
-    """PyTorch's name of a format for tensors of so many axes.
+def _unbacked(shape: Any, strides: Any) -> bool:
+    """Whether a compiler may not ask how large a size is, not even while it traces."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    >>> memory_format(4, last=True)
-    torch.channels_last
+    return bool(free_unbacked_symbols((*shape, *strides)))
+
+
+def _known_channels_last(shape: Any, strides: Any, order: tuple[int, ...]) -> bool:
+    """Whether a tensor is dense and channels-last whatever its sizes are."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    expected: Any = 1
+    for axis in order:
+        if not statically_known_true(strides[axis] == expected):
+            return False
+        expected = expected * shape[axis]
+    return True
+
+
+def result_last(role: str, x: Any, x_strides: Any, weight: Any, weight_strides: Any) -> bool:
+    """Whether PyTorch's y ("g"), dx ("x") or dw ("w") is channels-last, by shapes and strides.
+
+    All three are if x or the weight is, a weight of one spatial axis being looked at as one of two,
+    and x then not at all. With an empty batch y is contiguous and a gradient is as its tensor.
+
+    >>> result_last("g", (2, 3, 4), (12, 4, 1), (3, 5, 2), (10, 1, 5))
+    True
     """
-    return _CHANNELS_LAST_FORMAT[axes] if last else torch.contiguous_format
+    batch = x[0] if len(x) else 1
+    empty = type(batch) is int and batch == 0
+    x_last = len(x) > 3 and has_channels_last((1, *x[1:]) if empty else x, x_strides)
+    if len(weight) == 3:
+        size, step = weight[2], weight_strides[2]
+        weight, weight_strides = (*weight[:2], 1, size), (*weight_strides[:2], step * size, step)
+    weight_last = has_channels_last(weight, weight_strides)
+    if empty:
+        return (role == "x" and x_last) or (role == "w" and weight_last)
+    return x_last or weight_last
+
+
+def dense_strides(shape: Any, last: bool) -> tuple[int, ...]:
+    """The strides, in elements, of a new tensor, contiguous or channels-last.
+
+    >>> dense_strides((2, 3, 4, 5), last=True)
+    (60, 1, 15, 3)
+    """
+    order = (1, *range(len(shape) - 1, 1, -1), 0) if last else range(len(shape) - 1, -1, -1)
+    strides, step = [1] * len(shape), 1
+    for axis in order:
+        strides[axis] = step
+        step *= max(1, shape[axis])
+    return tuple(strides)
 
 
 def new_result(shape: Any, like: Tensor, last: bool) -> Tensor:
     """An uninitialised tensor, contiguous or channels-last, of the dtype and device of another."""
-    form = memory_format(len(shape), last)
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
+    kind = {"dtype": like.dtype, "device": like.device}
+    if last and len(shape) == 3:  # PyTorch has no name for this format
+        return torch.empty((shape[0], shape[2], shape[1]), **kind).transpose(1, 2)
+    form = _CHANNELS_LAST_FORMAT[len(shape)] if last else torch.contiguous_format
+    return torch.empty(shape, memory_format=form, **kind)
 
 
 def require(name: str, tensor: Tensor) -> None:
