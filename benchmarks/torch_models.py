@@ -29,7 +29,8 @@ from torch.nn import functional
 
 from upconv.threads import rest
 from upconv.torch import accelerate, acceleration_report
-from upconv.torch.accelerate_choices import choices_of
+from upconv.torch.accelerate_chains import chains_watched
+from upconv.torch.accelerate_choices import choices_of, fusable
 from upconv.torch.fused import Fused
 
 
@@ -274,10 +275,14 @@ def layers_time(model: nn.Module, example: Any, modules: set[nn.Module]) -> floa
     return clock.total
 
 
-def parts(original: nn.Module, accelerated: nn.Module) -> tuple[set[nn.Module], set[nn.Module]]:
+def parts(
+    original: nn.Module, accelerated: nn.Module, example: Any
+) -> tuple[set[nn.Module], set[nn.Module]]:
     """The original's deconvolutions with what was fused, and what is left of them in the copy."""
     before, after = set(), set()
-    choices = choices_of(original, fuse=True, measured=True)
+    with torch.no_grad(), chains_watched(original, fusable(original, measured=True)) as seen:
+        milliseconds(original, example)
+    choices = choices_of(original, seen, fuse=True)
     for choice, layer in zip(
         choices.values(), acceleration_report(accelerated).layers, strict=True
     ):
@@ -301,7 +306,7 @@ def measured(name: str, rounds: int) -> Row:
     example = MODELS[name].example()
     accelerated = copy.deepcopy(original)
     accelerate(accelerated, example)
-    old_parts, new_parts = parts(original, accelerated)
+    old_parts, new_parts = parts(original, accelerated, example)
     ways = [(original, old_parts), (accelerated, new_parts)]
     whole: list[list[float]] = [[], []]
     alone: list[list[float]] = [[], []]

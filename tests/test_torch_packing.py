@@ -142,11 +142,11 @@ def test_used_parameters_are_saved_and_loaded_as_any_others(weights_only) -> Non
 
 
 def fold(weight: torch.Tensor, norm: Normalization) -> Folded:
-    made = folded(Source((weight,), lambda: weight), None, norm, 1)
+    made = folded(Source((weight,)), None, norm, 1)
     factor = norm.gamma / torch.sqrt(norm.var + norm.eps)
     torch.testing.assert_close(made.weight, weight * factor[:, None])
     torch.testing.assert_close(made.bias, norm.beta - norm.mean * factor)
-    assert folded(Source((weight,), lambda: weight), None, norm, 1) is made
+    assert folded(Source((weight,)), None, norm, 1) is made
     return made
 
 

@@ -5,13 +5,13 @@ What lives here: choices as values. What never does: carrying them out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .accelerate_chains import Chains, chain_refusal
 from .accelerate_layers import kind_of, layers_of, refusal
 from .accelerate_report import LayerReport
 from .accelerate_sequences import is_sequence, steps_of
-from .accelerate_traced import chains_in, may_trace
 from .accelerate_trials import MARGIN, Trial
 from .fused import Fused, Module
 
@@ -63,19 +63,28 @@ class Choice:
         return LayerReport(self.name, before, after, engine, self.why, self.before, self.after)
 
 
-def choices_of(model: Module, *, fuse: bool, measured: bool) -> dict[Module, Choice]:
-    """The ways to compute each deconvolution of a model; nothing is taken yet."""
+def fusable(model: Module, *, measured: bool) -> set[Module]:
+    """The deconvolutions of a model that upconv may compute."""
+    return {layer for layer in layers_of(model) if refusal(layer, measured) is None}
+
+
+def choices_of(
+    model: Module, seen: Mapping[Module, Chains] | None, *, fuse: bool
+) -> dict[Module, Choice]:
+    """The ways to compute each deconvolution of a model; nothing is taken yet.
+
+    seen: what followed layers in modules' own code; None if nothing was run.
+    """
     layers = layers_of(model)
-    refused = {layer: refusal(layer, measured) for layer in layers}
-    fusable = {layer for layer, why in refused.items() if why is None}
+    refused = {layer: refusal(layer, seen is not None) for layer in layers}
+    known = {layer for layer, why in refused.items() if why is None}
     ways: dict[Module, list[Fused]] = {layer: [Fused(layer)] for layer in layers}
     unknown: dict[Module, str] = {}
     for module in model.modules() if fuse else ():
-        inside = fusable & set(module.modules()) - {module}
-        found = _found(module, inside, measured) if inside else []
+        inside = known & set(module.modules()) - {module}
+        found = _found(module, inside, seen) if inside else []
         for way in found if isinstance(found, list) else ():
-            known = [_kinds(other) for other in ways[way.deconvolution]]
-            if _kinds(way) not in known:
+            if _kinds(way) not in map(_kinds, ways[way.deconvolution]):
                 ways[way.deconvolution].append(way)
         if isinstance(found, str):
             unknown |= dict.fromkeys(inside & set(module.children()), found)
@@ -99,16 +108,19 @@ def _kinds(way: Fused) -> tuple[object, ...]:
     return tuple((type(each), id(each) if list(each.parameters()) else 0) for each in way.followers)
 
 
-def _found(module: Module, inside: set[Module], measured: bool) -> list[Fused] | str:
+def _found(
+    module: Module, inside: set[Module], seen: Mapping[Module, Chains] | None
+) -> list[Fused] | str:
     """What can be fused where a module calls layers, or why that is not known."""
     if is_sequence(module):
         steps = steps_of(module, inside.__contains__)
         return list(steps.fused) if steps else []
-    if not may_trace(module):
-        return []
-    if not measured:
+    why = chain_refusal(module)
+    if why is None and seen is None:
         return "what follows is not looked for in code without example_inputs"
-    return chains_in(module, inside)
+    if why is None and seen is not None and module in seen:
+        return [each.fused for each in seen[module].seen]
+    return why or []
 
 
 def unmeasured(choice: Choice) -> Choice:

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from .accelerate_swaps import kept_by, original_class, own_forward
-from .fused import Fused, Module, recordable, recorded
+from .accelerate_recorded import recordable, recorded
+from .accelerate_swaps import is_derived, kept_by, original_class, own_forward
+from .fused import Fused, Module, own_method
 from .fused_weights import source_of, weight_refusal
+from .observers import plain
 from .tensors import DTYPES, Tensor
 
 KINDS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_FORWARDS = tuple(kind.forward for kind in KINDS)
 
 
 def layers_of(model: Module) -> dict[Module, str]:
@@ -27,6 +28,17 @@ def layers_of(model: Module) -> dict[Module, str]:
     ['1']
     """
     return {module: name for name, module in model.named_modules() if isinstance(module, KINDS)}
+
+
+def tensors_of(module: Module) -> list[Tensor]:
+    """The tensors that a module itself has: parameters, buffers and plain attributes.
+
+    >>> len(tensors_of(nn.BatchNorm1d(2, affine=False)))
+    3
+    """
+    own = vars(module)
+    held = (*own["_parameters"].values(), *own["_buffers"].values(), *own.values())
+    return [value for value in held if isinstance(value, torch.Tensor)]
 
 
 def kind_of(layer: Module) -> str:
@@ -43,8 +55,11 @@ def refusal(layer: Module, measured: bool) -> str | None:
     >>> refusal(nn.ConvTranspose2d(1, 1, 2), measured=False) is None
     True
     """
-    if own_forward(layer) not in _FORWARDS or "forward" in vars(layer):
-        return f"{type(layer).__name__} has a forward of its own"
+    if is_derived(layer):
+        return "its class was made from an accelerated one"
+    changed = "forward" if "forward" in vars(layer) else own_method(original_class(layer))
+    if changed is not None:
+        return f"{type(layer).__name__} has a {changed} of its own"
     if isinstance(layer, torch.jit.ScriptModule):
         return "it is compiled by TorchScript"
     if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
@@ -52,10 +67,13 @@ def refusal(layer: Module, measured: bool) -> str | None:
     unknown = weight_refusal(layer)
     if unknown:
         return unknown
-    tensors = [t for t in (*source_of(layer).tensors, layer.bias) if t is not None]
+    source = source_of(layer)
+    tensors = [] if source is None else [t for t in (*source.tensors, layer.bias) if t is not None]
     places = {str(t.device) for t in tensors} - {"cpu"}
     if places:
         return f"it is on {', '.join(sorted(places))}: left to PyTorch's own operator"
+    if not plain(tuple(tensors)):
+        return "its parameters are no plain dense tensors"
     kinds = {t.dtype for t in tensors}
     if len(kinds) > 1 or not kinds <= set(DTYPES):
         return f"its parameters are of {', '.join(sorted(map(str, kinds)))}"
@@ -67,7 +85,8 @@ def refusal(layer: Module, measured: bool) -> str | None:
 def deconvolution_forward(self: Any, input: Tensor, output_size: Any = None) -> Tensor:  # noqa: A002
     """The forward of a swapped deconvolution: upconv's outside training, else PyTorch's."""
     fused: Fused | None = kept_by(self)
-    if fused is not None and not self.training:
+    # A replica or a shallow copy has what was kept by another module.
+    if fused is not None and fused.deconvolution is self and not self.training:
         if torch.compiler.is_compiling():
             if fused.traceable(input):
                 return fused.traced(input, None, output_size)

@@ -1,7 +1,8 @@
 """`accelerate`: a model's deconvolutions computed by upconv where that is right and faster.
 
 1. Every `nn.ConvTranspose1d/2d/3d` is looked at; some are refused in words.
-2. What follows each is found: by the order of `nn.Sequential`, and by tracing other modules.
+2. What follows each is found: by the order of `nn.Sequential`, and by watching other modules' code
+   run on the example inputs.
 3. With example inputs each way to compute a layer is tried on what the layer really gets: it has to
    be right, and faster. The fastest is taken, or the original left.
 4. The whole model is compared with itself before, in results and in time. Where it differs, or is
@@ -16,21 +17,23 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from torch import nn
 
 from ..errors import brief
-from .accelerate_choices import Choice, choices_of, chosen, unmeasured
-from .accelerate_layers import deconvolution_forward
+from .accelerate_chains import Chains, chained_forward, chains_watched
+from .accelerate_choices import Choice, choices_of, chosen, fusable, unmeasured
+from .accelerate_layers import deconvolution_forward, tensors_of
 from .accelerate_report import AccelerationReport
 from .accelerate_runs import Example, difference
 from .accelerate_sequences import is_sequence, sequence_forward, steps_of
 from .accelerate_swaps import swap, unswap
-from .accelerate_traced import Traced, chains_in, may_trace, traced_forward
 from .accelerate_trials import watched
 from .fused import Fused, Module
+from .packing import release
 from .refusals import TensorTypeError
 
 _REPORT = "_upconv_report"
@@ -66,16 +69,16 @@ def accelerate(
     'ConvTranspose2d + ReLU'
     """
     _require_model(model)
-    example = None if example_inputs is None else Example.of(example_inputs)
     restore(model)
+    example = None if example_inputs is None else Example.of(example_inputs)
     try:
-        choices = choices_of(model, fuse=fuse, measured=example is not None)
         if example is None:
+            choices = choices_of(model, None, fuse=fuse)
             decided = {layer: unmeasured(choice) for layer, choice in choices.items()}
             note = "Not measured: pass example_inputs for proof and times."
-            _apply(model, decided, measured=False)
+            _apply(model, decided, {})
         else:
-            decided, note = _measured(model, example, choices)
+            decided, note = _measured(model, example, fuse)
     except BaseException:
         restore(model)
         raise
@@ -97,6 +100,8 @@ def restore(model: Module) -> Module:
     for module in model.modules():
         unswap(module)
         module.__dict__.pop(_REPORT, None)
+        for tensor in tensors_of(module):
+            release(tensor)
     return model
 
 
@@ -118,7 +123,7 @@ def _require_model(model: Any) -> None:
         raise TensorTypeError("model", f"{brief(model)} ({type(model).__name__})", expected, remedy)
 
 
-def _apply(model: Module, decided: dict[Module, Choice], measured: bool = True) -> None:
+def _apply(model: Module, decided: dict[Module, Choice], seen: Mapping[Module, Chains]) -> None:
     """Swap the classes of the layers that were decided for, and of what calls fused ones."""
     for module in model.modules():
         unswap(module)
@@ -131,24 +136,18 @@ def _apply(model: Module, decided: dict[Module, Choice], measured: bool = True) 
             steps = steps_of(module, fused.__contains__)
             if steps is not None:
                 swap(module, sequence_forward, steps)
-        elif measured and may_trace(module):
-            _trace(module, fused)
+        elif module in seen:
+            wanted = [one for one in seen[module].seen if one.fused.deconvolution in fused]
+            if wanted:
+                swap(module, chained_forward, Chains(wanted))
 
 
-def _trace(module: Module, fused: set[Module]) -> None:
-    """Let a module's own code run as a graph, if it calls layers that are to be fused."""
-    names = {part: name for name, part in module.named_modules() if name}
-    inside = fused & set(names)
-    found = chains_in(module, inside) if inside else []
-    if isinstance(found, list) and found:
-        swap(module, traced_forward, Traced(frozenset(names[way.deconvolution] for way in found)))
-
-
-def _measured(
-    model: Module, example: Example, choices: dict[Module, Choice]
-) -> tuple[dict[Module, Choice], str]:
+def _measured(model: Module, example: Example, fuse: bool) -> tuple[dict[Module, Choice], str]:
     """The choices that won their trials, applied and proved on the whole model."""
     before = example.run(model)
+    with chains_watched(model, fusable(model, measured=True) if fuse else ()) as seen:
+        example.run(model)
+    choices = choices_of(model, seen, fuse=fuse)
     ways = {layer: choice.ways for layer, choice in choices.items() if not choice.refused}
     with watched(ways) as trials:
         example.run(model)
@@ -156,21 +155,25 @@ def _measured(
         layer: chosen(choice, trials[layer]) if layer in trials else choice
         for layer, choice in choices.items()
     }
-    _apply(model, decided)
-    decided = _proved(model, example, decided, before)
-    note = _timed(model, example, decided)
+    _apply(model, decided, seen)
+    decided = _proved(model, example, decided, seen, before)
+    note = _timed(model, example, decided, seen)
     if note is None:
         decided = {
             layer: choice.given_back("the whole model was not faster")
             for layer, choice in decided.items()
         }
-        _apply(model, decided)
+        _apply(model, decided, seen)
         note = "Left as it was: the whole model was not faster."
     return decided, note
 
 
 def _proved(
-    model: Module, example: Example, decided: dict[Module, Choice], before: Any
+    model: Module,
+    example: Example,
+    decided: dict[Module, Choice],
+    seen: Mapping[Module, Chains],
+    before: Any,
 ) -> dict[Module, Choice]:
     """Give back one layer after the other, the last first, until the model's result is right."""
     for layer in [*reversed(decided), None]:
@@ -179,11 +182,13 @@ def _proved(
             break
         why = f"with it the model's result differs by {off:.3g} times what is allowed"
         decided = {**decided, layer: decided[layer].given_back(why)}
-        _apply(model, decided)
+        _apply(model, decided, seen)
     return decided
 
 
-def _timed(model: Module, example: Example, decided: dict[Module, Choice]) -> str | None:
+def _timed(
+    model: Module, example: Example, decided: dict[Module, Choice], seen: Mapping[Module, Chains]
+) -> str | None:
     """A sentence on the whole model's time; None if it did not become faster."""
     if not any(choice.replaced for choice in decided.values()):
         return "Nothing was replaced."
@@ -193,7 +198,7 @@ def _timed(model: Module, example: Example, decided: dict[Module, Choice]) -> st
     while len(pairs) < _ROUNDS or (len(pairs) < 3 * _ROUNDS and _slower(pairs)):
         taken = []
         for state in (originals, decided):
-            _apply(model, state)
+            _apply(model, state, seen)
             example.run(model)  # packs weights, and wakes the pools of threads
             taken.append(example.seconds(model))
         pairs.append((taken[0], taken[1]))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ..errors import brief
 from .fused import Module
@@ -50,8 +51,9 @@ class Example:
     def run(self, model: Module) -> Any:
         """The model's result."""
         with at_rest(model):
+            args, kwargs = self._copies()
             try:
-                return model(*self.args, **self.kwargs)
+                return model(*args, **kwargs)
             except Exception as error:
                 got = f"such that the model raises {type(error).__name__}: {error}"
                 raise TensorArgumentError("example_inputs", got, "what the model takes") from error
@@ -59,9 +61,25 @@ class Example:
     def seconds(self, model: Module) -> float:
         """What one run takes."""
         with at_rest(model):
+            args, kwargs = self._copies()
             start = time.perf_counter()
-            model(*self.args, **self.kwargs)
+            model(*args, **kwargs)
             return time.perf_counter() - start
+
+    def _copies(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, each tensor in them copied once: some models write to what they get."""
+        made: dict[int, Tensor] = {}
+
+        def copied(tensor: Tensor) -> Tensor:
+            if id(tensor) not in made:
+                copy = tensor.detach().clone()
+                made[id(tensor)] = copy.requires_grad_() if tensor.requires_grad else copy
+            return made[id(tensor)]
+
+        copies: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
+            torch.Tensor, copied, (self.args, dict(self.kwargs))
+        )
+        return copies
 
 
 @contextmanager
@@ -105,12 +123,17 @@ def difference(before: Any, after: Any) -> float:
     (0.0, inf)
     """
     firsts, seconds = list(tensors_in(before)), list(tensors_in(after))
-    if [t.shape for t in firsts] != [t.shape for t in seconds]:
+    if [(t.shape, t.dtype) for t in firsts] != [(t.shape, t.dtype) for t in seconds]:
         return math.inf
     return max(map(_difference, firsts, seconds), default=0.0)
 
 
 def _difference(before: Tensor, after: Tensor) -> float:
+    if before.is_complex():
+        before, after = (
+            torch.view_as_real(before.resolve_conj()),
+            torch.view_as_real(after.resolve_conj()),
+        )
     if not before.is_floating_point():
         return 0.0 if torch.equal(before, after) else math.inf
     if not before.numel():

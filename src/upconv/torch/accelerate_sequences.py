@@ -15,48 +15,73 @@ from typing import Any
 import torch
 from torch import nn
 
-from .accelerate_swaps import kept_by, own_forward
+from .accelerate_swaps import (
+    calls_as_torch_does,
+    is_as_swapped,
+    is_derived,
+    kept_by,
+    original_class,
+    own_forward,
+)
 from .fused import NOTHING_OUTSIDE_TRAINING, Fused, Module, ending_of
 from .fused_weights import foldable
+from .observers import hooks_everywhere, watched
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, which PyTorch 2.4 cannot compile
 class Steps:
     """What a sequence does, and what it held when that was found out.
 
-    steps: modules and `Fused`, to be called in this order. held: each sequence with its modules.
+    steps: modules and `Fused`, to be called in this order. held: each sequence with its class and
+    its modules, the outermost first. layers: the deconvolutions that something is fused into.
     """
 
     steps: tuple[Any, ...]
-    held: tuple[tuple[Module, tuple[Module, ...]], ...]
+    held: tuple[tuple[Module, type, tuple[Module, ...]], ...]
+    layers: tuple[Module, ...]
 
     @property
     def fused(self) -> tuple[Fused, ...]:
         """The steps that stand for more than one module."""
         return tuple(step for step in self.steps if isinstance(step, Fused))
 
-    def hold(self) -> bool:
-        """Whether the sequences hold the modules that the steps were made from, unwatched."""
-        outermost = self.held[0][0]
-        for sequence, modules in self.held:
-            now = sequence._modules
-            if len(now) != len(modules) or any(map(_differ, now.values(), modules)):
+    def hold(self, outermost: Module) -> bool:
+        """Whether these are still the steps of a sequence, and nobody watches those inside it."""
+        # A replica or a shallow copy has what was kept by another module.
+        if self.held[0][0] is not outermost:
+            return False
+        for layer in self.layers:
+            if not is_as_swapped(layer):
                 return False
-            if sequence is not outermost and (
-                sequence._forward_hooks or sequence._forward_pre_hooks
-            ):
+        for sequence, kind, modules in self.held:
+            if not _holds(sequence, modules):
                 return False
-        return True
+            if sequence is not outermost and not _only_calls(sequence, kind):
+                return False
+        return not hooks_everywhere()
 
 
-def _differ(one: Module, other: Module) -> bool:
-    return one is not other
+def _holds(sequence: Module, modules: tuple[Module, ...]) -> bool:
+    """Whether a sequence still holds these modules, in this order."""
+    if len(sequence._modules) != len(modules):
+        return False
+    for number, module in enumerate(sequence._modules.values()):
+        if module is not modules[number]:
+            return False
+    return True
+
+
+def _only_calls(sequence: Module, kind: type) -> bool:
+    """Whether a sequence that was of a known class still does nothing but call what it holds."""
+    if type(sequence) is not kind and not is_as_swapped(sequence):
+        return False
+    return "forward" not in sequence.__dict__ and not watched(sequence)
 
 
 def sequence_forward(self: Module, input: Any) -> Any:  # noqa: A002  # PyTorch's name
     """The forward of a swapped `nn.Sequential`."""
     steps: Steps | None = kept_by(self)
-    if steps is None or not steps.hold():
+    if steps is None or self.training or not steps.hold(self):
         return own_forward(self)(self, input)
     for step in steps.steps:
         input = step(input)  # noqa: A001
@@ -71,7 +96,14 @@ def is_sequence(module: Module) -> bool:
     """
     if not isinstance(module, nn.Sequential) or isinstance(module, torch.jit.ScriptModule):
         return False
-    return own_forward(module) is nn.Sequential.forward and "forward" not in vars(module)
+    if "forward" in vars(module) or is_derived(module):
+        return False
+    own: Any = original_class(module)
+    usual = all(getattr(own, name) is getattr(nn.Sequential, name) for name in _OF_SEQUENCES)
+    return usual and calls_as_torch_does(own)
+
+
+_OF_SEQUENCES = ("forward", "__iter__")
 
 
 def steps_of(sequence: Module, fusable: Callable[[Module], bool]) -> Steps | None:
@@ -79,7 +111,9 @@ def steps_of(sequence: Module, fusable: Callable[[Module], bool]) -> Steps | Non
 
     fusable: whether upconv may compute a deconvolution.
     """
-    held = tuple((part, tuple(part._modules.values())) for part in _sequences(sequence))
+    held = tuple(
+        (part, original_class(part), tuple(part._modules.values())) for part in _sequences(sequence)
+    )
     modules = list(_flat(sequence))
     steps: list[Any] = []
     while modules:
@@ -90,8 +124,8 @@ def steps_of(sequence: Module, fusable: Callable[[Module], bool]) -> Steps | Non
             steps.append(Fused(module, followers) if followers else module)
         else:
             steps.append(module)
-    made = Steps(tuple(steps), held)
-    return made if made.fused else None
+    layers = tuple(step.deconvolution for step in steps if isinstance(step, Fused))
+    return Steps(tuple(steps), held, layers) if layers else None
 
 
 def tail(layer: Any, candidates: Sequence[Any]) -> list[Any]:

@@ -11,16 +11,19 @@ What lives here: classes. What never does: what a swapped module computes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import update_wrapper
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
 
+from .refusals import TensorArgumentError
+
 Forward = Callable[..., Any]
 """A function (module, ...) at the top level of a module, which takes the place of `forward`."""
 
-_ORIGINAL = "_upconv_original"
+_ORIGINAL, _FORWARD, _SELF = "_upconv_original", "_upconv_forward", "_upconv_class"
 _KEPT = "_upconv"
 """The attribute in which a swapped module keeps what its new way of computing needs."""
 
@@ -32,10 +35,9 @@ def swap(module: nn.Module, forward: Forward, kept: object = None) -> None:
         # Such a class belongs to its module alone, and its first base is the class without
         # parametrizations, which torch goes back to when they are removed: ours has to be there.
         base = swapped_class(own.__bases__[0], forward)
-        names: dict[str, Any] = {
-            k: v for k, v in vars(own).items() if k not in ("__dict__", "__weakref__")
-        }
-        module.__class__ = type(own.__name__, (base,), {**names, _ORIGINAL: own})
+        made: Any = type(own.__name__, (base,), {**_names(own), _ORIGINAL: own})
+        setattr(made, _SELF, made)
+        module.__class__ = made
     else:
         module.__class__ = swapped_class(own, forward)
     module.__dict__[_KEPT] = kept
@@ -53,6 +55,8 @@ def swappable(module: nn.Module, forward: Forward) -> bool:
     (False, True)
     """
     own: Any = original_class(module)
+    if is_derived(module):
+        return False
     try:
         swapped_class(own, forward)
     except Exception:  # the code of anybody's class
@@ -61,10 +65,45 @@ def swappable(module: nn.Module, forward: Forward) -> bool:
 
 
 def unswap(module: nn.Module) -> None:
-    """The module as it was before `swap`; nothing happens to one that was not swapped."""
+    """The module as it was before `swap`; nothing happens to one that was not swapped.
+
+    A class that was made from ours since then, as torch does for parametrizations, is made anew
+    from the original. Where that cannot be, the class stays, and computes as the original does.
+    """
+    module.__dict__.pop(_KEPT, None)
     if is_swapped(module):
-        module.__class__ = original_class(module)
-        module.__dict__.pop(_KEPT, None)
+        try:
+            module.__class__ = _without_ours(type(module))
+        except Exception:  # the code of anybody's class
+            return
+
+
+def _without_ours(own: Any) -> Any:
+    """A class with the original in the place of each swapped class among its bases."""
+    original = vars(own).get(_ORIGINAL)
+    if _FORWARD in vars(own):
+        return original
+    bases = tuple(map(_without_ours, own.__bases__))
+    if bases == own.__bases__:
+        return own
+    names = _names(own)
+    if any(map(_asks_super, names.values())):
+        return own
+    if original is not None and names == _names(original):
+        return original
+    return type(own)(own.__name__, bases, names)
+
+
+def _names(own: Any) -> dict[str, Any]:
+    """What stands in a class itself, but for what Python and we put there."""
+    ours = ("__dict__", "__weakref__", _ORIGINAL, _SELF)
+    return {name: value for name, value in vars(own).items() if name not in ours}
+
+
+def _asks_super(value: Any) -> bool:
+    """Whether a function knows the very class that it was written in."""
+    code = getattr(value, "__code__", None)
+    return code is not None and "__class__" in code.co_freevars
 
 
 def is_swapped(module: nn.Module) -> bool:
@@ -74,6 +113,25 @@ def is_swapped(module: nn.Module) -> bool:
     False
     """
     return hasattr(type(module), _ORIGINAL)
+
+
+def is_as_swapped(module: nn.Module) -> bool:
+    """Whether the module has the very class that `swap` gave it.
+
+    >>> is_as_swapped(nn.ReLU())
+    False
+    """
+    own = type(module)
+    return getattr(own, _SELF, None) is own
+
+
+def is_derived(module: nn.Module) -> bool:
+    """Whether others, torch for parametrizations say, made the module's class from a swapped one.
+
+    >>> is_derived(nn.ReLU())
+    False
+    """
+    return is_swapped(module) and not is_as_swapped(module)
 
 
 def kept_by(module: nn.Module) -> Any:
@@ -104,23 +162,58 @@ def own_forward(module: nn.Module) -> Forward:
     return forward
 
 
-@cache
+def calls_as_torch_does(own: type[nn.Module]) -> bool:
+    """Whether calling a module of this class runs its hooks and its `forward`, and nothing else.
+
+    >>> class Loud(nn.ReLU):
+    ...     def __call__(self, x):
+    ...         return super().__call__(x) + 1
+    >>> calls_as_torch_does(nn.ReLU), calls_as_torch_does(Loud)
+    (True, False)
+    """
+    return all(getattr(own, name) is getattr(nn.Module, name) for name in _CALLS)
+
+
+_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__getattribute__")
+
+
 def swapped_class(original: Any, forward: Forward) -> Any:
-    """A class like `original` that computes by `forward`; the same one every time."""
+    """A class like `original` that computes by `forward`; the same one while it lives."""
+    for known in type.__subclasses__(original):  # which Python holds weakly
+        own = vars(known)
+        if own.get(_ORIGINAL) is original and own.get(_FORWARD) is forward:
+            return known
     names = {
-        "forward": forward,
+        "forward": _signed(forward, original.forward),
         "__reduce_ex__": _reduced,
+        "__prepare_scriptable__": _no_script,
         "__module__": original.__module__,
         "__doc__": original.__doc__,
         _ORIGINAL: original,
+        _FORWARD: forward,
     }
-    return type(f"Accelerated{original.__name__}", (original,), names)
+    made = type(f"Accelerated{original.__name__}", (original,), names)
+    setattr(made, _SELF, made)
+    return made
 
 
 def _reduced(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
     own = type(self)
     state = self.__getstate__()  # raises for parametrized modules, as torch has it
-    return _rebuilt, (getattr(own, _ORIGINAL), own.forward), state
+    return _rebuilt, (getattr(own, _ORIGINAL), getattr(own, _FORWARD)), state
+
+
+def _no_script(self: nn.Module) -> None:
+    got = f"a model with an accelerated {original_class(self).__name__}"
+    remedy = "Use a restored model: upconv.torch.restore(model)."
+    raise TensorArgumentError("obj", got, "a model as torch.jit.script can read it", remedy)
+
+
+def _signed(forward: Any, original: Any) -> Any:
+    """The function with the signature of the one whose place it takes, as tracers ask for it."""
+    signed = FunctionType(forward.__code__, forward.__globals__, forward.__name__)
+    signed.__defaults__, signed.__kwdefaults__ = forward.__defaults__, forward.__kwdefaults__
+    return update_wrapper(signed, original)
 
 
 def _rebuilt(original: Any, forward: Forward) -> Any:

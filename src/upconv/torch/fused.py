@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules import module as hooked
 
 from ..choices import choose
+from .accelerate_swaps import calls_as_torch_does, is_as_swapped
 from .compute import forward
 from .fused_operator import FUSED
-from .fused_weights import NORMS, Folded, Normalization, folded, source_of
+from .fused_weights import NORMS, Folded, Normalization, Source, foldable, folded, source_of
 from .layers import Geometry, module_geometry
+from .observers import SHOWS_MODES, dense, hooks_everywhere, observed, plain, plain_of, watched
 from .operators import FORWARD
 from .packing import kept
 from .tensors import DTYPES, Tensor
@@ -52,13 +53,26 @@ def _named(name: str) -> Callable[[Module], Ending]:
     return lambda _: Ending(name)
 
 
+_LARGEST = torch.finfo(torch.float32).max
+"""PyTorch refuses slopes beyond it, as it does the infinite."""
+
+
+def leaky(slope: float) -> Ending | None:
+    """A leaky ReLU; None where the slope is no number that upconv multiplies by.
+
+    >>> leaky(0.2), leaky(float("inf"))
+    (Ending(name='leaky_relu', slope=0.2), None)
+    """
+    return Ending("leaky_relu", slope) if abs(slope) <= _LARGEST else None
+
+
 def _parametric(module: Module) -> Ending | None:
-    return Ending("leaky_relu", module.weight.item()) if module.num_parameters == 1 else None
+    return leaky(module.weight.item()) if module.weight.numel() == 1 else None
 
 
 _ENDINGS: dict[type[nn.Module], Callable[[Any], Ending | None]] = {
     nn.ReLU: _named("relu"),
-    nn.LeakyReLU: lambda module: Ending("leaky_relu", float(module.negative_slope)),
+    nn.LeakyReLU: lambda module: leaky(float(module.negative_slope)),
     nn.PReLU: _parametric,
     nn.Tanh: _named("tanh"),
     nn.Sigmoid: _named("sigmoid"),
@@ -66,8 +80,24 @@ _ENDINGS: dict[type[nn.Module], Callable[[Any], Ending | None]] = {
     nn.GELU: lambda module: Ending("gelu") if module.approximate == "none" else None,
 }
 
-_GLOBAL_HOOKS = (hooked._global_forward_hooks, hooked._global_forward_pre_hooks)
-"""Those of all modules, which one computed with another would not call."""
+_FORWARDS = tuple(
+    kind.forward for kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+)
+
+
+def own_method(kind: Any) -> str | None:
+    """A method of a deconvolution's class that may compute something else than torch's; or None.
+
+    >>> own_method(nn.ConvTranspose1d) is None, own_method(nn.Conv1d)
+    (True, 'forward')
+    """
+    if kind.forward not in _FORWARDS:
+        return "forward"
+    if not calls_as_torch_does(kind):
+        return "__call__"
+    same = kind._output_padding is nn.ConvTranspose1d._output_padding
+    return None if same else "_output_padding"
+
 
 NOTHING_OUTSIDE_TRAINING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
@@ -120,7 +150,10 @@ class Fused:
     @property
     def norm(self) -> Module | None:
         """The batch normalisation among the followers."""
-        return next((module for module in self.followers if type(module) in NORMS), None)
+        for module in self.followers:
+            if type(module) in NORMS:
+                return module
+        return None
 
     @property
     def ending(self) -> Ending:
@@ -140,7 +173,7 @@ class Fused:
     def one_by_one(self, x: Tensor, residual: Tensor = None, output_size: Any = None) -> Tensor:
         """What the modules compute, one after the other."""
         y = self.deconvolution(x) if output_size is None else self.deconvolution(x, output_size)
-        ends = bool(self.followers) and type(self.followers[-1]) in _ENDINGS
+        ends = len(self.followers) > 0 and type(self.followers[-1]) in _ENDINGS
         for module in self.followers[:-1] if ends else self.followers:
             y = module(y)
         if residual is not None:
@@ -163,44 +196,71 @@ class Fused:
         """The weight and the bias that one call uses."""
         layer, norm = self.deconvolution, self.norm
         numbers = None if norm is None else Normalization.of(norm)
-        return folded(source_of(layer), layer.bias, numbers, layer.groups)
+        source = source_of(layer) or Source((layer.weight,))  # the first is for a report alone
+        return folded(source, layer.bias, numbers, layer.groups)
 
     def applies(self, x: Tensor, residual: Tensor = None) -> bool:
         """Whether this call may be computed in one go."""
         layer = self.deconvolution
         if not (self._at_rest() and _plain(x) and self._batched(x)):
             return False
-        if x.dim() - len(layer.kernel_size) not in (1, 2):
-            return False
         if residual is not None and not self._fits(x, residual):
             return False
         source = source_of(layer)
+        if source is None:
+            return False
         tensors = (*source.tensors, layer.bias, residual)
-        if not all(t is None or (t.dtype is x.dtype and t.device == x.device) for t in tensors):
+        if not (plain_of(tensors, x.dtype) and (not self.followers or self._followers_fit(x))):
             return False
         if torch.is_grad_enabled() and self._learns(x, tensors):
             return False
-        if any(hook is not source.hook for hook in layer._forward_pre_hooks.values()):
+        hooks = layer._forward_pre_hooks
+        if hooks and any(hook is not source.hook for hook in hooks.values()):
             return not self.followers and not observed()  # alone, it has run already
         return not observed()
+
+    def _followers_fit(self, x: Tensor) -> bool:
+        """Whether what the followers hold is such that PyTorch would compute with it too."""
+        kind, last = x.dtype, self.followers[-1]
+        if type(last) is nn.PReLU and not plain_of((last.weight,), kind):
+            return False
+        norm = self.norm
+        if norm is None:
+            return True
+        numbers = Normalization.of(norm)[:4]
+        if numbers[1].dtype is torch.float32 and kind is not torch.float64:
+            kind = torch.float32  # PyTorch normalises halves by float32 as well
+        return plain_of(numbers, kind)
 
     def traceable(self, x: Tensor, residual: Tensor = None) -> bool:
         """Whether a compiler may be shown one operator for this call."""
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return False
-        layer = self.deconvolution
+        # Other tracers, as `torch.export`, have modes of their own.
+        asked = SHOWS_MODES and torch.compiler.is_dynamo_compiling()
+        if asked and torch._C._len_torch_function_stack():
+            return False
+        if torch.onnx.is_in_onnx_export():
+            return False  # ONNX knows PyTorch's own operators
+        for module in self.followers:
+            if type(module) is nn.PReLU:
+                return False  # its slope is a number that a graph would freeze
         if not (self._at_rest() and self._batched(x)):
             return False
-        if x.dim() - len(layer.kernel_size) not in (1, 2):
-            return False
+        layer = self.deconvolution
         if self.followers and (layer._forward_pre_hooks or "parametrizations" in layer._modules):
             return False
-        if any(isinstance(module, nn.PReLU) for module in self.followers):
-            return False  # its slope is a number that a graph would freeze
-        weight = layer.weight
-        if residual is not None and residual.dtype != x.dtype:
-            return False
-        return x.device.type == "cpu" and x.dtype == weight.dtype and x.dtype in DTYPES
+        norm = self.norm
+        if norm is not None:
+            # One by one, as PyTorch 2.6 compiles no slices of named tuples.
+            held = Normalization.of(norm)
+            if not dense((held.mean, held.var, held.gamma, held.beta)):
+                return False
+        tensors = (x, layer.weight, layer.bias, residual)
+        for tensor in tensors:
+            if tensor is not None and (tensor.dtype != x.dtype or tensor.device.type != "cpu"):
+                return False
+        return dense(tensors) and x.dtype in DTYPES
 
     def traced(self, x: Tensor, residual: Tensor = None, output_size: Any = None) -> Tensor:
         """The call as one operator, where `traceable` has said yes."""
@@ -219,29 +279,27 @@ class Fused:
             y = FUSED(x, layer.weight, layer.bias, *numbers, *how, residual, ending)
         return y if batched else y.squeeze(0)
 
-    @property
-    def known(self) -> bool:
-        """Whether every follower is still one that is computed in one go, by its own forward."""
-        last = self.followers[-1:]
-        usual = (*NORMS, *NOTHING_OUTSIDE_TRAINING)
-        return all("forward" not in vars(module) for module in self.modules) and all(
-            type(module) in usual or (module in last and ending_of(module) is not None)
-            for module in self.followers
-        )
-
     def _at_rest(self) -> bool:
-        """Whether nobody trains, and no hook waits for what would not be there."""
-        layer = self.deconvolution
-        if self.followers and (any(_GLOBAL_HOOKS) or not self.known):
+        """Whether nobody trains or watches, and each module is still of a kind that is known."""
+        layer, followers = self.deconvolution, self.followers
+        if layer.training or not (is_as_swapped(layer) or own_method(type(layer)) is None):
             return False
-        if layer.training or (self.followers and layer._forward_hooks):
+        if not followers:
+            return True
+        if layer._forward_hooks or "forward" in layer.__dict__:
             return False
-        for module in self.followers:
-            if module.training and type(module) in (*NORMS, *NOTHING_OUTSIDE_TRAINING):
+        for module in followers:
+            if watched(module) or "forward" in module.__dict__:
                 return False
-            if module._forward_hooks or module._forward_pre_hooks:
+            kind = type(module)
+            if kind in _ENDINGS:
+                if module is not followers[-1] or ending_of(module) is None:
+                    return False
+            elif module.training or not (
+                kind in NOTHING_OUTSIDE_TRAINING or foldable(module, layer.out_channels)
+            ):
                 return False
-        return True
+        return not hooks_everywhere()
 
     def _fits(self, x: Tensor, residual: Tensor) -> bool:
         """Whether a residual has the shape of the result, and is not spread over it."""
@@ -252,8 +310,9 @@ class Fused:
         return tuple(residual.shape) == (x.shape[0], layer.out_channels, *size)
 
     def _batched(self, x: Tensor) -> bool:
-        """Whether x has a batch axis, where a normalisation would take another one for it."""
-        return self.norm is None or x.dim() == len(self.deconvolution.kernel_size) + 2
+        """Whether x has a batch axis; without one a normalisation would take another for it."""
+        beside = x.dim() - len(self.deconvolution.kernel_size)
+        return beside == 2 or (beside == 1 and self.norm is None)
 
     def _learns(self, x: Tensor, tensors: tuple[Tensor, ...]) -> bool:
         if x.requires_grad or any(t is not None and t.requires_grad for t in tensors):
@@ -275,68 +334,14 @@ def geometry_of(layer: Module, x: Tensor, output_size: Any) -> Geometry:
     >>> geometry_of(nn.ConvTranspose1d(1, 1, 3, stride=2), torch.ones(1, 1, 4), None).stride
     (2,)
     """
-    output_padding = layer.output_padding
+    output_padding, rank = layer.output_padding, len(layer.kernel_size)
     if output_size is not None:
-        rank = len(layer.kernel_size)
         output_padding = layer._output_padding(
             x, output_size, layer.stride, layer.padding, layer.kernel_size, rank, layer.dilation
         )
-    return module_geometry(len(layer.kernel_size), layer, tuple(output_padding))
+        output_padding = tuple(output_padding)
+    return module_geometry(rank, layer, output_padding)
 
 
 def _plain(x: Tensor) -> bool:
-    return type(x) is torch.Tensor and x.is_cpu and x.dtype in DTYPES
-
-
-def observed() -> bool:
-    """Whether somebody looks at the operators of this thread: tracers, modes, autocast, vmap.
-
-    >>> observed()
-    False
-    """
-    return bool(
-        torch.is_autocast_enabled("cpu")
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-    )
-
-
-class _Recorded(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is untyped here
-    """A deconvolution forward by upconv, backward by PyTorch's own operator."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, how: Geometry) -> Tensor:
-        """Of plain batched tensors; the weight is at rest."""
-        ctx.save_for_backward(x, weight)
-        ctx.how, ctx.bias = how, None if bias is None else list(bias.shape)
-        return forward(x, weight, bias, how, reuse_weight=True)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        """Gradients of x, weight and bias; they can be differentiated again."""
-        x, weight = ctx.saved_tensors
-        stride, padding, output_padding, dilation, groups = ctx.how
-        wanted = list(ctx.needs_input_grad[:3])
-        geometry = (stride, padding, dilation, True, output_padding, groups, wanted)
-        dx, dw, db = torch.ops.aten.convolution_backward(g, x, weight, ctx.bias, *geometry)
-        return dx, dw, db, None
-
-
-def recordable(layer: Module, x: Tensor) -> bool:
-    """Whether a call that gradients may be asked of can be computed by `recorded`."""
-    if not _plain(x) or x.dim() != len(layer.kernel_size) + 2:
-        return False
-    weight, bias = layer.weight, layer.bias
-    if "parametrizations" in layer._modules or type(weight) is not nn.Parameter:
-        return False
-    if weight.dtype is not x.dtype or not weight.is_cpu or observed():
-        return False
-    return bias is None or (bias.dtype is x.dtype and bias.is_cpu)
-
-
-def recorded(layer: Module, x: Tensor, output_size: Any) -> Tensor:
-    """A layer in eval mode whose gradients are recorded: forward by upconv, backward by PyTorch."""
-    how = geometry_of(layer, x, output_size)
-    return _Recorded.apply(x, layer.weight, layer.bias, how)
+    return type(x) is torch.Tensor and x.dtype in DTYPES and plain((x,))

@@ -23,7 +23,7 @@ from .fused_weights import Normalization, Source, folded
 from .layers import Geometry
 from .observers import recording
 from .operators import FORWARD
-from .tensors import Tensor, channels_last, new_result
+from .tensors import Tensor, new_result, result_last
 
 _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, Tensor mean, Tensor var, Tensor? gamma, Tensor? beta,"
@@ -39,7 +39,7 @@ def _how(arguments: Any) -> Geometry:
 
 def _kernel(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     norm, how = Normalization(*rest[:5]), _how(rest[5:10])
-    used = folded(Source((weight,), lambda: weight), bias, norm, how.groups)
+    used = folded(Source((weight,)), bias, norm, how.groups)
     residual, activation = _extras(rest[10:])
     return forward(x, used.weight, used.bias, how, residual, activation, reuse_weight=True)
 
@@ -53,7 +53,7 @@ def _extras(arguments: tuple[Any, ...]) -> tuple[Tensor, str]:
 def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     how = _how(rest[5:10])
     size = how.out_size(x.shape[2:], weight.shape[2:])
-    last = channels_last(x) or channels_last(weight)
+    last = result_last("g", x.shape, x.stride(), weight.shape, weight.stride())
     return new_result((x.shape[0], weight.shape[1] * how.groups, *size), x, last)
 
 

@@ -30,11 +30,24 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Source(NamedTuple):
-    """What a layer's weight is made from, and how; `hook` is torch's own that does it, or None."""
+    """What a layer's weight is made from, and how; it is the first tensor where nothing makes it.
+
+    by: torch's own objects that make it. hook: the one among them that is a hook, or None.
+    """
 
     tensors: tuple[Tensor, ...]
-    make: Callable[[], Tensor]
+    make: Callable[[], Tensor] | None = None
+    by: tuple[Any, ...] = ()
     hook: Any = None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight, made now.
+
+        >>> Source((torch.ones(1),)).weight
+        tensor([1.])
+        """
+        return self.tensors[0] if self.make is None else self.make()
 
 
 class Normalization(NamedTuple):
@@ -53,8 +66,10 @@ class Normalization(NamedTuple):
         >>> Normalization.of(nn.BatchNorm2d(3, affine=False)).gamma is None
         True
         """
-        statistics = module.running_mean, module.running_var
-        return cls(*statistics, module.weight, module.bias, module.eps)
+        # Attributes of modules are found slowly; `foldable` has said that these are registered.
+        buffers, parameters = module._buffers, module._parameters
+        statistics = buffers["running_mean"], buffers["running_var"]
+        return cls(*statistics, parameters["weight"], parameters["bias"], module.eps)
 
 
 class Folded(NamedTuple):
@@ -70,22 +85,35 @@ def foldable(module: nn.Module, channels: int) -> bool:
     >>> foldable(nn.BatchNorm2d(3), 3), foldable(nn.BatchNorm2d(3, track_running_stats=False), 3)
     (True, False)
     """
-    if type(module) not in NORMS or module.running_var is None:
+    if type(module) not in NORMS or module.num_features != channels:
         return False
-    return bool(module.num_features == channels)
+    buffers, parameters = module._buffers, module._parameters
+    if buffers.get("running_mean") is None or buffers.get("running_var") is None:
+        return False
+    return "weight" in parameters and "bias" in parameters
 
 
-def source_of(layer: Any) -> Source:
-    """Where the weight comes from; `weight_refusal` has said that it can be told."""
+def source_of(layer: Any) -> Source | None:
+    """Where the weight comes from; None where `weight_refusal` says why that cannot be told.
+
+    >>> len(source_of(parametrizations.weight_norm(nn.ConvTranspose1d(1, 1, 2))).tensors)
+    2
+    """
+    hooks = layer._forward_pre_hooks
+    if "parametrizations" not in layer._modules and not hooks:
+        return Source((layer.weight,))
+    if weight_refusal(layer) is not None:
+        return None
     if "parametrizations" in layer._modules:
         made = layer.parametrizations.weight
-        return Source((*made.parameters(), *made.buffers()), lambda: layer.weight)
-    for hook in layer._forward_pre_hooks.values():
+        tensors = (*made.parameters(), *made.buffers())
+        return Source(tensors, lambda: layer.weight, tuple(made))
+    for hook in hooks.values():
         endings = _HOOK_TENSORS.get(type(hook))
         if endings:
             tensors = tuple([getattr(layer, hook.name + ending) for ending in endings])
-            return Source(tensors, partial(_by_hook, hook, layer), hook)
-    return Source((layer.weight,), lambda: layer.weight)
+            return Source(tensors, partial(_by_hook, hook, layer), (hook,), hook)
+    return Source((layer.weight,))
 
 
 # Torch's normalisations by hooks, with the names of the tensors that they make the weight from.
@@ -136,27 +164,30 @@ def folded(source: Source, bias: Tensor, norm: Normalization | None, groups: int
     if norm is None:  # the bias is used as it is
         return Folded(_made(source), bias)
     first, *others = (*source.tensors, *norm[:4], bias)
-    return _remembered(first, others, norm.eps, lambda: _fold(source.make(), bias, norm, groups))
+    how = (norm.eps, *source.by)
+    return _remembered(first, others, how, lambda: _fold(source.weight, bias, norm, groups))
 
 
 def _made(source: Source) -> Tensor:
     first, *others = source.tensors
-    if not others:
+    if source.make is None:
         return first
-    return _remembered(first, others, None, lambda: Folded(source.make().detach(), None)).weight
+    how = (None, *source.by)
+    return _remembered(first, others, how, lambda: Folded(source.weight.detach(), None)).weight
 
 
 def _remembered(
-    first: Tensor, others: list[Tensor], eps: float | None, make: Callable[[], Folded]
+    first: Tensor, others: list[Tensor], how: tuple[Any, ...], make: Callable[[], Folded]
 ) -> Folded:
     """What is made of tensors, made once while they are at rest; the first one remembers it.
 
     So it goes with the first one. What was made with others that are gone goes when something else
     is made: a normalisation whose tensors are replaced again and again leaves nothing behind.
+    how: what decides besides the tensors, as a key.
     """
     keeper = kept(first)
     marks = tuple([None if tensor is None else kept(tensor) for tensor in others])
-    key = (eps, *map(id, others))
+    key = (how, *map(id, others))
     found = None if keeper is None else keeper.derived.get(key)
     if found is not None and all(map(_same, found.marks, marks)):
         known: Folded = found.folded

@@ -9,7 +9,7 @@ What lives here: tables of targets, and reading of nodes. What never does: chang
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import fx, nn
 from torch.nn import functional
 
 from .accelerate_layers import KINDS, refusal
-from .fused import Ending, ending_of
-from .fused_weights import foldable, source_of
+from .fused import Ending, ending_of, leaky
+from .fused_weights import foldable
 
 Node = Any
 """A `torch.fx.Node`."""
@@ -127,19 +127,26 @@ def _of_module(node: Node, layer: Any) -> Deconvolution | None:
     # A hook would not run, and `output_size` is a list that nobody knows here.
     if layer._forward_pre_hooks or layer._forward_hooks or len(node.args) != 1 or node.kwargs:
         return None
-    if source_of(layer).hook is not None:
-        return None
     names = f"{node.target}.weight", None if layer.bias is None else f"{node.target}.bias"
     axes = layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation
     return Deconvolution(len(layer.kernel_size), node.args[0], *names, *axes, layer)
 
 
 def _of_convolution(node: Node) -> Deconvolution | None:
-    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
-    if not transposed:
+    given = _bound(node)
+    if not given["transposed"]:
         return None
-    axes = stride, padding, output_padding, groups, dilation
-    return Deconvolution(len(stride), x, weight, bias, *axes)
+    return Deconvolution(len(given["stride"]), *(given[name] for name in _ARGUMENTS))
+
+
+def _bound(node: Node) -> dict[str, Any]:
+    """The arguments of a call of an operator by their names, given by place, by name or not."""
+    arguments = node.target._schema.arguments
+    given = {each.name: each.default_value for each in arguments}
+    return given | dict(zip(given, node.args, strict=False)) | dict(node.kwargs)
+
+
+_NORMS = (_ATEN.batch_norm.default, _ATEN._native_batch_norm_legit_no_training.default)
 
 
 def norm_of(node: Node, source: Node, call: Deconvolution) -> Norm | None:
@@ -153,33 +160,32 @@ def norm_of(node: Node, source: Node, call: Deconvolution) -> Norm | None:
         name, affine = node.target, module.weight is not None
         gamma, beta = (f"{name}.weight", f"{name}.bias") if affine else (None, None)
         return Norm(f"{name}.running_mean", f"{name}.running_var", gamma, beta, module.eps)
-    if node.op != "call_function" or node.args[:1] != (source,) or node.kwargs:
+    if node.op != "call_function" or node.target not in _NORMS:
         return None
-    if node.target is _ATEN.batch_norm.default:
-        gamma, beta, mean, var, training, _, eps = node.args[1:8]
-    elif node.target is _ATEN._native_batch_norm_legit_no_training.default:
-        gamma, beta, mean, var, _, eps = node.args[1:7]
-        training = False
-    else:
+    given = _bound(node)
+    mean, var = given["running_mean"], given["running_var"]
+    if given.get("training") or mean is None or var is None:
         return None
-    return None if training or mean is None or var is None else Norm(mean, var, gamma, beta, eps)
+    if [name for name, value in given.items() if value is source] != ["input"]:
+        return None
+    return Norm(mean, var, given["weight"], given["bias"], given["eps"])
 
 
-def _leaky(node: Node) -> Ending | None:
-    slope = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
-    return Ending("leaky_relu", float(slope)) if isinstance(slope, int | float) else None
+def _leaky(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending | None:
+    slope = args[0] if args else kwargs.get("negative_slope", 0.01)
+    return leaky(float(slope)) if isinstance(slope, int | float) else None
 
 
-def _gelu(node: Node) -> Ending | None:
-    how = node.args[1] if len(node.args) > 1 else node.kwargs.get("approximate", "none")
+def _gelu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending | None:
+    how = args[0] if args else kwargs.get("approximate", "none")
     return Ending("gelu") if how == "none" else None
 
 
-def _always(name: str) -> Callable[[Node], Ending]:
-    return lambda _: Ending(name)
+def _always(name: str) -> Callable[[Any, Any], Ending]:
+    return lambda *_: Ending(name)
 
 
-_ENDINGS: dict[Any, Callable[[Node], Ending | None]] = {
+_ENDINGS: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Ending | None]] = {
     _ATEN.relu.default: _always("relu"),
     _ATEN.relu_.default: _always("relu"),
     _ATEN.leaky_relu.default: _leaky,
@@ -215,17 +221,26 @@ def ending_at(node: Node, source: Node) -> Ending | None:
         return ending_of(module)
     if node.op not in ("call_function", "call_method") or node.args[:1] != (source,):
         return None
-    if "out" in node.kwargs:
+    return ending_of_function(node.target, node.args[1:], node.kwargs)
+
+
+def ending_of_function(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending | None:
+    """The activation that a function, or the method of a name, is with arguments after the first.
+
+    >>> ending_of_function(functional.leaky_relu, (0.2,), {}), ending_of_function(len, (), {})
+    (Ending(name='leaky_relu', slope=0.2), None)
+    """
+    if "out" in kwargs or not isinstance(target, Hashable):
         return None
-    told = _ENDINGS.get(node.target)
-    return told(node) if told else None
+    told = _ENDINGS.get(target)
+    return told(args, kwargs) if told else None
 
 
 _SUMS = (_ATEN.add.Tensor, _ATEN.add_.Tensor, operator.add, operator.iadd, torch.add)
 
 
-def residual_at(node: Node, source: Node, shapes: bool) -> Node | None:
-    """What a node adds to `source`: a tensor known to be of the same shape where `shapes` asks."""
+def residual_at(node: Node, source: Node) -> Node | None:
+    """What a node adds to `source`: a tensor known to be of the same shape."""
     if node.op != "call_function" or node.target not in _SUMS or len(node.args) != 2:
         return None
     if node.kwargs.get("alpha", 1) != 1 or set(node.kwargs) - {"alpha"}:
@@ -236,8 +251,6 @@ def residual_at(node: Node, source: Node, shapes: bool) -> Node | None:
     if node.target in (_ATEN.add_.Tensor, operator.iadd) and first is not source:
         return None
     other = second if first is source else first
-    if not shapes:
-        return other if isinstance(other, fx.Node) else None
     mine, theirs = value_of(source), value_of(other)
     if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return None

@@ -5,12 +5,14 @@ What lives here: which nodes belong together. What never does: changing a graph.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+import operator
 from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
 
 import torch
 
-from .fused import Ending
+from .fused import Ending, Module
 from .fx_calls import (
     Deconvolution,
     Node,
@@ -24,15 +26,10 @@ from .fx_calls import (
 
 @dataclass(slots=True)
 class Chain:
-    """Nodes that become one; `nodes` in the order of the graph, the deconvolution first.
-
-    `taken` belong to other chains: where two meet in a sum, the first has it.
-    """
+    """Nodes that become one; `nodes` in the order of the graph, the deconvolution first."""
 
     call: Deconvolution
     nodes: list[Node]
-    shapes: bool = True
-    taken: AbstractSet[Node] = frozenset()
     norm: Norm | None = None
     residual: Node | None = None
     ending: Ending = field(default_factory=Ending)
@@ -47,14 +44,12 @@ class Chain:
         if len(self.last.users) != 1 or self.ending.name:
             return False
         node = next(iter(self.last.users))
-        if node in self.taken:
-            return False
         if self.norm is None and self.residual is None:
             self.norm = norm_of(node, self.last, self.call)
             if self.norm is not None:
                 return self._with(*_results(node))
         if self.residual is None:
-            self.residual = residual_at(node, self.last, self.shapes)
+            self.residual = residual_at(node, self.last)
             if self.residual is not None:
                 return self._with(node)
         self.ending = ending_at(node, self.last) or Ending()
@@ -72,20 +67,9 @@ def _results(norm: Node) -> tuple[Node, ...]:
     return (norm,)
 
 
-def chain_of(
-    node: Node,
-    call: Deconvolution,
-    *,
-    fuse: bool,
-    shapes: bool = True,
-    taken: AbstractSet[Node] = frozenset(),
-) -> Chain:
-    """As much of what follows as can be computed at once.
-
-    shapes: whether a residual must be known to have the shape of the result. taken: nodes of other
-    chains.
-    """
-    chain = Chain(call, [node], shapes, taken)
+def chain_of(node: Node, call: Deconvolution, *, fuse: bool) -> Chain:
+    """As much of what follows as can be computed at once."""
+    chain = Chain(call, [node])
     while fuse:
         before = chain.norm, chain.residual, chain.ending, list(chain.nodes)
         if not chain.grown() or _writes_between(chain) or _several(chain):
@@ -115,11 +99,27 @@ def _writes_between(chain: Chain) -> bool:
 
 
 def _writes(node: Node) -> bool:
+    """Whether a node may write to what it is given."""
     if node.op == "call_module":
-        return bool(getattr(module_of(node), "inplace", False))
-    if node.op == "call_method":
-        return str(node.target).endswith("_")
+        return any(map(_may_write, module_of(node).modules()))
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+    if name.endswith("_") or node.kwargs.get("out") is not None:
+        return True
+    if node.kwargs.get("inplace") or (True in node.args and "inplace" in _parameters(node.target)):
+        return True
     schema = getattr(node.target, "_schema", None)
-    name = getattr(node.target, "__name__", "")
-    in_place = name.startswith("i") and name[1:] in ("add", "sub", "mul", "truediv")
-    return bool(in_place or node.kwargs.get("inplace") or (schema and schema.is_mutable))
+    return name in _IN_PLACE or bool(schema and schema.is_mutable)
+
+
+_IN_PLACE = {"setitem", "delitem"} | {
+    name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__")
+} - {"index", "inv", "invert"}
+
+
+def _may_write(module: Module) -> bool:
+    """Whether a module is set to compute in place, or is not PyTorch's, so that nobody knows."""
+    return getattr(module, "inplace", False) or not type(module).__module__.startswith("torch.nn.")
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    return function.__code__.co_varnames if isinstance(function, FunctionType) else ()
