@@ -9,11 +9,13 @@ data. What never does: tables (channel_tables.py), code (channel_code.py).
 
 from __future__ import annotations
 
+from collections import deque
 from math import ceil, prod
 
 import numpy as np
 
 from ...problem import DataLayout, Problem
+from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
 from . import pool, schedule
@@ -27,6 +29,7 @@ from .channel_tables import Plan, Tables
 from .channel_weights import ChannelPacking
 from .cpu import Cpu
 from .operands import Operands
+from .slots import Block
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -85,6 +88,9 @@ class Channels:
         works = {kind: _Work(plan) for kind, plan in plans.items()}
         self._steps = tuple((slab, works[slab.kind]) for slab in parts)
         self._biases = _bias_order(next(iter(plans.values())))
+        self._no_bias = np.zeros(
+            len(self._biases), np.float64 if self._element == 8 else np.float32
+        )
         self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
         self.resident_bytes = sum(w.resident_bytes for w in works.values()) + self._codes.nbytes
 
@@ -134,10 +140,9 @@ class Channels:
         return slabs(problem, cut, room, self._element)
 
     def _ordered(self, bias: Array | None) -> Array:
-        element = np.float64 if BYTES[element_of(self.problem)] == 8 else np.float32
         if bias is None:
-            return np.zeros(len(self._biases), element)
-        return bias.astype(element)[self._biases]
+            return self._no_bias
+        return bias.take(self._biases).astype(self._no_bias.dtype, copy=False)
 
 
 def _bias_order(plan: Plan) -> Array:
@@ -165,33 +170,47 @@ class _Work:
         y_size = _rounded(prod(problem.y_shape) * element, 64) if plan.turned else 0
         self.nbytes = plan.schedule.threads * self._part + self._x_size + y_size
         self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
+        self._turned, self._threads = plan.turned, plan.schedule.threads
+        self._inner = plan.schedule.threads * self._part
+        self._ahead = plan.lead * plan.x_steps[0]
+        self._driver = plan.codes.address("driver", "channels")
         self._template = SLOTS.block(**self._fixed(), **self._turning())
+        self._blocks: deque[Block] = deque(maxlen=8)
 
     def run(
         self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Array | None
     ) -> None:
         """Compute into `y`, with `nbytes` of scratch memory."""
-        args = self._template.copy()
-        args.update(w=w.ctypes.data, bias=biases.ctypes.data)
-        if residual is not None:
-            args.update(residual=residual.ctypes.data)
-        args.update(buffer=buffer, **self._operands(y, x, buffer))
-        work = self._plan.codes.address("driver", "channels")
-        pool.run(work, args.address, self._plan.schedule.threads)
+        args = self._block()
+        more = 0 if residual is None else address_of(residual)
+        args.update(buffer=buffer, w=address_of(w), bias=address_of(biases), residual=more)
+        self._tell(args, y, x, buffer + self._inner)
+        pool.run(self._driver, args.address, self._threads)
+        self._blocks.append(args)
 
-    def _operands(self, y: Array, x: Array, buffer: int) -> dict[str, int]:
-        if not self._plan.turned:
-            (x_image, *_), (y_image, *_) = x.strides, y.strides
-            return {"x": x.ctypes.data, "y": y.ctypes.data, "x_image": x_image, "y_image": y_image}
-        inner = buffer + self._plan.schedule.threads * self._part
-        (in_image, in_channel, *_), (out_image, out_channel, *_) = x.strides, y.strides
-        return {
-            "x": inner + self._plan.lead * self._plan.x_steps[0], "last_x": inner,
-            "y": inner + self._x_size,
-            "first_x": x.ctypes.data, "first_y": y.ctypes.data,
-            "in_image": in_image, "in_channel": in_channel,
-            "out_image": out_image, "out_channel": out_channel,
-        }  # fmt: skip
+    def _block(self) -> Block:
+        """The block of an earlier run which is over, or a new one."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            return self._template.copy()
+        block.restart()
+        return block
+
+    def _tell(self, args: Block, y: Array, x: Array, inner: int) -> None:
+        """Where data is; `inner` is the address of the scratch memory for turned data."""
+        if not self._turned:
+            args.update(
+                x=address_of(x), y=address_of(y), x_image=x.strides[0], y_image=y.strides[0]
+            )
+            return
+        (in_image, in_channel), (out_image, out_channel) = x.strides[:2], y.strides[:2]
+        args.update(
+            x=inner + self._ahead, last_x=inner, y=inner + self._x_size,
+            first_x=address_of(x), first_y=address_of(y),
+            in_image=in_image, in_channel=in_channel,
+            out_image=out_image, out_channel=out_channel,
+        )  # fmt: skip
 
     def _fixed(self) -> dict[str, int]:
         """Arguments that all runs share."""

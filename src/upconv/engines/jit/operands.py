@@ -44,6 +44,8 @@ class Operands:
 
 def _lies_well(array: Array, free: int) -> bool:
     """Whether all axes but the first `free` lie as in a contiguous array."""
+    if array.flags.c_contiguous:
+        return True
     step = array.itemsize
     for size, stride in zip(
         array.shape[: free - 1 : -1], array.strides[: free - 1 : -1], strict=True

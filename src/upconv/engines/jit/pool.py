@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from .compile import Code
@@ -50,7 +51,7 @@ def run(work: int, argument: int, threads: int) -> None:
     It returns when all have returned. Where another thread is inside `run`, this one works alone.
     """
     if threads <= 1:
-        _ALONE(work)(argument)
+        _alone(work)(argument)
         return
     pool, limit = _pool or _made(), min(threads - 1, MOST)
     if pool.helpers < limit:
@@ -58,6 +59,11 @@ def run(work: int, argument: int, threads: int) -> None:
     if pool.tokens is not None:
         pool.hand_out_tokens(limit)
     pool.lead(pool.control, work, argument, limit)
+
+
+@lru_cache(maxsize=256)
+def _alone(work: int) -> Callable[[int], None]:
+    return _ALONE(work)
 
 
 class _Pool:

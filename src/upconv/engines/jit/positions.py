@@ -16,6 +16,7 @@ import numpy as np
 
 from ...activations import Activation
 from ...problem import Problem
+from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
 from . import pool
@@ -126,10 +127,10 @@ class Positions:
         x, y, residual = given.x, given.y, given.residual
         (x_image, x_channel), (y_image, y_channel) = x.strides[:2], y.strides[:2]
         call.args.update(
-            x=x.ctypes.data,
-            y=y.ctypes.data,
-            w=weight.ctypes.data,
-            residual=0 if residual is None else residual.ctypes.data,
+            x=address_of(x),
+            y=address_of(y),
+            w=address_of(weight),
+            residual=0 if residual is None else address_of(residual),
             x_image=x_image,
             x_channel=x_channel,
             x_group=x_channel * (self.problem.in_channels // groups),

@@ -19,6 +19,7 @@ import numpy as np
 
 from ... import memory
 from ...problem import DType
+from ..addresses import address_of
 from ..base import Array
 from ..onednn.abi import DTYPE, Arg, Handle, LibraryError, Norm, Prop
 from ..onednn.library import Runtime, runtime
@@ -148,7 +149,7 @@ class OnednnNormalization:
         return Totals(g, gx)
 
     def _run(self, arrays: list[Array], vectors: list[Array]) -> None:
-        self._script.run(*(array.ctypes.data for array in (*arrays, *vectors)))
+        self._script.run(*(address_of(array) for array in (*arrays, *vectors)))
 
     def _dense(self, array: Array) -> Array:
         """An operand as (A, C, B) without gaps, copied where it has some."""

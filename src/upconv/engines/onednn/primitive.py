@@ -22,6 +22,7 @@ import numpy as np
 from ... import memory
 from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
+from ..addresses import address_of
 from ..base import Array, Primitive
 from ..reference import ReferenceEngine
 from ..workspace import Workspace
@@ -222,10 +223,10 @@ class OnednnPrimitive:
             return _NotFinite(reference, reference.pack(weight))
         weight = np.ascontiguousarray(weight[self._turn])
         if self._packing is None:
-            return _Packed(weight, weight.ctypes.data)
+            return _Packed(weight, address_of(weight))
         packed = np.empty(self._packed_bytes + 64, np.uint8)
-        address = -(-packed.ctypes.data // 64) * 64
-        self._packing.run(weight.ctypes.data, address)
+        address = -(-address_of(packed) // 64) * 64
+        self._packing.run(address_of(weight), address)
         return _Packed(packed, address)
 
     def run(
@@ -262,11 +263,11 @@ class OnednnPrimitive:
         `MemoryError` where there is no room for it."""
         form, operand = self.form(position), _contiguous("the gradient", operand)
         if form is None:
-            yield Reordered(operand, operand.ctypes.data)
+            yield Reordered(operand, address_of(operand))
             return
         memory.require(form.nbytes, "the reordered gradient")
         with Workspace(form.nbytes) as address:
-            form.script.run(operand.ctypes.data, address)
+            form.script.run(address_of(operand), address)
             yield Reordered(operand, address)
 
     def close(self) -> None:
@@ -315,13 +316,13 @@ class OnednnPrimitive:
         """The library's part, into a contiguous array of the type it leaves."""
         script = self._script_for(a)
         a, address = _placed("the operand", a)
-        addresses = [address, b.address, target.ctypes.data]
+        addresses = [address, b.address, address_of(target)]
         if bias is not None:
             bias = _contiguous("the bias", bias)
-            addresses.append(bias.ctypes.data)
+            addresses.append(address_of(bias))
         if residual is not None:
             residual = _contiguous("the residual", residual)
-            addresses.append(residual.ctypes.data)
+            addresses.append(address_of(residual))
         script.run(*addresses)
 
     def _weight_grad(self, out: Array, a: Array | Reordered, b: Array | Reordered) -> None:
@@ -329,7 +330,7 @@ class OnednnPrimitive:
         before = target.copy() if self._problem.accumulate else None
         script = self._script_for(a, b)
         (a, first), (b, second) = _placed("the gradient", a), _placed("the input", b)
-        script.run(first, second, target.ctypes.data)
+        script.run(first, second, address_of(target))
         if not _finite(target):
             if before is not None:
                 target[...] = before
@@ -361,7 +362,7 @@ def _placed(what: str, operand: Array | Reordered) -> tuple[Array, int]:
     if isinstance(operand, Reordered):
         return operand.array, operand.address
     operand = _contiguous(what, operand)
-    return operand, operand.ctypes.data
+    return operand, address_of(operand)
 
 
 def _contiguous(what: str, array: Array) -> Array:
