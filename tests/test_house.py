@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A folder is one room: what is inside it may import from inside it.
 ROWS = [
     {"errors", "_version"},
-    {"geometry", "memory", "threads", "activations", "files"},
+    {"geometry", "memory", "threads", "forks", "activations", "files"},
     {"problem", "subpixel", "compositions"},
     {"engines", "dialects", "arguments"},
     {"arrays", "choices"},

@@ -21,17 +21,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="places are of Linux"
 KINDS = {"native sleep": "", "sleep in Python": "pool._FUTEX = {}\n"}
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
-PRELUDE = """
+CHILD = """
 import os, signal, sys, threading, time
-from pool_jobs import Work, asleep, counts, until
-from upconv.engines.jit import pool
-def works(threads, runs=50):
-    work = Work(40)
-    for _ in range(runs):
-        work.start(threads, 100)
-        work.check(threads)
-def meets(threads):
-    Work().all_meet(threads)
 def child(body):
     pid = os.fork()
     if pid == 0:
@@ -52,14 +43,25 @@ def child(body):
             raise AssertionError("the child hangs")
         time.sleep(0.001)
 """
+PRELUDE = """
+from pool_jobs import Work, asleep, counts, until
+from upconv.engines.jit import pool
+def works(threads, runs=50):
+    work = Work(40)
+    for _ in range(runs):
+        work.start(threads, 100)
+        work.check(threads)
+def meets(threads):
+    Work().all_meet(threads)
+"""
 
 
-def script(body, timeout=90, **variables):
+def script(body, timeout=90, prelude=PRELUDE, **variables):
     """The finished process of a script, which must not hang."""
     tests = str(Path(__file__).parent)
     env = environment(**variables)
     env["PYTHONPATH"] = os.pathsep.join((tests, env["PYTHONPATH"]))
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + body]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD + prelude + body]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
 
 
@@ -211,3 +213,23 @@ for cpu in cpus * 3:
 
     def test_may_be_one_processor_for_all(self):
         passes("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); works(5, 500); meets(5)")
+
+
+@forks
+@pytest.mark.parametrize("seconds", [0.001, 0.01, 0.03, 0.1])
+def test_a_fork_while_another_thread_loads_the_engine_and_compiles(seconds):
+    """The child would wait for ever for an import, or for a lock, of a thread that it has not."""
+    passes(
+        f"""
+import numpy as np, upconv
+x, w = np.ones((1, 3, 9), np.float32), np.ones((3, 4, 3), np.float32)
+def computes():
+    assert upconv.conv_transpose(x, w, engine="jit").sum() == 3 * 9 * 4 * 3
+first = threading.Thread(target=computes)
+first.start()
+time.sleep({seconds})
+child(computes)
+first.join()
+""",
+        prelude="",
+    )

@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 
 from ..errors import ArgumentError, brief
+from ..forks import importing
 from .base import Engine
 
 ENGINES: dict[str, str] = {
@@ -40,5 +41,6 @@ def load(name: str, argument: str = "engine") -> Engine:
 @cache
 def _instance(place: str) -> Engine:
     module, _, attribute = place.partition(":")
-    engine: Engine = getattr(import_module(module), attribute)()
+    with importing:
+        engine: Engine = getattr(import_module(module), attribute)()
     return engine

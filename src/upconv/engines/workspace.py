@@ -5,17 +5,19 @@ A few buffers are kept for the whole process, however many primitives there are.
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .. import forks
 
 Bytes = NDArray[np.uint8]
 
 _KEPT = 4
 _KEPT_BYTES = 64 << 20
 _lock = threading.Lock()
+forks.hold(_lock)
 
 
 class _Buffer:
@@ -60,10 +62,3 @@ def _taken(nbytes: int) -> _Buffer:
         if len(_free) == _KEPT:
             _free.pop(0)  # too small for what runs now
     return _Buffer(nbytes)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    # Held over a fork, so that the child does not find it taken by a thread that it has not.
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )

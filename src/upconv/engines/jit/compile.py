@@ -10,12 +10,12 @@ fork, since whoever holds one in another thread does not exist in the child.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from ... import forks
 from .cpu import Cpu
 from .emit import Module
 
@@ -79,21 +79,8 @@ def _machine(cpu: Cpu, opt: int = 2) -> Any:
     return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=opt, jit=True)
 
 
-def _before_fork() -> None:
-    _lock.acquire()
-    if _llvms is not None:
-        _llvms.__enter__()
-
-
-def _after_fork() -> None:
-    if _llvms is not None:
-        _llvms.__exit__()
-    _lock.release()
-
-
 # llvmlite has a lock of its own around every call into LLVM, those that free code included.
 _llvms = getattr(llvm.ffi.lib, "_lock", None)
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
-    )
+if _llvms is not None:
+    forks.hold(_llvms)
+forks.hold(_lock)

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from ... import forks
 from .compile import Code
 from .cpu import Cpu, host
 from .emit import Module
@@ -169,10 +170,8 @@ def _address(function: Any) -> int:
 def _begin_in_child() -> None:
     if _pool is not None:
         _pool.begin()
-    _lock.release()
 
 
-if hasattr(os, "register_at_fork"):  # case 5
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_in_child
-    )
+forks.hold(_lock)  # case 5
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

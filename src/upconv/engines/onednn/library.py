@@ -23,6 +23,7 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from ... import forks
 from ...errors import EngineError, EngineMissing, brief
 from .abi import Library, Threading
 
@@ -51,12 +52,7 @@ class Runtime:
             # number they set belongs to the calling thread alone.
             self.get_threads = library.function("omp_get_max_threads", c_int, [])
             self.set_threads = library.function("omp_set_num_threads", None, [c_int])
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self.building.acquire,
-                after_in_parent=self.building.release,
-                after_in_child=self.building.release,
-            )
+        forks.hold(self.building)
 
     @contextmanager
     def making(self, threads: int) -> Iterator[Library]:

@@ -1,0 +1,46 @@
+"""Locks that are held over a fork, so that the child finds none taken by a thread that it has not.
+
+What lives here: one hook for all of them, and the order in which it takes them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+importing = threading.RLock()
+"""Held while engines are imported: a child whose parent was importing would wait for it for ever.
+
+It is taken before all others, as modules that are being imported bring locks of their own."""
+
+_locks: list[AbstractContextManager[Any]] = []
+_forking = threading.Lock()
+_held = ExitStack()
+
+
+def hold(lock: AbstractContextManager[Any]) -> None:
+    """Hold a lock over every fork from now on.
+
+    Of two that are ever taken together, the one that is taken first has to be told of last.
+
+    >>> hold(threading.Lock())
+    """
+    _locks.append(lock)
+
+
+def _before() -> None:
+    _forking.acquire()
+    _held.enter_context(importing)
+    for lock in reversed(_locks):
+        _held.enter_context(lock)
+
+
+def _after() -> None:
+    _held.close()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
