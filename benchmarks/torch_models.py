@@ -335,6 +335,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="of original and accelerated")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    for name in arguments.models:
+        if name not in MODELS:
+            parser.error(f"there is no model {name!r}; there are {', '.join(MODELS)}")
     torch.set_num_threads(arguments.threads)
     heads = ["model", "ms before", "ms after", "times as fast", "deconvolutions' share"]
     heads += ["deconvolutions times as fast", "replaced"]

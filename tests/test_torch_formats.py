@@ -5,6 +5,7 @@ python -m pytest tests/test_torch_formats.py
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -135,3 +136,118 @@ def test_opcheck_of_a_layer_with_a_normalisation(rank: int, batch: int) -> None:
             (x, each, None, *numbers, *how, None, "relu"),
             test_utils=("test_schema", "test_faketensor"),
         )
+
+
+DEPTHS = [(1, 1, 4), (2, 2, 4), (4, 4, 4), (4, 4, 8), (4, 2, 4), (8, 1, 4)]
+
+
+@pytest.mark.parametrize(("channels", "groups", "filters"), DEPTHS)
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+def test_a_folded_weight_has_the_format_of_its_own(channels, groups, filters, kernel) -> None:
+    """Where an axis has one entry, formats are told by strides alone."""
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(channels, filters, kernel, 2, groups=groups)
+    plain = nn.Sequential(layer, nn.BatchNorm2d(filters), nn.ReLU()).eval()
+    plain.to(memory_format=torch.channels_last)
+    fused = upconv.torch.accelerate(copy.deepcopy(plain))
+    operands = torch.randn(2, channels, 5, 4), layer.weight.detach(), None
+    numbers = torch.randn(filters), torch.rand(filters) + 1, None, None, 1e-5
+    how = [2, 2], [0, 0], [0, 0], [1, 1], groups
+    torch.library.opcheck(
+        OPERATORS.conv_transpose_norm.default,
+        (*operands, *numbers, *how, None, "relu"),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+    for size in (5, 2):
+        x = torch.randn(2, channels, size, size)
+        with torch.no_grad():
+            for given in (x, x.to(memory_format=torch.channels_last)):
+                mine, theirs = fused(given), plain(given)
+                assert mine.stride() == theirs.stride()
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_what_compilers_are_told_of_a_folded_weight_is_so() -> None:
+    torch.manual_seed(0)
+    layers = nn.ConvTranspose2d(1, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU()
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Sequential(*layers)
+
+        def forward(self, x):
+            y = self.up(x)
+            return y.permute(0, 2, 3, 1).view(len(x), -1, 4)
+
+    plain = Viewed().eval().to(memory_format=torch.channels_last)
+    compiled = torch.compile(
+        upconv.torch.accelerate(copy.deepcopy(plain)), backend="aot_eager", fullgraph=True
+    )
+    x = torch.randn(2, 1, 5, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+class Sum(nn.Module):
+    """A residual on either side of the sum."""
+
+    def __init__(self, left: bool) -> None:
+        super().__init__()
+        self.up, self.left = nn.ConvTranspose2d(8, 8, 2, 2), left
+
+    def forward(self, x, r):
+        if self.left:
+            return torch.relu(r + self.up(x))
+        return torch.relu(self.up(x) + r)
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_sum_has_the_format_of_what_stands_first(batch: int, left: bool) -> None:
+    torch.manual_seed(0)
+    plain = Sum(left).eval()
+    x, r = torch.randn(batch, 8, 8, 8), torch.randn(batch, 8, 16, 16)
+    wide = torch.randn(batch, 16, 16, 16)
+    others = r, last(r, 2), wide[:, :8], r[:1].expand(batch, -1, -1, -1), r.transpose(2, 3)
+    fused = upconv.torch.accelerate(copy.deepcopy(plain), (x, r))
+    assert "residual" in upconv.torch.acceleration_report(fused).layers[0].before
+    for given, added in itertools.product((x, last(x, 2)), others):
+        exported = torch.export.export(plain, (given, added))
+        rewritten = upconv.torch.rewrite(exported).module()
+        with torch.no_grad():
+            wanted = plain(given, added)
+            for model in (fused, rewritten):
+                got = model(given, added)
+                assert got.stride() == wanted.stride()
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+def test_a_residual_that_is_spread_over_the_result_is_added_as_pytorch_does() -> None:
+    torch.manual_seed(0)
+    plain = Sum(False).eval()
+    x = torch.randn(2, 8, 8, 8)
+    fused = upconv.torch.accelerate(copy.deepcopy(plain), (x, torch.randn(2, 8, 16, 16)))
+    shapes = (1, 8, 16, 16), (8, 1, 1), (16,), (), (2, 8, 1, 16), (3, 2, 8, 16, 16)
+    with torch.no_grad():
+        for r in map(torch.randn, shapes):
+            torch.testing.assert_close(fused(x, r), plain(x, r), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("wrong", range(6))
+def test_operands_that_do_not_fit_a_normalisation_are_refused_in_words(wrong, device) -> None:
+    op = OPERATORS.conv_transpose_norm.default
+    shapes = [(2, 6, 5, 5), (6, 2, 3, 3), (4,), (4,), (4,), (4,)]
+    assert op(*normalised(shapes, device)).shape == (2, 4, 7, 7)
+    shapes[wrong] = (2, 7, 5, 5) if not wrong else (7, 2, 3, 3) if wrong == 1 else (9,)
+    with pytest.raises(UpconvError):
+        op(*normalised(shapes, device))
+
+
+def normalised(shapes, device):
+    x, weight, mean, var, gamma, beta = (torch.ones(shape, device=device) for shape in shapes)
+    how = [1, 1], [0, 0], [0, 0], [1, 1], 2
+    return x, weight, None, mean, var, gamma, beta, 1e-5, *how

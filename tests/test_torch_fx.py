@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from upconv.torch import TensorTypeError, rewrite  # noqa: E402
+from upconv.torch import TensorTypeError, accelerate, rewrite  # noqa: E402
 
 BOUND = 2e-5
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
@@ -264,3 +266,126 @@ def test_operators_whose_arguments_are_named_are_rewritten() -> None:
     rewrite(module)
     assert [node.op for node in module.graph.nodes].count("call_function") == 1
     assert torch.allclose(module(*inputs), expected, atol=1e-4)
+
+
+class TestOdd:
+    """What could be taken for something it is not."""
+
+    def rewritten(self, model, *inputs):
+        """The exported model's targets, once it has computed the same rewritten."""
+        program = torch.export.export(model, inputs)
+        with torch.no_grad():
+            wanted = model(*inputs)
+            assert same(rewrite(program).module()(*inputs), wanted)
+        return targets(program.graph)
+
+    def test_a_scaled_sum_is_no_residual(self, x) -> None:
+        class Scaled(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up = nn.ConvTranspose2d(6, 4, 2, 2)
+
+            def forward(self, x, r):
+                return torch.relu(torch.add(self.up(x), r, alpha=2))
+
+        assert PLAIN in self.rewritten(Scaled().eval(), x, torch.randn(2, 4, 10, 8))
+
+    def test_a_residual_of_another_dtype_is_none(self, x) -> None:
+        model = Sum().eval()
+        found = self.rewritten(model, x, torch.randn(2, 4, 10, 8, dtype=torch.float64))
+        assert any("add" in target for target in found)
+
+    def test_a_normalisation_by_the_batch_stays(self, x) -> None:
+        class Trains(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up, self.norm = nn.ConvTranspose2d(6, 4, 2, 2), nn.BatchNorm2d(4)
+
+            def forward(self, x):
+                numbers = self.norm.running_mean.clone(), self.norm.running_var.clone()
+                return functional.batch_norm(self.up(x), *numbers, training=True)
+
+        assert NORM not in self.rewritten(Trains().eval(), x)
+
+    def test_a_normalisation_module_that_trains_stays(self, x) -> None:
+        model = nn.Sequential(nn.ConvTranspose2d(6, 4, 2, 2), nn.BatchNorm2d(4)).eval()
+        model[1].train()
+        plain = copy.deepcopy(model)
+        graph = rewrite(fx.symbolic_trace(model))
+        assert "call_module" in [node.op for node in graph.graph.nodes]
+        assert same(graph(x), plain(x))
+        assert torch.equal(model[1].running_mean, plain[1].running_mean)
+
+    def test_a_normalisation_of_another_rank_is_refused_as_pytorch_does(self, x) -> None:
+        model = nn.Sequential(nn.ConvTranspose2d(6, 4, 2, 2), nn.BatchNorm3d(4)).eval()
+        graph = rewrite(fx.symbolic_trace(model))
+        for each in (model, graph, accelerate(model)):
+            with pytest.raises(ValueError, match="expected 5D input"), torch.no_grad():
+                each(x)
+
+    def test_other_results_of_a_normalisation_are_kept(self, x) -> None:
+        class Several(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up, self.norm = nn.ConvTranspose2d(6, 4, 2, 2), nn.BatchNorm2d(4)
+
+            def forward(self, x):
+                n = self.norm
+                numbers = n.weight, n.bias, n.running_mean, n.running_var, 0.1, n.eps
+                op = torch.ops.aten._native_batch_norm_legit_no_training
+                y, mean, _ = op(self.up(x), *numbers)
+                return y + mean.sum()
+
+        assert NORM not in self.rewritten(Several().eval(), x)
+
+    def test_a_weight_that_is_computed_is_packed_in_every_call(self, x) -> None:
+        class Computed(nn.Module):
+            def forward(self, x, w):
+                return functional.conv_transpose2d(x, w * 2)
+
+        w = torch.randn(6, 4, 3, 3)
+        program = torch.export.export(Computed(), (x, w))
+        (node,) = [n for n in rewrite(program).graph.nodes if str(n.target) == PLAIN]
+        assert node.args[-1] is False
+        module = program.module()
+        for factor in (1, 3):
+            assert same(module(x, w * factor), functional.conv_transpose2d(x, w * factor * 2))
+
+    def test_a_traced_graph_that_knows_its_shapes(self, x) -> None:
+        model = nn.Sequential(nn.ConvTranspose2d(6, 4, 2, 2), nn.BatchNorm2d(4), nn.ReLU()).eval()
+        graph = with_shapes(fx.symbolic_trace(model), x)
+        rewrite(graph)
+        assert [node.op for node in graph.graph.nodes].count("call_function") == 1
+        assert same(graph(x), model(x))
+        assert same(graph(x[0:1]), model(x[0:1]))
+
+    def test_a_traced_graph_that_knows_the_shape_of_a_residual(self, x) -> None:
+        model, r = Sum().eval(), torch.randn(2, 4, 10, 8)
+        graph = with_shapes(fx.symbolic_trace(model), x, r)
+        assert same(rewrite(graph)(x, r), model(x, r))
+
+    def test_a_layer_with_a_parametrization_stays(self, x) -> None:
+        layer = nn.utils.parametrizations.weight_norm(nn.ConvTranspose2d(6, 4, 2, 2))
+        model = nn.Sequential(layer, nn.ReLU()).eval()
+        graph = rewrite(fx.symbolic_trace(model))
+        graph.delete_all_unused_submodules()
+        for scale in (1, 2):
+            with torch.no_grad():
+                layer.parametrizations.weight.original0.mul_(scale)
+            assert same(graph(x), model(x))
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(6, 4, 2, 2)
+
+    def forward(self, x, r):
+        return torch.relu(self.up(x) + r)
+
+
+def with_shapes(graph: fx.GraphModule, *inputs: torch.Tensor) -> fx.GraphModule:
+    """A traced graph whose nodes know what they give, as passes of PyTorch leave it."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    FakeTensorProp(graph, mode).propagate(*inputs)
+    return graph

@@ -7,6 +7,7 @@ import gc
 import io
 import weakref
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -201,3 +202,87 @@ def test_a_replaced_bias_does_not_make_a_normalised_weight_anew() -> None:
     assert made[0] is made[1] is made[2]
     parts[1].mul_(2)
     torch.testing.assert_close(folded(source, None, None, 1).weight, made[0] * 2)
+
+
+def large() -> upconv.torch.ConvTranspose2d:
+    """A used layer of which few elements are looked at."""
+    torch.manual_seed(1)
+    layer = upconv.torch.ConvTranspose2d(24, 32, 3, stride=2, groups=2).eval()
+    assert layer.weight.numel() > packing._WHOLE
+    with torch.no_grad():
+        layer(torch.randn(2, 24, 5, 6))
+    return layer
+
+
+def unseen(layer) -> tuple[int, ...]:
+    """The place of an element that is not looked at, of a contiguous weight."""
+    weight = layer.weight
+    seen = set(packing._places(tuple(weight.shape), weight.stride()).tolist())
+    first = next(i for i in range(weight.numel()) if i not in seen)
+    return tuple(int(i) for i in np.unravel_index(first, weight.shape))
+
+
+def test_one_element_of_a_large_weight_is_followed_by_the_version() -> None:
+    layer, x = large(), torch.randn(2, 24, 5, 6)
+    place = unseen(layer)
+    with torch.no_grad():
+        layer.weight[place].add_(5)
+        torch.testing.assert_close(layer(x), wanted(layer, x))
+
+
+def test_one_element_in_memory_that_processes_share_is_followed_without() -> None:
+    layer, x = large(), torch.randn(2, 24, 5, 6)
+    place = unseen(layer)
+    layer.share_memory()
+    with torch.no_grad():
+        layer(x)
+        # What another process has: the same memory, and versions of its own.
+        other = torch.empty(0).set_(layer.weight.untyped_storage(), 0, layer.weight.shape)
+        before = layer.weight._version
+        other[place].add_(5)
+        assert layer.weight._version == before
+        torch.testing.assert_close(layer(x), wanted(layer, x))
+
+
+def test_a_packed_call_runs_on_as_many_threads_as_are_asked_for_now() -> None:
+    before = torch.get_num_threads()
+    layer, x = large(), torch.randn(2, 24, 5, 6)
+    try:
+        with torch.no_grad():
+            for count in (2, 1, 2):
+                torch.set_num_threads(count)
+                torch.testing.assert_close(layer(x), wanted(layer, x))
+    finally:
+        torch.set_num_threads(before)
+    calls = packing.kept(layer.weight).calls.values()
+    assert sorted(made.threads for made in calls) == [1, 2]
+
+
+def test_autocast_packs_a_weight_once() -> None:
+    layer, x = large(), torch.randn(2, 24, 5, 6)
+    packed, pack = [], packing.packed
+    packing.packed = lambda *arguments: packed.append(arguments) or pack(*arguments)
+    try:
+        with torch.no_grad(), torch.autocast("cpu"):
+            for _ in range(3):
+                y = layer(x)
+            assert len(packed) == 1
+            torch.testing.assert_close(y, wanted(layer, x), rtol=2e-2, atol=2e-2)
+            layer.weight[unseen(layer)].add_(50)
+            y = layer(x)
+            assert len(packed) == 2
+        with torch.no_grad():  # within, PyTorch's own cache of casts does not see the change
+            torch.testing.assert_close(y.float(), wanted(layer, x), rtol=2e-2, atol=0.2)
+        with torch.autocast("cpu"):
+            layer(x).float().sum().backward()
+        assert layer.weight.grad.abs().sum() > 0
+    finally:
+        packing.packed = pack
+
+
+def test_what_is_folded_follows_eps() -> None:
+    torch.manual_seed(2)
+    weight, norm = torch.randn(2, 3, 4), normalization()
+    one = fold(weight, norm).weight
+    assert not torch.equal(one, fold(weight, norm._replace(eps=0.5)).weight)
+    assert torch.equal(one, fold(weight, norm).weight)

@@ -321,7 +321,7 @@ def _following(
         if follower is None:
             break
         followers.append(follower)
-        norm = not (normalised or adds) and foldable(follower, layer.out_channels)
+        norm = not (normalised or adds) and foldable(follower, layer)
         ends = ending_of(follower) is not None
         if norm or ends:
             normalised, end, kept = normalised or norm, len(operands), len(followers)

@@ -13,7 +13,8 @@ from .accelerate_layers import kind_of, layers_of, refusal
 from .accelerate_report import LayerReport
 from .accelerate_sequences import is_sequence, steps_of
 from .accelerate_trials import MARGIN, Trial
-from .fused import Fused, Module
+from .fused import Fused, Module, hooked
+from .modules import OURS
 
 _PYTORCH = "pytorch"
 _GRACE = 1.1
@@ -57,7 +58,8 @@ class Choice:
         way = self.way if self.replaced else self.ways[0]
         before = " + ".join([kind_of(way.deconvolution), *way.names])
         if not self.replaced:
-            return LayerReport(self.name, before, "as it was", _PYTORCH, self.why, self.before)
+            engine = "upconv" if isinstance(way.deconvolution, OURS) else _PYTORCH
+            return LayerReport(self.name, before, "as it was", engine, self.why, self.before)
         after = "upconv, fused" if way.names else "upconv"
         engine = way.engine or "upconv"
         return LayerReport(self.name, before, after, engine, self.why, self.before, self.after)
@@ -84,7 +86,9 @@ def choices_of(
         inside = known & set(module.modules()) - {module}
         found = _found(module, inside, seen) if inside else []
         for way in found if isinstance(found, list) else ():
-            if _kinds(way) not in map(_kinds, ways[way.deconvolution]):
+            if hooked(way.deconvolution):
+                unknown[way.deconvolution] = "its hooks have to see its own result"
+            elif _kinds(way) not in map(_kinds, ways[way.deconvolution]):
                 ways[way.deconvolution].append(way)
         if isinstance(found, str):
             unknown |= dict.fromkeys(inside & set(module.children()), found)

@@ -15,6 +15,7 @@ from .accelerate_recorded import recordable, recorded
 from .accelerate_swaps import is_derived, kept_by, original_class, own_forward
 from .fused import Fused, Module, own_method
 from .fused_weights import source_of, weight_refusal
+from .modules import OURS
 from .observers import plain
 from .tensors import DTYPES, Tensor
 
@@ -57,6 +58,8 @@ def refusal(layer: Module, measured: bool) -> str | None:
     """
     if is_derived(layer):
         return "its class was made from an accelerated one"
+    if isinstance(layer, OURS):
+        return "it is upconv's own already"
     changed = "forward" if "forward" in vars(layer) else own_method(original_class(layer))
     if changed is not None:
         return f"{type(layer).__name__} has a {changed} of its own"

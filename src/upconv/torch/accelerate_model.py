@@ -28,7 +28,7 @@ from .accelerate_chains import Chains, chained_forward, chains_watched
 from .accelerate_choices import Choice, choices_of, chosen, fusable, unmeasured
 from .accelerate_layers import deconvolution_forward, tensors_of
 from .accelerate_report import AccelerationReport
-from .accelerate_runs import Example, difference
+from .accelerate_runs import Example, buffers_kept, difference, tensors_in
 from .accelerate_sequences import is_sequence, sequence_forward, steps_of
 from .accelerate_swaps import swap, unswap
 from .accelerate_trials import watched
@@ -48,17 +48,18 @@ def accelerate(
     """Let upconv compute a model's deconvolutions, in place, where that is right and faster.
 
     model: any `torch.nn.Module`. Its modules stay the same objects; some get another class.
-    example_inputs: what the model is called with: a tensor, a tuple of positional arguments or a
-        dict of keywords. Each layer is then tried on what it gets, compared with the original and
-        timed, in a second or two per layer; those that are not faster, or not called, stay
-        PyTorch's. Without them every float32 layer is taken, unproven and untimed.
+    example_inputs: what the model is called with: a tensor, a tuple or list of positional arguments
+        or a dict of keywords. Each layer is then tried on what it gets, compared with the original
+        and timed, in a second or two per layer; those that are not faster, or not called, stay
+        PyTorch's. The model runs some twenty times; buffers are put back, whatever else its code
+        keeps is not. Without them every float32 layer is taken, unproven and untimed.
     fuse: compute a batch normalisation and an activation that follow together with the layer.
     report: print what was done to each layer and why; `acceleration_report` returns it.
 
     Returns the model. In training it computes what it always did, by PyTorch's operators; outside,
     parameters are followed. `restore(model)` undoes it. Accelerating twice is accelerating anew.
 
-    Raises `TensorTypeError` if model is none, `TensorArgumentError` if it cannot run on
+    Raises `TensorTypeError` if model is no module, `TensorArgumentError` if it cannot run on
     example_inputs; the model is then as it was before it was ever accelerated.
 
     >>> import torch
@@ -78,7 +79,8 @@ def accelerate(
             note = "Not measured: pass example_inputs for proof and times."
             _apply(model, decided, {})
         else:
-            decided, note = _measured(model, example, fuse)
+            with buffers_kept(model):
+                decided, note = _measured(model, example, fuse)
     except BaseException:
         restore(model)
         raise
@@ -165,6 +167,8 @@ def _measured(model: Module, example: Example, fuse: bool) -> tuple[dict[Module,
         }
         _apply(model, decided, seen)
         note = "Left as it was: the whole model was not faster."
+    if not any(True for _ in tensors_in(before)):
+        note += " Its result holds no tensors that could be compared."
     return decided, note
 
 

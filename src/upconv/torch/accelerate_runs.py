@@ -17,10 +17,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from ..errors import brief
 from .fused import Module
+from .observers import plain
 from .refusals import TensorArgumentError
 from .tensors import Tensor
 
@@ -90,30 +92,62 @@ def at_rest(model: Module) -> Iterator[None]:
         for module, _ in modes:
             module.training = False
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # not other devices': those are not put back
             yield
     finally:
         for module, mode in modes:
             module.training = mode
 
 
+@contextmanager
+def buffers_kept(model: Module) -> Iterator[None]:
+    """What runs do to buffers, by new tensors or in place, is undone at the end."""
+    held = [
+        (module._buffers, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if plain((buffer,)) and buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for buffers, name, buffer, values in held:
+            if buffers.get(name) is not buffer and name in buffers:
+                buffers[name] = buffer
+            if buffer.shape == values.shape and not _alike(buffer, values):
+                with torch.no_grad():
+                    buffer.copy_(values)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, NaN being one."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def tensors_in(result: Any) -> Iterator[Tensor]:
-    """All tensors in a result: in tuples, lists, dicts and dataclasses.
+    """All tensors in a result: in tuples, lists, dicts, and attributes of other objects.
 
     >>> len(list(tensors_in({"a": [torch.ones(1), (torch.ones(2),)], "b": None})))
     2
     """
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, Mapping):
-        for value in result.values():
-            yield from tensors_in(value)
-    elif isinstance(result, tuple | list):
-        for value in result:
-            yield from tensors_in(value)
-    elif is_dataclass(result):
-        for entry in fields(result):
-            yield from tensors_in(getattr(result, entry.name))
+    waiting, known = [result], set[int]()
+    while waiting:
+        held = waiting.pop()
+        if isinstance(held, torch.Tensor):
+            yield held
+        elif id(held) not in known and not isinstance(held, nn.Module | type):
+            known.add(id(held))
+            waiting += reversed(_held_by(held))
+
+
+def _held_by(result: Any) -> list[Any]:
+    if isinstance(result, Mapping):
+        return list(result.values())
+    if isinstance(result, tuple | list):
+        return list(result)
+    if is_dataclass(result):
+        return [getattr(result, entry.name, None) for entry in fields(result)]
+    return list(getattr(result, "__dict__", {}).values())
 
 
 def difference(before: Any, after: Any) -> float:

@@ -139,7 +139,7 @@ def tail(layer: Any, candidates: Sequence[Any]) -> list[Any]:
     for i, module in enumerate(candidates):
         if "forward" in vars(module):  # another one than its class says
             break
-        if not normalised and foldable(module, layer.out_channels):
+        if not normalised and foldable(module, layer):
             normalised, end = True, i + 1
         elif ending_of(module) is not None:
             end = i + 1

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from ..errors import UpconvError
 from .fused import Fused, Module, geometry_of
 from .fused_weights import Normalization
-from .layers import Geometry
+from .layers import FUNCTIONS, Geometry
 from .tensors import Tensor
 
 MARGIN = 0.95
@@ -33,11 +32,6 @@ MARGIN = 0.95
 _ROUNDS = 7
 _SECONDS = 0.4
 _SHAPES = 4
-_PLAIN = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
 
 
 @dataclass(slots=True)
@@ -110,7 +104,9 @@ def watched(ways: dict[Module, tuple[Fused, ...]]) -> Iterator[dict[Module, list
 def _try(way: Fused, x: Any, output_size: Any, trial: Trial) -> None:
     """Compare and time one way on one input."""
     if not way.applies(x):
-        trial.fault = trial.fault or "its input is not one that upconv computes on as it stands"
+        autocast = torch.is_autocast_enabled("cpu")
+        fault = "under autocast" if autocast else "not one that upconv computes on as it stands"
+        trial.fault = trial.fault or f"its input is {fault}"
         return
     try:
         ours = way.compute(x, None, output_size)
@@ -183,7 +179,7 @@ def _allowed(way: Fused, x: Tensor, how: Geometry) -> Tensor:
     """How far two correct results may lie apart, element by element."""
     weight, bias = way.folded()
     magnitude = _magnitude_of_shift(way, bias)
-    sums = _PLAIN[len(how.stride)](
+    sums = FUNCTIONS[len(how.stride)](
         x.detach().abs().double(),
         weight.abs().double(),
         magnitude,

@@ -84,10 +84,7 @@ def forward(
     out, a = how_seen.filled.at(y.data_ptr(), y), how_seen.seen.on(x)
     more = None if residual is None else _ordered(residual, how_seen.order)
     offset = None if bias is None else array(bias) if found is None else found.view(bias)
-    try:
-        made.primitive.run(out, a, made.weight, offset, more)
-    except MemoryError as error:
-        raise memory.refused("the scratch memory of this call", error) from None
+    _run(made.primitive, out, a, made.weight, offset, more)
     return y
 
 
@@ -162,9 +159,9 @@ def weight_grad(
     return dw
 
 
-def _run(primitive: Primitive, out: NDArray[Any], a: NDArray[Any], b: Any) -> None:
+def _run(primitive: Primitive, out: NDArray[Any], *operands: Any) -> None:
     try:
-        primitive.run(out, a, b)
+        primitive.run(out, *operands)
     except MemoryError as error:
         raise memory.refused("the scratch memory of this call", error) from None
 

@@ -5,12 +5,14 @@ What lives here: the functions and the way of a call to a kernel. What never doe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import compute, derivatives
-from .layers import Geometry, geometry
+from .layers import FUNCTIONS, Geometry, geometry
 from .observers import plain, recording, unobserved
 from .operators import FORWARD
 from .refusals import TensorShapeError
@@ -37,11 +39,8 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, w, stride=2, padding=1, output_padding=1)
     tensor([[[ 10., 102.,  20., 203.,  30., 300.]]])
     """
-    rest = (bias, stride, padding, output_padding, groups, dilation)
-    if has_torch_function((input, weight, bias)):
-        tensors = (input, weight, bias)
-        return handle_torch_function(conv_transpose1d, tensors, input, weight, *rest)
-    return _called("conv_transpose1d", 1, input, weight, *rest)
+    how = stride, padding, output_padding, groups, dilation
+    return _called(conv_transpose1d, 1, input, weight, bias, *how)
 
 
 def conv_transpose2d(
@@ -65,11 +64,8 @@ def conv_transpose2d(
             [2., 4., 2.],
             [1., 2., 1.]])
     """
-    rest = (bias, stride, padding, output_padding, groups, dilation)
-    if has_torch_function((input, weight, bias)):
-        tensors = (input, weight, bias)
-        return handle_torch_function(conv_transpose2d, tensors, input, weight, *rest)
-    return _called("conv_transpose2d", 2, input, weight, *rest)
+    how = stride, padding, output_padding, groups, dilation
+    return _called(conv_transpose2d, 2, input, weight, bias, *how)
 
 
 def conv_transpose3d(
@@ -90,11 +86,8 @@ def conv_transpose3d(
     >>> conv_transpose3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 3, 2, 2, 2), stride=2).shape
     torch.Size([1, 3, 4, 4, 4])
     """
-    rest = (bias, stride, padding, output_padding, groups, dilation)
-    if has_torch_function((input, weight, bias)):
-        tensors = (input, weight, bias)
-        return handle_torch_function(conv_transpose3d, tensors, input, weight, *rest)
-    return _called("conv_transpose3d", 3, input, weight, *rest)
+    how = stride, padding, output_padding, groups, dilation
+    return _called(conv_transpose3d, 3, input, weight, bias, *how)
 
 
 def conv_transpose(
@@ -113,21 +106,13 @@ def conv_transpose(
     >>> conv_transpose(torch.ones(1, 1, 3), torch.ones(1, 1, 2), stride=2)
     tensor([[[1., 1., 1., 1., 1., 1.]]])
     """
-    rest = (bias, stride, padding, output_padding, groups, dilation)
-    if has_torch_function((input, weight, bias)):
-        tensors = (input, weight, bias)
-        return handle_torch_function(conv_transpose, tensors, input, weight, *rest)
-    require("weight", weight)
-    rank = weight.dim() - 2
-    if not 1 <= rank <= 3:
-        expected, remedy = "3, 4 or 5 axes", "PyTorch has layers of 1, 2 and 3 spatial axes."
-        raise TensorShapeError("weight.shape", str(tuple(weight.shape)), expected, remedy)
-    return _called("conv_transpose", rank, input, weight, *rest)
+    how = stride, padding, output_padding, groups, dilation
+    return _called(conv_transpose, None, input, weight, bias, *how)
 
 
 def _called(
-    name: str,
-    rank: int,
+    function: Callable[..., Tensor],
+    rank: int | None,
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -137,13 +122,27 @@ def _called(
     groups: Any,
     dilation: Any,
 ) -> Tensor:
-    """A call of a function of PyTorch's."""
+    """A call of a public function; rank: None for that of the weight."""
+    tensors = x, weight, bias
+    if has_torch_function(tensors):
+        how = stride, padding, output_padding, groups, dilation
+        return handle_torch_function(function, tensors, *tensors, *how)
     require("input", x)
     require("weight", weight)
     if bias is not None:
         require("bias", bias)
-    how = geometry(rank, stride, padding, output_padding, dilation, groups)
-    return convolved(rank, x, weight, bias, how)
+    if rank is None:
+        rank = _rank_of(weight)
+    layer = geometry(rank, stride, padding, output_padding, dilation, groups)
+    return convolved(rank, x, weight, bias, layer)
+
+
+def _rank_of(weight: Tensor) -> int:
+    rank: int = weight.dim() - 2
+    if not 1 <= rank <= 3:
+        expected, remedy = "3, 4 or 5 axes", "PyTorch has layers of 1, 2 and 3 spatial axes."
+        raise TensorShapeError("weight.shape", str(tuple(weight.shape)), expected, remedy)
+    return rank
 
 
 def convolved(
@@ -188,7 +187,18 @@ def convolved(
     elif direct and residual is None and not activation:
         y = derivatives.recorded(x, weight, bias, how, reuse_weight)
     else:
+        require("input", x)
+        require("weight", weight)
         if x.device != weight.device:
             same_kind("input", x, "weight", weight)
-        y = FORWARD(x, weight, bias, *how, residual, activation, reuse_weight)
+        if torch.onnx.is_in_onnx_export() and residual is None and not activation:
+            y = _for_onnx(rank, x, weight, bias, how)
+        else:
+            y = FORWARD(x, weight, bias, *how, residual, activation, reuse_weight)
     return y if axes == rank + 2 else y.squeeze(0)
+
+
+def _for_onnx(rank: int, x: Tensor, weight: Tensor, bias: Tensor, how: Geometry) -> Tensor:
+    """PyTorch's own operator, which its exporters know."""
+    axes = how.stride, how.padding, how.output_padding
+    return FUNCTIONS[rank](x, weight, bias, *axes, how.groups, how.dilation)

@@ -27,7 +27,7 @@ from .layers import Geometry, module_geometry
 from .observers import SHOWS_MODES, dense, hooks_everywhere, observed, plain, plain_of, watched
 from .operators import FORWARD
 from .packing import kept
-from .tensors import DTYPES, Tensor
+from .tensors import DTYPES, Tensor, dense_strides, in_order, result_last
 
 Module = Any
 """A `torch.nn.Module`."""
@@ -97,6 +97,18 @@ def own_method(kind: Any) -> str | None:
         return "__call__"
     same = kind._output_padding is nn.ConvTranspose1d._output_padding
     return None if same else "_output_padding"
+
+
+def hooked(layer: Module) -> bool:
+    """Whether others' hooks see a layer's calls, so that what follows is not done with them.
+
+    >>> hooked(nn.ConvTranspose1d(1, 1, 2))
+    False
+    """
+    source = source_of(layer)
+    known = None if source is None else source.hook
+    others = any(hook is not known for hook in layer._forward_pre_hooks.values())
+    return others or bool(layer._forward_hooks)
 
 
 NOTHING_OUTSIDE_TRAINING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -296,18 +308,23 @@ class Fused:
                 if module is not followers[-1] or ending_of(module) is None:
                     return False
             elif module.training or not (
-                kind in NOTHING_OUTSIDE_TRAINING or foldable(module, layer.out_channels)
+                kind in NOTHING_OUTSIDE_TRAINING or foldable(module, layer)
             ):
                 return False
         return not hooks_everywhere()
 
     def _fits(self, x: Tensor, residual: Tensor) -> bool:
-        """Whether a residual has the shape of the result, and is not spread over it."""
+        """Whether a residual is as the result is, in shape and in order: the sum has its order."""
         layer = self.deconvolution
         if type(residual) is not torch.Tensor or x.dim() != len(layer.kernel_size) + 2:
             return False
         size = geometry_of(layer, x, None).out_size(x.shape[2:], layer.kernel_size)
-        return tuple(residual.shape) == (x.shape[0], layer.out_channels, *size)
+        shape = (x.shape[0], layer.out_channels, *size)
+        if tuple(residual.shape) != shape:
+            return False
+        weight = self.folded().weight
+        last = result_last("g", x.shape, x.stride(), weight.shape, weight.stride())
+        return in_order(shape, residual.stride(), dense_strides(shape, last))
 
     def _batched(self, x: Tensor) -> bool:
         """Whether x has a batch axis; without one a normalisation would take another for it."""

@@ -20,10 +20,11 @@ from torch.autograd import forward_ad
 from .compute import forward
 from .derivatives import activated
 from .fused_weights import Normalization, Source, folded
-from .layers import Geometry
+from .layers import geometry_of
 from .observers import recording
-from .operators import FORWARD
-from .tensors import Tensor, new_result, result_last
+from .operators import FORWARD, fake_forward
+from .refusals import TensorShapeError
+from .tensors import Tensor
 
 _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, Tensor mean, Tensor var, Tensor? gamma, Tensor? beta,"
@@ -32,13 +33,9 @@ _SCHEMA = (
 )
 
 
-def _how(arguments: Any) -> Geometry:
-    stride, padding, output_padding, dilation, groups = arguments
-    return Geometry(tuple(stride), tuple(padding), tuple(output_padding), tuple(dilation), groups)
-
-
 def _kernel(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    norm, how = Normalization(*rest[:5]), _how(rest[5:10])
+    norm, how = Normalization(*rest[:5]), geometry_of(rest[5:10])
+    _require_fitting(weight, norm, how.groups)
     used = folded(Source((weight,)), bias, norm, how.groups)
     residual, activation = _extras(rest[10:])
     return forward(x, used.weight, used.bias, how, residual, activation, reuse_weight=True)
@@ -51,10 +48,17 @@ def _extras(arguments: tuple[Any, ...]) -> tuple[Tensor, str]:
 
 
 def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    how = _how(rest[5:10])
-    size = how.out_size(x.shape[2:], weight.shape[2:])
-    last = result_last("g", x.shape, x.stride(), weight.shape, weight.stride())
-    return new_result((x.shape[0], weight.shape[1] * how.groups, *size), x, last)
+    _require_fitting(weight, Normalization(*rest[:5]), rest[9])
+    return fake_forward(x, weight, bias, *rest[5:])
+
+
+def _require_fitting(weight: Tensor, norm: Normalization, groups: int) -> None:
+    """Raise `TensorShapeError` unless there is one number per channel of the result."""
+    channels = weight.shape[1] * groups
+    for name, numbers in zip(norm._fields, norm[:4], strict=False):
+        if numbers is not None and tuple(numbers.shape) != (channels,):
+            got = str(tuple(numbers.shape))
+            raise TensorShapeError(f"{name}.shape", got, f"({channels},), one for each channel")
 
 
 def _differentiable(keyset: Any, *arguments: Any) -> Tensor:

@@ -79,13 +79,18 @@ class Folded(NamedTuple):
     bias: Tensor
 
 
-def foldable(module: nn.Module, channels: int) -> bool:
-    """Whether a module is a batch normalisation that running statistics make linear.
+def foldable(module: nn.Module, layer: Any) -> bool:
+    """Whether a module is a batch normalisation, of a layer's results, by running statistics.
 
-    >>> foldable(nn.BatchNorm2d(3), 3), foldable(nn.BatchNorm2d(3, track_running_stats=False), 3)
+    >>> layer = nn.ConvTranspose2d(1, 3, 2)
+    >>> foldable(nn.BatchNorm2d(3), layer), foldable(nn.BatchNorm3d(3), layer)
     (True, False)
+    >>> foldable(nn.BatchNorm2d(3, track_running_stats=False), layer)
+    False
     """
-    if type(module) not in NORMS or module.num_features != channels:
+    if type(module) is not NORMS[len(layer.kernel_size) - 1]:
+        return False
+    if module.num_features != layer.out_channels:
         return False
     buffers, parameters = module._buffers, module._parameters
     if buffers.get("running_mean") is None or buffers.get("running_var") is None:
@@ -150,6 +155,17 @@ def weight_refusal(layer: Any) -> str | None:
     if len(hooks) > 1 or any(hook.name != "weight" for hook in hooks):
         return "it has several normalisations by hooks of torch.nn.utils"
     return None
+
+
+def cast_once(weight: Tensor, dtype: Any) -> Tensor:
+    """A weight in another type, without gradients, made anew only when it has changed.
+
+    >>> weight = torch.ones(1)
+    >>> cast_once(weight, torch.bfloat16) is cast_once(weight, torch.bfloat16)
+    True
+    """
+    make = partial(weight.detach().to, dtype)
+    return _remembered(weight, [], (dtype,), lambda: Folded(make(), None)).weight
 
 
 class _Entry(NamedTuple):
@@ -217,7 +233,7 @@ def _fold(weight: Tensor, bias: Tensor, norm: Normalization, groups: int) -> Fol
     shift = shift * factor
     if norm.beta is not None:
         shift = shift + norm.beta.double()
-    grouped = weight.double().reshape(groups, -1, *weight.shape[1:])
-    per_output = factor.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
-    scaled = (grouped * per_output).reshape(weight.shape)
-    return Folded(scaled.to(weight.dtype), shift.to(weight.dtype))
+    per_group = factor.reshape(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
+    per_tap = per_group.reshape(*weight.shape[:2], *[1] * (weight.dim() - 2))
+    scaled = torch.empty_like(weight)  # with its strides, which decide about the result's
+    return Folded(scaled.copy_(weight.double() * per_tap), shift.to(weight.dtype))

@@ -20,6 +20,7 @@ from torch.nn import functional
 from .accelerate_layers import KINDS, refusal
 from .fused import Ending, ending_of, leaky
 from .fused_weights import foldable
+from .layers import FUNCTIONS
 
 Node = Any
 """A `torch.fx.Node`."""
@@ -29,15 +30,8 @@ _ARGUMENTS = (
     "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"
 )  # fmt: skip
 _DEFAULTS = (None, None, None, 1, 0, 0, 1, 1)
-_FUNCTIONS = {
-    functional.conv_transpose1d: 1,
-    functional.conv_transpose2d: 2,
-    functional.conv_transpose3d: 3,
-    torch.conv_transpose1d: 1,
-    torch.conv_transpose2d: 2,
-    torch.conv_transpose3d: 3,
-}
-_OPERATORS = {
+_RANKS: dict[Any, int] = {
+    **{function: rank for rank, function in FUNCTIONS.items()},
     _ATEN.conv_transpose1d.default: 1,
     _ATEN.conv_transpose2d.input: 2,
     _ATEN.conv_transpose3d.input: 3,
@@ -114,11 +108,7 @@ def deconvolution_of(node: Node) -> Deconvolution | None:
 
 
 def _rank(target: Any) -> int | None:
-    for table in (_FUNCTIONS, _OPERATORS):
-        for known, rank in table.items():
-            if target is known:
-                return rank
-    return None
+    return _RANKS.get(target) if isinstance(target, Hashable) else None
 
 
 def _of_module(node: Node, layer: Any) -> Deconvolution | None:
@@ -126,6 +116,8 @@ def _of_module(node: Node, layer: Any) -> Deconvolution | None:
         return None
     # A hook would not run, and `output_size` is a list that nobody knows here.
     if layer._forward_pre_hooks or layer._forward_hooks or len(node.args) != 1 or node.kwargs:
+        return None
+    if "weight" not in layer._parameters:  # but made by a parametrization: no graph has its name
         return None
     names = f"{node.target}.weight", None if layer.bias is None else f"{node.target}.bias"
     axes = layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation
@@ -153,9 +145,8 @@ def norm_of(node: Node, source: Node, call: Deconvolution) -> Norm | None:
     """The batch normalisation that a node does to `source`, by running statistics; or None."""
     module = module_of(node)
     if module is not None:
-        channels = call.layer.out_channels if call.layer is not None else -1
-        watched = module._forward_hooks or module._forward_pre_hooks
-        if module.training or watched or not foldable(module, channels):
+        hooked = module._forward_hooks or module._forward_pre_hooks
+        if module.training or hooked or call.layer is None or not foldable(module, call.layer):
             return None
         name, affine = node.target, module.weight is not None
         gamma, beta = (f"{name}.weight", f"{name}.bias") if affine else (None, None)
@@ -255,4 +246,6 @@ def residual_at(node: Node, source: Node) -> Node | None:
     if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return None
     same = mine.shape == theirs.shape and mine.dtype == theirs.dtype
+    if first is other and mine.stride() != theirs.stride():
+        return None  # the sum has the order of what stands first
     return other if same and mine.device == theirs.device else None

@@ -39,6 +39,15 @@ class Chain:
         """The node whose result the chain's is."""
         return self.nodes[-1]
 
+    @property
+    def named(self) -> bool:
+        """Whether operands are names of attributes, as of modules that a traced graph calls."""
+        call, norm = self.call, self.norm
+        held = [call.weight, call.bias]
+        if norm is not None:
+            held += [norm.mean, norm.var, norm.gamma, norm.beta]
+        return any(isinstance(each, str) for each in held)
+
     def grown(self) -> bool:
         """Take in the node that follows, if there is one that can be; whether that was so."""
         if len(self.last.users) != 1 or self.ending.name:
@@ -48,7 +57,7 @@ class Chain:
             self.norm = norm_of(node, self.last, self.call)
             if self.norm is not None:
                 return self._with(*_results(node))
-        if self.residual is None:
+        if self.residual is None and not self.named:
             self.residual = residual_at(node, self.last)
             if self.residual is not None:
                 return self._with(node)

@@ -78,7 +78,7 @@ def _replace(chain: Chain) -> None:
     """Turn the chain's last node into all of it: names of results stay, which signatures know."""
     last, graph = chain.last, chain.last.graph
     with graph.inserting_before(last):
-        call = _exported(chain) if "val" in last.meta else _traced(graph, chain)
+        call = _exported(chain) if "val" in last.meta and not chain.named else _traced(graph, chain)
     last.op, last.target, last.kwargs = "call_function", call[0], {}
     last.args = call[1]
     for node in reversed(chain.nodes[:-1]):

@@ -13,14 +13,8 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .derivatives import activated
 from .functional import convolved
 from .fused_operator import FUSED
-from .layers import geometry
+from .layers import FUNCTIONS, geometry
 from .tensors import Tensor
-
-_OWN = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
 
 
 def step(
@@ -52,8 +46,7 @@ def step(
         )
     rank = weight.dim() - 2
     if not x.is_cpu:
-        own = _OWN[rank]
-        y = own(x, weight, bias, stride, padding, output_padding, groups, dilation)
+        y = FUNCTIONS[rank](x, weight, bias, stride, padding, output_padding, groups, dilation)
         if norm is not None:
             mean, var, gamma, beta, eps = norm
             y = functional.batch_norm(y, mean, var, gamma, beta, eps=eps)

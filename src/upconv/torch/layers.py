@@ -14,6 +14,8 @@ from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple
 
+from torch.nn import functional
+
 from ..arguments import epilogue
 from ..dialects.torch import layer_of
 from ..errors import ArgumentError, brief
@@ -22,6 +24,13 @@ from ..problem import DataLayout, Direction, DType, Problem
 from .refusals import TensorArgumentError, TensorShapeError, TensorTypeError, for_tensors
 
 Shape = tuple[int, ...]
+
+FUNCTIONS: dict[int, Any] = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+"""PyTorch's own, by the number of spatial axes."""
 
 
 class Geometry(NamedTuple):

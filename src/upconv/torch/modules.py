@@ -18,10 +18,16 @@ from torch.nn.utils import parametrize
 from torch.overrides import has_torch_function
 
 from ..errors import brief
+from .accelerate_swaps import is_swapped
 from .functional import convolved
 from .layers import module_geometry
-from .refusals import TensorTypeError
+from .refusals import TensorArgumentError, TensorTypeError
 from .tensors import Tensor, require
+
+
+def _no_script(self: nn.Module) -> None:
+    got, expected = f"an upconv.torch.{type(self).__name__}", "a module that torch.jit.script reads"
+    raise TensorArgumentError("obj", got, expected, "Trace it, or use the module of torch.nn.")
 
 
 class ConvTranspose1d(nn.ConvTranspose1d):  # type: ignore[misc]  # PyTorch is untyped here
@@ -38,6 +44,8 @@ class ConvTranspose1d(nn.ConvTranspose1d):  # type: ignore[misc]  # PyTorch is u
         """(N, C, L) or (C, L) to (N, F, L') or (F, L'), L' being `output_size` where given."""
         return _forward(self, 1, input, output_size)
 
+    __prepare_scriptable__ = _no_script
+
 
 class ConvTranspose2d(nn.ConvTranspose2d):  # type: ignore[misc]
     """`torch.nn.ConvTranspose2d`, computed by upconv.
@@ -50,6 +58,8 @@ class ConvTranspose2d(nn.ConvTranspose2d):  # type: ignore[misc]
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
         """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
         return _forward(self, 2, input, output_size)
+
+    __prepare_scriptable__ = _no_script
 
 
 class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
@@ -64,14 +74,14 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
         """(N, C, D, H, W) or (C, D, H, W) to the same with F channels and the output's size."""
         return _forward(self, 3, input, output_size)
 
+    __prepare_scriptable__ = _no_script
+
 
 def _forward(
     module: Any,
     rank: int,
     x: Tensor,
     output_size: Any,
-    residual: Tensor = None,
-    activation: str = "",
 ) -> Tensor:
     """A module's result; sizes and their checks are PyTorch's own method's."""
     extra = module.output_padding
@@ -86,9 +96,10 @@ def _forward(
     own = module._parameters
     weight = own["weight"] if "weight" in own else module.weight  # noqa: SIM401  # not evaluated
     bias = own["bias"] if "bias" in own else module.bias  # noqa: SIM401  # before it is needed
-    return convolved(rank, x, weight, bias, how, residual, activation, not module.training)
+    return convolved(rank, x, weight, bias, how, reuse_weight=not module.training)
 
 
+OURS = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 _MODULES: dict[type, type] = {
     nn.ConvTranspose1d: ConvTranspose1d,
     nn.ConvTranspose2d: ConvTranspose2d,
@@ -116,9 +127,15 @@ def from_torch(module: Any) -> Any:
     if original in _MODULES.values():
         return module
     if original not in _MODULES:
-        got = f"a {original.__name__}" if isinstance(module, nn.Module) else brief(module)
+        got = f"of class {original.__name__}" if isinstance(module, nn.Module) else brief(module)
         expected = "a torch.nn.ConvTranspose1d, ConvTranspose2d or ConvTranspose3d"
         remedy = "Subclasses may compute something else: make an upconv.torch module for them."
+        if is_swapped(module):
+            remedy = "It is accelerated: upconv.torch.restore(module) makes it that again."
+        raise TensorTypeError("module", got, expected, remedy)
+    if "forward" in vars(module):
+        got, expected = "one with a forward of its own", "a layer that computes as its class does"
+        remedy = "What was put there (by hooks of other libraries, say) would compute, not upconv."
         raise TensorTypeError("module", got, expected, remedy)
     target = _MODULES[original]
     if parametrized:  # PyTorch gave the module a class of its own, whose properties it needs

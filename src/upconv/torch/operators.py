@@ -23,7 +23,9 @@ import torch
 from torch import _C
 
 from . import batching, compute, derivatives
+from .fused_weights import cast_once
 from .layers import Geometry, forward_problem, geometry_of, input_grad_problem, weight_grad_problem
+from .observers import plain, recording
 from .tensors import (
     DTYPES,
     Tensor,
@@ -77,7 +79,8 @@ def _require_two(first: str, a: Tensor, second: str, b: Tensor) -> None:
 # Fake kernels: the same checks where sizes are known numbers, and the same strides.
 
 
-def _fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+def fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    """A result without data, of operands that are checked as those with data are."""
     how = geometry_of(rest[:5])
     residual = rest[5] if len(rest) > 5 else None
     activation = rest[6] if len(rest) > 6 else ""
@@ -124,6 +127,9 @@ def _known(shapes: list[Any], how: Geometry) -> bool:
 
 def _autocast(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     dtype = torch.get_autocast_dtype("cpu")
+    reused = rest[7:] == (True,) and plain((weight,)) and not recording((weight,))
+    if reused and weight.dtype is not torch.float64 and not _C._are_functorch_transforms_active():
+        weight = cast_once(weight, dtype)
     x, weight = _cast(x, dtype), _cast(weight, dtype)
     bias, *residual = [_added(_cast(each, dtype), x) for each in (bias, *rest[5:6])]
     with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
@@ -146,7 +152,7 @@ def _added(tensor: Tensor, x: Tensor) -> Tensor:
 
 _LIBRARY = torch.library.Library("upconv", "DEF")
 _KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "conv_transpose": (_forward, _fake_forward),
+    "conv_transpose": (_forward, fake_forward),
     "conv_transpose_input_grad": (_input_grad, _fake_input_grad),
     "conv_transpose_weight_grad": (_weight_grad, _fake_weight_grad),
 }

@@ -11,7 +11,8 @@ be what was packed. It is not if
 4. any element of a tensor of up to 1024 has changed, or any of 64 of a larger one, among which is
    at least one of every input channel, output channel and tap of which there are no more: writes
    through `weight.data` and through NumPy views, which PyTorch does not count. Such a write to few
-   elements of a larger tensor may go unseen; `forget(weight)` tells of it.
+   elements of a larger tensor may go unseen; `forget(weight)` tells of it. In memory shared with
+   other processes, whose writes are not counted either, all elements are looked at.
 
 What was packed dies with its weight. One weight has at most `MOST` calls prepared.
 
@@ -268,7 +269,8 @@ def _begin(weight: Tensor) -> Kept | None:
     values = _dense(alias)
     if values is None:
         return None
-    places = _places(tuple(weight.shape), weight.stride())
+    shared = alias.is_shared()  # another process's writes are not counted here
+    places = slice(None) if shared else _places(tuple(weight.shape), weight.stride())
 
     # The registry is an argument because a module's globals go before the last tensors do.
     def drop(reference: weakref.ref[Any], registry: dict[int, Kept] = _kept) -> None:

@@ -157,6 +157,18 @@ def dense_strides(shape: Any, last: bool) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def in_order(shape: Any, strides: Any, others: Any) -> bool:
+    """Whether the axes of a tensor, but for those of one entry, lie as others do.
+
+    >>> in_order((1, 2, 3), (9, 3, 1), (6, 3, 1)), in_order((1, 2, 3), (6, 1, 2), (6, 3, 1))
+    (True, False)
+    """
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    inward = sorted(axes, key=lambda axis: others[axis], reverse=True)
+    steps = [strides[axis] for axis in inward]
+    return all(one > other for one, other in zip(steps, [*steps[1:], 0], strict=True))
+
+
 def new_result(shape: Any, like: Tensor, last: bool) -> Tensor:
     """An uninitialised tensor, contiguous or channels-last, of the dtype and device of another."""
     kind = {"dtype": like.dtype, "device": like.device}
