@@ -60,7 +60,7 @@ def forward(
     found = kept(weight) if reuse_weight else None
     threads = thread_count()
     if found is None:
-        made = ready(_form(x, weight, bias, how, residual, activation), weight, threads)
+        made = ready(form_of(x, weight, bias, how, residual, activation), weight, threads)
     else:
         call = (
             x.shape,
@@ -74,7 +74,7 @@ def forward(
         )
         looked_up = found.calls.get(call)
         if looked_up is None:
-            formed = _form(x, weight, bias, how, residual, activation)
+            formed = form_of(x, weight, bias, how, residual, activation)
             looked_up = _shared(found, call, formed, weight, threads)
         made = looked_up
     if (bias is not None and bias.dtype is not x.dtype) or residual is not None:
@@ -107,7 +107,7 @@ def _shared(found: Kept, call: Any, formed: Form, weight: Tensor, threads: int) 
     return made
 
 
-def _form(
+def form_of(
     x: Tensor, weight: Tensor, bias: Tensor, how: Geometry, residual: Tensor, activation: str
 ) -> Form:
     """The form of a call whose operands are tensors that upconv computes on."""

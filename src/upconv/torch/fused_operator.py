@@ -17,7 +17,7 @@ import torch
 from torch import _C
 from torch.autograd import forward_ad
 
-from .compute import forward
+from .compute import form_of, forward
 from .derivatives import activated
 from .fused_weights import Normalization, Source, folded
 from .layers import geometry_of
@@ -35,9 +35,10 @@ _SCHEMA = (
 
 def _kernel(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
     norm, how = Normalization(*rest[:5]), geometry_of(rest[5:10])
+    residual, activation = _extras(rest[10:])
+    form_of(x, weight, bias, how, residual, activation)  # refuses what does not fit together
     _require_fitting(weight, norm, how.groups)
     used = folded(Source((weight,)), bias, norm, how.groups)
-    residual, activation = _extras(rest[10:])
     return forward(x, used.weight, used.bias, how, residual, activation, reuse_weight=True)
 
 
