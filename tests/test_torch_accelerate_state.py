@@ -82,6 +82,42 @@ class TestState:
         assert accelerate_runs.difference(one, one) == 0
         assert accelerate_runs.difference(one, other) > 1
 
+    @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+    @pytest.mark.parametrize(
+        "kind", ["sparse", "csr", "nested", "jagged", "mkldnn", "meta", "class"]
+    )
+    def test_results_of_any_kind_are_compared(self, kind) -> None:
+        ways = {
+            "sparse": lambda y: y.to_sparse(),
+            "csr": lambda y: y[0, 0].to_sparse_csr(),
+            "nested": lambda y: torch.nested.nested_tensor([y[0], y[1, :, :3]]),
+            "jagged": lambda y: torch.nested.nested_tensor([y[0], y[1]], layout=torch.jagged),
+            "mkldnn": lambda y: y.to_mkldnn(),
+            "meta": lambda y: y.to("meta"),
+            "class": lambda y: Counting,
+        }
+        one, other = (ways[kind](torch.full((2, 3, 4, 5), value)) for value in (1.0, 2.0))
+        assert accelerate_runs.difference(one, one) == 0
+        assert (accelerate_runs.difference(one, other) > 1) is (kind not in ("meta", "class"))
+
+    def test_what_a_model_carries_on_from_call_to_call_is_no_difference(self) -> None:
+        class Stream(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up = nn.ConvTranspose1d(6, 5, 4, 2, 1)
+                self.register_buffer("tail", torch.zeros(2, 5, 2))
+
+            def forward(self, x):
+                y = self.up(x)
+                y = torch.cat([y[..., :2] + self.tail, y[..., 2:]], -1)
+                self.tail = y[..., -2:].clone()
+                return y
+
+        model = Stream().eval()
+        (told,) = acceleration_report(accelerate(model, torch.randn(2, 6, 3))).layers
+        assert "differs" not in told.why
+        assert not model.tail.any()
+
     def test_results_without_tensors_are_told_of(self) -> None:
         class Shape(Up):
             def forward(self, x):

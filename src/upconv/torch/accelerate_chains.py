@@ -36,7 +36,7 @@ from .accelerate_swaps import (
     swappable,
     unswap,
 )
-from .fused import NOTHING_OUTSIDE_TRAINING, Ending, Fused, Module, ending_of
+from .fused import Ending, Fused, Module, ending_of, idle
 from .fused_weights import foldable
 from .fx_calls import ending_of_function
 
@@ -325,7 +325,7 @@ def _following(
         ends = ending_of(follower) is not None
         if norm or ends:
             normalised, end, kept = normalised or norm, len(operands), len(followers)
-        elif type(follower) not in NOTHING_OUTSIDE_TRAINING:
+        elif not idle(follower, layer):
             break
         if ends:
             break

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .accelerate_chains import Chains, chain_refusal
-from .accelerate_layers import kind_of, layers_of, refusal
+from .accelerate_layers import kind_of, layers_of, refusals
 from .accelerate_report import LayerReport
-from .accelerate_sequences import is_sequence, steps_of
+from .accelerate_sequences import is_sequence, sequence_forward, steps_of
+from .accelerate_swaps import swappable
 from .accelerate_trials import MARGIN, Trial
 from .fused import Fused, Module, hooked
 from .modules import OURS
@@ -67,7 +68,7 @@ class Choice:
 
 def fusable(model: Module, *, measured: bool) -> set[Module]:
     """The deconvolutions of a model that upconv may compute."""
-    return {layer for layer in layers_of(model) if refusal(layer, measured) is None}
+    return {layer for layer, why in refusals(model, measured).items() if why is None}
 
 
 def choices_of(
@@ -78,7 +79,7 @@ def choices_of(
     seen: what followed layers in modules' own code; None if nothing was run.
     """
     layers = layers_of(model)
-    refused = {layer: refusal(layer, seen is not None) for layer in layers}
+    refused = refusals(model, seen is not None)
     known = {layer for layer, why in refused.items() if why is None}
     ways: dict[Module, list[Fused]] = {layer: [Fused(layer)] for layer in layers}
     unknown: dict[Module, str] = {}
@@ -117,6 +118,8 @@ def _found(
 ) -> list[Fused] | str:
     """What can be fused where a module calls layers, or why that is not known."""
     if is_sequence(module):
+        if not swappable(module, sequence_forward):
+            return "no class that does the same can be made from the sequence's"
         steps = steps_of(module, inside.__contains__)
         return list(steps.fused) if steps else []
     why = chain_refusal(module)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from .accelerate_recorded import recordable, recorded
-from .accelerate_swaps import is_derived, kept_by, original_class, own_forward
+from .accelerate_swaps import is_derived, kept_by, original_class, own_forward, swappable
 from .fused import Fused, Module, own_method
 from .fused_weights import source_of, weight_refusal
 from .modules import OURS
@@ -38,7 +38,8 @@ def tensors_of(module: Module) -> list[Tensor]:
     3
     """
     own = vars(module)
-    held = (*own["_parameters"].values(), *own["_buffers"].values(), *own.values())
+    registered = [own.get(name, {}).values() for name in ("_parameters", "_buffers")]
+    held = (*registered[0], *registered[1], *own.values())
     return [value for value in held if isinstance(value, torch.Tensor)]
 
 
@@ -70,6 +71,8 @@ def refusal(layer: Module, measured: bool) -> str | None:
     unknown = weight_refusal(layer)
     if unknown:
         return unknown
+    if not swappable(layer, deconvolution_forward):
+        return "no class that does the same can be made from its own"
     source = source_of(layer)
     tensors = [] if source is None else [t for t in (*source.tensors, layer.bias) if t is not None]
     places = {str(t.device) for t in tensors} - {"cpu"}
@@ -83,6 +86,20 @@ def refusal(layer: Module, measured: bool) -> str | None:
     if not measured and kinds != {torch.float32}:
         return f"{kinds.pop()} is not always faster: pass example_inputs, so that it is measured"
     return None
+
+
+def refusals(model: Module, measured: bool) -> dict[Module, str | None]:
+    """Why each deconvolution of a model is left to PyTorch; None for those that upconv may compute.
+
+    >>> list(refusals(nn.Sequential(nn.ConvTranspose1d(1, 1, 2)), measured=True).values())
+    [None]
+    """
+    compiled = [each for each in model.modules() if getattr(each, "_compiled_call_impl", None)]
+    within = {layer for module in compiled for layer in module.modules()}
+    early = "it is compiled by Module.compile: accelerate before that"
+    return {
+        layer: early if layer in within else refusal(layer, measured) for layer in layers_of(model)
+    }
 
 
 def deconvolution_forward(self: Any, input: Tensor, output_size: Any = None) -> Tensor:  # noqa: A002

@@ -28,7 +28,7 @@ from .accelerate_chains import Chains, chained_forward, chains_watched
 from .accelerate_choices import Choice, choices_of, chosen, fusable, unmeasured
 from .accelerate_layers import deconvolution_forward, tensors_of
 from .accelerate_report import AccelerationReport
-from .accelerate_runs import Example, buffers_kept, difference, tensors_in
+from .accelerate_runs import Example, difference, tensors_in
 from .accelerate_sequences import is_sequence, sequence_forward, steps_of
 from .accelerate_swaps import swap, unswap
 from .accelerate_trials import watched
@@ -79,8 +79,7 @@ def accelerate(
             note = "Not measured: pass example_inputs for proof and times."
             _apply(model, decided, {})
         else:
-            with buffers_kept(model):
-                decided, note = _measured(model, example, fuse)
+            decided, note = _measured(model, example, fuse)
     except BaseException:
         restore(model)
         raise

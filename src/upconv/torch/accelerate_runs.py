@@ -52,21 +52,22 @@ class Example:
 
     def run(self, model: Module) -> Any:
         """The model's result."""
-        with at_rest(model):
-            args, kwargs = self._copies()
-            try:
-                return model(*args, **kwargs)
-            except Exception as error:
-                got = f"such that the model raises {type(error).__name__}: {error}"
-                raise TensorArgumentError("example_inputs", got, "what the model takes") from error
+        return self._ran(model)[0]
 
     def seconds(self, model: Module) -> float:
         """What one run takes."""
-        with at_rest(model):
+        return self._ran(model)[1]
+
+    def _ran(self, model: Module) -> tuple[Any, float]:
+        with at_rest(model), _buffers_kept(model):
             args, kwargs = self._copies()
             start = time.perf_counter()
-            model(*args, **kwargs)
-            return time.perf_counter() - start
+            try:
+                result = model(*args, **kwargs)
+            except Exception as error:
+                got = f"such that the model raises {type(error).__name__}: {error}"
+                raise TensorArgumentError("example_inputs", got, "what the model takes") from error
+            return result, time.perf_counter() - start
 
     def _copies(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, each tensor in them copied once: some models write to what they get."""
@@ -100,11 +101,12 @@ def at_rest(model: Module) -> Iterator[None]:
 
 
 @contextmanager
-def buffers_kept(model: Module) -> Iterator[None]:
+def _buffers_kept(model: Module) -> Iterator[None]:
     """What runs do to buffers, by new tensors or in place, is undone at the end."""
     held = [
         (module._buffers, name, buffer, buffer.detach().clone())
         for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
         for name, buffer in module._buffers.items()
         if plain((buffer,)) and buffer is not None
     ]
@@ -156,10 +158,24 @@ def difference(before: Any, after: Any) -> float:
     >>> difference(torch.ones(2), torch.ones(2)), difference(torch.ones(2), torch.ones(3))
     (0.0, inf)
     """
-    firsts, seconds = list(tensors_in(before)), list(tensors_in(after))
+    firsts, seconds = (
+        [dense for tensor in tensors_in(result) for dense in _dense(tensor)]
+        for result in (before, after)
+    )
     if [(t.shape, t.dtype) for t in firsts] != [(t.shape, t.dtype) for t in seconds]:
         return math.inf
     return max(map(_difference, firsts, seconds), default=0.0)
+
+
+def _dense(tensor: Tensor) -> list[Tensor]:
+    """A tensor of any layout as dense ones; none where there is no data."""
+    if tensor.is_nested:
+        return [part for each in tensor.unbind() for part in _dense(each)]
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    return [] if tensor.is_meta else [tensor]
 
 
 def _difference(before: Tensor, after: Tensor) -> float:

@@ -23,7 +23,7 @@ from .accelerate_swaps import (
     original_class,
     own_forward,
 )
-from .fused import NOTHING_OUTSIDE_TRAINING, Fused, Module, ending_of
+from .fused import Fused, Module, ending_of, idle
 from .fused_weights import foldable
 from .observers import hooks_everywhere, watched
 
@@ -144,7 +144,7 @@ def tail(layer: Any, candidates: Sequence[Any]) -> list[Any]:
         elif ending_of(module) is not None:
             end = i + 1
             break
-        elif type(module) not in NOTHING_OUTSIDE_TRAINING:
+        elif not idle(module, layer):
             break
     return list(candidates[:end])
 

@@ -10,7 +10,8 @@ What lives here: classes. What never does: what a swapped module computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dis
+from collections.abc import Callable, Iterator
 from functools import update_wrapper
 from types import FunctionType
 from typing import Any
@@ -37,14 +38,21 @@ def swap(module: nn.Module, forward: Forward, kept: object = None) -> None:
         base = swapped_class(own.__bases__[0], forward)
         made: Any = type(own.__name__, (base,), {**_names(own), _ORIGINAL: own})
         setattr(made, _SELF, made)
-        module.__class__ = made
+        _turn(module, made)
     else:
-        module.__class__ = swapped_class(own, forward)
+        _turn(module, swapped_class(own, forward))
     module.__dict__[_KEPT] = kept
 
 
+def _turn(module: nn.Module, own: Any) -> None:
+    """Give a module another class, past a `__setattr__` of its own."""
+    object.__setattr__(module, "__class__", own)
+
+
 def swappable(module: nn.Module, forward: Forward) -> bool:
-    """Whether a class can be made from the module's own: such a class may want keywords.
+    """Whether a class that does the same can be made from the module's own.
+
+    Such a class may want keywords, and `super(type(self), self)` would never end in another one.
 
     >>> class Named(nn.Module):
     ...     def __init_subclass__(cls, *, name):
@@ -55,7 +63,7 @@ def swappable(module: nn.Module, forward: Forward) -> bool:
     (False, True)
     """
     own: Any = original_class(module)
-    if is_derived(module):
+    if is_derived(module) or any(map(_asks_super_of_itself, _functions(own))):
         return False
     try:
         swapped_class(own, forward)
@@ -73,7 +81,7 @@ def unswap(module: nn.Module) -> None:
     module.__dict__.pop(_KEPT, None)
     if is_swapped(module):
         try:
-            module.__class__ = _without_ours(type(module))
+            _turn(module, _without_ours(type(module)))
         except Exception:  # the code of anybody's class
             return
 
@@ -104,6 +112,29 @@ def _asks_super(value: Any) -> bool:
     """Whether a function knows the very class that it was written in."""
     code = getattr(value, "__code__", None)
     return code is not None and "__class__" in code.co_freevars
+
+
+def _functions(own: Any) -> Iterator[Any]:
+    """The functions of a class and its bases, PyTorch's own aside."""
+    for base in own.__mro__:
+        if base is not object and not base.__module__.startswith("torch."):
+            for value in vars(base).values():
+                yield from (getattr(value, name, value) for name in ("fget", "__func__"))
+
+
+def _asks_super_of_itself(function: Any) -> bool:
+    """Whether a function asks for `super` of the class that its object has then."""
+    if type(function) is not FunctionType or "super" not in function.__code__.co_names:
+        return False
+    read = [step for step in dis.get_instructions(function) if step.opname.startswith("LOAD_")]
+    for i, step in enumerate(read):
+        if step.argval == "super" and step.opname == "LOAD_GLOBAL":
+            first, second = (*read[i + 1 : i + 3], None, None)[:2]
+            if first is not None and (first.opname, first.argval) == ("LOAD_GLOBAL", "type"):
+                return True
+            if second is not None and second.argval == "__class__":
+                return True
+    return False
 
 
 def is_swapped(module: nn.Module) -> bool:
@@ -181,8 +212,8 @@ def swapped_class(original: Any, forward: Forward) -> Any:
     """A class like `original` that computes by `forward`; the same one while it lives."""
     for known in type.__subclasses__(original):  # which Python holds weakly
         own = vars(known)
-        if own.get(_ORIGINAL) is original and own.get(_FORWARD) is forward:
-            return known
+        if own.get(_ORIGINAL) is original and own.get(_FORWARD) is forward and _SELF in own:
+            return known  # and not one whose making failed halfway
     names = {
         "forward": _signed(forward, original.forward),
         "__reduce_ex__": _reduced,
@@ -192,15 +223,30 @@ def swapped_class(original: Any, forward: Forward) -> Any:
         _ORIGINAL: original,
         _FORWARD: forward,
     }
-    made = type(f"Accelerated{original.__name__}", (original,), names)
+    made: Any = type(original)(f"Accelerated{original.__name__}", (original,), names)
+    # Registries of classes have heard of another name; code that asks for its own finds it.
+    made.__name__, made.__qualname__ = original.__name__, original.__qualname__
     setattr(made, _SELF, made)
     return made
 
 
-def _reduced(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+def _reduced(self: nn.Module, protocol: Any) -> Any:
     own = type(self)
+    original = getattr(own, _ORIGINAL)
+    told = original.__reduce__ is not object.__reduce__
+    if told or original.__reduce_ex__ is not object.__reduce_ex__:
+        function, *rest = original.__reduce_ex__(self, protocol)  # as the class wants it
+        return original if function is own else function, *rest
+    args, kwargs = _arguments_of_new(self)
     state = self.__getstate__()  # raises for parametrized modules, as torch has it
-    return _rebuilt, (getattr(own, _ORIGINAL), getattr(own, _FORWARD)), state
+    return _rebuilt, (original, getattr(own, _FORWARD), args, kwargs), state
+
+
+def _arguments_of_new(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if hasattr(module, "__getnewargs_ex__"):
+        args, kwargs = module.__getnewargs_ex__()
+        return tuple(args), dict(kwargs)
+    return tuple(module.__getnewargs__()) if hasattr(module, "__getnewargs__") else (), {}
 
 
 def _no_script(self: nn.Module) -> None:
@@ -216,6 +262,8 @@ def _signed(forward: Any, original: Any) -> Any:
     return update_wrapper(signed, original)
 
 
-def _rebuilt(original: Any, forward: Forward) -> Any:
+def _rebuilt(
+    original: Any, forward: Forward, args: tuple[Any, ...] = (), kwargs: Any = None
+) -> Any:
     own = swapped_class(original, forward)
-    return own.__new__(own)
+    return own.__new__(own, *args, **(kwargs or {}))

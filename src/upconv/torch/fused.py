@@ -111,7 +111,17 @@ def hooked(layer: Module) -> bool:
     return others or bool(layer._forward_hooks)
 
 
-NOTHING_OUTSIDE_TRAINING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_DROPOUTS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+def idle(module: Module, layer: Module) -> bool:
+    """Whether a module does nothing to a layer's results outside training.
+
+    >>> layer = nn.ConvTranspose2d(1, 1, 2)
+    >>> idle(nn.Dropout2d(), layer), idle(nn.Dropout1d(), layer)  # which refuses two axes
+    (True, False)
+    """
+    return type(module) in (nn.Identity, nn.Dropout, _DROPOUTS[len(layer.kernel_size) - 1])
 
 
 def ending_of(module: Module) -> Ending | None:
@@ -228,7 +238,7 @@ class Fused:
             return False
         hooks = layer._forward_pre_hooks
         if hooks and any(hook is not source.hook for hook in hooks.values()):
-            return not self.followers and not observed()  # alone, it has run already
+            return not (self.followers or self.adds or observed())  # alone, it has run already
         return not observed()
 
     def _followers_fit(self, x: Tensor) -> bool:
@@ -296,7 +306,7 @@ class Fused:
         layer, followers = self.deconvolution, self.followers
         if layer.training or not (is_as_swapped(layer) or own_method(type(layer)) is None):
             return False
-        if not followers:
+        if not (followers or self.adds):
             return True
         if layer._forward_hooks or "forward" in layer.__dict__:
             return False
@@ -307,9 +317,7 @@ class Fused:
             if kind in _ENDINGS:
                 if module is not followers[-1] or ending_of(module) is None:
                     return False
-            elif module.training or not (
-                kind in NOTHING_OUTSIDE_TRAINING or foldable(module, layer)
-            ):
+            elif module.training or not (idle(module, layer) or foldable(module, layer)):
                 return False
         return not hooks_everywhere()
 

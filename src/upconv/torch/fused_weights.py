@@ -129,9 +129,13 @@ _HOOK_TENSORS: dict[type, tuple[str, ...]] = {
 
 
 def _by_hook(hook: Any, layer: Any) -> Tensor:
+    """What a hook would make, put where it would put it: others may read it there."""
     if isinstance(hook, SpectralNorm):
-        return hook.compute_weight(layer, do_power_iteration=False)
-    return hook.compute_weight(layer)
+        made = hook.compute_weight(layer, do_power_iteration=False)
+    else:
+        made = hook.compute_weight(layer)
+    setattr(layer, hook.name, made)
+    return made
 
 
 _KNOWN = (
