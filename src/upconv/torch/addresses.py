@@ -11,7 +11,6 @@ What lives here: pointers, and nothing else touches one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from ctypes import c_char
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +27,7 @@ from .refusals import TensorArgumentError
 class View:
     """How tensors of one shape and strides, in elements, are seen as arrays.
 
-    `order` permutes their axes, None leaves them. All that does not depend on the address is
+    `axes` permutes their axes, None leaves them. All that does not depend on the address is
     worked out once.
 
     >>> import torch
@@ -44,22 +43,22 @@ class View:
     block: Any
     nbytes: int
 
-    @classmethod
+    @staticmethod
+    @lru_cache(maxsize=1024)
     def of(
-        cls,
-        shape: Sequence[int],
-        strides: Sequence[int],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
         dtype: np.dtype[Any],
-        order: Sequence[int] | None = None,
+        axes: tuple[int, ...] | None = None,
     ) -> View:
-        """The view of tensors of a shape and strides."""
-        order = range(len(shape)) if order is None else order
+        """The view of tensors of a shape and strides, in elements."""
+        order = range(len(shape)) if axes is None else axes
         sizes = tuple(shape[axis] for axis in order)
         steps = tuple(strides[axis] * dtype.itemsize for axis in order)
         last = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
         nbytes = last + dtype.itemsize if prod(sizes) else 0
         dense = _is_dense(sizes, steps, dtype.itemsize)
-        return cls(sizes, None if dense else steps, dtype, _block(nbytes), nbytes)
+        return View(sizes, None if dense else steps, dtype, _block(nbytes), nbytes)
 
     @classmethod
     def dense(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> View:
