@@ -20,6 +20,7 @@ import numpy as np
 
 from ...problem import Problem
 from ..base import Array
+from ..copies import contiguous
 from . import pool
 from .channel_lanes import Lanes
 from .channel_schedule import Block, Grid, taps_of
@@ -106,7 +107,7 @@ class ChannelPacking:
 
     def pack(self, weight: Array) -> Array:
         """A weight of the problem's shape in the order of use."""
-        weight = np.ascontiguousarray(weight)
+        weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
         by_input = self._strides[0] * self._problem.dtype.itemsize
         parts = -(-self._channels // _PART)

@@ -15,6 +15,7 @@ import numpy as np
 from ... import memory
 from ...problem import DataLayout, Problem
 from ..base import Array
+from ..copies import contiguous
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +62,4 @@ def _contiguous(what: str, array: Array, *, filled: bool = True) -> Array:
     if array.flags.c_contiguous:
         return array
     memory.require(array.nbytes, f"a copy of {what}")
-    copy = np.empty(array.shape, array.dtype)
-    if filled:
-        copy[...] = array
-    return copy
+    return contiguous(array) if filled else np.empty(array.shape, array.dtype)

@@ -17,6 +17,7 @@ import numpy as np
 from ... import memory
 from ...problem import DType, Problem
 from ..base import Array
+from ..copies import contiguous
 from . import pool
 from .compile import Code
 from .cpu import Cpu
@@ -87,7 +88,7 @@ class Packing:
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
             memory.require(weight.nbytes, "a copy of the weight")
-        weight = np.ascontiguousarray(weight)
+        weight = contiguous(weight)
         packed = np.empty(self.nbytes // self._compute.itemsize, self._compute)
         block = self._block.copy()
         block.update(dst=packed.ctypes.data, src=weight.ctypes.data)

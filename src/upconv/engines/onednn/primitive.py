@@ -24,6 +24,7 @@ from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
 from ..addresses import address_of
 from ..base import Array, Primitive
+from ..copies import contiguous
 from ..reference import ReferenceEngine
 from ..workspace import Workspace
 from .abi import DTYPE, Arg, Handle, Library
@@ -221,7 +222,7 @@ class OnednnPrimitive:
         if not _finite(weight):
             reference = ReferenceEngine().build(self._problem, self._threads)
             return _NotFinite(reference, reference.pack(weight))
-        weight = np.ascontiguousarray(weight[self._turn])
+        weight = contiguous(weight[self._turn])
         if self._packing is None:
             return _Packed(weight, address_of(weight))
         packed = np.empty(self._packed_bytes + 64, np.uint8)
@@ -369,7 +370,7 @@ def _contiguous(what: str, array: Array) -> Array:
     if array.flags.c_contiguous:
         return array
     memory.require(array.nbytes, f"a copy of {what}")
-    return np.ascontiguousarray(array)
+    return contiguous(array)
 
 
 def _finite(array: Array) -> bool:
