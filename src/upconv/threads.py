@@ -12,6 +12,7 @@ import os
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from .errors import ArgumentError, brief
 
@@ -21,6 +22,7 @@ _LOOK = 0.004
 _ASLEEP = 0.1  # of a processor, so as not to wait for a thread that does something now and then
 _chosen: int | None = None
 _default: int | None = None
+_team: Team | None = None
 
 
 def set_num_threads(n: int | None) -> None:
@@ -115,6 +117,38 @@ def processors() -> int:
     if quota.isdecimal() and int(period) > 0:
         count = min(count, math.ceil(int(quota) / int(period)))
     return max(1, count)
+
+
+class Team(Protocol):
+    """Threads of another library."""
+
+    def awake(self) -> bool:
+        """Whether they run or spin now; asleep they are left alone."""
+        ...
+
+    def run(self, work: int, argument: int, threads: int) -> None:
+        """Call the function at address `work` on so many threads, the calling one included."""
+        ...
+
+
+def borrow(team: Team | None) -> None:
+    """Let another library's threads do the engines' work while they are awake; None: only ours.
+
+    For a library whose threads spin after their work: ours beside them would share the processors.
+
+    >>> borrow(None)
+    """
+    global _team
+    _team = team
+
+
+def borrowed() -> Team | None:
+    """What may do the engines' work in place of threads of our own, or None."""
+    return _team
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=lambda: borrow(None))  # OpenMP's threads do not come along
 
 
 def rest() -> None:

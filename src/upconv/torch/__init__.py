@@ -27,6 +27,9 @@ from .fx_rewrite import rewrite
 from .modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, from_torch
 from .packing import forget
 from .refusals import TensorArgumentError, TensorShapeError, TensorTypeError
+from .team import borrow_team
+
+borrow_team()
 
 __all__ = [
     "AccelerationReport",

@@ -14,7 +14,9 @@ helpers may take part, and none need. How a run is opened, joined and closed is 
 3.  One thread leads at a time. Another one that comes meanwhile works alone: the helpers are busy
     anyway, and more threads than processors make everything slower.
 4.  Ctrl-C arrives before or after native code, never in it, so a run is never left half done.
-5.  In the child of a fork there are no helpers; the block starts anew, and helpers start when the
+5.  Another library's threads that are awake (`threads.borrow`) get the work instead: both would
+    share the processors. They are never borrowed in the child of a fork.
+6.  In the child of a fork there are no helpers; the block starts anew, and helpers start when the
     child runs. The lock is held over the fork, so that the child finds no half-made pool.
 """
 
@@ -30,6 +32,7 @@ from functools import lru_cache
 from typing import Any
 
 from ... import forks
+from ...threads import Team, borrowed
 from .compile import Code
 from .cpu import Cpu, host
 from .emit import Module
@@ -37,6 +40,7 @@ from .places import Affinity
 from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, emit
 
 _POLL_SECONDS = 100e-6
+_leading = threading.Lock()
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # asm/unistd.h
 
 _LEAD = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -54,12 +58,27 @@ def run(work: int, argument: int, threads: int) -> None:
     if threads <= 1:
         _alone(work)(argument)
         return
+    team = borrowed()
+    if team is not None and team.awake():
+        _run_on(team, work, argument, threads)
+        return
     pool, limit = _pool or _made(), min(threads - 1, MOST)
     if pool.helpers < limit:
         pool.start(limit)
     if pool.tokens is not None:
         pool.hand_out_tokens(limit)
     pool.lead(pool.control, work, argument, limit)
+
+
+def _run_on(team: Team, work: int, argument: int, threads: int) -> None:
+    """On another library's threads, or alone while they are at work for another thread."""
+    if not _leading.acquire(blocking=False):
+        _alone(work)(argument)
+        return
+    try:
+        team.run(work, argument, threads)
+    finally:
+        _leading.release()
 
 
 @lru_cache(maxsize=256)
@@ -172,6 +191,6 @@ def _begin_in_child() -> None:
         _pool.begin()
 
 
-forks.hold(_lock)  # case 5
+forks.hold(_lock)  # case 6
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_in_child)
