@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 import upconv
-from upconv import primitives
+from upconv import primitives, threads
 from upconv.engines import load
 from upconv.engines.jit import compile as compiling
 
@@ -57,3 +57,12 @@ def upconv_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerate_trials, "best_of", clock)
     monkeypatch.setattr(accelerate_model, "_slower", lambda _: False)
     monkeypatch.setattr(accelerate_model, "_SECONDS", 0.01)
+
+
+@pytest.fixture
+def own_threads() -> Iterator[None]:
+    """No other library's threads are borrowed, whatever was imported before."""
+    before = threads.borrowed()
+    threads.borrow(None)
+    yield
+    threads.borrow(before)

@@ -22,6 +22,8 @@ from upconv.engines.jit.emit import Module
 from upconv.engines.jit.places import Affinity
 from upconv.engines.jit.protocol import Futex, System
 
+pytestmark = pytest.mark.usefixtures("own_threads")
+
 
 @pytest.fixture(autouse=True)
 def watchdog():

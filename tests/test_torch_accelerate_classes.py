@@ -32,6 +32,26 @@ class TypedSuper(Up):
         return super(type(self), self).forward(x) + 1
 
 
+class NamedSuper(Up):
+    def train(self, mode: bool = True):
+        own = type(self)
+        super(own, self).train(mode)
+        return self
+
+
+class Climbs(Up):
+    def train(self, mode: bool = True):
+        return type(self).__mro__[1].train(self, mode)
+
+
+class OldSuper(Up):
+    """Its class by name: nothing to be afraid of."""
+
+    def train(self, mode: bool = True):
+        assert type(self).__name__ == "OldSuper"
+        return super(OldSuper, self).train(mode)  # noqa: UP008
+
+
 class PlainSuper(Up):
     def forward(self, x):
         x = x * {"PlainSuper": 1.0}[type(self).__name__]  # pytest rewrites what it asserts
@@ -41,11 +61,11 @@ class PlainSuper(Up):
         return super().train(mode)
 
 
-@pytest.mark.parametrize("build", [OwnSuper, TypedSuper, PlainSuper])
+@pytest.mark.parametrize("build", [OwnSuper, TypedSuper, NamedSuper, Climbs, OldSuper, PlainSuper])
 def test_code_that_asks_for_its_own_class_finds_it(build) -> None:
     plain, x = build().train().eval(), example()
     model = accelerate(copy.deepcopy(plain), x)
-    assert fuses(model) is (build is PlainSuper)
+    assert fuses(model) is (build in (OldSuper, PlainSuper))
     assert type(model).__name__ == type(model).__qualname__ == build.__name__
     with torch.no_grad():
         assert same(model.train().eval()(x), plain(x))
@@ -226,12 +246,13 @@ def test_a_weight_that_a_hook_makes_is_there_for_others() -> None:
             assert same(model[0].weight, plain[0].weight)
 
 
-@pytest.mark.parametrize("kind", ["traced", "scripted"])
+@pytest.mark.parametrize("kind", ["traced", "scripted", "frozen"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_parts_of_torchscript_are_left_alone(kind) -> None:
     part = nn.Sequential(nn.Conv2d(6, 6, 1), nn.ReLU()).eval()
     part = torch.jit.trace(part, example()) if kind == "traced" else torch.jit.script(part)
-    for model in (nn.Sequential(part, nn.ConvTranspose2d(6, 5, 4), nn.ReLU()).eval(), part):
+    part = torch.jit.freeze(part) if kind == "frozen" else part
+    for model in (nn.Sequential(part, nn.ConvTranspose2d(6, 5, 4), nn.ReLU()), part):
         for inputs in ((), (example(),)):
             report = acceleration_report(accelerate(model, *inputs))
             assert [told.replaced for told in report.layers] == [True] * len(report.layers)

@@ -166,6 +166,12 @@ class TestTrials:
         assert type(model) is nn.Sequential
         assert all(type(module).__module__.startswith("torch.nn") for module in model.modules())
 
+    @pytest.mark.parametrize("flag", ["no", 1, None, torch.ones(2)])
+    @pytest.mark.parametrize("name", ["fuse", "report"])
+    def test_flags_are_true_or_false(self, name, flag) -> None:
+        with pytest.raises(TensorArgumentError, match=f"{name} is .*; expected True or False"):
+            accelerate(generator(), **{name: flag})
+
     def test_the_report_is_printed(self, capsys) -> None:
         accelerate(generator(), report=True)
         head, first, *_, note = capsys.readouterr().out.splitlines()

@@ -136,7 +136,7 @@ def borrow(team: Team | None) -> None:
 
     For a library whose threads spin after their work: ours beside them would share the processors.
 
-    >>> borrow(None)
+    >>> borrow(borrowed())
     """
     global _team
     _team = team

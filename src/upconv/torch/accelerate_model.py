@@ -34,7 +34,7 @@ from .accelerate_swaps import swap, unswap
 from .accelerate_trials import watched
 from .fused import Fused, Module
 from .packing import release
-from .refusals import TensorTypeError
+from .refusals import TensorArgumentError, TensorTypeError
 
 _REPORT = "_upconv_report"
 _ROUNDS = 5
@@ -59,8 +59,8 @@ def accelerate(
     Returns the model. In training it computes what it always did, by PyTorch's operators; outside,
     parameters are followed. `restore(model)` undoes it. Accelerating twice is accelerating anew.
 
-    Raises `TensorTypeError` if model is no module, `TensorArgumentError` if it cannot run on
-    example_inputs; the model is then as it was before it was ever accelerated.
+    Raises `TensorTypeError` if model is no module, `TensorArgumentError` if a flag is none, or the
+    model cannot run on example_inputs; it is then as it was before it was ever accelerated.
 
     >>> import torch
     >>> model = nn.Sequential(nn.ConvTranspose2d(8, 4, 2, stride=2), nn.ReLU()).eval()
@@ -70,6 +70,9 @@ def accelerate(
     'ConvTranspose2d + ReLU'
     """
     _require_model(model)
+    for name, value in (("fuse", fuse), ("report", report)):
+        if not isinstance(value, bool):
+            raise TensorArgumentError(name, brief(value), "True or False")
     restore(model)
     example = None if example_inputs is None else Example.of(example_inputs)
     try:

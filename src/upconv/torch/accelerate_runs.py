@@ -88,7 +88,8 @@ class Example:
 @contextmanager
 def at_rest(model: Module) -> Iterator[None]:
     """Eval mode, no gradients, a fixed random state; all put back at the end."""
-    modes = [(module, module.training) for module in model.modules()]
+    # What TorchScript froze has no mode.
+    modes = [(each, each.training) for each in model.modules() if hasattr(each, "training")]
     try:
         for module, _ in modes:
             module.training = False

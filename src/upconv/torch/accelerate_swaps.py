@@ -123,18 +123,27 @@ def _functions(own: Any) -> Iterator[Any]:
 
 
 def _asks_super_of_itself(function: Any) -> bool:
-    """Whether a function asks for `super` of the class that its object has then."""
-    if type(function) is not FunctionType or "super" not in function.__code__.co_names:
+    """Whether a function may ask for `super` of the class that its object has then."""
+    if type(function) is not FunctionType:
         return False
-    read = [step for step in dis.get_instructions(function) if step.opname.startswith("LOAD_")]
+    names = function.__code__.co_names
+    if not _BASES.isdisjoint(names):
+        return True
+    if "super" not in names:
+        return False
+    read = [each for each in dis.get_instructions(function) if each.opname not in _NO_STEPS]
     for i, step in enumerate(read):
-        if step.argval == "super" and step.opname == "LOAD_GLOBAL":
-            first, second = (*read[i + 1 : i + 3], None, None)[:2]
-            if first is not None and (first.opname, first.argval) == ("LOAD_GLOBAL", "type"):
-                return True
-            if second is not None and second.argval == "__class__":
+        if step.opname == "LOAD_GLOBAL" and step.argval == "super":
+            first, second = read[i + 1 : i + 3]
+            bare = first.opname in ("PRECALL", "CALL")
+            named = first.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and first.argval != "type"
+            if not bare and (not named or second.argval == "__class__"):
                 return True
     return False
+
+
+_BASES = {"__base__", "__bases__", "__mro__", "mro"}
+_NO_STEPS = {"CACHE", "EXTENDED_ARG", "PUSH_NULL"}
 
 
 def is_swapped(module: nn.Module) -> bool:

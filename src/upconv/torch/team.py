@@ -20,6 +20,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -98,6 +99,6 @@ class _Worker:
             return False
         return text[text.rindex(b")") + 2 :].startswith(b"R")  # proc(5): number (name) state
 
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self._file >= 0:  # `os` may be gone at the end of the process
+            close(self._file)
