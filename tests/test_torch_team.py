@@ -184,3 +184,30 @@ print("done")
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=90)
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+
+
+def test_a_forked_child_that_imports_the_face_itself_has_threads_of_its_own() -> None:
+    text = """
+import multiprocessing, torch
+torch.set_num_threads(2)
+torch.randn(400, 400) @ torch.randn(400, 400)
+torch.nn.functional.conv2d(torch.ones(1, 64, 64, 64), torch.ones(64, 64, 3, 3))
+def body():
+    import upconv.torch
+    from upconv import threads
+    assert threads.borrowed() is None
+    with torch.no_grad():
+        up = upconv.torch.ConvTranspose2d(64, 32, 4, 2, 1).eval()
+        for weight in up.parameters():
+            weight.numpy()[...] = 1
+        x = torch.from_numpy(__import__("numpy").ones((2, 64, 16, 16), "float32"))
+        assert up(x).numpy()[0, 0, 5, 5] == 64 * 4 + 1
+child = multiprocessing.get_context("fork").Process(target=body)
+child.start()
+child.join(60)
+print(child.exitcode)
+child.kill()
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=90)
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr

@@ -17,6 +17,7 @@ What lives here: that function, and the look. What never does: work.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -33,10 +34,13 @@ _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def borrow_team() -> None:
     """From now on the JIT engine's work may run on PyTorch's threads, if they can be had.
 
-    They cannot where PyTorch was built without OpenMP, and outside Linux, which alone tells
-    whether a thread runs.
+    They cannot where PyTorch was built without OpenMP, in the child of a fork, which OpenMP's
+    threads do not come along into, and outside Linux, which alone tells whether a thread runs.
     """
-    if sys.platform != "linux":
+    # Processes that are spawned have another main module than theirs that started them.
+    spawned = getattr(sys.modules.get("__main__"), "__name__", "") == "__mp_main__"
+    forked = multiprocessing.parent_process() is not None and not spawned
+    if forked or sys.platform != "linux":
         return
     try:
         # Looked for in what PyTorch's module was linked with: others may have loaded an OpenMP too.
