@@ -52,6 +52,13 @@ class OldSuper(Up):
         return super(OldSuper, self).train(mode)  # noqa: UP008
 
 
+class HandsSuperOn(Up):
+    """Who knows what is done with it: this is left alone."""
+
+    def which(self):
+        return super
+
+
 class PlainSuper(Up):
     def forward(self, x):
         x = x * {"PlainSuper": 1.0}[type(self).__name__]  # pytest rewrites what it asserts
@@ -61,7 +68,9 @@ class PlainSuper(Up):
         return super().train(mode)
 
 
-@pytest.mark.parametrize("build", [OwnSuper, TypedSuper, NamedSuper, Climbs, OldSuper, PlainSuper])
+@pytest.mark.parametrize(
+    "build", [OwnSuper, TypedSuper, NamedSuper, Climbs, HandsSuperOn, OldSuper, PlainSuper]
+)
 def test_code_that_asks_for_its_own_class_finds_it(build) -> None:
     plain, x = build().train().eval(), example()
     model = accelerate(copy.deepcopy(plain), x)

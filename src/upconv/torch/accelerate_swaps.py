@@ -118,8 +118,8 @@ def _functions(own: Any) -> Iterator[Any]:
     """The functions of a class and its bases, PyTorch's own aside."""
     for base in own.__mro__:
         if base is not object and not base.__module__.startswith("torch."):
-            for value in vars(base).values():
-                yield from (getattr(value, name, value) for name in ("fget", "__func__"))
+            for value in vars(base).values():  # of properties and of class methods, what they call
+                yield getattr(value, "fget", getattr(value, "__func__", value))
 
 
 def _asks_super_of_itself(function: Any) -> bool:
@@ -132,9 +132,8 @@ def _asks_super_of_itself(function: Any) -> bool:
     if "super" not in names:
         return False
     read = [each for each in dis.get_instructions(function) if each.opname not in _NO_STEPS]
-    for i, step in enumerate(read):
+    for step, first, second in zip(read, read[1:], [*read[2:], read[-1]], strict=False):
         if step.opname == "LOAD_GLOBAL" and step.argval == "super":
-            first, second = read[i + 1 : i + 3]
             bare = first.opname in ("PRECALL", "CALL")
             named = first.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and first.argval != "type"
             if not bare and (not named or second.argval == "__class__"):
