@@ -1,0 +1,31 @@
+"""For engine authors: cases every engine is held to, an oracle by definition, tolerances, checks.
+
+from upconv import testing
+for problem in testing.cases():                      # small, of every kind there is
+    testing.check(my_engine, problem)
+for seed in range(1000):                             # of the sizes that models have
+    testing.check(my_engine, testing.layer(seed))
+"""
+
+from __future__ import annotations
+
+from .cases import cases
+from .checks import check, check_adjoint, compute
+from .layers import FAMILIES, layer
+from .oracle import Expected, Operands, by_taps, expected, operands, scatter, tolerance
+
+__all__ = [
+    "FAMILIES",
+    "Expected",
+    "Operands",
+    "by_taps",
+    "cases",
+    "check",
+    "check_adjoint",
+    "compute",
+    "expected",
+    "layer",
+    "operands",
+    "scatter",
+    "tolerance",
+]

@@ -1,0 +1,87 @@
+"""Holding an engine to what results should be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..engines import load
+from ..engines.base import Engine
+from ..problem import NO_EPILOGUE, Direction, Problem
+from .oracle import Operands, expected, finfo_type, operands, tolerance
+
+
+def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:
+    """The engine's result, written into a copy of `given.before`.
+
+    >>> from upconv.engines import load
+    >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
+    >>> compute(load("reference"), problem, operands(problem)).shape
+    (1, 5, 8)
+    """
+    primitive = engine.build(problem, threads)
+    try:
+        b = given.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(given.b)
+        out = given.before.copy()
+        primitive.run(out, given.a, b, given.bias, given.residual)
+        return out
+    finally:
+        primitive.close()
+
+
+def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:
+    """Raise `AssertionError` unless the engine's result is within tolerance everywhere.
+
+    >>> from upconv.engines import load
+    >>> check(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
+    """
+    given = operands(problem, seed)
+    wanted = expected(problem, given)
+    got = compute(engine, problem, given, threads).astype(np.float64)
+    if got.shape != wanted.value.shape:
+        raise AssertionError(f"{problem}: shape {got.shape}, expected {wanted.value.shape}")
+    wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
+    if wrong.any():
+        where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        raise AssertionError(
+            f"{engine.name}, seed {seed}: {problem}: {int(wrong.sum())} of {wrong.size} elements"
+            f" are wrong, the first at {tuple(map(int, where))}: {got[where]!r}, expected"
+            f" {wanted.value[where]!r} within {wanted.allowed[where]:.3g}"
+        )
+
+
+def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:
+    """Raise `AssertionError` unless <y(x, w), g> = <x, dx(g, w)> = <w, dw(g, x)>.
+
+    The three directions are derivatives of one form, so the three numbers are one number; no other
+    implementation is needed to see that they agree. Where `engine` refuses a direction, the
+    reference engine computes it.
+
+    >>> from upconv.engines import load
+    >>> check_adjoint(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
+    """
+    bare = problem.replace(bias=False, epilogue=NO_EPILOGUE, accumulate=False)
+    by_direction = {way: bare.replace(direction=way) for way in Direction}
+    forward, backward = by_direction[Direction.FORWARD], by_direction[Direction.INPUT_GRAD]
+    given, other = operands(forward, seed), operands(backward, seed + 1)
+    x, w, g = given.a, given.b, other.a
+    pairs = {
+        Direction.FORWARD: ((x, w), g),
+        Direction.INPUT_GRAD: ((g, w), x),
+        Direction.WEIGHT_GRAD: ((g, x), w),
+    }
+    numbers, scale = [], 0.0
+    for way, ((a, b), partner) in pairs.items():
+        before = np.zeros(by_direction[way].result_shape, x.dtype)
+        able = engine if engine.refuses(by_direction[way]) is None else load("reference")
+        result = compute(able, by_direction[way], Operands(a, b, None, None, before), threads)
+        products = result.astype(np.float64) * partner.astype(np.float64)
+        numbers.append(float(np.sum(products)))
+        scale = max(scale, float(np.sum(np.abs(products))))
+    allowed = 4 * (max(map(tolerance, by_direction.values())) + problem.dtype.epsilon) * scale
+    allowed += float(np.finfo(finfo_type(problem.dtype)).tiny)
+    if not max(numbers) - min(numbers) <= allowed:
+        raise AssertionError(
+            f"{engine.name}, seed {seed}: {bare}: the form is {numbers} by its three derivatives,"
+            f" which may differ by {allowed:.3g}"
+        )

@@ -1,0 +1,284 @@
+"""What results should be: operands, the definition in float64, tolerances.
+
+`scatter` is the definition itself: for every input position i and tap t the product x[i] * w[t]
+belongs to output s*i + d*t - p. `by_taps` is the same, all positions of one tap at a time, for
+problems of real sizes. Both share with engines only what a layout means, and activations here are
+of their own.
+
+A result may differ by rounding alone. With u the accumulator's unit roundoff, n the length of the
+sum and M the sum of the magnitudes that were added up, a float sum errs by about u*sqrt(n)*M;
+`tolerance` allows a small multiple of that, and the rounding of the stored result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import erf, prod, sqrt
+from typing import Any, cast
+
+import numpy as np
+
+from ..activations import Activation
+from ..arrays import Array
+from ..geometry import Axis
+from ..problem import DataLayout, Direction, DType, Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """Arrays for one problem: operands (a, b) as `Primitive.run` takes them, b not packed.
+
+    `before` is what the output array holds at the start, which counts when the problem accumulates.
+    """
+
+    a: Array
+    b: Array
+    bias: Array | None
+    residual: Array | None
+    before: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """What a result should be, in float64, and how far each element may be from it."""
+
+    value: Array
+    allowed: Array
+
+
+def operands(problem: Problem, seed: int = 0) -> Operands:
+    """Reproducible operands: normal numbers, the weight scaled so that results are of order 1.
+
+    >>> axes = (Axis(4, 2, 2),)
+    >>> operands(Problem(Direction.FORWARD, axes, 1, 3, 5)).a.shape
+    (1, 3, 4)
+    """
+    rng = np.random.default_rng([seed, problem.batch, problem.in_channels, problem.rank])
+    dtype = problem.dtype.numpy
+
+    def draw(shape: tuple[int, ...], scale: float = 1.0) -> Array:
+        values: Array = (rng.standard_normal(shape) * scale).astype(dtype)
+        return values
+
+    scale = 1 / sqrt(problem.longest_sum)
+    a_shape, b_shape = problem.operand_shapes
+    channels = (problem.result_channels,)
+    return Operands(
+        a=draw(a_shape),
+        b=draw(b_shape, scale),
+        bias=draw(channels) if problem.bias else None,
+        residual=draw(problem.result_shape) if problem.epilogue.residual else None,
+        before=draw(problem.result_shape),
+    )
+
+
+def scatter(problem: Problem, a: Array, b: Array) -> Array:
+    """The bare result (no bias, epilogue or accumulation) in float64, by the definition.
+
+    Loops over every pair of input position and tap: for small problems only.
+
+    >>> axes = (Axis(size=3, kernel=3, stride=2, crop_begin=1, crop_end=0),)
+    >>> problem = Problem(Direction.FORWARD, axes, 1, 1, 1, dtype=DType.FLOAT64)
+    >>> x, w = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, 10.0, 100.0]]])
+    >>> scatter(problem, x, w)
+    array([[[ 10., 102.,  20., 203.,  30., 300.]]])
+    """
+    form = _Form.of(problem, a.astype(np.float64), b.astype(np.float64))
+    for i in product(*(range(axis.size) for axis in problem.axes)):
+        for t in product(*(range(axis.kernel) for axis in problem.axes)):
+            o = tuple(_lands(axis, *at) for axis, *at in zip(problem.axes, i, t, strict=True))
+            if all(0 <= at < axis.out for axis, at in zip(problem.axes, o, strict=True)):
+                form.meet(problem.direction, i, t, o)
+    return form.result(problem)
+
+
+def by_taps(problem: Problem, a: Array, b: Array) -> Array:
+    """What `scatter` gives, by one matrix product per tap: for problems of any size.
+
+    >>> problem = Problem(Direction.FORWARD, (Axis(3, 3, 2, crop_begin=1),), 1, 1, 1)
+    >>> x, w = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, 10.0, 100.0]]])
+    >>> by_taps(problem, x, w)
+    array([[[ 10., 102.,  20., 203.,  30., 300.]]])
+    """
+    form = _Form.of(problem, a.astype(np.float64), b.astype(np.float64))
+    for t in product(*(range(axis.kernel) for axis in problem.axes)):
+        pairs = [_meeting(axis, tap) for axis, tap in zip(problem.axes, t, strict=True)]
+        if all(i.start < i.stop for i, _ in pairs):
+            form.meet_all(
+                problem.direction, tuple(i for i, _ in pairs), t, tuple(o for _, o in pairs)
+            )
+    return form.result(problem)
+
+
+_SMALL = 4000  # pairs of positions and taps, up to which `expected` loops
+
+
+def expected(problem: Problem, given: Operands) -> Expected:
+    """The whole result of a problem on operands, and its tolerance, by the definition.
+
+    >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
+    >>> bool(expected(problem, operands(problem)).allowed.max() < 1e-5)
+    True
+    """
+    small = prod(problem.size) * prod(problem.kernel) <= _SMALL
+    defined = scatter if small else by_taps
+    value = defined(problem, given.a, given.b)
+    magnitude = defined(problem, np.abs(given.a), np.abs(given.b))
+    if given.bias is not None:
+        shape = [1] * value.ndim
+        shape[1 if problem.layout is DataLayout.NCX else -1] = -1
+        value = value + given.bias.astype(np.float64).reshape(shape)
+        magnitude = magnitude + np.abs(given.bias.astype(np.float64)).reshape(shape)
+    if given.residual is not None:
+        value = value + given.residual.astype(np.float64)
+        magnitude = magnitude + np.abs(given.residual.astype(np.float64))
+    value = _ACTIVATED[problem.epilogue.activation](value, problem.epilogue.slope)
+    if problem.accumulate:
+        value = value + given.before.astype(np.float64)
+        magnitude = magnitude + np.abs(given.before.astype(np.float64))
+    return Expected(value, tolerance(problem) * magnitude + _rounding(problem, value))
+
+
+_ACTIVATED: dict[Activation, Callable[[Array, float], Array]] = {
+    Activation.NONE: lambda v, _: v,
+    Activation.RELU: lambda v, _: np.where(v > 0, v, 0.0),
+    Activation.LEAKY_RELU: lambda v, slope: np.where(v > 0, v, slope * v),
+    Activation.TANH: lambda v, _: np.tanh(v),
+    Activation.SIGMOID: lambda v, _: 1 / (1 + np.exp(-v)),
+    Activation.SILU: lambda v, _: v / (1 + np.exp(-v)),
+    Activation.GELU: lambda v, _: v * (1 + _erf(v / sqrt(2))) / 2,
+}
+
+
+def _erf(values: Array) -> Array:
+    """math.erf for every element: slow, and nobody's approximation."""
+    return np.array([erf(value) for value in values.ravel()]).reshape(values.shape)
+
+
+def tolerance(problem: Problem) -> float:
+    """How far an element may err, as a part of the sum of magnitudes that made it.
+
+    >>> axes = (Axis(4, 2, 2),)
+    >>> tolerance(Problem(Direction.FORWARD, axes, 1, 16, 5)) < 2e-6
+    True
+    """
+    return problem.dtype.accumulator.epsilon * (4 + 2 * sqrt(problem.longest_sum))
+
+
+def _rounding(problem: Problem, value: Array) -> Array:
+    """What storing the result may change, the smallest numbers of the type included."""
+    smallest = float(np.finfo(finfo_type(problem.dtype)).tiny)
+    allowed: Array = problem.dtype.epsilon * np.abs(value) + smallest
+    if problem.epilogue.activation is not Activation.NONE:
+        allowed += 8 * problem.dtype.accumulator.epsilon  # a few units of numbers of order 1
+    return allowed
+
+
+def finfo_type(dtype: DType) -> type[Any]:
+    """A type whose smallest number is the same: bfloat16 has float32's exponents."""
+    return {DType.FLOAT16: np.float16, DType.FLOAT64: np.float64}.get(dtype, np.float32)
+
+
+@dataclass(slots=True, eq=False)
+class _Form:
+    """g, x and w as (N, G, F, *o), (N, G, C, *i) and (G, C, F, *t): two given, one summed up."""
+
+    g: Array
+    x: Array
+    w: Array
+
+    @classmethod
+    def of(cls, problem: Problem, a: Array, b: Array) -> _Form:
+        order = {
+            Direction.FORWARD: ("x", "w", "g"),
+            Direction.INPUT_GRAD: ("g", "w", "x"),
+            Direction.WEIGHT_GRAD: ("g", "x", "w"),
+        }[problem.direction]
+        result = np.zeros(problem.result_shape)
+        views = {"w": _weight_view, "x": _data_view, "g": _data_view}
+        return cls(
+            **{
+                name: views[name](problem, array)
+                for name, array in zip(order, (a, b, result), strict=True)
+            }
+        )
+
+    def meet(
+        self, direction: Direction, i: tuple[int, ...], t: tuple[int, ...], o: tuple[int, ...]
+    ) -> None:
+        """Input i meets tap t at output o: add the product to the result."""
+        at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
+        g, x, w = self.g[at_o], self.x[at_i], self.w[at_t]
+        if direction is Direction.FORWARD:
+            g += np.einsum("ngc,gcf->ngf", x, w)
+        elif direction is Direction.INPUT_GRAD:
+            x += np.einsum("ngf,gcf->ngc", g, w)
+        else:
+            w += np.einsum("ngf,ngc->gcf", g, x)
+
+    def meet_all(
+        self,
+        direction: Direction,
+        i: tuple[slice, ...],
+        t: tuple[int, ...],
+        o: tuple[slice, ...],
+    ) -> None:
+        """All inputs that a tap reaches outputs from, at once."""
+        at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
+        g, x, w = self.g[at_o], self.x[at_i], self.w[at_t]
+        if direction is Direction.FORWARD:
+            g += _flat_product(w.swapaxes(1, 2), x)
+        elif direction is Direction.INPUT_GRAD:
+            x += _flat_product(w, g)
+        else:
+            w += (_flat(x) @ _flat(g).swapaxes(2, 3)).sum(axis=0)
+
+    def result(self, problem: Problem) -> Array:
+        """The summed one, back in the problem's layout."""
+        if problem.direction is Direction.WEIGHT_GRAD:
+            whole = self.w.reshape(problem.in_channels, *self.w.shape[2:])
+            return whole.transpose(np.argsort(problem.weight_layout.to_iox(problem.rank)))
+        data = self.g if problem.direction is Direction.FORWARD else self.x
+        whole = data.reshape(
+            data.shape[0], -1 if data.size else problem.result_channels, *data.shape[3:]
+        )
+        return whole.transpose(np.argsort(problem.layout.to_ncx(problem.rank)))
+
+
+def _data_view(problem: Problem, data: Array) -> Array:
+    ncx = data.transpose(problem.layout.to_ncx(problem.rank))
+    n, channels, *size = ncx.shape
+    return np.array(ncx.reshape(n, problem.groups, channels // problem.groups, *size))
+
+
+def _weight_view(problem: Problem, weight: Array) -> Array:
+    iox = weight.transpose(problem.weight_layout.to_iox(problem.rank))
+    per_group = problem.in_channels // problem.groups
+    return np.array(iox.reshape(problem.groups, per_group, *iox.shape[1:]))
+
+
+def _lands(axis: Axis, i: int, t: int) -> int:
+    """The output position of input i and tap t: the definition, spelled once more on purpose."""
+    return axis.stride * i + axis.dilation * t - axis.crop_begin
+
+
+def _flat(data: Array) -> Array:
+    """(N, G, K, *positions) with all positions along one axis."""
+    return data.reshape(*data.shape[:3], prod(data.shape[3:]))
+
+
+def _flat_product(matrix: Array, data: Array) -> Array:
+    """A (G, M, K) matrix times (N, G, K, *positions)."""
+    flat: Array = matrix @ _flat(data)
+    return flat.reshape(*flat.shape[:3], *data.shape[3:])
+
+
+def _meeting(axis: Axis, t: int) -> tuple[slice, slice]:
+    """The inputs that reach an output by tap t, and these outputs."""
+    begin = axis.crop_begin - axis.dilation * t
+    first = max(-(-begin // axis.stride), 0)
+    last = min((begin + axis.out - 1) // axis.stride, axis.size - 1)
+    start, stop = _lands(axis, first, t), _lands(axis, last, t) + 1
+    return slice(first, last + 1), slice(start, max(start, stop), axis.stride)
