@@ -17,19 +17,17 @@ What lives here: the engine. What never does: size arithmetic of axes, which is 
 
 from __future__ import annotations
 
-from math import prod
-
 import llvmlite
 
 from ..._version import __version__
 from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Primitive
-from .cells import without_points
+from ..interior import Interior, bordered
 from .channel_lanes import can_dot
 from .channels import Channels, prefers_channels
 from .cpu import host
 from .positions import Positions
-from .primitive import Empty, Guarded
+from .primitive import Guarded
 from .schedule import too_much
 from .tiling import VARIANTS
 
@@ -53,7 +51,8 @@ class JitEngine:
             return "it computes transposed convolutions only, not their gradients"
         if problem.dtype is DType.FLOAT16 and not host().half:
             return "this processor converts no float16"
-        return too_much(problem)
+        inner = _interior(problem).problem
+        return None if inner is None else too_much(inner)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """Both kernels, the first with the schedules of `VARIANTS`, the second with dot products
@@ -65,10 +64,10 @@ class JitEngine:
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Compile what the problem's class needs, and lay the problem out."""
-        if not prod(problem.y_shape):
-            return Empty()
-        kernel = _kernel(without_points(problem), threads, variant)
-        return Guarded(kernel, problem, threads)
+        interior = _interior(problem)
+        inner = interior.problem
+        kernel = None if inner is None else _kernel(inner, threads, variant)
+        return Guarded(bordered(problem, interior, kernel), problem, threads)
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
@@ -78,3 +77,9 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     if not variant and prefers_channels(problem, host()):
         return Channels(problem, threads, host())
     return Positions(problem, threads, host(), VARIANTS[variant])
+
+
+def _interior(problem: Problem) -> Interior:
+    """What kernels are given. They make outputs that nothing reaches; the last axis, which vectors
+    run along, should be one that has positions."""
+    return Interior.of(problem, margins=True, points=False)

@@ -99,17 +99,3 @@ class Cells:
     def combos(self) -> Iterator[tuple[Phase, ...]]:
         """The combinations of phases of the outer axes."""
         return product(*(each.phases for each in self.outer))
-
-
-def without_points(problem: Problem) -> Problem:
-    """The problem without the axes of one input, one tap and one output, which change nothing.
-
-    So the last axis, which vectors run along, is one that has positions: (1000, 1) is (1000,).
-    """
-    point = Axis(1, 1)
-    kept = tuple(
-        axis
-        for axis in problem.axes
-        if (axis.size, axis.kernel, axis.out, axis.crop_begin) != (1, 1, 1, 0)
-    )
-    return problem.replace(axes=kept or (point,))

@@ -105,6 +105,11 @@ class ChannelPacking:
         """Bytes of a packed weight."""
         return self._groups * self.group_bytes
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the tables."""
+        return int(self._pieces.nbytes + self._tables.nbytes)
+
     def pack(self, weight: Array) -> Array:
         """A weight of the problem's shape in the order of use."""
         weight = contiguous(weight)

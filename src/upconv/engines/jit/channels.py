@@ -92,7 +92,8 @@ class Channels:
             len(self._biases), np.float64 if self._element == 8 else np.float32
         )
         self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
-        self.resident_bytes = sum(w.resident_bytes for w in works.values()) + self._codes.nbytes
+        tables = sum(work.resident_bytes for work in works.values()) + self._packing.resident_bytes
+        self.resident_bytes = tables + self._codes.nbytes
 
     @property
     def description(self) -> str:

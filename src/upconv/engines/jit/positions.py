@@ -83,8 +83,9 @@ class Positions:
         parts = problem.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
         self.workspace_bytes = parts * self._part_bytes + 64
-        self.resident_bytes = sum(t.nbytes for t in self._tables) + CODE_BYTES * len(self._codes)
         self._template = SLOTS.block(**self._arguments())
+        tables = sum(table.nbytes for table in self._tables) + self._packing.resident_bytes
+        self.resident_bytes = tables + CODE_BYTES * len(self._codes)
         self._calls: deque[_Call] = deque(maxlen=8)
 
     def pack(self, weight: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Around the kernels: results without elements, and weights that are not finite.
+"""Around the kernels: weights that are not finite.
 
 The kernels multiply the zeros between rows by weights. That is exact unless a weight is infinite or
 NaN, where the product would be NaN though no input was there: such weights go to the reference
@@ -16,24 +16,6 @@ from ... import memory
 from ...problem import Problem
 from ..base import Array, Primitive
 from ..reference import ReferenceEngine
-
-
-class Empty:
-    """A problem whose result has no elements."""
-
-    workspace_bytes = 0
-    resident_bytes = 0
-    description = "nothing to compute"
-    predicted_cycles = 0.0
-
-    def pack(self, weight: Array) -> None:
-        """Nothing."""
-
-    def run(self, out: Array, a: Array, b: Any, bias: Any = None, residual: Any = None) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...problem import Problem
-from .cells import Cells
+from .cells import Cells, Line
 from .cpu import Cpu
 from .tile import Tile
 from .tiling import (
@@ -78,14 +78,14 @@ def too_much(problem: Problem) -> str | None:
     *outer, last = problem.axes
     shifts = min(last.kernel, last.dilation * (last.kernel - 1) // last.stride + 2)
     combos = prod(min(axis.stride, axis.out) for axis in outer)
-    rows = prod(max(axis.out, axis.size) for axis in outer)
+    rows = combos * prod(Line.of(axis).cells for axis in outer)
     blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
     for name, number, most in (
         ("shifts of the input along the last axis", shifts, 48),
         ("taps along the last axis", last.kernel, 1 << 16),
         ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
         ("combinations of phases over the other axes", combos, 1 << 12),
-        ("rows of one image", rows, 1 << 22),
+        ("rows of one image, times combinations of phases", rows, 1 << 22),
         ("blocks of output channels", blocks, 1 << 17),
     ):
         if number > most:

@@ -83,6 +83,11 @@ class Packing:
         """Bytes of a packed weight."""
         return self._problem.groups * self.group_bytes
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the tables."""
+        return int(self._pieces.nbytes + self._tables.nbytes + self.places.nbytes)
+
     def pack(self, weight: Array) -> Array:
         """A weight of the problem's shape in the order of use."""
         memory.require(self.nbytes, "the packed weight")

@@ -6,7 +6,6 @@
     candidates      ways to give it a problem, and which of its implementations to take
     script, teams   executing primitives: memory, streams, threads, forks
     primitive       one problem: its weight packed, its arrays brought where they are wanted
-    frames          the part of a problem that products reach, and NumPy around it
     engine          what it refuses, and building
 
 What lives here: the engine. What never does: size arithmetic of axes, which is geometry's.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from ...errors import EngineMissing, EngineRefusal
 from ...problem import Problem
 from ..base import Primitive
+from ..interior import Interior, bordered
+from . import selftest
 from .candidates import best, candidate
 from .descriptors import cannot
-from .frames import Frame, Framed
 from .library import runtime
 from .primitive import OnednnPrimitive
 from .ways import Way, ways
@@ -28,6 +29,7 @@ class OnednnEngine:
 
     def __init__(self) -> None:
         self._runtime = runtime()
+        selftest.run(self._runtime)
         isa = self._runtime.library.get_effective_cpu_isa()
         self._fingerprint = f"libdnnl {self._runtime.version} isa {isa:#x}"
 
@@ -48,14 +50,14 @@ class OnednnEngine:
         reason = cannot(problem)
         if reason is not None:
             return reason
-        inner = Frame.of(problem).problem
+        inner = _interior(problem).problem
         if inner is not None and best(self._runtime, inner, 1) is None:
             return f"libdnnl {self._runtime.version} has only slow reference loops for it here"
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """The ways that lead to more than reference loops, besides the one taken without asking."""
-        inner = Frame.of(problem).problem
+        inner = _interior(problem).problem
         if inner is None:
             return ("",)
         found = [way for way in ways(inner, every=True) if self._leads(inner, threads, way)]
@@ -63,19 +65,26 @@ class OnednnEngine:
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Create what the library needs for a problem; a millisecond or a few."""
-        frame = Frame.of(problem)
-        if frame.problem is None:
-            return Framed(problem, frame, None)
+        interior = _interior(problem)
+        inner = interior.problem
+        if inner is None:
+            return bordered(problem, interior, None)
         worth = (problem.multiply_adds + problem.nbytes) // _WORTH
         threads = min(threads, max(1, worth))
         if variant:
-            found = candidate(self._runtime, frame.problem, threads, Way(variant))
+            found = candidate(self._runtime, inner, threads, Way(variant))
         else:
-            found = best(self._runtime, frame.problem, threads)
+            found = best(self._runtime, inner, threads)
         if found is None:
             raise EngineRefusal(f"libdnnl has no implementation of {problem}")
-        primitive = OnednnPrimitive(self._runtime, frame.problem, threads, found)
-        return primitive if frame.problem == problem else Framed(problem, frame, primitive)
+        primitive = OnednnPrimitive(self._runtime, inner, threads, found)
+        return bordered(problem, interior, primitive)
 
     def _leads(self, problem: Problem, threads: int, way: Way) -> bool:
         return candidate(self._runtime, problem, threads, way) is not None
+
+
+def _interior(problem: Problem) -> Interior:
+    """What the library is given: it adds no positions that nothing reaches, and errs, or writes
+    where it must not, where a part of the input or of the kernel meets nothing."""
+    return Interior.of(problem, margins=False, points=True)

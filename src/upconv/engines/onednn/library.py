@@ -39,12 +39,14 @@ class Runtime:
     """The loaded library, its engine for this processor, and its number of threads.
 
     `building` is held while something is made, so that a fork finds no lock of the library taken.
+    `distrusted` are (kind, name) of implementations that the self-test has found to err here.
     """
 
     def __init__(self, library: Library, source: str) -> None:
         self.library, self.source = library, source
         self.engine = library.create("engine", _CPU, 0)
         self.building = threading.Lock()
+        self.distrusted: frozenset[tuple[str, str]] = frozenset()
         self.get_threads: Callable[[], int] = _one
         self.set_threads: Callable[[int], None] = _nothing
         if library.threading is Threading.OPENMP:
@@ -95,9 +97,11 @@ class Runtime:
             self.library.call("set_primitive_cache_capacity", entries)
 
     def __str__(self) -> str:
+        faults = ", ".join(f"{name} ({kind})" for kind, name in sorted(self.distrusted))
+        tested = f"does without {faults}" if faults else "right"
         return (
             f"libdnnl {self.version} of {self.source}, {self.library.path}; its own cache keeps"
-            f" {self.capacity} primitives"
+            f" {self.capacity} primitives; self-test: {tested}"
         )
 
 

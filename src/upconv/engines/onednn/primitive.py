@@ -153,7 +153,13 @@ class OnednnPrimitive:
         adds_after = problem.accumulate and not found.adds and not self._finishes
         direct = not adds_after and self._same(given, wanted)
         result = out if direct else script.inside(wanted)
-        if problem.bias:
+        if found.apart:
+            channels = Tensor(
+                (1, problem.result_channels, *[1] * problem.rank),
+                (problem.result_channels, 1, *[problem.result_channels] * problem.rank),
+            )
+            bias = script.outside(self._given(channels))
+        elif problem.bias:
             channels = Tensor((problem.result_channels,), (1,))
             arguments[Arg.BIAS] = script.outside(self._given(channels))
         if found.residual is not None:
@@ -161,6 +167,8 @@ class OnednnPrimitive:
             brought = self._brought(script, residual, found.residual)
             arguments[Arg.POST_OP | Arg.SRC_1] = brought
         script.step(found.descriptor, {**arguments, argument: result})
+        if found.apart:
+            script.add(bias, result)
         if not direct:
             script.reorder(result, out, add=adds_after)
 
@@ -209,6 +217,7 @@ class OnednnPrimitive:
             found.operation.kind.value.replace("_", " "),
             f"by {found.implementation}",
             f"with {around} reorders of data" if around else "data as it lies",
+            "then the bias" if found.apart else "",
             "" if found.complete else "the rest by NumPy",
         ]
         return ", ".join(filter(None, words))

@@ -1,0 +1,169 @@
+"""The interior problem: the part of a problem that products reach; and the border fill around it.
+
+Of a problem's arrays only some inputs, taps and outputs meet each other. An engine is given those
+as views of the caller's arrays, and the problem that is exactly of these views. Around the interior
+a result is what its bias, residual and activation make of nothing, and a weight gradient is zero:
+NumPy writes that.
+
+    inputs x, taps w    those of `Axis.trimmed`
+    outputs y           without the margins that negative crops add, unless an engine makes them
+    axes                without those of one input, one tap and one output, for an engine to which
+                        (1, 1000) and (1000,) are the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..activations import SCRATCH_BYTES, apply
+from ..geometry import Axis
+from ..problem import DataLayout, Direction, Problem
+from .base import Array, Primitive
+
+Index = tuple[slice | int, ...]
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Interior:
+    """The interior problem, None where nothing meets, and where it lies in the arrays."""
+
+    problem: Problem | None
+    x: Index
+    w: Index
+    y: Index
+
+    @classmethod
+    def of(cls, problem: Problem, *, margins: bool, points: bool) -> Interior:
+        """The interior of a problem.
+
+        margins: whether outputs that nothing reaches are part of it. points: whether axes of one
+        input, one tap and one output are.
+        """
+        axes: list[Axis] = []
+        places: list[tuple[slice | int, ...]] = []
+        for number, whole in enumerate(problem.axes):
+            trimmed = whole.trimmed()
+            axis, outputs = (trimmed.axis, _ALL) if margins else trimmed.without_margins()
+            last = number == problem.rank - 1 and not axes  # some axis there must be
+            if points or last or not _is_point(axis):
+                axes.append(axis)
+                places.append((_slice(trimmed.inputs), _slice(trimmed.taps), outputs))
+            else:
+                places.append((trimmed.inputs.start, trimmed.taps.start, 0))
+        inputs, taps, outputs_of = zip(*places, strict=True)
+        w: list[slice | int] = [_ALL] * (problem.rank + 2)
+        for place, tap in zip(problem.weight_layout.to_iox(problem.rank)[2:], taps, strict=True):
+            w[place] = tap
+        reached = problem.batch and all(axis.size and axis.out for axis in axes)
+        inner = problem.replace(axes=tuple(axes)) if reached else None
+        return cls(inner, _data(problem, inputs), tuple(w), _data(problem, outputs_of))
+
+    def result(self, direction: Direction) -> Index:
+        """The index of the result."""
+        return {
+            Direction.FORWARD: self.y,
+            Direction.INPUT_GRAD: self.x,
+            Direction.WEIGHT_GRAD: self.w,
+        }[direction]
+
+
+def _is_point(axis: Axis) -> bool:
+    return (axis.size, axis.kernel, axis.out, axis.crop_begin) == (1, 1, 1, 0)
+
+
+def _slice(places: range) -> slice:
+    return slice(places.start, places.stop)
+
+
+def _data(problem: Problem, places: Index) -> Index:
+    return (_ALL, _ALL, *places) if problem.layout is DataLayout.NCX else (_ALL, *places, _ALL)
+
+
+def bordered(problem: Problem, interior: Interior, inner: Primitive | None) -> Primitive:
+    """The primitive of a problem, from that of its interior."""
+    return inner if inner and interior.problem == problem else BorderFill(problem, interior, inner)
+
+
+class BorderFill:
+    """A problem by the primitive of its interior, and NumPy around it."""
+
+    def __init__(self, problem: Problem, interior: Interior, inner: Primitive | None) -> None:
+        self._problem, self._interior, self._inner = problem, interior, inner
+        self._place = interior.result(problem.direction)
+        self._shape = problem.result_shape
+        self._border = tuple(self._around())
+        self._channels = [1] * (problem.rank + 2)
+        self._channels[1 if problem.layout is DataLayout.NCX else -1] = -1
+        whole = prod(self._shape) * problem.dtype.accumulator.itemsize if self._border else 0
+        around = 2 * whole + SCRATCH_BYTES if whole else 0
+        self.workspace_bytes = around + (inner.workspace_bytes if inner else 0)
+        self.resident_bytes = inner.resident_bytes if inner else 0
+        self.description = inner.description if inner else "nothing to multiply"
+        self.predicted_cycles = inner.predicted_cycles if inner else 0.0
+
+    def pack(self, weight: Array) -> Any:
+        """The taps of the interior, packed."""
+        return None if self._inner is None else self._inner.pack(weight[self._interior.w])
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`; see `Primitive.run`."""
+        interior, place, direction = self._interior, self._place, self._problem.direction
+        if self._inner is not None:
+            a = a[interior.x if direction is Direction.FORWARD else interior.y]
+            b = b[interior.x] if direction is Direction.WEIGHT_GRAD else b
+            within = None if residual is None else residual[place]
+            self._inner.run(out[place], a, b, bias, within)
+        if self._border:
+            with np.errstate(all="ignore"):  # overflow to infinity and NaN are results
+                for around in self._border:
+                    self._fill(out[around], bias, None if residual is None else residual[around])
+
+    def close(self) -> None:
+        """Let go of the interior's primitive."""
+        if self._inner is not None:
+            self._inner.close()
+
+    def _around(self) -> Iterator[Index]:
+        """Pieces of the result that together are all of it but the interior."""
+        if self._inner is None:
+            yield (_ALL,) * len(self._shape)
+            return
+        for axis, (place, size) in enumerate(zip(self._place, self._shape, strict=True)):
+            before = self._place[:axis]
+            start, stop, _ = _sliced(place).indices(size)
+            for piece in (slice(0, start), slice(stop, size)):
+                if piece.start < piece.stop:
+                    yield (*map(_sliced, before), piece)
+
+    def _fill(self, out: Array, bias: Array | None, residual: Array | None) -> None:
+        """What is where no product comes."""
+        accumulate, epilogue = self._problem.accumulate, self._problem.epilogue
+        memory.require(2 * out.size * 4, "what lies around the reached part of the result")
+        value = np.zeros(out.shape, self._problem.dtype.accumulator.numpy)
+        if bias is not None:
+            value += bias.reshape(self._channels).astype(value.dtype)
+        if residual is not None:
+            value += residual
+        apply(epilogue.activation, epilogue.slope, value)
+        if accumulate:
+            np.add(out, value, out=out, casting="unsafe")
+        else:
+            out[...] = value
+
+
+def _sliced(place: slice | int) -> slice:
+    return place if isinstance(place, slice) else slice(place, place + 1)

@@ -1,0 +1,84 @@
+"""A self-test of the library on this processor: implementations that err are not taken.
+
+Which implementation the library takes, and into what blocks it cuts a problem, depends on the
+processor's instructions and caches, so that what is right on one machine may be wrong on another.
+At the first use in a process a few layers are computed, in each direction, with bias and what
+follows it, and compared with the reference engine. Where the library is wrong, that implementation
+is added to `runtime.distrusted`, and its next choice is tested likewise.
+
+It takes some 70 milliseconds. What was found is kept for the process, not on disk, where nothing is
+written unless asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ...activations import Activation
+from ...geometry import Axis
+from ...problem import DataLayout, Direction, Epilogue, Problem
+from ..reference import ReferenceEngine
+from .candidates import best
+from .library import Runtime
+from .primitive import OnednnPrimitive
+
+_TOLERANCE = 1e-3  # of results of order 1, in float32; faults are of order 1
+
+
+_AXES = {
+    "k16 s8": (Axis(3, 16, 8, 1, 4, 4),) * 2,
+    "k4 s2": (Axis(4, 4, 2, 1, 1, 1),) * 2,
+    "k3": (Axis(7, 3, 1, 1, 1, 1), Axis(6, 3, 1, 1, 1, 1)),
+    "line": (Axis(20, 8, 4, 1, 2, 2),),
+    "volume": (Axis(3, 3, 2, 1, 1, 0),) * 3,
+}
+_LAYERS = (("k16 s8", 128, 16, 1), ("k4 s2", 64, 33, 1), ("k4 s2", 32, 32, 32), ("k3", 24, 40, 1),
+           ("line", 48, 24, 1), ("volume", 16, 24, 1))  # fmt: skip
+"""Axes, channels in and out, groups. The first one's kernel is cut into parts on every processor
+seen so far."""
+
+
+def problems() -> Iterator[Problem]:
+    """What is computed, in both layouts."""
+    after = Epilogue(Activation.LEAKY_RELU, 0.2, residual=True)
+    for layout, (axes, i, o, groups) in product(DataLayout, _LAYERS):
+        bare = Problem(Direction.FORWARD, _AXES[axes], 1, i, o, groups, layout=layout)
+        yield bare.replace(bias=True)
+        if axes == "k16 s8":
+            yield bare.replace(epilogue=after)
+            continue  # its gradients would take as long as all the rest
+        yield bare.replace(direction=Direction.INPUT_GRAD, bias=True, epilogue=after)
+        yield bare.replace(direction=Direction.WEIGHT_GRAD)
+
+
+def run(runtime: Runtime) -> None:
+    """Add what errs to `runtime.distrusted`."""
+    for problem in problems():
+        a, b, bias, residual = _operands(problem)
+        wanted = _computed(ReferenceEngine().build(problem, 1), problem, a, b, bias, residual)
+        while (found := best(runtime, problem, 1)) is not None:
+            primitive = OnednnPrimitive(runtime, problem, 1, found)
+            got = _computed(primitive, problem, a, b, bias, residual)
+            primitive.close()
+            if (np.abs(got - wanted) <= _TOLERANCE).all():
+                break
+            runtime.distrusted |= {(found.operation.kind.value, found.implementation)}
+
+
+def _operands(problem: Problem) -> tuple[Any, Any, Any, Any]:
+    rng = np.random.default_rng(0)
+    a, b = (rng.random(shape, np.float32) - 0.5 for shape in problem.operand_shapes)
+    bias = np.ones(problem.result_channels, np.float32) if problem.bias else None
+    residual = rng.random(problem.result_shape, np.float32) if problem.epilogue.residual else None
+    return a, b / np.float32(problem.longest_sum**0.5), bias, residual
+
+
+def _computed(primitive: Any, problem: Problem, a: Any, b: Any, bias: Any, residual: Any) -> Any:
+    out = np.full(problem.result_shape, np.nan, np.float32)
+    b = b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(b)
+    primitive.run(out, a, b, bias, residual)
+    return out

@@ -1,0 +1,115 @@
+"""What engines are given of a problem, and what lies around it: axes of one position, trimming."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv import testing
+from upconv.engines import load
+from upconv.engines.interior import Interior
+from upconv.geometry import Axis, fitted
+from upconv.problem import DataLayout, Direction, Problem, WeightLayout
+
+POINT = Axis(1, 1, 2)
+LINE = Axis(1025, 3, 2, 1, 1, 1)
+WIDE = {
+    "one row": (POINT, LINE),
+    "one row, one plane": (POINT, POINT, LINE),
+    "one column": (LINE, POINT),
+    "one position": (POINT, POINT),
+    "one row made by the padding": (Axis(1, 3, 1, 1, 1, 1), LINE),
+}
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("axes", WIDE)
+def test_axes_of_one_position(axes: str, layout: DataLayout) -> None:
+    """Channels enough for slabs, which cut the first axis that is left."""
+    problem = Problem(Direction.FORWARD, WIDE[axes], 2, 128, 64, layout=layout, bias=True)
+    flat = problem.replace(axes=tuple(a for a in WIDE[axes] if a.size > 1) or (POINT,))
+    for engine in map(load, ("jit", "reference")):
+        for variant in engine.variants(flat, 2):
+            given = testing.operands(problem)
+            results = []
+            for one in (problem, flat):
+                kernel = [slice(None)] * 2 + [
+                    a.kernel // 2 if a.size == 1 else slice(None) for a in problem.axes
+                ]
+                w = given.b[tuple(kernel)].reshape(flat.weight_shape) if one is flat else given.b
+                primitive = engine.build(one, 2, variant)
+                out = np.full(one.y_shape, np.nan, np.float32)
+                primitive.run(out, given.a.reshape(one.x_shape), primitive.pack(w), given.bias)
+                results.append(out.reshape(flat.y_shape))
+            np.testing.assert_allclose(*results, rtol=0, atol=1e-5, err_msg=variant)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "stride", "padding"),
+    [
+        ((1, 128, 1, 1025), (128, 64, 1, 3), (1, 2), ((0, 0), (1, 1))),
+        ((1, 512, 1, 1050), (512, 256, 1, 16), (1, 8), (0, 4)),
+        ((1, 64, 1, 1, 700), (64, 32, 1, 1, 4), (1, 1, 2), (0, 0, 1)),
+    ],
+)
+def test_a_vocoder_written_in_two_or_three_dimensions(x_shape, w_shape, stride, padding) -> None:
+    """By function and by plan, as in one dimension."""
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (x_shape, w_shape))
+    how = {"stride": stride, "padding": padding, "engine": "jit"}
+    one = {"stride": stride[-1], "padding": (padding[-1],), "engine": "jit"}
+    wanted = upconv.conv_transpose(x.reshape(1, x_shape[1], -1), w.reshape(*w_shape[:2], -1), **one)
+    for got in (upconv.conv_transpose(x, w, **how), upconv.plan(x_shape, w, **how)(x)):
+        np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=0, atol=1e-4)
+
+
+def test_a_point_among_other_axes_is_dropped_from_arrays_and_problem() -> None:
+    axes = (Axis(3, 2, 2), Axis(1, 3, 1, 1, 1, 1), Axis(4, 2, 2))
+    for layout, weight_layout in product(DataLayout, WeightLayout):
+        problem = Problem(
+            Direction.FORWARD, axes, 2, 6, 12, 3, layout=layout, weight_layout=weight_layout
+        )
+        interior = Interior.of(problem, margins=True, points=False)
+        assert interior.problem is not None
+        assert interior.problem.kernel == (2, 2)
+        given = testing.operands(problem)
+        assert given.a[interior.x].shape == interior.problem.x_shape
+        assert given.before[interior.y].shape == interior.problem.y_shape
+        assert given.b[interior.w].shape == interior.problem.weight_shape
+        assert np.shares_memory(given.before[interior.y], given.before)
+
+
+@pytest.mark.parametrize("size", [300, 500])
+def test_inputs_that_are_cropped_away_take_no_tables(size: int) -> None:
+    """1.4 MiB of x once took 45 seconds and 5.7 GiB."""
+    whole = fitted(size, 64, 64, 1, 0, 0).full
+    axes = (fitted(size, 64, 64, 1, whole // 2, 64),) * 2 + (Axis(4, 3),)
+    problem = Problem(Direction.FORWARD, axes, 1, 1, 1)
+    primitive = load("jit").build(problem, 1)
+    assert primitive.resident_bytes < 4 << 20
+    testing.check(
+        load("jit"), problem.replace(axes=(fitted(9, 64, 64, 1, 256, 64),) * 2 + axes[2:])
+    )
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_resident_bytes_count_the_tables(layout: DataLayout) -> None:
+    axes = (Axis(100, 2, 2), Axis(100, 2, 2), Axis(3, 2, 2))
+    problem = Problem(Direction.FORWARD, axes, 1, 2, 2, layout=layout)
+    small = load("jit").build(problem, 1)
+    large = load("jit").build(problem.replace(axes=(Axis(400, 2, 2), *axes[1:])), 1)
+    rows = 2 * 2 * (400 - 100) * 100 * 8
+    if layout is DataLayout.NCX:
+        assert large.resident_bytes - small.resident_bytes >= rows
+
+
+def test_tables_beyond_what_they_are_worth_are_refused() -> None:
+    axes = (Axis(100, 64, 64), Axis(100, 64, 64), Axis(4, 2, 2))
+    refusal = load("jit").refuses(Problem(Direction.FORWARD, axes, 1, 1, 1))
+    assert refusal is not None
+    assert str(64 * 64 * 100 * 100) in refusal
+    assert prod(axis.out for axis in axes[:2]) == 64 * 64 * 100 * 100
