@@ -524,13 +524,34 @@ def test_the_table_of_engines_starts_with_names_that_are_there() -> None:
 
 
 def test_the_variable_asks_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UPCONV_ENGINE", "jit")
-    with pytest.raises(
-        upconv.EngineRefusal, match="Engine 'jit' has no batch normalisation; these"
-    ):
+    monkeypatch.setenv("UPCONV_ENGINE", "fastest")
+    with pytest.raises(upconv.ArgumentError, match="UPCONV_ENGINE is 'fastest'"):
         batch_norm(normal((2, 3)), training=True)
     monkeypatch.setenv("UPCONV_ENGINE", "reference")
     batch_norm(normal((2, 3)), training=True)
+
+
+class Shy:
+    name = "shy"
+
+    def refuses(self, problem: object) -> str:
+        return "it is shy"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("jit", "Engine 'jit' has no batch normalisation"), ("shy", "it is shy")]
+)
+def test_where_the_variables_engine_cannot_another_is_taken_and_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+) -> None:
+    x = normal((2, 3))
+    wanted = batch_norm(x, training=True).y
+    monkeypatch.setitem(NORMALIZERS, "shy", f"{__name__}:Shy")
+    monkeypatch.setenv("UPCONV_ENGINE", name)
+    with pytest.warns(RuntimeWarning, match=f"though UPCONV_ENGINE asks for {name}: {reason}"):
+        np.testing.assert_array_equal(batch_norm(x, training=True).y, wanted)
+    with pytest.raises(upconv.EngineRefusal, match=reason):
+        batch_norm(x, training=True, engine=name)
 
 
 def test_many_threads_at_once() -> None:

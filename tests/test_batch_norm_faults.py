@@ -132,7 +132,7 @@ CASES = [_case("f", 1, True, 100), _case("f", -1, False, 0), _case("d", 0, True,
 
 
 def passes(monkeypatch: pytest.MonkeyPatch, engine: Planted) -> bool:
-    monkeypatch.setattr(normalization, "_instance", lambda place: engine)
+    monkeypatch.setattr(normalization, "made", lambda place: engine)
     try:
         for case in CASES:
             case.check()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import upconv
+from upconv.engines.reference import ReferenceEngine
 
 HOW = {"stride": (2, 3), "padding": ((1, 0), (2, 3)), "groups": 3}
 RNG = np.random.default_rng(5)
@@ -56,6 +57,45 @@ class TestPlan:
         with pytest.raises(upconv.EngineError, match=r"closed\. Make a new one"):
             plan(X)
         plan.close()
+
+    @pytest.mark.parametrize("when", ["choosing", "building", "packing"])
+    def test_closes_while_its_second_form_is_prepared(self, when: str) -> None:
+        """As another thread may: the running call is right, and no other plan has its form."""
+        closing = {"choosing": "refuses", "building": "build", "packing": "pack"}[when]
+
+        class Closing(ReferenceEngine):
+            def refuses(self, problem):
+                self.reached("refuses", problem)
+                return super().refuses(problem)
+
+            def build(self, problem, threads, variant=""):
+                self.reached("build", problem)
+                primitive = super().build(problem, threads, variant)
+                pack = primitive.pack
+                primitive.pack = lambda w: (self.reached("pack", problem), pack(w))[1]
+                return primitive
+
+            def reached(self, stop, problem):
+                if stop == closing and problem.epilogue.residual:
+                    plan.close()
+
+        other = upconv.plan(X.shape, 2 * W, B, **HOW)
+        other.close()
+        plan = upconv.plan(X.shape, W, B, engine=Closing(), **HOW)
+        wanted = upconv.conv_transpose(X, W, B, residual=RESIDUAL, engine="reference", **HOW)
+        np.testing.assert_array_equal(plan(X, RESIDUAL), wanted)
+        for closed in (plan, other):
+            with pytest.raises(upconv.EngineError, match="This plan is closed"):
+                closed(X, RESIDUAL)
+
+    def test_closes_while_a_call_looks_at_its_operands(self) -> None:
+        class Closing:
+            def __array__(self, dtype=None, copy=None):
+                plan.close()
+                return X
+
+        plan = upconv.plan(X.shape, W, B, **HOW)
+        np.testing.assert_array_equal(plan(Closing()), Y)
 
     def test_is_freed(self) -> None:
         plan = upconv.plan(X.shape, W, B, **HOW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -375,6 +376,44 @@ class TestChoice:
             upconv.conv_transpose(TestTheSharedCache.X, TestTheSharedCache.W)
         monkeypatch.setenv("UPCONV_ENGINE", "reference")
         assert select(BASE, None) is load("reference")
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [("ShyEngine", "shy of 1 spatial axes"), ("missing_engine", "'upconv\\[missing\\]'$")],
+    )
+    def test_where_the_environments_engine_cannot_another_is_taken_and_told(
+        self, monkeypatch, fresh_cache, name: str, reason: str
+    ) -> None:
+        ENGINES["wanted"] = f"{__name__}:{name}"
+        monkeypatch.setenv("UPCONV_ENGINE", "wanted")
+        x, w, how = TestTheSharedCache.X, TestTheSharedCache.W, {"stride": 2}
+        with pytest.warns(
+            RuntimeWarning, match=f"though UPCONV_ENGINE asks for wanted: .*{reason}"
+        ):
+            told = upconv.explain(x.shape, w, **how)
+        monkeypatch.delenv("UPCONV_ENGINE")
+        del ENGINES["wanted"]
+        upconv.cache_clear()
+        without = upconv.explain(x.shape, w, **how)
+        assert told.engine == without.engine
+        assert told.refusals[1:] == without.refusals
+        assert told.refusals[0].engine == "wanted"
+        assert re.search(reason, told.refusals[0].reason)
+
+    def test_gradients_are_computed_where_the_environment_names_the_jit(
+        self, monkeypatch, fresh_cache
+    ) -> None:
+        pytest.importorskip("llvmlite")
+        x, w = TestTheSharedCache.X, TestTheSharedCache.W
+        y = upconv.conv_transpose(x, w, engine="reference")
+        wanted = upconv.conv_transpose_backward(y, x, w, engine="reference")
+        monkeypatch.setenv("UPCONV_ENGINE", "jit")
+        with pytest.warns(RuntimeWarning, match="asks for jit: it computes transposed conv"):
+            found = upconv.conv_transpose_backward(y, x, w)
+        for name in ("x", "weight"):
+            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5)
+        with pytest.raises(EngineRefusal, match="Engine 'jit' cannot do"):
+            upconv.conv_transpose_backward(y, x, w, engine="jit")
 
 
 class ShyEngine(CountingEngine):

@@ -143,6 +143,10 @@ def test_only_the_engine_asked_for_is_a_candidate(table, monkeypatch: pytest.Mon
     upconv.cache_clear()
     assert tuning.tuned(BASE, 1).engine is asked
     assert not quick.built
+    asked.refusal = "no"
+    upconv.cache_clear()
+    with pytest.warns(RuntimeWarning, match="engine 'quick' is taken, though .* asked: no"):
+        assert tuning.tuned(BASE, 1).engine is quick
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from .errors import (
 )
 from .execution import Gradients
 from .explanations import EngineStatus, Explanation, engines, explain, output_shape
+from .forks import importing
 from .ops import conv, conv_backward, conv_transpose, conv_transpose_backward
 from .plans import Plan, plan
 from .primitives import CacheInfo, cache_clear, cache_info
@@ -98,12 +99,13 @@ _LAZY_NAMES = {
 
 def __getattr__(name: str) -> Any:
     """Modules, and names of modules, that are imported on first use: importing upconv is quick."""
-    if name in _LAZY_MODULES:
-        return import_module(f".{name}", __name__)
-    if name in _LAZY_NAMES:
-        value = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
-        globals()[name] = value  # found without this function from now on
-        return value
+    with importing:
+        if name in _LAZY_MODULES:
+            return import_module(f".{name}", __name__)
+        if name in _LAZY_NAMES:
+            value = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
+            globals()[name] = value  # found without this function from now on
+            return value
     raise AttributeError(f"module 'upconv' has no attribute {name!r}")
 
 

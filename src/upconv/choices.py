@@ -1,14 +1,18 @@
 """Choosing an engine for a problem.
 
-Engines are asked in the order of the table; the first that does not refuse is taken, and what the
-others said is kept. One that is asked for is never replaced by another.
+Engines are asked in the order of their table, that of `UPCONV_ENGINE` before all others; the first
+that does not refuse is taken, and what the others said is kept. One that an argument asks for is
+never replaced by another.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeVar
 
 from .arguments import boolean
 from .engines import ENGINES, load
@@ -34,14 +38,24 @@ class Refusal:
         return f"{self.engine}: {self.reason}"
 
 
+class Refusing(Protocol):
+    """What choosing asks of an engine: `Engine` is one, and so is every engine of batch norm."""
+
+    def refuses(self, problem: Any) -> str | None:
+        """None when it can do `problem`, else why not, in one sentence for people."""
+
+
+E = TypeVar("E", bound=Refusing)
+
+
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Generic[E]):
     """The engine that will do a problem, and what the ones before it said.
 
     `engine` is None when every engine refused.
     """
 
-    engine: Engine | None
+    engine: E | None
     refusals: tuple[Refusal, ...]
 
 
@@ -65,11 +79,11 @@ def _tuning_variable() -> bool:
     return text == "1"
 
 
-def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
+def choose(problem: Problem, engine: str | Engine | None = None) -> Choice[Engine]:
     """The engine asked for, or the first in order of preference that does not refuse.
 
-    `engine` is a name, an `Engine` object, or None; `UPCONV_ENGINE` stands in for None, and is read
-    when a problem is first seen. An engine asked for is never replaced by another.
+    `engine` is a name, an `Engine` object, or None; for None `UPCONV_ENGINE` says which is asked
+    first, and is read when a problem is first seen.
 
     Raises `ArgumentError` for an unknown name, `DTypeError` for what is no engine.
 
@@ -88,26 +102,37 @@ def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
 
 
 @lru_cache(maxsize=4096)
-def _choose_named(problem: Problem, name: str | None) -> Choice:
-    variable = _asked_variable()
-    if name is not None or variable:
-        argument, wanted = ("engine", name) if name is not None else ("UPCONV_ENGINE", variable)
-        return _asked(problem, load(wanted or "", argument))
-    refusals = []
-    for known in ENGINES:
+def _choose_named(problem: Problem, name: str | None) -> Choice[Engine]:
+    if name is None:
+        return first_able(problem, ENGINES, load)
+    return _asked(problem, load(name))
+
+
+def first_able(problem: Any, table: Iterable[str], load: Callable[[str, str], E]) -> Choice[E]:
+    """The first engine that does a problem: that of `UPCONV_ENGINE`, or else the table's first.
+
+    Warns when the variable's engine is not the one; raises `ArgumentError` when there is no such
+    engine. `load` takes a name, and what an error calls it.
+    """
+    wanted = _asked_variable()
+    refusals: list[Refusal] = []
+    for name in dict.fromkeys((wanted, *table) if wanted else table):
         try:
-            engine = load(known)
-        except EngineMissing as missing:
-            refusals.append(Refusal(known, str(missing)))
+            engine = load(name, "UPCONV_ENGINE")
+        except (EngineMissing, EngineRefusal) as error:
+            refusals.append(Refusal(name, str(error)))
             continue
         reason = engine.refuses(problem)
         if reason is None:
+            if wanted and name != wanted:
+                told = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
             return Choice(engine, tuple(refusals))
-        refusals.append(Refusal(known, reason))
+        refusals.append(Refusal(name, reason))
     return Choice(None, tuple(refusals))
 
 
-def _asked(problem: Problem, engine: Engine) -> Choice:
+def _asked(problem: Problem, engine: Engine) -> Choice[Engine]:
     reason = engine.refuses(problem)
     return Choice(engine, ()) if reason is None else Choice(None, (Refusal(engine.name, reason),))
 
@@ -140,7 +165,7 @@ def able(problem: Problem, engine: str | Engine | None) -> tuple[Engine, ...]:
 @lru_cache(maxsize=4096)
 def _able(problem: Problem) -> tuple[Engine, ...]:
     first = select(problem, None)
-    if _asked_variable():
+    if first.name == _asked_variable():
         return (first,)
     usable = (_usable(name) for name in ENGINES)
     return tuple(e for e in usable if e is not None and e.refuses(problem) is None)

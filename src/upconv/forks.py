@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 importing = threading.RLock()
-"""Held while engines are imported: a child whose parent was importing would wait for it for ever.
+"""Held over imports on first use: a child whose parent was importing would wait for it for ever.
 
 It is taken before all others, as modules that are being imported bring locks of their own."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from . import memory
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
@@ -78,13 +76,18 @@ def plan(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """A plan with or without a residual: a primitive held by a lease, the weight in its order."""
+    """A plan with or without a residual: a primitive held by a lease, the weight in its order.
+
+    `weight` is the plan's own copy, not packed.
+    """
 
     signature: Signature
     engine: str
     lease: Lease[Primitive]
     primitive: Primitive
     packed: PackedWeight
+    weight: Array
+    bias: Array | None
 
 
 class Plan:
@@ -116,10 +119,11 @@ class Plan:
         self._threads = threads
         self._residual = residual
         self._tune = tune
-        self._weight = copied("the plan's weight", weight)
-        self._bias = None if bias is None else copied("the plan's bias", bias)
-        self._forms: dict[bool, _Ready] = {}
-        ready = self._form(residual)
+        weight = copied("the plan's weight", weight)
+        bias = None if bias is None else copied("the plan's bias", bias)
+        ready = self._prepared(residual, weight, bias)
+        # All that a plan holds, read and replaced as one: another thread may close it at any time.
+        self._forms = {residual: ready}
         self._signature, self._engine_name = ready.signature, ready.engine
         self._workspace_bytes = ready.primitive.workspace_bytes
 
@@ -164,16 +168,14 @@ class Plan:
         x = self._operand("x", x, self._request.x.shape)
         if residual is not None:
             residual = self._operand("residual", residual, signature.shape)
-        operands = (x, ready.packed, self._bias, residual)
+        operands = (x, ready.packed, ready.bias, residual)
         target = result_array(signature, out, (x, residual))
         run_batched(ready.primitive, signature, target, *operands)
         return delivered(target, out)
 
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
-        self._forms = _CLOSED
-        self._weight = np.empty(0)
-        self._bias = None
+        self._forms = {}
 
     def __enter__(self) -> Plan:
         return self
@@ -187,13 +189,13 @@ class Plan:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._require_open()
+        ready = self._form(self._residual)
         return Plan, (
             self._request,
             self._engine,
             self._threads,
-            self._weight,
-            self._bias,
+            ready.weight,
+            ready.bias,
             self._residual,
             self._tune,
         )
@@ -201,21 +203,23 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
 
-    def _require_open(self) -> None:
-        if self._forms is _CLOSED:
-            raise EngineError("This plan is closed. Make a new one with upconv.plan.")
-
     def _form(self, residual: bool) -> _Ready:
         """This plan with or without a residual; two threads may prepare it, one of them in vain."""
-        self._require_open()
+        forms = self._forms
+        first = forms.get(self._residual)
+        if first is None:
+            raise EngineError("This plan is closed. Make a new one with upconv.plan.")
+        ready = forms.get(residual) or self._prepared(residual, first.weight, first.bias)
+        return forms.setdefault(residual, ready)
+
+    def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Ready:
         signature = self._request.signature(residual=residual)
         problem = signature.problem
         engine, variant = selected(problem, self._engine, self._threads, tune=self._tune)
         lease = shared_cache().lease(problem, engine, self._threads, variant)
         memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
-        weight = packed(lease.primitive, self._weight)
-        ready = _Ready(signature, engine.name, lease, lease.primitive, weight)
-        return self._forms.setdefault(residual, ready)
+        order = packed(lease.primitive, weight)
+        return _Ready(signature, engine.name, lease, lease.primitive, order, weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(name, value)
@@ -226,7 +230,3 @@ class Plan:
             expected = f"{self._request.weight.dtype}, as planned"
             raise DTypeError(f"{name}.dtype", str(array.dtype), expected, "Convert, or plan anew.")
         return array
-
-
-_CLOSED: dict[bool, _Ready] = {}
-"""What a closed plan has for forms: this very dictionary, which stays empty."""

@@ -19,7 +19,6 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -334,10 +333,13 @@ def _bound(variable: str, default: int) -> int:
     return int(text)
 
 
-@lru_cache(maxsize=1)
+_shared: dict[str, PrimitiveCache] = {}
+
+
 def shared_cache() -> PrimitiveCache:
-    """The process's own cache, which all public functions use."""
-    return PrimitiveCache()
+    """The process's own cache, which all public functions use; the first call makes it."""
+    # Of two threads that come first together one makes a cache in vain: no later call takes a lock.
+    return _shared.get("") or _shared.setdefault("", PrimitiveCache())
 
 
 def cache_info() -> CacheInfo:

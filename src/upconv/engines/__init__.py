@@ -9,8 +9,8 @@ The public function `upconv.engines()` has this package's name. Import from here
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
+from typing import Any
 
 from ..errors import ArgumentError, brief
 from ..forks import importing
@@ -35,12 +35,17 @@ def load(name: str, argument: str = "engine") -> Engine:
     if name not in ENGINES:
         remedy = "Leave it out to let upconv choose."
         raise ArgumentError(argument, brief(name), f"one of {', '.join(ENGINES)}", remedy)
-    return _instance(ENGINES[name])
-
-
-@cache
-def _instance(place: str) -> Engine:
-    module, _, attribute = place.partition(":")
-    with importing:
-        engine: Engine = getattr(import_module(module), attribute)()
+    engine: Engine = made(ENGINES[name])
     return engine
+
+
+_made: dict[str, Any] = {}
+
+
+def made(place: str) -> Any:
+    """The one instance in this process of the class that "module:Class" names."""
+    with importing:
+        if place not in _made:
+            module, _, attribute = place.partition(":")
+            _made[place] = getattr(import_module(module), attribute)()
+        return _made[place]

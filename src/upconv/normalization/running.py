@@ -5,12 +5,11 @@ What lives here: what forward and backward share. What never does: checks of par
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from .. import memory
 from ..arrays import Array, copied, overlap
+from ..choices import first_able
 from ..engines.normalization import (
     NORMALIZERS,
     Normalization,
@@ -18,7 +17,7 @@ from ..engines.normalization import (
     NormPrimitive,
     normalizer,
 )
-from ..errors import DTypeError, EngineMissing, EngineRefusal, brief
+from ..errors import DTypeError, EngineRefusal, brief
 from ..primitives import Lease, shared_cache
 from ..threads import get_num_threads
 
@@ -33,31 +32,24 @@ def leased(problem: Normalization, engine: object) -> Lease[NormPrimitive]:
 def selected(problem: Normalization, engine: object) -> NormEngine:
     """The engine asked for, or the first in order of preference that does not refuse.
 
-    `engine` is a name or None, for which `UPCONV_ENGINE` stands in. An engine asked for is never
-    replaced by another.
+    `engine` is a name, or None: `UPCONV_ENGINE` says then which is asked first.
     """
     if engine is not None and not isinstance(engine, str):
         got = f"{brief(engine)} ({type(engine).__name__})"
         raise DTypeError("engine", got, "None or a name", f"Names: {', '.join(NORMALIZERS)}.")
-    variable = os.environ.get("UPCONV_ENGINE", "").strip()
-    if engine is not None or variable:
-        argument, name = ("engine", engine) if engine is not None else ("UPCONV_ENGINE", variable)
-        asked = normalizer(str.__str__(name or ""), argument)
-        reason = asked.refuses(problem)
-        if reason is not None:
-            raise EngineRefusal(
-                f"Engine {asked.name!r} cannot do {problem}: {reason}."
-                " Use engine=None to let upconv choose."
-            )
-        return asked
-    for known in NORMALIZERS:
-        try:
-            found = normalizer(known)
-        except EngineMissing:
-            continue
-        if found.refuses(problem) is None:
-            return found
-    raise EngineRefusal(f"No engine does {problem}.")
+    if engine is None:
+        found = first_able(problem, NORMALIZERS, normalizer).engine
+        if found is None:
+            raise EngineRefusal(f"No engine does {problem}.")
+        return found
+    asked = normalizer(str.__str__(engine))
+    reason = asked.refuses(problem)
+    if reason is not None:
+        raise EngineRefusal(
+            f"Engine {asked.name!r} cannot do {problem}: {reason}."
+            " Use engine=None to let upconv choose."
+        )
+    return asked
 
 
 def new_like(x: Array, name: str) -> Array:

@@ -38,6 +38,7 @@ from .._version import __version__
 from ..choices import able, select
 from ..engines.base import Engine
 from ..errors import MemoryLimitError
+from ..forks import importing
 from ..primitives import variants_of
 from ..problem import Problem
 from .store import Record, TuningStore, tuning_file
@@ -134,7 +135,8 @@ class Tuner:
         return None
 
     def _measured(self, problem: Problem, threads: int, engines: tuple[Engine, ...]) -> Winner:
-        from .contests import contest  # who never tunes never loads it
+        with importing:
+            from .contests import contest  # who never tunes never loads it
 
         try:
             best = contest(problem, threads, engines)
@@ -166,7 +168,8 @@ def processor_model() -> str:
     except OSError:  # not Linux
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine() or "unknown")
+    # `processor` runs a program, and before Python 3.12 under a lock that a fork may cut.
+    return next(named, "") or platform.processor() or platform.machine() or "unknown"
 
 
 # One measurement at a time ------------------------------------------------------------------------
@@ -256,7 +259,8 @@ def fresh_ceilings(threads: int) -> Limits | None:
     llvmlite.
     """
     try:
-        from ..engines.jit import limits
+        with importing:
+            from ..engines.jit import limits
     except ImportError:
         return None
     with _alone():
@@ -270,7 +274,8 @@ def fresh_ceilings(threads: int) -> Limits | None:
 
 def _known_ceilings(threads: int) -> Limits | None:
     try:
-        from ..engines.jit import limits
+        with importing:
+            from ..engines.jit import limits
     except ImportError:
         return None
     record = shared_tuner().store.find("ceilings", _ceiling_key(limits.key(), threads))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf, prod, sqrt
 
 import numpy as np
+from numpy.random import default_rng  # with this module, so that no fork finds it half imported
 
 from .. import memory
 from ..engines.base import Array, Engine, PackedWeight, Primitive
@@ -58,7 +59,7 @@ class _Data:
             problem.nbytes + problem.epilogue.residual * prod(result) * dtype.itemsize,
             "the random data to tune with",
         )
-        numbers = np.random.default_rng(0).standard_normal(_DRAWN)
+        numbers = default_rng(0).standard_normal(_DRAWN)
         some = numbers.astype(dtype)
         # Results of order 1: where they overflow, processors may be slower, or faster.
         scaled = (numbers / sqrt(problem.longest_sum)).astype(dtype)

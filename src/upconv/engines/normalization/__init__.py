@@ -8,11 +8,8 @@ What lives here: the table and the choice. What never does: arithmetic.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-
 from ...errors import ArgumentError, EngineRefusal, brief
-from .. import ENGINES
+from .. import ENGINES, made
 from .problem import Moments, Normalization, NormEngine, NormPrimitive, Totals
 
 __all__ = ["NORMALIZERS", "Moments", "NormEngine", "NormPrimitive", "Normalization", "Totals"]
@@ -38,15 +35,6 @@ def normalizer(name: str, argument: str = "engine") -> NormEngine:
         raise ArgumentError(argument, brief(name), expected, "Leave it out to let upconv choose.")
     if name not in NORMALIZERS:
         able = ", ".join(NORMALIZERS)
-        raise EngineRefusal(
-            f"Engine {name!r} has no batch normalisation; these have: {able}."
-            " Use engine=None to let upconv choose."
-        )
-    return _instance(NORMALIZERS[name])
-
-
-@cache
-def _instance(place: str) -> NormEngine:
-    module, _, attribute = place.partition(":")
-    engine: NormEngine = getattr(import_module(module), attribute)()
+        raise EngineRefusal(f"Engine {name!r} has no batch normalisation; these have: {able}.")
+    engine: NormEngine = made(NORMALIZERS[name])
     return engine

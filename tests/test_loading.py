@@ -1,0 +1,91 @@
+"""What is imported or made on first use: once however many threads ask, and whole after a fork."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from processes import environment
+
+
+def passes(code: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+FORK = """
+import os, signal, sys, threading, time
+from importlib.machinery import PathFinder
+import numpy as np, upconv
+x, w = np.ones((1, 2, 9), np.float32), np.ones((2, 3, 4), np.float32)
+begun = threading.Event()
+class Slow:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != {module!r}:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (begun.set(), time.sleep(0.3), load(module))
+        return spec
+def use():
+    {call}
+sys.meta_path.insert(0, Slow)
+first = threading.Thread(target=use)
+first.start()
+assert begun.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(15)
+    use()
+    os._exit(0)
+first.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("engines.reference", "upconv.conv_transpose(x, w, engine='reference')"),
+        ("normalization", "upconv.batch_norm(x, training=True)"),
+        ("engines.normalization.blockwise", "upconv.batch_norm(x, training=True)"),
+        ("tuning.contests", "upconv.plan(x.shape, w, engine='reference', tune=True)"),
+        ("engines.jit.limits", "upconv.explain(x.shape, w, engine='reference', floor=True)"),
+    ],
+)
+def test_a_fork_while_another_thread_imports(module: str, call: str) -> None:
+    """The child would wait for ever for an import of a thread that it has not."""
+    passes(FORK.format(module=f"upconv.{module}", call=call))
+
+
+BARRIER = """
+import threading, time
+import upconv
+from upconv.engines import load, reference
+from upconv.engines.normalization import blockwise, normalizer
+from upconv.primitives import PrimitiveCache, shared_cache
+class Slow(reference.ReferenceEngine, blockwise.BlockNormalizer, PrimitiveCache):
+    def __init__(self):
+        time.sleep(0.1)
+        PrimitiveCache.__init__(self)
+reference.ReferenceEngine = blockwise.BlockNormalizer = upconv.primitives.PrimitiveCache = Slow
+barrier, found = threading.Barrier(8), []
+def use():
+    barrier.wait()
+    found.append({call})
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(found) == 8 and len(set(map(id, found))) == 1, found
+"""
+
+
+@pytest.mark.parametrize("call", ["load('reference')", "normalizer('reference')", "shared_cache()"])
+def test_threads_that_come_first_together_get_the_same(call: str) -> None:
+    passes(BARRIER.format(call=call))
