@@ -1,6 +1,6 @@
-"""A bounds checker for compiled kernels: every array lies against pages that nobody may touch.
+"""A bounds checker for engines: every array lies against pages that nobody may touch.
 
-What lives here: the fence, which takes over NumPy's allocator, and the JIT engine run inside it.
+What lives here: the fence, which takes over NumPy's allocator, and engines run inside it.
 What never does: which problems there are. `main`, for a process of its own, prints each case before
 it starts, so that whoever reads that knows what killed the process.
 
@@ -24,7 +24,7 @@ import mmap
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -35,14 +35,15 @@ from unittest import mock
 
 import numpy as np
 
-from random_problems import Case, case, expected
+from random_problems import Case, case, real_case
 from upconv import testing
 from upconv.arrays import Array
 from upconv.engines import load
-from upconv.problem import Problem
+from upconv.problem import Direction, Problem
 
 POISON = 0xFF  # NaN as a number of any format, -1 as an integer
 BESIDE = 0x4B  # what lies beside arrays: no NaN, which a sum would leave as it is
+_DONT_NEED = 4  # MADV_DONTNEED
 _KEPT = 256  # freed regions that stay unreadable for a while, so that a late access is seen
 
 
@@ -108,6 +109,7 @@ class Fence:
         self._c.mmap.argtypes = [_POINTER, _SIZE] + [ctypes.c_int] * 3 + [ctypes.c_long]
         self._c.mprotect.argtypes = [_POINTER, _SIZE, ctypes.c_int]
         self._c.munmap.argtypes = [_POINTER, _SIZE]
+        self._c.madvise.argtypes = [_POINTER, _SIZE, ctypes.c_int]
         self._live: dict[int, _Region] = {}
         self._freed: deque[_Region] = deque()
         self._stray: list[str] = []
@@ -152,6 +154,7 @@ class Fence:
         region = self._live.pop(start)
         self._look(region)
         self._c.mprotect(region.pages, region.length, 0)
+        self._c.madvise(region.pages, region.length, _DONT_NEED)
         self._freed.append(region)
         if len(self._freed) > _KEPT:
             old = self._freed.popleft()
@@ -277,23 +280,35 @@ def _looks(zones: list[str]) -> str:
 # One case inside the fence ------------------------------------------------------------------------
 
 
-def check(
-    fence: Fence, case: Case, side: Side, wished: str | None = None, *, values: bool = True
-) -> bool:
-    """Raise `AssertionError` if the JIT engine leaves an array or errs; False where it refuses."""
-    engine, problem = load("jit"), case.problem
+@dataclass(frozen=True, slots=True)
+class How:
+    """How cases are computed: `variant` is taken wherever the engine has it, else one at random.
+
+    Without `values` wrong ones pass, and only what happens beside arrays counts. One case may take
+    `seconds`.
+    """
+
+    engine: str = "jit"
+    variant: str | None = None
+    values: bool = True
+    seconds: float = 60
+
+
+def check(fence: Fence, case: Case, side: Side, how: How) -> bool:
+    """Raise `AssertionError` if the engine leaves an array or errs; False where it refuses."""
+    engine, problem = load(how.engine), case.problem
     if engine.refuses(problem) is not None:
         return False
     variants = engine.variants(problem, case.threads)
-    variant = wished if wished in variants else variants[case.variant % len(variants)]
+    variant = how.variant if how.variant in variants else variants[case.variant % len(variants)]
     given = testing.operands(problem, case.seed)
-    wanted = expected(problem, given)
+    wanted = testing.expected(problem, given)
     with fence.raised(side), fenced_workspaces(fence):
         mine = _fenced(problem, given)
         primitive = engine.build(problem, case.threads, variant)
-        packed = primitive.pack(mine.b)
+        b = mine.b if problem.direction is Direction.WEIGHT_GRAD else primitive.pack(mine.b)
         fence.check()
-        primitive.run(mine.before, mine.a, packed, mine.bias, mine.residual)
+        primitive.run(mine.before, mine.a, b, mine.bias, mine.residual)
         fence.check()
         primitive.close()
     for name in ("a", "b", "bias", "residual"):
@@ -301,7 +316,7 @@ def check(
             raise StrayError(f"operand {name} has changed")
     got = mine.before.astype(np.float64)
     wrong = ~(np.abs(got - wanted.value) <= wanted.allowed)
-    if values and wrong.any():
+    if how.values and wrong.any():
         where = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise AssertionError(
             f"variant {variant!r}: {wrong.sum()} of {wrong.size} are wrong, the first at {where}:"
@@ -326,32 +341,28 @@ def _same(mine: Array | None, given: Array | None) -> bool:
     return mine is given is None or mine.tobytes() == given.tobytes()
 
 
-def main(
-    seeds: range, *, variant: str | None = None, values: bool = True, seconds: float = 60
-) -> None:
-    """Check the cases of seeds, each on both sides; one may take so many seconds.
+def main(seeds: range, **how: Any) -> None:
+    """Check the small cases of seeds, each on both sides; see `How`."""
+    _run(((case(seed), side) for seed in seeds for side in Side), How(**how))
 
-    `variant` is taken wherever the engine has it, else one at random. Without `values` wrong ones
-    pass, and only what happens beside arrays counts.
-    """
+
+def real_sizes(seeds: range, directions: tuple[str, ...], **how: Any) -> None:
+    """Check the cases of real sizes of seeds, each on one side."""
+    ways, sides = tuple(map(Direction, directions)), tuple(Side)
+    _run(((real_case(seed, ways), sides[seed // 2 % 2]) for seed in seeds), How(**how))
+
+
+def _run(cases: Iterable[tuple[Case, Side]], how: How) -> None:
     faulthandler.enable()
     try:
+        fence, done = Fence(), 0
         with zoned_stacks():
-            done = _check_all(seeds, variant, values, seconds)
+            for here, side in cases:
+                print(f"the {side.value} of arrays, {here}", flush=True)
+                faulthandler.dump_traceback_later(how.seconds, exit=True)
+                done += check(fence, here, side, how)
         print(f"done: {done}", flush=True)
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # Python would free its last arrays when there is no fence any more
     os._exit(0)
-
-
-def _check_all(seeds: range, variant: str | None, values: bool, seconds: float) -> int:
-    fence, done = Fence(), 0
-    for seed in seeds:
-        here = case(seed)
-        for side in Side:
-            print(f"the {side.value} of arrays, {here}", flush=True)
-            faulthandler.dump_traceback_later(seconds, exit=True)
-            done += check(fence, here, side, variant, values=values)
-    faulthandler.cancel_dump_traceback_later()
-    return done

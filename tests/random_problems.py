@@ -1,7 +1,8 @@
-"""Random problems for the JIT engine, each made by a seed, and what should come out.
+"""Random problems, each made by a seed.
 
-Small enough for a few milliseconds, and of all ranks, types, layouts and epilogues, with large
-strides, dilations and crops of both signs, and rows long enough for every path of a tile.
+Those of `case`, for the JIT engine, take a few milliseconds. They are of all ranks, types, layouts
+and epilogues, with large strides, dilations and crops of both signs, and rows long enough for every
+path of a tile. Those of `real_case`, for all engines, have the sizes of real layers.
 """
 
 from __future__ import annotations
@@ -9,14 +10,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from math import prod
-from unittest import mock
-
-import numpy as np
 
 from upconv import testing
 from upconv.activations import Activation
-from upconv.arrays import Array
-from upconv.engines import load
 from upconv.geometry import Axis, fitted
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
 
@@ -42,6 +38,12 @@ def case(seed: int) -> Case:
         outputs, inputs = prod(problem.y_shape), prod(problem.x_shape)
         if max(outputs, inputs) <= 60_000 and problem.multiply_adds <= 6_000_000:
             return Case(seed, problem, rng.choice((1, 1, 2)), rng.randrange(1 << 20))
+
+
+def real_case(seed: int, directions: tuple[Direction, ...] = tuple(Direction)) -> Case:
+    """A layer of a real size; neighbouring seeds take the directions in turn."""
+    direction = directions[seed % len(directions)]
+    return Case(seed, testing.layer(seed, direction), (1, 2, 3)[seed // 3 % 3], seed)
 
 
 def _problem(rng: random.Random) -> Problem:
@@ -84,21 +86,3 @@ def _axis(rng: random.Random, *, last: bool) -> Axis:
     return fitted(
         size, kernel, stride, dilation, begin, max(rng.choice((0, 1, 1)), whole - begin - end)
     )
-
-
-def by_reference(problem: Problem, a: Array, b: Array) -> Array:
-    """What `testing.scatter` gives, quickly: the reference engine's in float64."""
-    exact = Problem(
-        Direction.FORWARD, problem.axes, problem.batch, problem.in_channels, problem.out_channels,
-        problem.groups, DType.FLOAT64, problem.layout, problem.weight_layout,
-    )  # fmt: skip
-    double = testing.Operands(
-        a.astype(np.float64), b.astype(np.float64), None, None, np.zeros(problem.y_shape)
-    )
-    return testing.compute(load("reference"), exact, double)
-
-
-def expected(problem: Problem, given: testing.Operands) -> testing.Expected:
-    """`testing.expected` for problems too large for loops over all products."""
-    with mock.patch.object(testing, "scatter", by_reference):
-        return testing.expected(problem, given)

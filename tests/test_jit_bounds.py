@@ -40,13 +40,15 @@ ALL_BFLOAT16 = (
 class Way:
     """How the engine is made to compute: for which processor, with which tiles and caches.
 
-    Processors need the feature `needs`. `plant` is code that runs before.
+    Processors need the feature `needs`. `plant` is code that runs before. `isa` is what libdnnl is
+    held to.
     """
 
     cpu: str = ""
     needs: str = ""
     variant: str | None = None
     plant: str = ""
+    isa: str = ""
 
 
 WAYS = {
@@ -65,11 +67,17 @@ MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the oth
 
 def checked(way: Way, seeds: range, *, values: bool = True) -> subprocess.CompletedProcess[str]:
     """The process that has checked some seeds, or died of it."""
+    return ran(way, CHECK.format(seeds=seeds, variant=way.variant, values=values))
+
+
+def ran(way: Way, code: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, on the way's processor."""
     _require(way)
-    code = f"{way.plant}\n{CHECK.format(seeds=seeds, variant=way.variant, values=values)}"
     path = f"{Path(__file__).parent}:{environment()['PYTHONPATH']}"
     variables = {"PYTHONPATH": path, VARIABLE: way.cpu}
-    command = [sys.executable, "-W", "error", "-c", code]
+    if way.isa:
+        variables["ONEDNN_MAX_CPU_ISA"] = way.isa
+    command = [sys.executable, "-W", "error", "-c", f"{way.plant}\n{code}"]
     return subprocess.run(
         command, env=environment(**variables), capture_output=True, text=True, check=False
     )

@@ -14,7 +14,6 @@ pytest.importorskip("ml_dtypes")
 
 import llvmlite.binding as llvm
 
-from random_problems import expected
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
@@ -71,7 +70,7 @@ def layer(channels: tuple[int, int], size: int = 6, batch: int = 1, groups: int 
 def checked(engine: Engine, problem: Problem) -> np.ndarray:
     """The result, after a look at every number of it."""
     given = testing.operands(problem)
-    wanted = expected(problem, given)
+    wanted = testing.expected(problem, given)
     got = testing.compute(engine, problem, given)
     assert (np.abs(got.astype(np.float64) - wanted.value) <= wanted.allowed).all()
     return got

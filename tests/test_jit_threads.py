@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from random_problems import case, expected
+from random_problems import case
 from test_robustness import in_a_process
 from upconv import testing
 from upconv.engines import load
@@ -34,7 +34,7 @@ def able(problems: list[Problem]) -> list[Problem]:
 def test_any_number_of_threads_gives_the_same_bits(problem: Problem) -> None:
     given = testing.operands(problem)
     first = testing.compute(load("jit"), problem, given, threads=1)
-    wanted = expected(problem, given)
+    wanted = testing.expected(problem, given)
     assert (np.abs(first.astype(np.float64) - wanted.value) <= wanted.allowed).all()
     for threads in (1, 2, 3, 16):
         for _ in range(3):

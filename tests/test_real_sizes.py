@@ -1,0 +1,196 @@
+"""Every engine and direction on layers of real sizes, on this processor and held to older ones.
+
+Each setting runs in a process of its own, in which results are poisoned, every array lies against
+pages that are not there, and an access beyond it is the end. 5,000 layers and more, for an hour:
+
+    python -m pytest tests/test_real_sizes.py -m long
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import upconv
+from test_jit_bounds import Way, ran, verdict
+from upconv import testing
+from upconv.problem import DataLayout, Direction, DType
+
+CALL = "import guarded; guarded.real_sizes({seeds!r}, {directions!r}, engine={engine!r})"
+CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {} << 10)"
+MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
+CHANNELS = MODULE + ".prefers_channels = lambda *given: True"
+POSITIONS = MODULE + ".prefers_channels = lambda problem, cpu: problem.layout.value == 'NXC'"
+
+SETTINGS = {
+    "jit": ("jit", Way()),
+    "jit, AVX2": ("jit", Way("haswell", "avx2", plant=CACHES.format(512))),
+    "jit, AVX-512": ("jit", Way("skylake-avx512", "avx512vl")),
+    "jit, SSE2": ("jit", Way("x86-64", "sse2")),
+    "jit, 256 KiB of L2": ("jit", Way(plant=CACHES.format(256))),
+    "jit, channels kernel": ("jit", Way(plant=f"{CHANNELS}; {CACHES.format(512)}")),
+    "jit, channels kernel, AVX2": (
+        "jit",
+        Way("haswell", "avx2", plant=f"{CHANNELS}; {CACHES.format(256)}"),
+    ),
+    "jit, positions kernel": ("jit", Way(plant=POSITIONS)),
+    "onednn": ("onednn", Way()),
+    "onednn, SSE41": ("onednn", Way(isa="SSE41")),
+    "onednn, AVX2": ("onednn", Way(isa="AVX2")),
+    "onednn, AVX2_VNNI": ("onednn", Way(isa="AVX2_VNNI")),
+    "onednn, AVX512_CORE": ("onednn", Way(isa="AVX512_CORE")),
+    "reference": ("reference", Way()),
+}
+DIRECTIONS = {"jit": ("forward",)}  # of the others, all
+ALL = tuple(direction.value for direction in Direction)
+AVAILABLE = {status.name: status for status in upconv.engines()}
+
+
+def check(setting: str, seeds: range) -> None:
+    engine, way = SETTINGS[setting]
+    if not AVAILABLE[engine].available:
+        pytest.skip(AVAILABLE[engine].reason)
+    directions = DIRECTIONS.get(engine, ALL)
+    done = ran(way, CALL.format(seeds=seeds, directions=directions, engine=engine))
+    assert not verdict(done), verdict(done)
+    word, count = done.stdout.splitlines()[-1].split(": ")
+    assert word == "done"
+    assert int(count) >= len(seeds) // 3, "the engine refused nearly everything"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_layers(setting: str) -> None:
+    first = 1000 * list(SETTINGS).index(setting)
+    check(setting, range(first, first + 45))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_many_layers(setting: str, part: int) -> None:
+    first = 1_000_000 * (1 + list(SETTINGS).index(setting)) + 500 * part
+    check(setting, range(first, first + 500))
+
+
+def test_the_layers_are_what_they_should_be() -> None:
+    """All families' traits occur: long rows, axes of one position, volumes, depthwise, large k."""
+    layers = [testing.layer(seed) for seed in range(400)]
+    assert {layer.rank for layer in layers} == {1, 2, 3}
+    assert {layer.dtype for layer in layers} == set(DType)
+    assert {layer.layout for layer in layers} == set(DataLayout)
+    assert max(axis.size for layer in layers for axis in layer.axes) > 10_000
+    assert max(layer.in_channels for layer in layers) == 1026
+    assert any(layer.axes[0].size == layer.axes[0].kernel == 1 < layer.rank for layer in layers)
+    assert any(layer.axes[-1].size == layer.axes[-1].kernel == 1 < layer.rank for layer in layers)
+    assert any(layer.groups == layer.in_channels > 100 for layer in layers)
+    assert max(axis.stride for layer in layers for axis in layer.axes) >= 256
+    assert min(axis.crop_begin for layer in layers for axis in layer.axes) < 0
+    assert sorted(layer.multiply_adds for layer in layers)[200] > 1e6
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_the_quick_oracle_is_the_definition(direction: Direction) -> None:
+    for problem in testing.cases():
+        if problem.direction is direction:
+            given = testing.operands(problem)
+            a, b = (abs(operand).astype("f8") for operand in (given.a, given.b))
+            looped = testing.scatter(problem, a, b)
+            assert abs(looped - testing.by_taps(problem, a, b)).max(initial=0) <= 1e-12
+
+
+# The check is checked -----------------------------------------------------------------------------
+
+JIT = "from upconv.engines.jit import {}\n"
+ENGINES = "from upconv.engines import {}\n"
+ONEDNN = "from upconv.engines.onednn import {}\n"
+
+FAULTS = {
+    "arrays keep the axes that a problem has lost": (
+        "jit, channels kernel",
+        f"{MODULE}.bordered = lambda problem, interior, inner: inner",
+    ),
+    "a slab of inputs one off": (
+        "jit, channels kernel",
+        JIT.format("channel_slabs") + "real = channel_slabs.Slab.of_inputs\n"
+        "def off(self, x):\n"
+        "    i = self.inputs\n"
+        "    whole = i == slice(None) or not i.start\n"
+        "    return real(self, x) if whole else x[self.images, :, i.start - 1 : i.stop - 1]\n"
+        "channel_slabs.Slab.of_inputs = off",
+    ),
+    "the bias twice in the second slab": (
+        "jit, channels kernel",
+        JIT.format("channels") + "real = channels.Channels.run\n"
+        "def run(self, *given):\n"
+        "    seen, inner = [], channels._Work.run\n"
+        "    def twice(work, buffer, y, x, w, biases, residual):\n"
+        "        inner(work, buffer, y, x, w, biases * (2 if seen else 1), residual)\n"
+        "        seen.append(1)\n"
+        "    channels._Work.run = twice\n"
+        "    try: real(self, *given)\n"
+        "    finally: channels._Work.run = inner\n"
+        "channels.Channels.run = run",
+    ),
+    "later passes over the channels that forget the earlier": (
+        "jit, channels kernel, AVX2",
+        JIT.format("channel_driver") + "real = channel_driver._pass\n"
+        "channel_driver._pass = lambda f, *rest: real(f, *rest) | {'resumed': f.integer(0)}",
+    ),
+    "rows of the output by the stride of another axis": (
+        "jit, positions kernel",
+        JIT.format("positions") + "from dataclasses import replace\n"
+        "real = positions._output_rows\n"
+        "def wrong(problem, plan):\n"
+        "    lines = tuple(replace(l, out=l.size * l.stride) for l in plan.cells.lines)\n"
+        "    return real(problem, replace(plan, cells=replace(plan.cells, lines=lines)))\n"
+        "positions._output_rows = wrong",
+    ),
+    "a tail that is not stored": (
+        "jit",
+        JIT.format("rows") + "real = rows.Spans\n"
+        "rows.Spans = lambda f, count, lanes: real(f, f.mul(f.div(count, lanes), lanes), lanes)",
+    ),
+    "scratch memory for one thread where there are more": (
+        "jit, positions kernel",
+        JIT.format("positions") + "real = positions.Positions._arguments\n"
+        "positions.Positions._arguments = lambda self: real(self) | {'buffer_part': 0}",
+    ),
+    "a window without what lies before it": (
+        "jit, 256 KiB of L2",
+        JIT.format("schedule") + "from dataclasses import replace\n"
+        "cut = schedule._cut\n"
+        "schedule._cut = lambda whole, *rest: cut(replace(whole, front=0), *rest)",
+    ),
+    "the weights of the first group for all": (
+        "jit",
+        JIT.format("positions, channels") + "real = positions.Positions._arguments\n"
+        "positions.Positions._arguments = lambda self: real(self) | {'w_group': 0}",
+    ),
+    "a border that nobody fills": (
+        "onednn",
+        ENGINES.format("interior") + "interior.BorderFill._around = lambda self: ()",
+    ),
+    "the bias added twice after the sum": (
+        "onednn, AVX2",
+        ONEDNN.format("script, selftest") + "selftest.run = lambda runtime: None\n"
+        "real = script.Script.add\n"
+        "def twice(self, *slots): real(self, *slots); real(self, *slots)\n"
+        "script.Script.add = twice",
+    ),
+    "the last of several blocks left out": (
+        "reference",
+        ENGINES.format("blocks") + "real = blocks.slices\n"
+        "blocks.slices = lambda total, step: real(total, step)[: max(1, (total - 1) // step)]",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    """By the very cases of the default suite."""
+    setting, plant = FAULTS[fault]
+    engine, way = SETTINGS[setting]
+    first = 1000 * list(SETTINGS).index(setting)
+    call = CALL.format(
+        seeds=range(first, first + 45), directions=DIRECTIONS.get(engine, ALL), engine=engine
+    )
+    assert verdict(ran(way, f"{plant}\n{call}")), "nothing was found"
