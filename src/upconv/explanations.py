@@ -14,12 +14,13 @@ from .arrays import Operand, as_array, as_shape, dtype_of
 from .choices import Refusal, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
+from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
 from .primitives import shared_cache
 from .problem import Problem
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
-from .tuning import ceilings, remembered, selected
+from .tuning import Selection, ceilings, remembered, selected
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
@@ -203,7 +204,14 @@ def explain(
     )
     if choice.engine is None:
         return told
-    return _with_engine(told, engine, count, limits, tune=tuning_asked(tune))
+    chosen = selected(problem, engine, count, tune=tuning_asked(tune))
+    if getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
+        reason = (
+            "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"
+        )
+        refusals = (*told.refusals, Refusal(chosen.engine.name, reason))
+        return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
+    return _with_engine(told, engine, count, limits, chosen)
 
 
 def _floor(limits: Limits | None, problem: Problem) -> float | None:
@@ -217,12 +225,10 @@ def _with_engine(
     engine: str | Engine | None,
     threads: int,
     limits: Limits | None,
-    *,
-    tune: bool,
+    chosen: Selection,
 ) -> Explanation:
     """What is told of a problem, with what the engine that does it says."""
     problem = told.problem
-    chosen = selected(problem, engine, threads, tune=tune)
     winner = remembered(problem, threads, engine)
     with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
         # Engines written before there were descriptions and predictions have none.
@@ -237,6 +243,11 @@ def _with_engine(
             measured_seconds=winner.seconds if winner else None,
             measured_by=str(winner) if winner else "",
         )
+
+
+def _is_finite(weight: Any) -> bool:
+    """Whether a weight, or the weight that a shape stands for, is."""
+    return isinstance(weight, tuple | list) or is_finite(as_array("weight", weight))
 
 
 def _operand(name: str, value: Any, dtype: Any) -> Operand:

@@ -134,7 +134,7 @@ class Plan:
 
     @property
     def engine(self) -> str:
-        """The name of the engine that runs this plan."""
+        """The name of the engine that runs this plan: "reference" if its weight is not finite."""
         return self._engine_name
 
     @property
@@ -219,7 +219,8 @@ class Plan:
         lease = shared_cache().lease(problem, engine, self._threads, variant)
         memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
         order = packed(lease.primitive, weight)
-        return _Ready(signature, engine.name, lease, lease.primitive, order, weight, bias)
+        name = getattr(order, "engine", engine.name)  # of a weight that is not finite, another's
+        return _Ready(signature, name, lease, lease.primitive, order, weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(name, value)

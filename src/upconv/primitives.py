@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from .choices import forget_choices
+from .engines import nonfinite
 from .engines.base import Engine
 from .errors import ArgumentError, brief
 from .problem import Problem
@@ -34,6 +35,9 @@ _DEFAULT_ENTRIES = 1024
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
     """What a cache has done and holds; `seconds` is the time spent building, all builds added up.
+
+    `fallbacks` counts, for the whole process, the weights and weight gradients that were not finite
+    and that the reference engine computed with in place of the engine chosen.
 
     >>> CacheInfo(hits=3, misses=1).hits
     3
@@ -48,6 +52,7 @@ class CacheInfo:
     bytes: int = 0
     max_entries: int = 0
     max_bytes: int = 0
+    fallbacks: int = 0
 
 
 class Kept(Protocol):
@@ -221,6 +226,7 @@ class PrimitiveCache:
             bytes=totals.bytes,
             max_entries=self._max_entries,
             max_bytes=self._max_bytes,
+            fallbacks=nonfinite.count(),
         )
 
     def clear(self) -> None:
@@ -229,6 +235,7 @@ class PrimitiveCache:
         with self._lock:
             closing = [self._drop(key) for key in list(self._entries)]
             self._totals = _Totals()
+        nonfinite.set_count(0)
         _close(closing)
 
     def _take(self, key: _Key, lease: Lease[Any]) -> bool:

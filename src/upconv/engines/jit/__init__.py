@@ -8,7 +8,7 @@
     positions                       its primitive
     channel_*, depthwise, turn      the channels kernel: vectors along output channels
     channels                        its primitive, and when it is the better one
-    activation, primitive, limits   epilogues; what is around kernels; the machine's ceilings
+    activation, limits      epilogues; the machine's ceilings
     pool, protocol, places          fork and join
     slots, operands                 arguments of compiled functions; arrays as given
 
@@ -23,11 +23,11 @@ from ..._version import __version__
 from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Primitive
 from ..interior import Interior, bordered
+from ..nonfinite import NonFiniteFallback
 from .channel_lanes import can_dot
 from .channels import Channels, prefers_channels
 from .cpu import host
 from .positions import Positions
-from .primitive import Guarded
 from .schedule import too_much
 from .tiling import VARIANTS
 
@@ -39,6 +39,7 @@ class JitEngine:
     """Compiles what it computes."""
 
     name = "jit"
+    finite_weights_only = True  # others go to the reference engine
 
     def fingerprint(self) -> str:
         """What compiled code depends on besides its problem."""
@@ -67,7 +68,7 @@ class JitEngine:
         interior = _interior(problem)
         inner = interior.problem
         kernel = None if inner is None else _kernel(inner, threads, variant)
-        return Guarded(bordered(problem, interior, kernel), problem, threads)
+        return NonFiniteFallback(bordered(problem, interior, kernel), problem, threads)
 
 
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:

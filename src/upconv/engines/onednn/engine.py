@@ -26,6 +26,7 @@ class OnednnEngine:
     """libdnnl; raises `EngineMissing` where there is none."""
 
     name = "onednn"
+    finite_weights_only = True  # others go to the reference engine
 
     def __init__(self) -> None:
         self._runtime = runtime()

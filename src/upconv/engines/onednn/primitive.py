@@ -23,9 +23,9 @@ from ... import memory
 from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
 from ..addresses import address_of
-from ..base import Array, Primitive
+from ..base import Array
 from ..copies import contiguous
-from ..reference import ReferenceEngine
+from ..nonfinite import NonFiniteWeight, is_finite, reference
 from ..workspace import Workspace
 from .abi import DTYPE, Arg, Handle, Library
 from .candidates import Candidate
@@ -43,14 +43,6 @@ class _Packed:
 
     array: Array
     address: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _NotFinite:
-    """A weight some of which is infinite or NaN, packed by the primitive that computes with it."""
-
-    primitive: Primitive
-    weight: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,13 +216,12 @@ class OnednnPrimitive:
 
     # Running --------------------------------------------------------------------------------------
 
-    def pack(self, weight: Array) -> _Packed | _NotFinite:
+    def pack(self, weight: Array) -> _Packed | NonFiniteWeight:
         """The weight in the layout the library wants, or as it is where it is not finite."""
         if weight.nbytes > memory.ALWAYS_FINE:  # what would not fit is not looked at either
             memory.require(2 * weight.nbytes + self._packed_bytes, "the packed weight")
-        if not _finite(weight):
-            reference = ReferenceEngine().build(self._problem, self._threads)
-            return _NotFinite(reference, reference.pack(weight))
+        if not is_finite(weight):
+            return NonFiniteWeight(self._problem, self._threads, weight)
         weight = contiguous(weight[self._turn])
         if self._packing is None:
             return _Packed(weight, address_of(weight))
@@ -248,9 +239,8 @@ class OnednnPrimitive:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`; see `Primitive.run`."""
-        if isinstance(b, _NotFinite):
-            plain = a.array if isinstance(a, Reordered) else a
-            b.primitive.run(out, plain, b.weight, bias, residual)
+        if isinstance(b, NonFiniteWeight):
+            b.run(out, a.array if isinstance(a, Reordered) else a, bias, residual)
         elif self._backward:
             self._weight_grad(out, a, b)
         elif self._finishes:
@@ -341,10 +331,10 @@ class OnednnPrimitive:
         script = self._script_for(a, b)
         (a, first), (b, second) = _placed("the gradient", a), _placed("the input", b)
         script.run(first, second, address_of(target))
-        if not _finite(target):
+        if not is_finite(target):
             if before is not None:
                 target[...] = before
-            ReferenceEngine().build(self._problem, self._threads).run(target, a, b)
+            reference(self._problem, self._threads).run(target, a, b)
         if target is not out:
             out[...] = target
 
@@ -380,9 +370,3 @@ def _contiguous(what: str, array: Array) -> Array:
         return array
     memory.require(array.nbytes, f"a copy of {what}")
     return contiguous(array)
-
-
-def _finite(array: Array) -> bool:
-    """Whether all of it is finite: a sum is quick to look at; where it overflows, all are."""
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.sum(array, dtype=np.float64)) or np.isfinite(array).all())

@@ -1,0 +1,95 @@
+"""Weights that are not finite go to the reference engine, and are counted.
+
+Kernels multiply the zeros around and between rows by weights. That is exact unless a weight is
+infinite or NaN, where the product would be NaN though no input was there. The reference engine
+multiplies only what there is. `cache_info().fallbacks` counts what it took over.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from .. import forks, memory
+from ..problem import Problem
+from .base import Array, Primitive
+from .reference import ReferenceEngine
+
+_lock = threading.Lock()
+forks.hold(_lock)
+_count = 0
+
+
+def count() -> int:
+    """How often the reference engine took over."""
+    return _count
+
+
+def set_count(number: int) -> None:
+    """Count from here on."""
+    global _count
+    with _lock:
+        _count = number
+
+
+def reference(problem: Problem, threads: int) -> Primitive:
+    """The primitive that takes over."""
+    set_count(_count + 1)
+    return ReferenceEngine().build(problem, threads)
+
+
+def is_finite(array: Array) -> bool:
+    """Whether all of it is finite: a sum is quick to look at; where it overflows, all are."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.sum(array, dtype=np.float64)) or np.isfinite(array).all())
+
+
+class NonFiniteWeight:
+    """A weight some of which is infinite or NaN, packed by the primitive that computes with it."""
+
+    engine = "reference"
+
+    def __init__(self, problem: Problem, threads: int, weight: Array) -> None:
+        self._primitive = reference(problem, threads)
+        self._packed = self._primitive.pack(weight)
+
+    def run(self, out: Array, a: Array, bias: Array | None, residual: Array | None) -> None:
+        """Compute into `out`."""
+        self._primitive.run(out, a, self._packed, bias, residual)
+
+
+class NonFiniteFallback:
+    """A primitive for finite weights, and the reference engine for others."""
+
+    def __init__(self, inner: Primitive, problem: Problem, threads: int) -> None:
+        self._inner, self._problem, self._threads = inner, problem, threads
+        self.workspace_bytes, self.resident_bytes = inner.workspace_bytes, inner.resident_bytes
+        self.description, self.predicted_cycles = inner.description, inner.predicted_cycles
+
+    def pack(self, weight: Array) -> Any:
+        """The weight in the primitive's order, or as it is where it is not finite."""
+        if weight.nbytes > memory.ALWAYS_FINE:  # what would not fit is not looked at either
+            memory.require(weight.nbytes, "the packed weight")
+        if is_finite(weight):
+            return self._inner.pack(weight)
+        return NonFiniteWeight(self._problem, self._threads, weight)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Any,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        if isinstance(b, NonFiniteWeight):
+            b.run(out, a, bias, residual)
+        else:
+            self._inner.run(out, a, b, bias, residual)
+
+    def close(self) -> None:
+        """Let go of the primitive."""
+        self._inner.close()

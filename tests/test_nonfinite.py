@@ -1,0 +1,52 @@
+"""Weights that are not finite: computed by the reference engine, and never silently."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import upconv
+
+BAD = (np.nan, np.inf, -np.inf)
+
+
+def layer(bad: float) -> tuple[np.ndarray, np.ndarray]:
+    x, w = np.ones((1, 3, 40), np.float32), np.ones((3, 4, 4), np.float32)
+    w[1, 2, 3] = bad
+    return x, w
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_plan_explain_and_cache_tell(bad: float, engine, fresh_cache) -> None:
+    x, w = layer(bad)
+    name = engine.name
+    plan = upconv.plan(x.shape, w, stride=2, engine=name)
+    told = upconv.explain(x.shape, w, stride=2, engine=name)
+    assert plan.engine == told.engine == "reference"
+    changed = name != "reference"
+    assert upconv.cache_info().fallbacks == changed
+    assert [refusal.engine for refusal in told.refusals] == [name] * changed
+    upconv.conv_transpose(x, w, stride=2, engine=name)
+    assert upconv.cache_info().fallbacks == 2 * changed
+    upconv.cache_clear()
+    assert upconv.cache_info().fallbacks == 0
+
+
+def test_a_finite_weight_or_a_shape_tells_nothing(fresh_cache) -> None:
+    x, w = layer(1.0)
+    for weight in (w, w.shape, 3e38 * w):
+        assert upconv.explain(x.shape, weight, stride=2).engine == "jit"
+    plan = upconv.plan(x.shape, 3e38 * w, stride=2)
+    assert plan.engine == "jit"
+    assert upconv.cache_info().fallbacks == 0
+
+
+def test_a_weight_gradient_that_is_not_finite_is_counted(fresh_cache) -> None:
+    x, w = np.ones((1, 16, 9), np.float32), np.ones((16, 16, 4), np.float32)
+    g = np.ones((1, 16, 20), np.float32)
+    g[0, 3, 5] = np.nan
+    try:
+        upconv.conv_transpose_backward(g, x, w, stride=2, needs="weight", engine="onednn")
+    except upconv.EngineMissing as missing:
+        pytest.skip(str(missing))
+    assert upconv.cache_info().fallbacks == 1
