@@ -47,6 +47,9 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     # Shapes
     ("x too flat", lambda: T(np.ones(5, "f"), W), ShapeError, "x.shape is (5,); expected 3 axes (NCX, X being as many axes as the kernel has, 1), or 2 without the batch."),
     ("x too deep", lambda: T(X2, W), ShapeError, "x.shape is (1, 6, 5, 7); expected 3 axes"),
+    ("x without a spatial axis", lambda: T(X, W2), ShapeError, "x.shape is (2, 6, 5), with 1 spatial axis; expected 2, as many as the weight (6, 4, 3, 2) has: 4 axes (NCX), or 3 without the batch. Add the missing axis, as in x[..., None], or take another weight."),
+    ("x without spatial axes", lambda: T(X[..., 0], W), ShapeError, "x.shape is (2, 6), with 0 spatial axes; expected 1, as many as the weight (6, 4, 3) has: 3 axes (NCX), or 2 without the batch."),
+    ("x of conv without a spatial axis", lambda: upconv.conv(X, np.ones((4, 3, 3, 2), "f"), groups=2), ShapeError, "x.shape is (2, 6, 5), with 1 spatial axis; expected 2, as many as the weight (4, 3, 3, 2) has"),
     ("x a scalar array", lambda: T(np.float32(3), W), ShapeError, "x.shape is ()"),
     ("weight too flat", lambda: T(X, np.ones((6, 4), "f")), ShapeError, "weight.shape is (6, 4); expected at least 3 axes: two of channels and a kernel (IOX)."),
     ("weight with an empty kernel", lambda: T(X, np.ones((6, 4, 0), "f")), ShapeError, "weight.shape is (6, 4, 0); expected no axis of size 0."),

@@ -234,6 +234,14 @@ def test_shape(args, shape):
     assert (fields["schema"], fields["output_shape"]) == (1, shape)
 
 
+def test_a_missing_spatial_axis_is_named(folder):
+    said = failed(ran("shape", "1,64,32", "64,16,4,4"), 3)
+    assert "input_shape is (1, 64, 32), with 1 spatial axis; expected 2, as many as the" in said
+    np.save(folder / "flat.npy", np.load(folder / "x.npy")[..., 0])
+    said = failed(ran("run", "flat.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder), 3)
+    assert "x.shape is (2, 6, 5), with 1 spatial axis; expected 2, as many as the" in said
+
+
 def test_shape_starts_quickly_without_heavy_imports():
     command = [sys.executable, "-X", "importtime", "-m", "upconv", "shape", "1,2,3", "2,1,3"]
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=60)

@@ -297,9 +297,9 @@ def test_what_to_do_with_arrays(source, config, target, weight, permutation, tur
 
 REFUSALS = [
     (
-        ({"kernel_size": (3,)}, "pytorch", "onnx"),
+        ({"kernel_size": (3,)}, "caffe", "onnx"),
         (
-            "source is 'pytorch'; expected one of 'torch', 'onnx', 'mxnet', 'onednn_graph', "
+            "source is 'caffe'; expected one of 'torch', 'onnx', 'mxnet', 'onednn_graph', "
             "'keras',"
             " 'jax'."
         ),

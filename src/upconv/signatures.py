@@ -192,6 +192,7 @@ def _transposed_problem(x: Operand, weight: Operand, keywords: Keywords) -> tupl
     frame = _Frame.of(x, weight, keywords)
     i, per_group, kernel = frame.weight_extents(weight.shape)
     if i != frame.channels:
+        frame.check_rank(x, weight, i)
         got = f"{weight.shape}, with {i} on axis I of {frame.weight_layout.value}"
         expected = f"{frame.channels} there, the channels of x {x.shape}"
         hint = _swap_hint(frame.weight_layout, swapped=per_group == frame.channels)
@@ -226,6 +227,7 @@ def _convolution_problem(x: Operand, weight: Operand, keywords: Keywords) -> tup
     per_group, o, kernel = frame.weight_extents(weight.shape)
     groups = _groups(keywords.groups, o, "output channels")
     if per_group * groups != frame.channels:
+        frame.check_rank(x, weight, per_group * groups)
         got = f"{weight.shape}, with {per_group} on axis I of {frame.weight_layout.value}"
         expected = f"{frame.channels} / {groups} there, the channels of x {x.shape} over groups"
         hint = _swap_hint(frame.weight_layout, swapped=o * groups == frame.channels)
@@ -286,6 +288,21 @@ class _Frame(NamedTuple):
                 "x.shape", str(x.shape), f"at least 1 channel ({layout.value})", remedy
             )
         return cls(layout, weight_layout, batched, ordered[0], ordered[1], tuple(ordered[2:]))
+
+    def check_rank(self, x: Operand, weight: Operand, channels: int) -> None:
+        """Refuse an x read without a batch whose channels fit once it has one: an axis is missing.
+
+        Only for an x whose channels do not fit as it was read.
+        """
+        rank = len(self.size)
+        if not self.batched and x.shape[self.layout.to_ncx(rank - 1)[1]] == channels:
+            raise ShapeError(
+                "x.shape",
+                f"{x.shape}, with {rank - 1} spatial {'axis' if rank == 2 else 'axes'}",
+                f"{rank}, as many as the weight {weight.shape} has: {rank + 2} axes"
+                f" ({self.layout.value}), or {rank + 1} without the batch",
+                "Add the missing axis, as in x[..., None], or take another weight.",
+            )
 
     def weight_extents(self, shape: Shape) -> tuple[int, int, Shape]:
         """Extents of the axes I and O, and the kernel."""

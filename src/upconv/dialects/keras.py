@@ -59,11 +59,28 @@ def from_keras(
     dilation_rate: object = 1,
     data_format: object = "channels_last",
     output_shape: object = None,
+    groups: object = 1,
+    filters: object = None,
+    activation: object = None,
+    use_bias: object = None,
+    kernel_initializer: object = None,
+    bias_initializer: object = None,
+    kernel_regularizer: object = None,
+    bias_regularizer: object = None,
+    activity_regularizer: object = None,
+    kernel_constraint: object = None,
+    bias_constraint: object = None,
+    name: object = None,
+    trainable: object = None,
+    dtype: object = None,
+    batch_input_shape: object = None,
 ) -> Layer:
     """The layer that Keras, or with `output_shape` TensorFlow, computes; an int means every axis.
 
     size: the spatial input size. `padding` is "valid" or "same" in any case. `output_shape`: the
-    spatial output sizes alone, without N and C; it rules out `output_padding`.
+    spatial output sizes alone, without N and C; it rules out `output_padding`. `groups`, which
+    Keras 2 names, can only be 1. The arguments from `filters` on say nothing of geometry and have
+    no effect: they are there so that `from_keras(size, **layer.get_config())` reads a Keras layer.
 
     Raises `ArgumentError` or `ShapeError` for what they refuse.
 
@@ -83,6 +100,8 @@ def from_keras(
     word = values.text("data_format", data_format)
     if word not in LAYOUTS:
         raise ArgumentError("data_format", repr(word), "one of " + ", ".join(map(repr, LAYOUTS)))
+    if values.integer("groups", groups, low=1) > 1:
+        raise ArgumentError("groups", str(groups), "1", "Keras computes no groups in these layers.")
     if output_shape is not None:
         outs = _output_shape(output_shape, rank, output_padding)
         axes = values.axes(_SHAPED[mode], range(rank), size, k, s, d, outs)

@@ -73,23 +73,24 @@ def _is_given(value: object) -> bool:
     return value is not None
 
 
-def _length(kernel: object) -> int:
-    """The axes of a kernel; 0 for one that could be of any rank."""
-    return len(values.integers("kernel", kernel, low=1)) if values.is_sequence(kernel) else 0
+def _length(attribute: object) -> int:
+    """The axes of a sequence; 0 for what could be of any rank."""
+    return len(tuple(attribute)) if values.is_sequence(attribute) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """One row of the table: how to read a dialect, say a layer in it, and come close to one.
 
-    `kernel` is the kernel's attribute; `absolute` the one that names an output size ("": none has),
-    in effect where `is_set` says so of its value; `kernel_rank` tells the axes of a kernel.
+    `per_axis` names the attributes whose sequences have one entry per axis, the kernel first;
+    `absolute` the one that names an output size ("": none has), in effect where `is_set` says so of
+    its value; `kernel_rank` tells the axes of a kernel.
     """
 
     read: Callable[..., Layer]
     write: Callable[[Layer], dict[str, Any]]
     nearest: Callable[[Layer], Layer]
-    kernel: str
+    per_axis: tuple[str, ...]
     absolute: str = ""
     is_set: Callable[[object], bool] = _is_given
     kernel_rank: Callable[[object], int] = _length
@@ -97,20 +98,24 @@ class Dialect:
 
 DIALECTS: dict[str, Dialect] = {
     "torch": Dialect(
-        torch.from_torch, torch.to_torch, torch.LIMITS.nearest, "kernel_size", "output_size"
+        torch.from_torch,
+        torch.to_torch,
+        torch.LIMITS.nearest,
+        ("kernel_size", "stride", "padding", "output_padding", "dilation"),
+        "output_size",
     ),
     "onnx": Dialect(
         onnx.from_onnx,
         onnx.to_onnx,
         onnx.LIMITS[onnx.Rule.SPEC].nearest,
-        "kernel_shape",
+        ("kernel_shape",),
         "output_shape",
     ),
     "mxnet": Dialect(
         mxnet.from_mxnet,
         mxnet.to_mxnet,
         mxnet.LIMITS.nearest,
-        "kernel",
+        ("kernel",),
         "target_shape",
         is_set=mxnet.has_target,
         kernel_rank=mxnet.kernel_rank,
@@ -119,13 +124,17 @@ DIALECTS: dict[str, Dialect] = {
         onednn_graph.from_onednn_graph,
         onednn_graph.to_onednn_graph,
         onednn_graph.LIMITS.nearest,
-        "kernel",
+        ("kernel",),
         "dst_shape",
     ),
     "keras": Dialect(
-        keras.from_keras, keras.to_keras, keras.nearest_keras, "kernel_size", "output_shape"
+        keras.from_keras,
+        keras.to_keras,
+        keras.nearest_keras,
+        ("kernel_size", "strides", "output_padding", "dilation_rate"),
+        "output_shape",
     ),
-    "jax": Dialect(jax.from_jax, jax.to_jax, jax.nearest_jax, "kernel"),
+    "jax": Dialect(jax.from_jax, jax.to_jax, jax.nearest_jax, ("kernel",)),
 }
 
 
@@ -134,8 +143,9 @@ def translate(config: Mapping[str, Any], source: str, target: str) -> Translatio
 
     `config` holds the keywords of `from_<source>`, the kernel among them, and may hold the spatial
     input size as "input_size": it must where an attribute names an absolute output size, and where
-    an int kernel leaves the number of axes open. Dialects: torch, onnx, mxnet, onednn_graph, keras
-    and jax. The result holds for every input size if none was given.
+    ints leave the number of axes open. Dialects: torch, onnx, mxnet, onednn_graph, keras and jax,
+    or as their frameworks write them: PyTorch, ONNX, MXNet, oneDNN Graph, Keras and JAX. The result
+    holds for every input size if none was given.
 
     Raises `ArgumentError` for an unknown dialect or attribute, and whatever `from_<source>` raises.
 
@@ -181,9 +191,11 @@ def _reread(layer: Layer, said: dict[str, Any], goal: Dialect) -> Layer:
 
 
 def _dialect(argument: str, name: object) -> Dialect:
-    if not isinstance(name, str) or name not in DIALECTS:
+    word = name.lower().replace(" ", "_") if isinstance(name, str) else ""
+    dialect = DIALECTS.get("torch" if word == "pytorch" else word)
+    if dialect is None:
         raise ArgumentError(argument, brief(name), "one of " + ", ".join(map(repr, DIALECTS)))
-    return DIALECTS[name]
+    return dialect
 
 
 def _check_names(attributes: Mapping[str, Any], source: str, origin: Dialect) -> None:
@@ -219,11 +231,12 @@ def _size(
             f"the spatial input size, because {origin.absolute} is an absolute size",
             "Add 'input_size' to the config: the translation then holds for that size.",
         )
-    rank = origin.kernel_rank(attributes[origin.kernel])
+    kernel, *_ = origin.per_axis
+    rank = max(origin.kernel_rank(attributes.get(name)) for name in origin.per_axis)
     if not rank:
         raise ArgumentError(
-            f"{origin.kernel} of the {source} config",
-            brief(attributes[origin.kernel]),
+            f"{kernel} of the {source} config",
+            brief(attributes[kernel]),
             "a tuple with one entry per spatial axis",
             "An int fits any number of axes: give a tuple, or add 'input_size'.",
         )

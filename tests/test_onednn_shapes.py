@@ -1,0 +1,59 @@
+"""The layers that oneDNN tests its own deconvolution with, in every direction, both layouts.
+
+The shapes are public inputs of its test driver; tests/data/onednn_shapes.json says which. Those of
+less than 8 MFLOP run by default, all of them with `-m long`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from upconv import testing
+from upconv.engines.base import Engine
+from upconv.geometry import fitted
+from upconv.problem import DataLayout, Direction, Problem
+
+ROWS = json.loads((Path(__file__).parent / "data" / "onednn_shapes.json").read_text())["layers"]
+
+
+def layer(row: dict[str, list[int]]) -> Problem:
+    columns = ("size", "kernel", "stride", "dilation", "padding", "out")
+    axes = tuple(fitted(*axis) for axis in zip(*(row[name] for name in columns), strict=True))
+    channels = row["in_channels"], row["out_channels"], row["groups"]
+    return Problem(Direction.FORWARD, axes, 1, *channels, bias=True)
+
+
+LAYERS = tuple(map(layer, ROWS))
+SMALL = tuple(problem for problem in LAYERS if problem.multiply_adds <= 4e6)
+LARGE = tuple(problem for problem in LAYERS if problem.multiply_adds > 4e6)
+
+
+def check(engine: Engine, problems: tuple[Problem, ...], layout: DataLayout) -> None:
+    done = 0
+    for problem in problems:
+        for direction in Direction:
+            bias = direction is not Direction.WEIGHT_GRAD
+            one = problem.replace(direction=direction, layout=layout, bias=bias)
+            if engine.refuses(one) is None:
+                testing.check(engine, one, threads=2)
+                done += 1
+    assert done >= len(problems)
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_small_layers(engine: Engine, layout: DataLayout) -> None:
+    check(engine, SMALL, layout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", DataLayout)
+def test_large_layers(engine: Engine, layout: DataLayout) -> None:
+    check(engine, LARGE, layout)
+
+
+def test_they_are_all_there() -> None:
+    assert (len(SMALL), len(LAYERS)) == (102, 218)
+    assert {problem.rank for problem in LAYERS} == {1, 2, 3}
