@@ -4,19 +4,25 @@ what it does not need. Modules are counted, not milliseconds."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-import numpy as np
+import llvmlite.binding as llvm
 import pytest
 
 from code_caches import forget
 from upconv.activations import Activation
-from upconv.engines import load
+from upconv.engines import jit, load
 from upconv.engines.jit import compile as compiling
+from upconv.engines.jit.cpu import target
 from upconv.geometry import padded
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 # Channels in and out, kernel, stride, padding of every axis.
 LAYERS = [(64, 32, 2, 2, 0), (32, 24, 4, 2, 1), (48, 48, 3, 1, 1), (21, 21, 16, 8, 4)]
+AVX512 = {"avx", "avx2", "fma", "f16c", "avx512f", "avx512vl", "avx512bw", "avx512dq"}
+CPU = replace(
+    target(llvm.get_process_triple(), "skylake-avx512", "", AVX512), l1=32 << 10, l2=1 << 20
+)
 MANY, FEW = (64, 32, 4, 2, 1), (200, 200, 4, 2, 1)
 TWO = {"driver_code", "inner_code"}  # of a kernel
 POSITIONS = TWO | {"tile_code", "fill_code", "finish_code", "gather_code", "weights_code"}
@@ -27,6 +33,13 @@ def layer(sizes: tuple[int, ...], spec: tuple[int, int, int, int, int]) -> Probl
     i, o, k, s, p = spec
     axes = tuple(padded(size, k, s, 1, p, p, 0) for size in sizes)
     return Problem(Direction.FORWARD, axes, 1, i, o, bias=True)
+
+
+@pytest.fixture(autouse=True)
+def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the model chooses is stated for AVX-512 and 1 MiB of L2. What is compiled here is never
+    run, so any machine can compile it."""
+    monkeypatch.setattr(jit, "host", lambda: CPU)
 
 
 @pytest.fixture
@@ -109,11 +122,8 @@ def test_what_only_hands_out_jobs_is_not_optimised(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compiling.Code, "__init__", note)
     forget()
     for problem in (layer((60, 62), MANY), layer((8, 8), FEW)):
-        primitive = load("jit").build(problem, 2)
-        primitive.pack(np.ones(problem.weight_shape, np.float32))
+        load("jit").build(problem, 2)
     forget()
     quick = {functions for functions, level in levels.items() if level == 0}
-    assert quick - {("lead", "serve", "turn")} == {
-        ("positions",), ("channels",), ("weights",), ("pack",),
-    }  # fmt: skip
+    assert quick == {("positions",), ("channels",), ("weights",), ("pack",)}
     assert {("wide", "narrow"), ("tile",), ("pack", "spans"), ("points", "block")} <= {*levels}

@@ -105,6 +105,15 @@ def test_no_room_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         made.reordered(0, g).__enter__()
 
 
+def required(dtype: DType) -> np.dtype:
+    """The NumPy type; skips where the library has nothing but reference loops for its gradients."""
+    for direction in GRADIENTS:
+        reason = ENGINE.refuses(_problem(direction).replace(dtype=dtype))
+        if reason:
+            pytest.skip(reason)
+    return dtype.numpy
+
+
 class TestGradients:
     """`conv_transpose_backward` and `conv_backward` as a whole, with the forms they happen to have
     here, and with equal ones, which bfloat16 has where there are AMX units."""
@@ -133,10 +142,7 @@ class TestGradients:
         backward: Callable[..., upconv.Gradients],
         accumulate: bool,
     ) -> None:
-        try:
-            kind = dtype.numpy
-        except EngineMissing as missing:
-            pytest.skip(str(missing))
+        kind = required(dtype)
         shapes = (2, 32, 40, 36), (2, 32, 20, 18)
         if backward is upconv.conv_backward:
             shapes = shapes[1], shapes[0]
@@ -190,10 +196,7 @@ class TestGradients:
 
     @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
     def test_do_not_without_a_batch(self, counted: list[int], dtype: DType) -> None:
-        try:
-            kind = dtype.numpy
-        except EngineMissing as missing:
-            pytest.skip(str(missing))
+        kind = required(dtype)
         x, w, g = (
             drawn(shape, i, kind)
             for i, shape in enumerate([(32, 9, 11), (32, 48, 4, 4), (48, 18, 22)])

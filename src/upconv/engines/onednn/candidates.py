@@ -24,32 +24,30 @@ _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TAN
 """The activations that keep NaN as the library does them, and what it calls them."""
 
 
-def _always(_: Operation, __: int) -> bool:
+def _always(_: Problem, __: Operation) -> bool:
     return True
 
 
-def _begin_beyond_stride(operation: Operation, _: int) -> bool:
+def _begin_beyond_stride(_: Problem, operation: Operation) -> bool:
     """Whether whole strides lie before the first position of the outermost axis."""
     begin, stride = operation.window.begin[0], operation.window.strides[0]
     return stride > 1 and begin >= stride
 
 
-def _odd_channels(operation: Operation, groups: int) -> bool:
-    """Whether the last channel of a group is read together with what follows it."""
-    return operation.src.dims[1] // groups % 2 == 1
+def _odd_channels(problem: Problem, operation: Operation) -> bool:
+    """Whether the last bfloat16 channel of a group is read together with what follows it."""
+    channels = operation.src.dims[1] // problem.groups
+    return channels % 2 == 1 and problem.dtype is DType.BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Implementations that err, from this rank on: a primitive, a part of their name, and when.
-
-    `when` is told the operation and the number of groups.
-    """
+    """Implementations that err, from this rank on: a primitive, a part of their name, and when."""
 
     kind: Kind
     name: str
     rank: int
-    when: Callable[[Operation, int], bool] = _always
+    when: Callable[[Problem, Operation], bool] = _always
 
 
 FAULTS = (
@@ -61,6 +59,8 @@ FAULTS = (
     Fault(Kind.CONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.DECONVOLUTION, "brgconv:avx512_core_bf16", 1, _odd_channels),
     Fault(Kind.DECONVOLUTION, "brgconv_1x1:avx512_core_bf16", 1, _odd_channels),
+    Fault(Kind.DECONVOLUTION, "brgconv_strided:avx512_core_bf16", 1, _odd_channels),
+    Fault(Kind.CONVOLUTION, "x64:gemm", 1, _odd_channels),
     Fault(Kind.WEIGHTS, "jit_bf16", 1),  # reads what nobody wrote
     Fault(Kind.WEIGHTS, "jit:avx512_core", 3, _begin_beyond_stride),  # writes beyond its memory
 )
@@ -163,7 +163,7 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
         operation.kind is fault.kind
         and problem.rank >= fault.rank
         and fault.name in name
-        and fault.when(operation, problem.groups)
+        and fault.when(problem, operation)
     )
 
 
