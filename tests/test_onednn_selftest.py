@@ -20,7 +20,6 @@ except EngineMissing as missing:
 from test_onednn import child
 from upconv.engines.onednn import selftest
 from upconv.engines.onednn.candidates import best
-from upconv.engines.onednn.library import runtime
 from upconv.engines.onednn.primitive import OnednnPrimitive
 
 ISAS = ("SSE41", "AVX2", "AVX2_VNNI", "AVX512_CORE", "DEFAULT")
@@ -82,7 +81,7 @@ def test_an_implementation_that_errs_here_is_not_taken(
 ) -> None:
     """The next choice is taken in its place, and told."""
     problem = next(p for p in selftest.problems() if p.direction is direction and p.groups == 1)
-    mine = runtime()
+    mine = load("onednn")._runtime
     first = best(mine, problem, 1)
     assert first is not None
     wrong = first.implementation

@@ -14,8 +14,8 @@ import numpy as np
 
 from .. import forks, memory
 from ..problem import Problem
+from . import load
 from .base import Array, Primitive
-from .reference import ReferenceEngine
 
 _lock = threading.Lock()
 forks.hold(_lock)
@@ -37,7 +37,7 @@ def set_count(number: int) -> None:
 def reference(problem: Problem, threads: int) -> Primitive:
     """The primitive that takes over."""
     set_count(_count + 1)
-    return ReferenceEngine().build(problem, threads)
+    return load("reference").build(problem, threads)
 
 
 def is_finite(array: Array) -> bool:

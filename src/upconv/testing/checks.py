@@ -15,6 +15,7 @@ def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1)
     """The engine's result, written into a copy of `given.before`.
 
     >>> from upconv.engines import load
+    >>> from upconv.geometry import Axis
     >>> problem = Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5)
     >>> compute(load("reference"), problem, operands(problem)).shape
     (1, 5, 8)
@@ -33,6 +34,7 @@ def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> 
     """Raise `AssertionError` unless the engine's result is within tolerance everywhere.
 
     >>> from upconv.engines import load
+    >>> from upconv.geometry import Axis
     >>> check(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
     """
     given = operands(problem, seed)
@@ -58,6 +60,7 @@ def check_adjoint(engine: Engine, problem: Problem, seed: int = 0, threads: int 
     reference engine computes it.
 
     >>> from upconv.engines import load
+    >>> from upconv.geometry import Axis
     >>> check_adjoint(load("reference"), Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5))
     """
     bare = problem.replace(bias=False, epilogue=NO_EPILOGUE, accumulate=False)
