@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -132,6 +134,46 @@ class TestPlan:
     def test_refuses_in_words(self, call, message: str) -> None:
         with pytest.raises(upconv.ArgumentError, match=message):
             call(upconv.plan(X.shape, W, B, **HOW))
+
+
+class TestConvPlan:
+    """The plan of an ordinary convolution, by every engine."""
+
+    HOW: ClassVar = {"stride": (2, 1), "padding": ((1, 2), 1), "dilation": (1, 2), "groups": 2}
+    W = RNG.standard_normal((8, 3, 3, 2)).astype(np.float32)
+    B = RNG.standard_normal(8).astype(np.float32)
+
+    @pytest.mark.parametrize("layout", ["NCX", "NXC"])
+    def test_is_the_function(self, engine, layout: str) -> None:
+        x = X if layout == "NCX" else np.ascontiguousarray(np.moveaxis(X, 1, -1))
+        how = self.HOW | {"layout": layout, "engine": engine.name, "activation": "silu"}
+        wanted = upconv.conv(x, self.W, self.B, **how)
+        residual = RNG.standard_normal(wanted.shape).astype(np.float32)
+        with upconv.conv_plan(x.shape, self.W, self.B, **how) as plan:
+            out = np.full_like(wanted, np.nan)
+            assert plan(x, out=out) is out
+            np.testing.assert_array_equal(out, wanted)
+            added = upconv.conv(x, self.W, self.B, residual=residual, **how)
+            np.testing.assert_array_equal(plan(x, residual), added)
+            again = pickle.loads(pickle.dumps(plan))
+            np.testing.assert_array_equal(again(x), wanted)
+            assert (plan.input_shape, plan.output_shape) == (x.shape, wanted.shape)
+        with pytest.raises(upconv.EngineError, match="closed"):
+            plan(x)
+
+    def test_runs_without_a_batch_and_in_other_orders(self) -> None:
+        wanted = upconv.conv(X[0], self.W, **self.HOW)
+        oxi = np.ascontiguousarray(self.W.transpose(0, 2, 3, 1))
+        plan = upconv.conv_plan(X.shape[1:], oxi, weight_layout="OXI", **self.HOW)
+        np.testing.assert_allclose(plan(X[0]), wanted, rtol=1e-5, atol=1e-5)
+
+    def test_refuses_in_words_of_its_own_arguments(self) -> None:
+        with pytest.raises(upconv.ShapeError, match=r"weight\.shape"):
+            upconv.conv_plan((1, 5, 9, 9), self.W, groups=2)
+        with pytest.raises(upconv.ShapeError, match="input_shape"):
+            upconv.conv_plan((6,), self.W, groups=2)
+        with pytest.raises(TypeError, match="output_padding"):
+            upconv.conv_plan(X.shape, self.W, output_padding=1)
 
 
 def test_explain_names_engine_and_sizes() -> None:

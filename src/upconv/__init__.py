@@ -27,7 +27,7 @@ from .execution import Gradients
 from .explanations import EngineStatus, Explanation, engines, explain, output_shape
 from .forks import importing
 from .ops import conv, conv_backward, conv_transpose, conv_transpose_backward
-from .plans import Plan, plan
+from .plans import Plan, conv_plan, plan
 from .primitives import CacheInfo, cache_clear, cache_info
 from .threads import get_num_threads, set_num_threads
 from .tuning import TuningInfo, tuning_clear, tuning_info
@@ -71,6 +71,7 @@ __all__ = [
     "cache_info",
     "conv",
     "conv_backward",
+    "conv_plan",
     "conv_transpose",
     "conv_transpose_backward",
     "dialects",

@@ -1,4 +1,4 @@
-"""Plans: a transposed convolution with its weights packed once, for calling many times."""
+"""Plans: a convolution, transposed or not, with its weights packed once, to be called often."""
 
 from __future__ import annotations
 
@@ -63,15 +63,70 @@ def plan(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    weight = converted("weight", weight, dtype)
-    bias = None if bias is None else converted("bias", bias, dtype)
+    call = _Call(keywords, activation, residual, engine, dtype, threads, tune, convolves=False)
+    return _planned(call, input_shape, weight, bias)
+
+
+def conv_plan(
+    input_shape: Sequence[int],
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "OIX",
+    activation: Any = None,
+    residual: Any = None,
+    engine: str | Engine | None = None,
+    dtype: Any = None,
+    threads: int | None = None,
+    tune: bool | None = None,
+) -> Plan:
+    """`conv` for one input shape, its weights packed once: `plan(x, residual=None, out=None)`.
+
+    input_shape: the shape of x, with or without N. weight, bias, stride, padding, dilation, groups
+        and the layouts are `conv`'s; the rest is `plan`'s.
+
+    Raises what `conv` raises.
+
+    >>> import numpy as np
+    >>> edges = conv_plan((1, 1, 4), np.array([[[-1, 1]]], np.float32), padding=((0, 1),))
+    >>> edges(np.array([[[1, 2, 4, 8]]], np.float32))
+    array([[[ 1.,  2.,  4., -8.]]], dtype=float32)
+    """
+    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
+    call = _Call(keywords, activation, residual, engine, dtype, threads, tune, convolves=True)
+    return _planned(call, input_shape, weight, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The keywords of a call that makes a plan."""
+
+    keywords: Keywords
+    activation: Any
+    residual: Any
+    engine: str | Engine | None
+    dtype: Any
+    threads: int | None
+    tune: bool | None
+    convolves: bool
+
+
+def _planned(call: _Call, input_shape: Sequence[int], weight: Any, bias: Any) -> Plan:
+    weight = converted("weight", weight, call.dtype)
+    bias = None if bias is None else converted("bias", bias, call.dtype)
     x = Operand(as_shape("input_shape", input_shape), weight.dtype)
+    activation = frozen_activation(call.activation)
     request = Request(
-        x, described(weight), described(bias), keywords, frozen_activation(activation)
+        x, described(weight), described(bias), call.keywords, activation, call.convolves
     )
-    wants_residual = request.takes_residual(residual)
-    count = get_num_threads() if threads is None else checked(threads)
-    return Plan(request, engine, count, weight, bias, wants_residual, tuning_asked(tune))
+    residual = request.takes_residual(call.residual)
+    threads = get_num_threads() if call.threads is None else checked(call.threads)
+    return Plan(request, call.engine, threads, weight, bias, residual, tuning_asked(call.tune))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +146,7 @@ class _Ready:
 
 
 class Plan:
-    """A transposed convolution ready to run: made by `upconv.plan`, called with x.
+    """A convolution ready to run: made by `upconv.plan` or `upconv.conv_plan`, called with x.
 
     It holds a copy of the weight and the bias, so later changes to the caller's arrays do not reach
     it. It may be called from many threads at once. `close`, or the end of a `with` block, lets go

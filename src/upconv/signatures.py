@@ -100,13 +100,14 @@ def transposed(
 
 
 class Request(NamedTuple):
-    """A transposed convolution before its data: what `plan` and `explain` are asked about."""
+    """A call before its data: what `plan`, `conv_plan` and `explain` are asked about."""
 
     x: Operand
     weight: Operand
     bias: Operand | None
     keywords: Keywords
     activation: Frozen
+    convolves: bool = False  # ordinary, not transposed
 
     def signature(self, *, residual: bool) -> Signature:
         """The checked signature with or without a residual of the result's shape."""
@@ -124,9 +125,10 @@ class Request(NamedTuple):
         return True
 
     def _with(self, residual: Operand | None) -> Signature:
-        x, weight, bias, keywords, activation = self
+        x, weight, bias, keywords, activation, convolves = self
+        call = convolution if convolves else transposed
         try:
-            return transposed(x, weight, bias, residual, keywords, activation)
+            return call(x, weight, bias, residual, keywords, activation)
         except ShapeError as error:  # there is no x yet: its shape was an argument
             raise error.renamed("x.shape", "input_shape") from None
 
