@@ -57,7 +57,7 @@ def _problem(rng: random.Random) -> Problem:
     activation = rng.choice((Activation.NONE, Activation.RELU, *Activation))
     slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
     return Problem(
-        Direction.FORWARD,
+        rng.choice((Direction.FORWARD, Direction.FORWARD, Direction.INPUT_GRAD)),
         axes,
         batch=rng.choice((0, 1, 1, 1, 2, 3)) or rng.choice((0, 1)),
         in_channels=channels[0],

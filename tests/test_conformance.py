@@ -126,15 +126,18 @@ def test_a_result_is_the_same_every_time(engine: Engine) -> None:
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("layout", DataLayout)
-def test_special_values_stay_where_they_belong(engine: Engine, special: float, layout) -> None:
-    """One NaN or infinity in x reaches the outputs its taps lie at, and no other."""
+@pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.INPUT_GRAD])
+def test_special_values_stay_where_they_belong(
+    engine: Engine, special: float, layout: DataLayout, direction: Direction
+) -> None:
+    """One NaN or infinity in x or g reaches the results its taps lie at, and no other."""
     axes = (fitted(5, 3, 2, 1, 1, 10), fitted(7, 4, 3, 1, 2, 21))
-    problem = Problem(Direction.FORWARD, axes, 2, 6, 12, 3, layout=layout)
+    problem = Problem(direction, axes, 2, 6, 12, 3, layout=layout)
     require(engine, problem)
     given = testing.operands(problem)
     place = (1, 2, 3, 4) if layout is DataLayout.NCX else (1, 3, 4, 2)
     given.a[place] = special
-    reached = np.zeros(problem.x_shape)
+    reached = np.zeros(given.a.shape)
     reached[place] = 1
     touched = testing.scatter(problem, reached, np.ones(problem.weight_shape)) != 0
     result = testing.compute(engine, problem, given)

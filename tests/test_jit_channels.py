@@ -11,6 +11,7 @@ from upconv import testing
 from upconv.engines.base import Primitive
 from upconv.engines.jit import channels as channels_module
 from upconv.engines.jit.channels import Channels, prefers_channels
+from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.engines.reference import ReferenceEngine
 from upconv.geometry import Axis, padded
@@ -39,7 +40,7 @@ class Engine:
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        return Channels(problem, threads, host())
+        return Channels(Correlation.of(problem), threads, host())
 
 
 def layer(channels: tuple[int, int], size: int, batch: int = 1) -> Problem:
@@ -70,7 +71,7 @@ def test_every_case_in_slabs_of_one_position(problem: Problem) -> None:
 @pytest.mark.usefixtures("thin_slabs")
 def test_slabs_are_what_they_should_be() -> None:
     problem = layer((6, 20), 9, 2)
-    parts = [slab for slab, _ in Channels(problem, 2, host())._steps]
+    parts = [slab for slab, _ in Channels(Correlation.of(problem), 2, host())._steps]
     assert [slab.outputs for slab in parts[:3]] == [slice(0, 2), slice(2, 4), slice(4, 6)]
     assert [slab.inputs for slab in parts[:3]] == [slice(0, 2), slice(0, 3), slice(1, 4)]
     assert len(parts) == 2 * 9
@@ -126,7 +127,7 @@ def test_threads_change_no_bit(layout: DataLayout) -> None:
 def test_arrays_may_lie_apart(layout: DataLayout) -> None:
     problem = layer((6, 20), 5, 3).replace(layout=layout)
     given = testing.operands(problem)
-    primitive = Channels(problem, 2, host())
+    primitive = Channels(Correlation.of(problem), 2, host())
     wanted = testing.compute(Engine(), problem, given)
     x = np.zeros((5, *problem.x_shape[1:-1], 2 * problem.x_shape[-1]), np.float32)
     y = np.full((6, *problem.y_shape[1:-1], 3 * problem.y_shape[-1]), 7, np.float32)
@@ -144,10 +145,10 @@ def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
     from upconv.engines.jit.channel_code import tile_code
 
     for size in range(40, 48):
-        Channels(layer((48, 64), size).replace(layout=DataLayout.NXC), 2, host())
+        Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())
     before = tile_code.cache_info().misses
     for size in range(48, 120, 7):
-        Channels(layer((48, 64), size).replace(layout=DataLayout.NXC), 2, host())
+        Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())
     assert tile_code.cache_info().misses - before <= 2
 
 
@@ -155,15 +156,15 @@ def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
 def test_memory_stays_within_its_bound(size: int) -> None:
     for layout in DataLayout:
         problem = layer((64, 96), size, 8).replace(layout=layout)
-        if prefers_channels(problem, host()):
-            primitive = Channels(problem, 2, host())
+        if prefers_channels(Correlation.of(problem), host()):
+            primitive = Channels(Correlation.of(problem), 2, host())
             assert primitive.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 4 + 2 * (5 << 20)
 
 
 def test_few_positions_are_preferred_and_many_are_not() -> None:
     for size in (1, 2, 3, 5, 7, 8):
-        assert prefers_channels(layer((512, 256), size), host()), size
-    assert not prefers_channels(layer((64, 3), 64), host())
+        assert prefers_channels(Correlation.of(layer((512, 256), size)), host()), size
+    assert not prefers_channels(Correlation.of(layer((64, 3), 64)), host())
     long = Problem(Direction.FORWARD, (Axis(6400, 4, 2, 1, 1, 1),), 1, 16, 8)
-    assert not prefers_channels(long, host())
-    assert prefers_channels(long.replace(layout=DataLayout.NXC), host())
+    assert not prefers_channels(Correlation.of(long), host())
+    assert prefers_channels(Correlation.of(long.replace(layout=DataLayout.NXC)), host())

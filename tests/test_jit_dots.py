@@ -22,6 +22,7 @@ from upconv.engines.jit import channels as channels_module
 from upconv.engines.jit.channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
 from upconv.engines.jit.channels import Channels
 from upconv.engines.jit.compile import assembly
+from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host, target
 from upconv.engines.jit.emit import Module
 from upconv.geometry import Axis, padded
@@ -58,7 +59,7 @@ class Engine:
         return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
-        return Channels(problem, threads, self._cpu, self._dots)
+        return Channels(Correlation.of(problem), threads, self._cpu, self._dots)
 
 
 def layer(channels: tuple[int, int], size: int = 6, batch: int = 1, groups: int = 1) -> Problem:
@@ -198,7 +199,7 @@ def test_epilogues_and_sums_on_what_is_there() -> None:
 def test_memory_stays_within_its_bound() -> None:
     for size in (4, 40):
         problem = layer((64, 96), size, 8)
-        plain, dots = (Channels(problem, 2, host(), way) for way in (False, True))
+        plain, dots = (Channels(Correlation.of(problem), 2, host(), way) for way in (False, True))
         assert dots.workspace_bytes <= plain.workspace_bytes + (1 << 20)
         assert dots.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 2 + 2 * (5 << 20)
 
@@ -267,8 +268,18 @@ class TestWhoTakesThem:
     def test_another_size_compiles_next_to_nothing(self) -> None:
         tile_code = channel_code.tile_code
         for size in range(40, 48):
-            Channels(layer((48, 64), size).replace(layout=DataLayout.NXC), 2, host(), True)
+            Channels(
+                Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)),
+                2,
+                host(),
+                True,
+            )
         before = tile_code.cache_info().misses
         for size in range(48, 120, 7):
-            Channels(layer((48, 64), size).replace(layout=DataLayout.NXC), 2, host(), True)
+            Channels(
+                Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)),
+                2,
+                host(),
+                True,
+            )
         assert tile_code.cache_info().misses - before <= 2

@@ -22,6 +22,9 @@ LARGE = [
     Problem(Direction.FORWARD, (Axis(9001, 16, 8, 1, 4, 4),), 1, 16, 12),
     Problem(Direction.FORWARD, (Axis(4, 4, 2), Axis(5, 4, 2)), 3, 200, 100),
     Problem(Direction.FORWARD, PLANE, 2, 30, 10, dtype=DType.FLOAT16, accumulate=True),
+    Problem(Direction.INPUT_GRAD, PLANE, 2, 24, 20, bias=True),
+    Problem(Direction.INPUT_GRAD, (Axis(9001, 16, 8, 1, 4, 4),), 1, 16, 12),
+    Problem(Direction.INPUT_GRAD, PLANE, 2, 48, 16, 2, layout=DataLayout.NXC),
 ]
 
 

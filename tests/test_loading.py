@@ -40,7 +40,7 @@ first.start()
 assert begun.wait(30)
 child = os.fork()
 if child == 0:
-    signal.alarm(15)
+    signal.alarm(45)
     use()
     os._exit(0)
 first.join()

@@ -19,7 +19,9 @@ CALL = "import guarded; guarded.real_sizes({seeds!r}, {directions!r}, engine={en
 CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {} << 10)"
 MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
 CHANNELS = MODULE + ".prefers_channels = lambda *given: True"
-POSITIONS = MODULE + ".prefers_channels = lambda problem, cpu: problem.layout.value == 'NXC'"
+POSITIONS = (
+    MODULE + ".prefers_channels = lambda correlation, cpu: correlation.layout.value == 'NXC'"
+)
 
 SETTINGS = {
     "jit": ("jit", Way()),
@@ -40,7 +42,7 @@ SETTINGS = {
     "onednn, AVX512_CORE": ("onednn", Way(isa="AVX512_CORE")),
     "reference": ("reference", Way()),
 }
-DIRECTIONS = {"jit": ("forward",)}  # of the others, all
+DIRECTIONS = {"jit": ("forward", "input_grad")}  # of the others, all
 ALL = tuple(direction.value for direction in Direction)
 AVAILABLE = {status.name: status for status in upconv.engines()}
 
@@ -139,9 +141,9 @@ FAULTS = {
         "jit, positions kernel",
         JIT.format("positions") + "from dataclasses import replace\n"
         "real = positions._output_rows\n"
-        "def wrong(problem, plan):\n"
-        "    lines = tuple(replace(l, out=l.size * l.stride) for l in plan.cells.lines)\n"
-        "    return real(problem, replace(plan, cells=replace(plan.cells, lines=lines)))\n"
+        "def wrong(correlation, plan):\n"
+        "    lines = tuple(replace(l, out=l.size * l.stride) for l in correlation.lines)\n"
+        "    return real(replace(correlation, lines=lines), plan)\n"
         "positions._output_rows = wrong",
     ),
     "a tail that is not stored": (

@@ -13,6 +13,7 @@ from strips import sentence
 from svg import Drawing
 
 from upconv.engines.jit.cells import Cells
+from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
 from upconv.engines.jit.schedule import schedule
 from upconv.engines.jit.tile import Tile, interleaved
@@ -88,7 +89,7 @@ def tile() -> Drawing:
     """Accumulators of a real tile, the loads above them, the weights beside, in their order."""
     axis = Axis(100, 4, 2, 1, crop_begin=1, crop_end=1)
     problem = Problem(Direction.FORWARD, (axis,), 1, 16, 6)
-    own = schedule(problem, 1, AVX2).tiles[0]
+    own = schedule(Correlation.of(problem), 1, AVX2).tiles[0]
     left, top = 152 + TAP * len(own.steps), 82 + 34 * len(own.steps)
     rows = own.channels * own.phases
     bottom = top + ROW * rows
@@ -202,7 +203,7 @@ def cells() -> Drawing:
     """Two small images as one long row; the four taps of a phase are constant distances."""
     axes = (Axis(2, 4, 2, 1, 1, 1), Axis(4, 4, 2, 1, 1, 1))
     problem = Problem(Direction.FORWARD, axes, 2, 1, 1)
-    found = Cells.of(problem)
+    found = Cells.of(Correlation.of(problem))
     title = "2 images of 2x4 inputs, kernel 4x4, stride 2: one long row of lanes"
     drawing = Drawing(2 * EDGE + LANES * 2 * found.rows * found.pitch, 356, title)
     drawing.text(EDGE, 34, title, 16, "bold ink")

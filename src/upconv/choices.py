@@ -111,12 +111,17 @@ def _choose_named(problem: Problem, name: str | None) -> Choice[Engine]:
 def first_able(problem: Any, table: Iterable[str], load: Callable[[str, str], E]) -> Choice[E]:
     """The first engine that does a problem: that of `UPCONV_ENGINE`, or else the table's first.
 
-    Warns when the variable's engine is not the one; raises `ArgumentError` when there is no such
-    engine. `load` takes a name, and what an error calls it.
+    One that defers is passed over as long as another but the last, the reference, does it. Warns
+    when the variable's engine is not the one; raises `ArgumentError` when there is no such engine.
+    `load` takes a name, and what an error calls it.
     """
     wanted = _asked_variable()
     refusals: list[Refusal] = []
+    found: tuple[str, E, int] | None = None
+    *_, last = table
     for name in dict.fromkeys((wanted, *table) if wanted else table):
+        if found and name == last:
+            break
         try:
             engine = load(name, "UPCONV_ENGINE")
         except (EngineMissing, EngineRefusal) as error:
@@ -124,12 +129,23 @@ def first_able(problem: Any, table: Iterable[str], load: Callable[[str, str], E]
             continue
         reason = engine.refuses(problem)
         if reason is None:
-            if wanted and name != wanted:
-                told = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
-            return Choice(engine, tuple(refusals))
+            reason = getattr(engine, "defers", _never)(problem) if name != wanted else None
+            found = found or (name, engine, len(refusals))
+            if reason is None:
+                found = name, engine, len(refusals)
+                break
         refusals.append(Refusal(name, reason))
-    return Choice(None, tuple(refusals))
+    if found is None:
+        return Choice(None, tuple(refusals))
+    name, engine, before = found
+    if wanted and name != wanted:
+        told = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
+    return Choice(engine, tuple(refusals[:before]))
+
+
+def _never(_: object) -> None:
+    """What an engine without `defers` says."""
 
 
 def _asked(problem: Problem, engine: Engine) -> Choice[Engine]:

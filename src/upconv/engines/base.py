@@ -76,7 +76,11 @@ class Reordering(Protocol):
 
 
 class Engine(Protocol):
-    """A way of computing problems."""
+    """A way of computing problems.
+
+    It may have a method `defers(problem)` like `refuses`, which says when it would rather have
+    another engine chosen: it is taken then where only the reference engine does the problem too.
+    """
 
     @property
     def name(self) -> str:

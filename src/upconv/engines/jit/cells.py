@@ -1,4 +1,4 @@
-"""A problem's positions laid out in cells: what is one long row for the positions kernel.
+"""A correlation's positions laid out in cells: what is one long row for the positions kernel.
 
 Along an axis with size I, input i lies in cell i and output position j of every phase in cell j;
 there are `cells` of them, enough for both and for the zeros that shifts reach between one row and
@@ -12,54 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from math import prod
 
-from ...geometry import Axis, Phase
-from ...problem import Problem
+from ...geometry import Phase
+from .correlation import Correlation, Line
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One axis in cells; `low` and `high` are the least and the greatest shift of its taps."""
-
-    size: int
-    stride: int
-    out: int
-    phases: tuple[Phase, ...]
-    cells: int
-    low: int
-    high: int
-
-    @classmethod
-    @lru_cache(maxsize=256)  # both kernels are scheduled to be compared
-    def of(cls, axis: Axis) -> Line:
-        """An axis in cells, with only the taps that reach an output."""
-        phases = tuple(
-            Phase(
-                phase.offset,
-                phase.length,
-                tuple(t for t in phase.taps if -axis.size < t.shift < phase.length),
-            )
-            for phase in axis.phases()
-        )
-        shifts = [tap.shift for phase in phases for tap in phase.taps]
-        low, high = min(shifts, default=0), max(shifts, default=0)
-        longest = phases[0].length
-        cells = max(axis.size + max(high, 0), longest - min(low, 0), 1)
-        return cls(axis.size, axis.stride, axis.out, phases, cells, low, high)
+def cells_of(line: Line) -> int:
+    """The cells of an axis: enough for operand and result, and for the zeros between rows."""
+    return max(line.size + max(line.high, 0), line.phases[0].length - min(line.low, 0), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
     """All positions of a batch as lanes of one long row.
 
-    A row has `pitch` lanes, an image `rows` rows; `steps` are the rows from one cell of each outer
-    axis to the next. Position q reads lanes q - high ... q - low. `total` lanes hold all outputs.
+    `each` are the cells of each axis. A row has `pitch` lanes, an image `rows` rows; `steps` are
+    the rows from one cell of each outer axis to the next. Position q reads lanes q - high ...
+    q - low. `total` lanes hold all outputs.
     """
 
     lines: tuple[Line, ...]
+    each: tuple[int, ...]
     pitch: int
     rows: int
     steps: tuple[int, ...]
@@ -68,22 +43,24 @@ class Cells:
     total: int
 
     @classmethod
-    def of(cls, problem: Problem) -> Cells:
-        """The cells of a problem that has outputs."""
-        lines = tuple(map(Line.of, problem.axes))
+    def of(cls, correlation: Correlation) -> Cells:
+        """The cells of a correlation that has outputs."""
+        lines = correlation.lines
         *outer, last = lines
-        steps = tuple(prod(o.cells for o in outer[i + 1 :]) for i in range(len(outer)))
-        rows, pitch = prod(o.cells for o in outer), last.cells
+        cells = tuple(map(cells_of, lines))
+        steps = tuple(prod(cells[i + 1 : -1]) for i in range(len(outer)))
+        rows, pitch = prod(cells[:-1]), cells[-1]
         pairs = list(zip(outer, steps, strict=True))
         end = sum((o.phases[0].length - 1) * step for o, step in pairs)
         return cls(
             lines,
+            cells,
             pitch,
             rows,
             steps,
             low=sum(o.low * step for o, step in pairs) * pitch + last.low,
             high=sum(o.high * step for o, step in pairs) * pitch + last.high,
-            total=((problem.batch - 1) * rows + end) * pitch + last.phases[0].length,
+            total=((correlation.batch - 1) * rows + end) * pitch + last.phases[0].length,
         )
 
     @property

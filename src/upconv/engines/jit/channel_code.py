@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from ...problem import DataLayout, Problem
+from ...problem import DataLayout
 from .channel_driver import emit_driver, emit_inner
 from .channel_lanes import Lanes, element_of
 from .channel_pairs import dot_tap, paired_tap
 from .channel_schedule import fitting
 from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 from .compile import CODE_BYTES, Code
+from .correlation import Correlation
 from .cpu import Cpu
 from .depthwise import own_tap
 from .emit import Module
@@ -22,20 +23,20 @@ from .weights import STORED
 
 
 class Codes:
-    """The compiled code that one problem uses."""
+    """The compiled code that one correlation uses."""
 
-    def __init__(self, problem: Problem, lanes: Lanes, cpu: Cpu) -> None:
+    def __init__(self, correlation: Correlation, lanes: Lanes, cpu: Cpu) -> None:
         self._cpu = cpu
-        epilogue = problem.epilogue
-        element, stored = element_of(problem), STORED[problem.dtype]
-        late = (epilogue.activation, epilogue.slope, epilogue.residual, problem.accumulate)
+        epilogue = correlation.epilogue
+        element, stored = element_of(correlation), STORED[correlation.dtype]
+        late = (epilogue.activation, epilogue.slope, epilogue.residual, correlation.accumulate)
         kind = Finish(element, stored, *late)
         self.plain = kind == plain(element)
         codes = {
             "driver": driver_code(cpu), "inner": inner_code(cpu),
             "finish": finish_code(kind, cpu),
         }  # fmt: skip
-        if problem.layout is DataLayout.NCX:
+        if correlation.layout is DataLayout.NCX:
             codes |= {
                 "copy": finish_code(plain(element), cpu),
                 "turn_in": turn_code(stored, stored if lanes.dots else element, cpu),
@@ -50,7 +51,7 @@ class Codes:
         return CODE_BYTES * len(self._kept)
 
     def address(self, code: str, function: str) -> int:
-        """Where a function of the code of that name is; 0 where this problem does not need it."""
+        """Where a function of the code of that name is; 0 where it is not needed."""
         found = self._codes.get(code)
         return found.addresses[function] if found else 0
 

@@ -226,14 +226,21 @@ def _unclipped(f: Function, b: Values, lanes: Value, count: Value) -> Value:
 
 
 def _turn_in(f: Function, a: Arguments, job: Value) -> None:
-    """Some channels of one image of the input."""
-    part, (image, channel) = a["in_part"], _split(f, job, a["in_channels"], a["in_part"])
+    """Some channels of some positions of one image of the input."""
+    span, rest = f.rem(job, a["in_spans"]), f.div(job, a["in_spans"])
+    part, (image, channel) = a["in_part"], _split(f, rest, a["in_channels"], a["in_part"])
     count = f.min(part, f.sub(a["in_channels"], channel))
+    first = f.mul(span, a["in_span"])
+    length, pitch = (
+        f.min(a["in_span"], f.sub(a["inputs"], first)),
+        f.mul(a["in_channels"], a["x_bytes"]),
+    )
     dst = f.add(f.mul(image, a["x_image"]), f.mul(channel, a["x_bytes"]))
     src = f.add(f.mul(image, a["in_image"]), f.mul(channel, a["in_channel"]))
+    dst, src = f.add(dst, f.mul(first, pitch)), f.add(src, f.mul(first, a["y_bytes"]))
     f.call(
-        a["turn_in"], f.at(a["last_x"], dst), f.at(a["first_x"], src), count, a["inputs"],
-        a["in_channel"], f.mul(a["in_channels"], a["x_bytes"]),
+        a["turn_in"], f.at(a["last_x"], dst), f.at(a["first_x"], src), count, length,
+        a["in_channel"], pitch,
     )  # fmt: skip
 
 
@@ -243,25 +250,26 @@ def _split(f: Function, job: Value, channels: Value, part: Value) -> tuple[Value
 
 
 def _emit_turn_back(module: Module, cpu: Cpu) -> None:
-    """`turn_back`: some channels of one image of the result."""
+    """`turn_back`: some channels of some positions of one image of the result."""
     parameters = {"args": PTR, "stage": PTR, "job": I64}
     with module.function("turn_back", parameters, exported=False) as f:
         a = SLOTS.reader(f)
-        part, (image, channel) = (
-            a["out_part"],
-            _split(f, f["job"], a["out_channels"], a["out_part"]),
-        )
+        span, rest = f.rem(f["job"], a["out_spans"]), f.div(f["job"], a["out_spans"])
+        part, (image, channel) = a["out_part"], _split(f, rest, a["out_channels"], a["out_part"])
+        first = f.mul(span, a["out_span"])
+        outputs = f.min(a["out_span"], f.sub(a["outputs"], first))
         count = f.min(part, f.sub(a["out_channels"], channel))
         pitch = f.mul(a["out_channels"], a["element"])
         src = f.add(f.mul(image, a["y_image"]), f.mul(channel, a["element"]))
-        src = f.at(a["y"], src)
+        src = f.at(a["y"], f.add(src, f.mul(first, pitch)))
         dst = f.add(f.mul(image, a["out_image"]), f.mul(channel, a["out_channel"]))
+        dst = f.add(dst, f.mul(first, a["y_bytes"]))
         branch = f.either(f.compare("ne", a["plain"], 0))
         with branch.so():
             y = f.at(a["first_y"], dst)
-            f.call(a["turn_out"], y, src, a["outputs"], count, pitch, a["out_channel"])
-        with branch.otherwise(), f.loop(0, a["outputs"], CHUNK) as loop:
-            length = f.min(f.sub(a["outputs"], loop.index), CHUNK)
+            f.call(a["turn_out"], y, src, outputs, count, pitch, a["out_channel"])
+        with branch.otherwise(), f.loop(0, outputs, CHUNK) as loop:
+            length = f.min(f.sub(outputs, loop.index), CHUNK)
             row = f.mul(a["element"], CHUNK)
             start = f.at(src, f.mul(loop.index, pitch))
             f.call(a["turn_out"], f["stage"], start, length, count, pitch, row)

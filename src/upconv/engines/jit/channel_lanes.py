@@ -1,7 +1,7 @@
 """Lanes: what the vectors of the channels kernel run along, and what each of them adds up.
 
-What lives here: Lanes, and what of a problem and a processor they depend on. What never does: how
-outputs are cut into blocks of lanes (channel_schedule.py).
+What lives here: Lanes, and what of a correlation and a processor they depend on. What never does:
+how outputs are cut into blocks of lanes (channel_schedule.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ...geometry import Phase
-from ...problem import DType, Problem
+from ...problem import DType
+from .correlation import Correlation
 from .cpu import Cpu
 from .values import BYTES, DOUBLE, FLOAT
 
@@ -24,6 +25,7 @@ class Lanes:
     """
 
     size: int
+    step: int
     stride: int
     out: int
     phases: tuple[Phase, ...]
@@ -45,34 +47,34 @@ class Lanes:
         return self._hash
 
 
-def element_of(problem: Problem) -> str:
+def element_of(correlation: Correlation) -> str:
     """The type of computing."""
-    return DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT
+    return DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
 
 
-def is_own(problem: Problem, cpu: Cpu) -> bool:
+def is_own(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether lanes run over the channels of all groups, each with weights of its own."""
-    own_in = problem.in_channels // problem.groups
-    spread = problem.out_channels // problem.groups
-    width = cpu.lanes(BYTES[element_of(problem)])
-    return own_in == 1 and problem.groups > 1 and width % spread == 0 and width > spread
+    own_in = correlation.reduced // correlation.groups
+    spread = correlation.made // correlation.groups
+    width = cpu.lanes(BYTES[element_of(correlation)])
+    return own_in == 1 and correlation.groups > 1 and width % spread == 0 and width > spread
 
 
-def can_dot(problem: Problem, cpu: Cpu) -> bool:
-    """Whether there are dot-product instructions for a problem, and pairs to give them."""
-    paired = problem.dtype is DType.BFLOAT16 and problem.in_channels >= 2 * problem.groups
+def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
+    """Whether there are dot-product instructions for a correlation, and pairs to give them."""
+    paired = correlation.dtype is DType.BFLOAT16 and correlation.reduced >= 2 * correlation.groups
     return cpu.dots > 0 and paired
 
 
 @lru_cache(maxsize=64)
-def lanes_of(problem: Problem, cpu: Cpu, dots: bool | None = None) -> Lanes:
-    """What a problem's lanes are made of: with `dots` or without, or as is faster on `cpu`."""
-    dots = can_dot(problem, cpu) and (cpu.dots > 1 if dots is None else dots)
-    last, own = problem.axes[-1], is_own(problem, cpu)
+def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
+    """What a correlation's lanes are made of: with `dots` or without, or as is faster on `cpu`."""
+    dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
+    last, own = correlation.lines[-1], is_own(correlation, cpu)
     return Lanes(
-        last.size, last.stride, last.out, last.phases(),
-        problem.out_channels // (1 if own else problem.groups),
-        cpu.lanes(BYTES[element_of(problem)]), cpu.registers, cpu.vector_bytes == 64, own,
-        problem.groups == 1, 1 if own else problem.in_channels // problem.groups,
+        last.size, last.step, last.stride, last.out, last.phases,
+        correlation.made // (1 if own else correlation.groups),
+        cpu.lanes(BYTES[element_of(correlation)]), cpu.registers, cpu.vector_bytes == 64, own,
+        correlation.groups == 1, 1 if own else correlation.reduced // correlation.groups,
         cpu.dots if dots else 0.0,
     )  # fmt: skip

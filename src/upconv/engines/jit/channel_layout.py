@@ -29,8 +29,8 @@ SLOTS = Slots((
     "stage",  # where the stage lies in a thread's part
     "step", "runs", "block_count", "block_run", "block_runs", "jobs",
     "x_bytes", "y_bytes", "turns", "images", "in_channels", "out_channels", "inputs", "outputs",
-    "in_part", "in_jobs", "out_part", "out_jobs", "in_image", "in_channel", "out_image",
-    "out_channel", "plain",
+    "in_part", "in_span", "in_spans", "in_jobs", "out_part", "out_span", "out_spans", "out_jobs",
+    "in_image", "in_channel", "out_image", "out_channel", "plain",
 ), ("next_in", "turned", "next_job", "done", "next_out", "next_thread"))  # fmt: skip
 GRID = ("total", "dims", "last", "limit")
 """Points; first number in `dims`; inputs before the last point of a row, and lanes that it has."""

@@ -1,4 +1,4 @@
-"""How a problem is computed by the channels kernel, as plain data: grids, blocks, tiles, jobs.
+"""How a correlation is computed by the channels kernel, as plain data: grids, blocks, tiles, jobs.
 
 Symbols, per axis, as in geometry.py: output o = s*j + r, phase r reads input j - e for its taps.
 Along the last axis n neighbouring j may be taken together (`joined`): o = s*n*j' + r' with
@@ -20,9 +20,10 @@ from itertools import pairwise, product
 from math import prod
 
 from ...geometry import Phase, Tap
-from ...problem import DataLayout, Problem
+from ...problem import DataLayout
 from .channel_lanes import Lanes, element_of, lanes_of
 from .channel_reach import POINTS, Along, Reach, reach
+from .correlation import Correlation
 from .cpu import Cpu
 from .values import BYTES
 
@@ -78,7 +79,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that is decided about one problem.
+    """Everything that is decided about one correlation.
 
     `images_inside`: the images of a batch are the innermost dim, so that a tile's points have the
     same taps inside. A job is `step` points of `block_run` blocks; a pass of it has at most
@@ -124,15 +125,15 @@ def taps_of(lanes: Lanes, bundle: Bundle, phase: int) -> tuple[Tap, ...]:
 @lru_cache(maxsize=4096)
 def _taps(lanes: Lanes, bundle: Bundle) -> tuple[tuple[Tap, ...], ...]:
     """The same of each phase of a bundle."""
-    last = bundle.joined * (points_along(lanes, bundle) - 1)
+    last = lanes.step * bundle.joined * (points_along(lanes, bundle) - 1)
     taps = []
     for phase in range(bundle.start, bundle.stop):
         position, own = divmod(phase, lanes.stride)
         taps.append(
             tuple(
-                Tap(tap.index, tap.shift - position)
+                Tap(tap.index, tap.shift - lanes.step * position)
                 for tap in (lanes.phases[own].taps if own < len(lanes.phases) else ())
-                if -lanes.size < tap.shift - position <= last
+                if -lanes.size < tap.shift - lanes.step * position <= last
             )
         )
     return tuple(taps)
@@ -251,44 +252,49 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
 # The schedule -------------------------------------------------------------------------------------
 
 
-def schedule(problem: Problem, threads: int, cpu: Cpu, dots: bool | None = None) -> Schedule:
-    """The schedule of a forward problem that has outputs; `dots` as in `lanes_of`."""
-    threads = max(1, min(threads, problem.multiply_adds // 200_000))
-    return jobs(problem, _cut(problem, cpu, dots), threads, cpu)
+def schedule(
+    correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
+) -> Schedule:
+    """The schedule of a forward correlation that has outputs; `dots` as in `lanes_of`."""
+    threads = max(1, min(threads, correlation.multiply_adds // 200_000))
+    return jobs(correlation, _cut(correlation, cpu, dots), threads, cpu)
 
 
 @lru_cache(maxsize=64)
-def _cut(problem: Problem, cpu: Cpu, dots: bool | None) -> Cut:
+def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
     """The cheapest way to cut the outputs into grids."""
-    lanes = lanes_of(problem, cpu, dots)
-    outer = [_kept(axis.size, axis.phases()) for axis in problem.axes[:-1]]
-    options = [_grids(problem, lanes, outer, bundles) for bundles in _bundlings(lanes)]
+    lanes = lanes_of(correlation, cpu, dots)
+    outer = [line.phases for line in correlation.lines[:-1]]
+    options = [_grids(correlation, lanes, outer, bundles) for bundles in _bundlings(lanes)]
     cycles, grids = options[0]
     for other in options[1:]:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
         if other[0] < 0.97 * cycles:
             cycles, grids = other
-    spread = problem.out_channels // problem.groups if lanes.own else 1
+    spread = correlation.made // correlation.groups if lanes.own else 1
     return Cut(grids, lanes.own, spread, cycles, lanes.dots > 0)
 
 
 def _grids(
-    problem: Problem, lanes: Lanes, outer: list[tuple[Phase, ...]], bundles: tuple[Bundle, ...]
+    correlation: Correlation,
+    lanes: Lanes,
+    outer: list[tuple[Phase, ...]],
+    bundles: tuple[Bundle, ...],
 ) -> tuple[float, tuple[Grid, ...]]:
     """The grids of one way to cut the last axis, and the cycles of a group."""
-    cost, grids, inside = 0.0, [], images_inside(problem)
+    cost, grids, inside = 0.0, [], images_inside(correlation)
     rows = [(bundle, _shifts(lanes, bundle), _along(lanes, bundle)) for bundle in bundles]
     for phases in product(*outer):
         axes = [
-            Along(axis.size, phase.length, 1, tuple(tap.shift for tap in phase.taps))
-            for axis, phase in zip(problem.axes, phases, strict=False)
+            Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
+            for line, phase in zip(correlation.lines, phases, strict=False)
         ]
         taps = prod(len(phase.taps) for phase in phases)
         for bundle, shifts, last in rows:
             counts = (*(phase.length for phase in phases), last.count)
-            reached = reach((*axes, last), problem.batch, inside)
+            reached = reach((*axes, last), correlation.batch, inside)
             cycles, blocks = _blocks(lanes, shifts, reached, taps)
-            cost += cycles * max(1, problem.batch * prod(counts) / max(1, reached.points))
+            cost += cycles * max(1, correlation.batch * prod(counts) / max(1, reached.points))
             grids.append(Grid(phases, bundle, counts, blocks))
     return cost, tuple(grids)
 
@@ -296,24 +302,17 @@ def _grids(
 def _along(lanes: Lanes, bundle: Bundle) -> Along:
     """The last axis of a bundle's grids."""
     shifts = sorted({shift for own in _shifts(lanes, bundle) for shift in own})
-    return Along(lanes.size, points_along(lanes, bundle), bundle.joined, tuple(shifts))
+    count = points_along(lanes, bundle)
+    return Along(lanes.size, count, lanes.step * bundle.joined, tuple(shifts))
 
 
-def _kept(size: int, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """Phases with only the taps that reach an input."""
-    return tuple(
-        Phase(p.offset, p.length, tuple(t for t in p.taps if -size < t.shift < p.length))
-        for p in phases
-    )
-
-
-def jobs(problem: Problem, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
+def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
     """Cut into jobs: inputs of a run stay in the second-level cache, every thread has work."""
-    groups = 1 if cut.own else problem.groups
-    channels = problem.in_channels // groups
-    total = problem.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
+    groups = 1 if cut.own else correlation.groups
+    channels = correlation.reduced // groups
+    total = correlation.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
     blocks = sum(len(grid.blocks) for grid in cut.grids)
-    fit = max(4, cpu.l2 // 4 // (channels * BYTES[element_of(problem)]) // STEP)
+    fit = max(4, cpu.l2 // 4 // (channels * BYTES[element_of(correlation)]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
     steps = max(1, -(-total // STEP))  # of all points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)
@@ -325,23 +324,23 @@ def jobs(problem: Problem, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
     # Weights of a pass, and those of the next one on their way, leave room for inputs.
     chunk_bytes = cpu.l2 * 3 // 16
     block_runs = -(-blocks // block_run)
-    inside = images_inside(problem)
+    inside = images_inside(correlation)
     return Schedule(cut, inside, step, runs, block_run, block_runs, chunk_bytes, threads)
 
 
-def images_inside(problem: Problem) -> bool:
+def images_inside(correlation: Correlation) -> bool:
     """Whether a tile's points are the same place of different images: where images are small many
     places have few taps inside, and the others are skipped."""
-    return problem.batch > 1 and prod(problem.size) <= 64
+    return correlation.batch > 1 and prod(correlation.operand_size) <= 64
 
 
-def predicted_cycles(problem: Problem, plan: Schedule) -> float:
+def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     """Cycles that each thread takes: tiles, and turning data whose channels come first.
 
     Comparable with the positions kernel's prediction: neither counts what reading weights costs.
     """
-    groups = 1 if plan.cut.own else problem.groups
+    groups = 1 if plan.cut.own else correlation.groups
     turning = 0.0
-    if problem.layout is DataLayout.NCX:
-        turning = 0.7 * (prod(problem.x_shape) + prod(problem.y_shape))
+    if correlation.layout is DataLayout.NCX:
+        turning = 0.7 * (prod(correlation.operand_shape) + prod(correlation.result_shape))
     return (groups * plan.cut.cycles + turning) / plan.threads

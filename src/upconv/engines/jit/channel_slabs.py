@@ -3,9 +3,9 @@
 Turned data is scratch. Of a slab it stays in the second-level caches until it is turned back, and
 takes little memory. A slab is some whole images, or part of one image along the first axis; its
 outputs begin at a multiple of the stride, so that phases, blocks and packed weights are those of
-the whole problem.
+the whole correlation.
 
-What lives here: Slab, and how a problem is cut into them. Nothing here touches an array.
+What lives here: Slab, and how a correlation is cut into them. Nothing here touches an array.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...problem import Problem
 from ..base import Array
 from .channel_schedule import Cut, Grid
+from .correlation import Correlation
 
 _ALL = slice(None)
 
@@ -24,7 +24,7 @@ _ALL = slice(None)
 class Kind:
     """What tables depend on: slabs of one kind share them. `lead` is as in channel_tables.py."""
 
-    problem: Problem
+    correlation: Correlation
     cut: Cut
     lead: int
 
@@ -47,23 +47,23 @@ class Slab:
         return x[self.images] if self.inputs == _ALL else x[self.images, :, self.inputs]
 
 
-def slabs(problem: Problem, cut: Cut, room: int, element: int) -> tuple[Slab, ...]:
-    """A problem as slabs whose turned data takes about `room` bytes, if one position does.
+def slabs(correlation: Correlation, cut: Cut, room: int, element: int) -> tuple[Slab, ...]:
+    """A correlation as slabs whose turned data takes about `room` bytes, if one position does.
 
     `element` is the bytes of an element of turned data.
     """
-    each = image_bytes(problem, element)
-    positions = _positions(problem, cut)
+    each = image_bytes(correlation, element)
+    positions = _positions(correlation, cut)
     if each <= room or positions < 2:
-        images = _even(problem.batch, max(1, room // max(1, each)))
+        images = _even(correlation.batch, max(1, room // max(1, each)))
         return tuple(
-            _slab(problem, cut, range(start, min(start + images, problem.batch)), None)
-            for start in range(0, problem.batch, images)
+            _slab(correlation, cut, range(start, min(start + images, correlation.batch)), None)
+            for start in range(0, correlation.batch, images)
         )
     step = _even(positions, max(1, positions * room // each))
     return tuple(
-        _slab(problem, cut, range(image, image + 1), range(start, min(start + step, positions)))
-        for image in range(problem.batch)
+        _slab(correlation, cut, range(image, image + 1), range(start, min(start + step, positions)))
+        for image in range(correlation.batch)
         for start in range(0, positions, step)
     )
 
@@ -73,46 +73,53 @@ def _even(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-def image_bytes(problem: Problem, element: int) -> int:
+def image_bytes(correlation: Correlation, element: int) -> int:
     """Bytes of one image's input and output, turned."""
-    inputs = problem.in_channels * prod(problem.size)
-    return (inputs + problem.out_channels * prod(problem.out_size)) * element
+    inputs = correlation.reduced * prod(correlation.operand_size)
+    return (inputs + correlation.made * prod(correlation.result_size)) * element
 
 
-def least_bytes(problem: Problem, element: int) -> int:
+def halo_bytes(correlation: Correlation, element: int) -> int:
+    """Bytes of the operand that two neighbouring slabs both turn."""
+    line = correlation.lines[0]
+    inputs = correlation.reduced * prod(correlation.operand_size[1:])
+    return min(line.size, line.high - line.low) * inputs * element
+
+
+def least_bytes(correlation: Correlation, element: int) -> int:
     """About what a small slab takes: outputs of two positions, and the inputs they need."""
-    axis = problem.axes[0]
-    inputs = min(axis.size, 2 + axis.extent // axis.stride)
-    outputs = min(axis.out, 2 * axis.stride)
-    x = problem.in_channels * inputs * prod(problem.size[1:])
-    return (x + problem.out_channels * outputs * prod(problem.out_size[1:])) * element
+    line = correlation.lines[0]
+    inputs = min(line.size, line.step + line.high - line.low + 1)
+    outputs = min(line.out, 2 * line.stride)
+    x = correlation.reduced * inputs * prod(correlation.operand_size[1:])
+    return (x + correlation.made * outputs * prod(correlation.result_size[1:])) * element
 
 
-def _joined(problem: Problem, cut: Cut) -> int:
+def _joined(correlation: Correlation, cut: Cut) -> int:
     """Positions along the first axis that a slab has a multiple of."""
-    if problem.rank > 1:
+    if correlation.rank > 1:
         return 1
     return max((grid.bundle.joined for grid in cut.grids), default=1)
 
 
-def _positions(problem: Problem, cut: Cut) -> int:
+def _positions(correlation: Correlation, cut: Cut) -> int:
     """Of how many positions j, or joined ones, the first axis is."""
-    axis = problem.axes[0]
-    return -(-axis.out // (axis.stride * _joined(problem, cut)))
+    line = correlation.lines[0]
+    return -(-line.out // (line.stride * _joined(correlation, cut)))
 
 
-def _slab(problem: Problem, cut: Cut, images: range, positions: range | None) -> Slab:
-    batch = problem.replace(batch=len(images))
+def _slab(correlation: Correlation, cut: Cut, images: range, positions: range | None) -> Slab:
+    batch = replace(correlation, batch=len(images))
     taken = slice(images.start, images.stop)
     if positions is None:
         return Slab(Kind(batch, cut, 0), taken, _ALL, _ALL)
-    axis, joined = problem.axes[0], _joined(problem, cut)
-    low = positions.start * joined * axis.stride
-    high = min(axis.out, positions.stop * joined * axis.stride)
-    own, inputs = axis.part(low, high)
-    part = batch.replace(axes=(own, *problem.axes[1:]))
+    line, joined = correlation.lines[0], _joined(correlation, cut)
+    low = positions.start * joined * line.stride
+    high = min(line.out, positions.stop * joined * line.stride)
+    own, inputs = line.part(low, high)
+    part = replace(batch, lines=(own, *correlation.lines[1:]))
     grids = tuple(_grid(grid, positions) for grid in cut.grids)
-    lead = low // axis.stride - inputs.start
+    lead = line.step * (low // line.stride) - inputs.start
     kind = Kind(part, replace(cut, grids=grids), lead)
     return Slab(kind, taken, slice(low, high), slice(inputs.start, inputs.stop))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...problem import DataLayout, Problem
+from ...problem import DataLayout
 from .channel_code import Codes
 from .channel_lanes import Lanes, element_of
 from .channel_layout import BLOCK, DIM, GRID
@@ -20,6 +20,7 @@ from .channel_points import ALL
 from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses
+from .correlation import Correlation
 from .values import BYTES
 from .weights import STORED
 
@@ -28,12 +29,12 @@ _ANY = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A problem with all that was decided about it.
+    """A correlation with all that was decided about it.
 
     `lead` is the input of the first axis that its first outputs, in a slab, are counted from.
     """
 
-    problem: Problem
+    correlation: Correlation
     schedule: Schedule
     lanes: Lanes
     packing: ChannelPacking
@@ -43,38 +44,38 @@ class Plan:
     @property
     def turned(self) -> bool:
         """Whether data is turned into channels-last order before, and back after."""
-        return self.problem.layout is DataLayout.NCX
+        return self.correlation.layout is DataLayout.NCX
 
     @property
     def element(self) -> int:
         """Bytes of an element of computing."""
-        return BYTES[element_of(self.problem)]
+        return BYTES[element_of(self.correlation)]
 
     @property
     def x_bytes(self) -> int:
         """Bytes of an element of channels-last input, which is turned as it is for dot products."""
         turned = self.turned and not self.lanes.dots
-        return self.element if turned else self.problem.dtype.itemsize
+        return self.element if turned else self.correlation.dtype.itemsize
 
     @property
     def y_bytes(self) -> int:
         """Bytes of an element of channels-last output."""
-        return self.element if self.turned else self.problem.dtype.itemsize
+        return self.element if self.turned else self.correlation.dtype.itemsize
 
     @property
     def groups(self) -> int:
         """Groups that are computed one by one."""
-        return 1 if self.schedule.cut.own else self.problem.groups
+        return 1 if self.schedule.cut.own else self.correlation.groups
 
     @property
     def channels(self) -> int:
         """Input channels that a lane sums over."""
-        return 1 if self.schedule.cut.own else self.problem.in_channels // self.groups
+        return 1 if self.schedule.cut.own else self.correlation.reduced // self.groups
 
     @property
     def out_channels(self) -> int:
         """Output channels of a group."""
-        return self.problem.out_channels // self.groups
+        return self.correlation.made // self.groups
 
     @property
     def widest(self) -> int:
@@ -84,16 +85,16 @@ class Plan:
     @property
     def x_steps(self) -> list[int]:
         """Bytes from one input to the next along each axis."""
-        return _steps(self.problem.size, self.problem.in_channels * self.x_bytes)
+        return _steps(self.correlation.operand_size, self.correlation.reduced * self.x_bytes)
 
     @property
     def y_steps(self) -> list[int]:
         """Bytes from one output to the next along each axis."""
-        return _steps(self.problem.out_size, self.problem.out_channels * self.y_bytes)
+        return _steps(self.correlation.result_size, self.correlation.made * self.y_bytes)
 
     def room(self, grid: Grid) -> int:
         """Lanes from a grid's first to the end of the output, at the last point of a row."""
-        last = self.problem.axes[-1]
+        last = self.correlation.lines[-1]
         start = last.stride * grid.bundle.joined * (grid.counts[-1] - 1) + grid.bundle.start
         return (last.out - start) * self.out_channels
 
@@ -125,35 +126,37 @@ class Tables:
         return {name: np.array(numbers, np.int64) for name, numbers in named.items()}
 
     def _add_grid(self, grid: Grid) -> None:
-        plan, problem, joined = self._plan, self._plan.problem, grid.bundle.joined
+        plan, correlation, joined = self._plan, self._plan.correlation, grid.bundle.joined
         lanes = (grid.bundle.stop - grid.bundle.start) * plan.out_channels
         room = plan.room(grid)
         self.grids += _record(
             GRID,
-            total=problem.batch * prod(grid.counts),
+            total=correlation.batch * prod(grid.counts),
             dims=len(self.dims),
-            last=joined * (grid.counts[-1] - 1) + (plan.lead if problem.rank == 1 else 0),
+            last=correlation.lines[-1].step * joined * (grid.counts[-1] - 1)
+            + (plan.lead if correlation.rank == 1 else 0),
             limit=room if room < lanes else ALL,
         )
         dims = []
-        for i, axis in enumerate(problem.axes):
-            inputs = joined if i == problem.rank - 1 else 1
+        for i, line in enumerate(correlation.lines):
+            positions = joined if i == correlation.rank - 1 else 1
+            inputs = line.step * positions
             shifts = _shifts(grid, i)
             dims.append(
                 _record(
                     DIM,
                     count=grid.counts[i],
                     x_step=plan.x_steps[i] * inputs,
-                    y_step=plan.y_steps[i] * axis.stride * inputs,
+                    y_step=plan.y_steps[i] * line.stride * positions,
                     axis=i,
                     inputs=inputs,
                     lead=0 if i else plan.lead,
                     low=max(shifts, default=0),
-                    high=axis.size + min(shifts, default=0),
+                    high=line.size + min(shifts, default=0),
                 )
             )
         image = _record(
-            DIM, count=problem.batch, x_step=0, y_step=0, axis=-1, inputs=0, lead=0,
+            DIM, count=correlation.batch, x_step=0, y_step=0, axis=-1, inputs=0, lead=0,
             low=-_ANY, high=_ANY,
         )  # fmt: skip
         outward = [image, *dims[::-1]] if plan.schedule.images_inside else [*dims[::-1], image]
@@ -175,11 +178,11 @@ class Tables:
             width=tile.width,
             y_lane=y + block.lane * plan.y_bytes,
             x_lane=block.lane // tile.spread * plan.x_bytes if tile.own else 0,
-            tiles=self._tiles(tile, plan.problem.batch * prod(grid.counts)),
+            tiles=self._tiles(tile, plan.correlation.batch * prod(grid.counts)),
             most=block.points,
             taps=start,
             ntaps=ntaps,
-            record=(1 + tile.masks + plan.problem.rank) * 8,
+            record=(1 + tile.masks + plan.correlation.rank) * 8,
             w=place,
             chunk_taps=max(1, plan.schedule.chunk_bytes // tap_bytes),
             chunk_channels=chunk_channels + chunk_channels % 2,  # no pass begins within a pair
@@ -189,10 +192,10 @@ class Tables:
 
     def _tile(self, block: Block) -> ChannelTile:
         plan, own = self._plan, self._plan.schedule.cut.own
-        element = element_of(plan.problem)
+        element = element_of(plan.correlation)
         width = plan.lanes.width
         return ChannelTile(
-            element if plan.x_bytes == plan.element else STORED[plan.problem.dtype],
+            element if plan.x_bytes == plan.element else STORED[plan.correlation.dtype],
             element,
             width,
             block.points,

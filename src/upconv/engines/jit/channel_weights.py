@@ -13,18 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...problem import Problem
 from ..base import Array
 from ..copies import contiguous
 from . import pool
 from .channel_lanes import Lanes
 from .channel_schedule import Block, Grid, taps_of
 from .compile import Code
+from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
 from .row_code import gather_code
@@ -77,22 +76,27 @@ def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
 
 
 class ChannelPacking:
-    """Packs the weights of one problem into elements of type `compute`."""
+    """Packs the weights of one correlation into elements of type `compute`."""
 
     def __init__(
-        self, problem: Problem, lanes: Lanes, grids: tuple[Grid, ...], threads: int, cpu: Cpu
+        self,
+        correlation: Correlation,
+        lanes: Lanes,
+        grids: tuple[Grid, ...],
+        threads: int,
+        cpu: Cpu,
     ) -> None:
-        self._problem, self._lanes, self._threads = problem, lanes, threads
-        self._groups = 1 if lanes.own else problem.groups
-        self._channels = 1 if lanes.own else problem.in_channels // problem.groups
-        double = problem.dtype.itemsize == 8
+        self._correlation, self._lanes, self._threads = correlation, lanes, threads
+        self._groups = 1 if lanes.own else correlation.groups
+        self._channels = 1 if lanes.own else correlation.reduced // correlation.groups
+        double = correlation.dtype.itemsize == 8
         self._compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
         self.row_channels = self._channels + (self._channels % 2 if lanes.dots else 0)
-        self._strides = _strides(problem)
+        self._strides = correlation.weight_strides
         self._pieces, self._tables, self.places, self.group_bytes = self._lay_out(grids)
         stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
         kept = I16 if lanes.dots else DOUBLE if double else FLOAT
-        self._gather = gather_code(stored[problem.dtype.value], kept, cpu)
+        self._gather = gather_code(stored[correlation.dtype.value], kept, cpu)
         self._code = packing_code(cpu)
 
     @property
@@ -111,10 +115,10 @@ class ChannelPacking:
         return int(self._pieces.nbytes + self._tables.nbytes)
 
     def pack(self, weight: Array) -> Array:
-        """A weight of the problem's shape in the order of use."""
+        """A weight of the correlation's shape in the order of use."""
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
-        by_input = self._strides[0] * self._problem.dtype.itemsize
+        by_group, by_reduced = (s * self._correlation.dtype.itemsize for s in self._strides[:2])
         parts = -(-self._channels // _PART)
         block = _SLOTS.block(
             dst=packed.ctypes.data, src=weight.ctypes.data,
@@ -122,7 +126,7 @@ class ChannelPacking:
             pieces=self._pieces.ctypes.data, tables=self._tables.ctypes.data,
             count=len(self._pieces), channels=self._channels, part=_PART, parts=parts,
             jobs=parts * self._groups, element=self._compute.itemsize,
-            dst_group=self.group_bytes, src_group=self._channels * by_input, src_channel=by_input,
+            dst_group=self.group_bytes, src_group=by_group, src_channel=by_reduced,
         )  # fmt: skip
         threads = self._threads if packed.size > 1 << 16 else 1
         pool.run(self._code.addresses["pack"], block.address, threads)
@@ -130,7 +134,7 @@ class ChannelPacking:
 
     def _lay_out(self, grids: tuple[Grid, ...]) -> tuple[Numbers, Numbers, list[int], int]:
         """The pieces, the element numbers they gather, and where each block's begin."""
-        itemsize, outer = self._problem.dtype.itemsize, self._strides[2:-1]
+        itemsize, outer = self._correlation.dtype.itemsize, self._strides[3:-1]
         seen: dict[tuple[Any, ...], int] = {}
         tables: list[Numbers] = []
         pieces, places = [], []
@@ -154,13 +158,13 @@ class ChannelPacking:
     def _elements(self, use: Use) -> Numbers:
         """For each lane the number of its element from a piece's first, or -1."""
         taps = taps_of_lanes(self._lanes, use)
-        by_input, by_output, *_, by_tap = self._strides
+        by_group, _, by_made, *_, by_tap = self._strides
         numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % self._lanes.channels
         if self._lanes.own:
-            spread = self._problem.out_channels // self._problem.groups
-            base = numbers // spread * by_input + numbers % spread * by_output
+            spread = self._correlation.made // self._correlation.groups
+            base = numbers // spread * by_group + numbers % spread * by_made
         else:
-            base = numbers * by_output
+            base = numbers * by_made
         found: Numbers = np.where(taps < 0, -1, base + taps * by_tap)
         return found
 
@@ -174,13 +178,6 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     array = np.empty(count + spare, dtype)
     first = -array.ctypes.data % LINE // dtype.itemsize
     return array[first : first + count]
-
-
-def _strides(problem: Problem) -> tuple[int, ...]:
-    """Elements from one to the next along I, O and each kernel axis of a contiguous weight."""
-    shape, order = problem.weight_shape, problem.weight_layout
-    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
-    return tuple(strides[i] for i in order.to_iox(problem.rank))
 
 
 @lru_cache(maxsize=16)

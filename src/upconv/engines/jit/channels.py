@@ -14,7 +14,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from ...problem import DataLayout, Problem
+from ...problem import DataLayout
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
@@ -24,9 +24,10 @@ from .channel_lanes import element_of, lanes_of
 from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
-from .channel_slabs import Slab, image_bytes, least_bytes, slabs
+from .channel_slabs import Slab, halo_bytes, image_bytes, least_bytes, slabs
 from .channel_tables import Plan, Tables
 from .channel_weights import ChannelPacking
+from .correlation import Correlation
 from .cpu import Cpu
 from .operands import Operands
 from .slots import Block
@@ -35,6 +36,7 @@ from .values import BYTES
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
 _POINTS = 512  # of each thread in a slab, if memory allows
 _MOST_SLABS = 256
+_HALOS = 6  # a slab turns what lies around it too: at most a sixth more
 _OPTIMISM = 1.05
 """What the positions kernel's prediction falls short by where rows are short, beside this one's.
 
@@ -42,45 +44,47 @@ Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers o
 predictions' ratio is on the right side of this number for every one of them."""
 
 
-def prefers_channels(problem: Problem, cpu: Cpu) -> bool:
-    """Whether this kernel, not the one of positions, should do a forward problem with outputs.
+def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
+    """Whether this kernel, not the one of positions, should do a forward correlation with outputs.
 
     The two add up in different orders, so the number of threads has no say in it: a result is the
     same, bit for bit, for any number.
     """
-    if problem.layout is DataLayout.NXC:
+    if correlation.layout is DataLayout.NXC:
         return True
-    if least_bytes(problem, BYTES[element_of(problem)]) > _allowed_bytes(problem, 1):
+    if least_bytes(correlation, BYTES[element_of(correlation)]) > _allowed_bytes(correlation, 1):
         return False
-    mine = predicted_cycles(problem, channel_schedule(problem, 1, cpu))
-    plan = schedule.schedule(problem, 1, cpu)
+    mine = predicted_cycles(correlation, channel_schedule(correlation, 1, cpu))
+    plan = schedule.schedule(correlation, 1, cpu)
     # That prediction counts parts of tiles, but the last tile takes as long as a whole one.
     tiles = plan.cells.total / plan.tiles[0].width
-    theirs = schedule.predicted_cycles(problem, plan) * ceil(tiles) / tiles
+    theirs = schedule.predicted_cycles(correlation, plan) * ceil(tiles) / tiles
     return mine < _OPTIMISM * theirs
 
 
-def _allowed_bytes(problem: Problem, threads: int) -> int:
-    x_bytes = prod(problem.x_shape) * problem.dtype.itemsize
+def _allowed_bytes(correlation: Correlation, threads: int) -> int:
+    x_bytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     return int(1.3 * x_bytes) + threads * _TURNED
 
 
 class Channels:
-    """A forward problem, compiled and laid out; `dots` as in `lanes_of`."""
+    """A forward correlation, compiled and laid out; `dots` as in `lanes_of`."""
 
-    def __init__(self, problem: Problem, threads: int, cpu: Cpu, dots: bool | None = None) -> None:
-        self.problem = problem
-        self.schedule: Schedule = channel_schedule(problem, threads, cpu, dots)
-        self.predicted_cycles = predicted_cycles(problem, self.schedule)
+    def __init__(
+        self, correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
+    ) -> None:
+        self.correlation = correlation
+        self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
+        self.predicted_cycles = predicted_cycles(correlation, self.schedule)
         cut, threads = self.schedule.cut, self.schedule.threads
-        lanes = lanes_of(problem, cpu, dots)
-        self._packing = ChannelPacking(problem, lanes, cut.grids, threads, cpu)
-        self._codes = Codes(problem, lanes, cpu)
-        self._element = BYTES[element_of(problem)]
+        lanes = lanes_of(correlation, cpu, dots)
+        self._packing = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
+        self._codes = Codes(correlation, lanes, cpu)
+        self._element = BYTES[element_of(correlation)]
         parts = self._slabs(cpu)
         plans = {
             kind: Plan(
-                kind.problem, jobs(kind.problem, kind.cut, threads, cpu), lanes,
+                kind.correlation, jobs(kind.correlation, kind.cut, threads, cpu), lanes,
                 self._packing, self._codes, kind.lead,
             )
             for kind in dict.fromkeys(slab.kind for slab in parts)
@@ -116,7 +120,7 @@ class Channels:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`."""
-        given = Operands.of(self.problem, out, a, residual)
+        given = Operands.of(self.correlation, out, a, residual)
         biases = self._ordered(bias)
         with Workspace(self.workspace_bytes) as buffer:
             for slab, work in self._steps:
@@ -130,15 +134,16 @@ class Channels:
 
     def _slabs(self, cpu: Cpu) -> tuple[Slab, ...]:
         """The parts that are computed one after another: all at once where nothing is turned."""
-        problem, cut, threads = self.problem, self.schedule.cut, self.schedule.threads
-        whole = image_bytes(problem, self._element) * problem.batch
+        correlation, cut, threads = self.correlation, self.schedule.cut, self.schedule.threads
+        whole = image_bytes(correlation, self._element) * correlation.batch
         room = whole
-        if problem.layout is DataLayout.NCX:
+        if correlation.layout is DataLayout.NCX:
             # Each slab reads all weights: they should meet many points.
-            points = problem.batch * max(prod(grid.counts) for grid in cut.grids)
+            points = correlation.batch * max(prod(grid.counts) for grid in cut.grids)
             room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
-            room = min(room, _allowed_bytes(problem, threads))
-        return slabs(problem, cut, room, self._element)
+            room = max(room, _HALOS * halo_bytes(correlation, self._element))
+            room = min(room, _allowed_bytes(correlation, threads))
+        return slabs(correlation, cut, room, self._element)
 
     def _ordered(self, bias: Array | None) -> Array:
         if bias is None:
@@ -157,18 +162,22 @@ class _Work:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        problem, element = plan.problem, plan.element
-        self._tables = Tables(plan).arrays() | {"sizes": np.array(problem.size, np.int64)}
+        correlation, element = plan.correlation, plan.element
+        self._tables = Tables(plan).arrays() | {
+            "sizes": np.array(correlation.operand_size, np.int64)
+        }
         self._zeros = np.zeros(max(plan.channels, plan.widest), np.float64)
         self._pitch = _rounded((plan.schedule.step + PAD + LANES) * 8, 128)
-        self._stage = self._pitch * (problem.rank + len(ARRAYS))
+        self._stage = self._pitch * (correlation.rank + len(ARRAYS))
         stage_bytes = max(
             (plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK
         ) * element  # fmt: skip
         # Parts of whole pages would all begin in the same cache sets.
         self._part = _rounded(self._stage + stage_bytes, 4096) + 192
-        self._x_size = _rounded(prod(problem.x_shape) * plan.x_bytes, 64) if plan.turned else 0
-        y_size = _rounded(prod(problem.y_shape) * element, 64) if plan.turned else 0
+        self._x_size = (
+            _rounded(prod(correlation.operand_shape) * plan.x_bytes, 64) if plan.turned else 0
+        )
+        y_size = _rounded(prod(correlation.result_shape) * element, 64) if plan.turned else 0
         self.nbytes = plan.schedule.threads * self._part + self._x_size + y_size
         self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
         self._turned, self._threads = plan.turned, plan.schedule.threads
@@ -216,7 +225,7 @@ class _Work:
     def _fixed(self) -> dict[str, int]:
         """Arguments that all runs share."""
         plan, work = self._plan, self._plan.schedule
-        inputs, outputs = prod(plan.problem.size), prod(plan.problem.out_size)
+        inputs, outputs = prod(plan.correlation.operand_size), prod(plan.correlation.result_size)
         finish = plan.codes.address("copy" if plan.turned else "finish", "finish")
         points, block = (plan.codes.address("inner", name) for name in ("points", "block"))
         return {
@@ -224,13 +233,13 @@ class _Work:
             "finish": finish, "points": points, "block": block,
             "direct": int(plan.turned or plan.codes.plain),
             "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
-            "x_image": inputs * plan.problem.in_channels * plan.x_bytes,
-            "y_image": outputs * plan.problem.out_channels * plan.y_bytes,
+            "x_image": inputs * plan.correlation.reduced * plan.x_bytes,
+            "y_image": outputs * plan.correlation.made * plan.y_bytes,
             "w_group": plan.packing.group_bytes, "w_bytes": plan.packing.itemsize,
             "w_channels": plan.packing.row_channels, "w_line": 32 if plan.lanes.dots else 64,
             "bias_group": (plan.out_channels + plan.widest) * plan.element,
             "channels": plan.channels, "zeros": self._zeros.ctypes.data,
-            "axes": plan.problem.rank, "element": plan.element, "x_bytes": plan.x_bytes,
+            "axes": plan.correlation.rank, "element": plan.element, "x_bytes": plan.x_bytes,
             "part": self._part, "pitch": self._pitch, "stage": self._stage,
             "step": work.step, "runs": work.runs, "block_count": len(work.blocks),
             "block_run": work.block_run, "block_runs": work.block_runs,
@@ -239,21 +248,34 @@ class _Work:
 
     def _turning(self) -> dict[str, int]:
         """Arguments for channels-first data."""
-        plan, problem = self._plan, self._plan.problem
+        plan, correlation = self._plan, self._plan.correlation
         codes = plan.codes
-        in_part = max(plan.lanes.width, min(64, problem.in_channels))
+        in_part = max(plan.lanes.width, min(64, correlation.reduced))
         out_part = plan.lanes.width
+        inputs, outputs = prod(correlation.operand_size), prod(correlation.result_size)
+        in_parts = correlation.batch * -(-correlation.reduced // in_part)
+        out_parts = correlation.batch * -(-correlation.made // out_part)
+        in_span, out_span = (self._span(inputs, in_parts), self._span(outputs, out_parts))
+        in_spans, out_spans = -(-inputs // in_span), -(-outputs // out_span)
         return {
             "turns": int(plan.turned), "plain": int(plan.codes.plain),
-            "finish_turned": codes.address("finish", "finish"), "y_bytes": problem.dtype.itemsize,
+            "finish_turned": codes.address("finish", "finish"),
+            "y_bytes": correlation.dtype.itemsize,
             "turn_in": codes.address("turn_in", "turn"),
             "turn_out": codes.address("turn_out", "turn"),
-            "in_channels": problem.in_channels, "out_channels": problem.out_channels,
-            "inputs": prod(problem.size), "outputs": prod(problem.out_size),
-            "in_part": in_part, "in_jobs": problem.batch * -(-problem.in_channels // in_part),
-            "out_part": out_part,
-            "out_jobs": problem.batch * -(-problem.out_channels // out_part),
+            "in_channels": correlation.reduced, "out_channels": correlation.made,
+            "inputs": inputs, "outputs": outputs,
+            "in_part": in_part, "in_span": in_span, "in_spans": in_spans,
+            "in_jobs": in_parts * in_spans,
+            "out_part": out_part, "out_span": out_span, "out_spans": out_spans,
+            "out_jobs": out_parts * out_spans,
         }  # fmt: skip
+
+    def _span(self, positions: int, parts: int) -> int:
+        """Positions that are turned at a time, so that there is work for every thread."""
+        wanted = 1 if self._threads == 1 else 4 * self._threads
+        spans = max(1, min(-(-wanted // max(1, parts)), positions // CHUNK))
+        return max(1, _rounded(-(-positions // spans), CHUNK))
 
 
 def _rounded(number: int, step: int) -> int:

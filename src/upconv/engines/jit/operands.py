@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ... import memory
-from ...problem import DataLayout, Problem
+from ...problem import DataLayout
 from ..base import Array
 from ..copies import contiguous
+from .correlation import Correlation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,12 +29,12 @@ class Operands:
     residual: Array | None
 
     @classmethod
-    def of(cls, problem: Problem, out: Array, x: Array, residual: Array | None) -> Operands:
+    def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
-        free = 2 if problem.layout is DataLayout.NCX else 1
+        free = 2 if correlation.layout is DataLayout.NCX else 1
         y = out
         if not _lies_well(out, free) or (residual is not None and residual.strides != out.strides):
-            y = _contiguous("the result", out, filled=problem.accumulate)
+            y = _contiguous("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else _contiguous("the residual", residual)
         return cls(out, y, x if _lies_well(x, free) else _contiguous("x", x), residual)
 

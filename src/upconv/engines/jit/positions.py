@@ -1,6 +1,6 @@
 """The positions primitive: vectors run along positions of one phase; see driver.py and tile.py.
 
-What lives here: the tables and arguments of a scheduled problem, packing its weight, running it.
+What lives here: the tables and arguments of a scheduled correlation, packing, running.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...problem import Problem
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
 from . import pool
-from .cells import Line
 from .compile import CODE_BYTES, Code
+from .correlation import Correlation
 from .cpu import Cpu
 from .driver import emit_driver, emit_inner
 from .emit import Module
@@ -51,36 +50,36 @@ class _Call:
 
 
 class Positions:
-    """A forward problem, compiled and laid out."""
+    """A forward correlation, compiled and laid out."""
 
     def __init__(
-        self, problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
+        self, correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
     ) -> None:
-        self.problem = problem
-        self.schedule = plan = schedule(problem, threads, cpu, wishes)
+        self.correlation = correlation
+        self.schedule = plan = schedule(correlation, threads, cpu, wishes)
         self._element = plan.tiles[0].element
         self._compute = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
-        stored = STORED[problem.dtype]
-        epilogue = problem.epilogue
+        stored = STORED[correlation.dtype]
+        epilogue = correlation.epilogue
         late = (epilogue.activation, epilogue.slope)
-        if in_tile(problem) == late:
+        if in_tile(correlation) == late:
             late = (Activation.NONE, 0.0)
-        kind = Finish(self._element, stored, *late, epilogue.residual, problem.accumulate)
+        kind = Finish(self._element, stored, *late, epilogue.residual, correlation.accumulate)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
         self._fill = fill_code(stored, self._element, cpu)
         self._finish = finish_code(kind, cpu)
         self._driver, self._inner = driver_code(cpu), inner_code(cpu)
         self._direct = kind == plain(self._element)
         self._tables: list[Numbers] = []
-        uses = _entries(problem, plan)
-        self._packing = Packing(problem, self._compute, uses, threads, cpu)
+        uses = _entries(correlation, plan)
+        self._packing = Packing(correlation, self._compute, uses, threads, cpu)
         itemsize = BYTES[self._element]
         lanes = -(-plan.buffer_lanes // 16)
         self._channel_bytes = (
             (lanes + 1 - lanes % 2) * 16 * itemsize
         )  # odd: no two in one cache set
-        own = problem.in_channels // problem.groups
-        parts = problem.groups if plan.shared else plan.threads
+        own = correlation.reduced // correlation.groups
+        parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
         self.workspace_bytes = parts * self._part_bytes + 64
         self._template = SLOTS.block(**self._arguments())
@@ -101,9 +100,9 @@ class Positions:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`."""
-        given = Operands.of(self.problem, out, a, residual)
+        given = Operands.of(self.correlation, out, a, residual)
         call = self._call()
-        call.biases[: self.problem.out_channels] = 0 if bias is None else bias
+        call.biases[: self.correlation.made] = 0 if bias is None else bias
         self._tell(call, given, b)
         with Workspace(self.workspace_bytes) as buffer:
             call.args.update(buffer=buffer)
@@ -116,7 +115,7 @@ class Positions:
         try:
             call = self._calls.pop()
         except IndexError:
-            biases = np.zeros(self.problem.out_channels + _MOST_CHANNELS, self._compute)
+            biases = np.zeros(self.correlation.made + _MOST_CHANNELS, self._compute)
             call = _Call(self._template.copy(), biases)
             call.args.update(bias=biases.ctypes.data)
         else:
@@ -124,7 +123,7 @@ class Positions:
         return call
 
     def _tell(self, call: _Call, given: Operands, weight: Array) -> None:
-        groups = self.problem.groups
+        groups = self.correlation.groups
         x, y, residual = given.x, given.y, given.residual
         (x_image, x_channel), (y_image, y_channel) = x.strides[:2], y.strides[:2]
         call.args.update(
@@ -134,10 +133,10 @@ class Positions:
             residual=0 if residual is None else address_of(residual),
             x_image=x_image,
             x_channel=x_channel,
-            x_group=x_channel * (self.problem.in_channels // groups),
+            x_group=x_channel * (self.correlation.reduced // groups),
             y_image=y_image,
             y_channel=y_channel,
-            y_group=y_channel * (self.problem.out_channels // groups),
+            y_group=y_channel * (self.correlation.made // groups),
         )
 
     def close(self) -> None:
@@ -152,7 +151,7 @@ class Positions:
     @property
     def predicted_cycles(self) -> float:
         """Cycles that each thread takes, by the schedule's model."""
-        return predicted_cycles(self.problem, self.schedule)
+        return predicted_cycles(self.correlation, self.schedule)
 
     # Tables ---------------------------------------------------------------------------------------
 
@@ -162,13 +161,13 @@ class Positions:
         return table.ctypes.data
 
     def _arguments(self) -> dict[str, int]:
-        problem, plan = self.problem, self.schedule
-        itemsize, stored = BYTES[self._element], problem.dtype.itemsize
-        own = problem.in_channels // problem.groups
-        pack_channels = max(1, min(own, -(-own * problem.groups // (4 * plan.threads))))
+        correlation, plan = self.correlation, self.schedule
+        itemsize, stored = BYTES[self._element], correlation.dtype.itemsize
+        own = correlation.reduced // correlation.groups
+        pack_channels = max(1, min(own, -(-own * correlation.groups // (4 * plan.threads))))
         pack_lanes = plan.buffer_lanes
         if pack_channels == 1:
-            pack_lanes = max(4096, -(-pack_lanes * own * problem.groups // (4 * plan.threads)))
+            pack_lanes = max(4096, -(-pack_lanes * own * correlation.groups // (4 * plan.threads)))
         lane_parts = -(-plan.buffer_lanes // pack_lanes)
         return {
             "fill": self._fill.addresses["fill"],
@@ -176,26 +175,26 @@ class Positions:
             "pack": self._inner.addresses["pack"],
             "spans": self._inner.addresses["spans"],
             **self._input_rows(),
-            "yrows": self._table(_output_rows(problem, plan)),
+            "yrows": self._table(_output_rows(correlation, plan)),
             **self._tap_tables(),
             "blocks": self._table(self._block_rows()),
             "places": self._table(self._packing.places),
-            "groups": problem.groups, "images": problem.batch, "rows": plan.cells.rows,
+            "groups": correlation.groups, "images": correlation.batch, "rows": plan.cells.rows,
             "channels": own, "pitch": plan.cells.pitch,
             "limit": plan.cells.last.out, "stride": plan.cells.last.stride,
             "block_count": len(plan.blocks),
             "x_bytes": stored, "y_bytes": stored,
-            "bias_group": problem.out_channels // problem.groups,
+            "bias_group": correlation.made // correlation.groups,
             "w_group": self._packing.group_bytes, "element": itemsize,
             "buffer_part": self._part_bytes, "buffer_channel": self._channel_bytes,
             "total": plan.cells.total, "front": plan.front, "back": plan.back,
             "shared": int(plan.shared), "pack_channels": pack_channels, "pack_lanes": pack_lanes,
-            "pack_jobs": problem.groups * -(-own // pack_channels) * lane_parts,
+            "pack_jobs": correlation.groups * -(-own // pack_channels) * lane_parts,
             "window": plan.window, "windows": plan.windows,
             "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
             "span_step": plan.cells.pitch if plan.by_row else plan.window,
             "block_run": plan.block_run, "block_runs": plan.block_runs,
-            "jobs": problem.groups * plan.windows * plan.block_runs,
+            "jobs": correlation.groups * plan.windows * plan.block_runs,
             "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
             "most_narrow": plan.most_narrow,
             "direct": int(self._direct),
@@ -207,14 +206,15 @@ class Positions:
         lines = self.schedule.cells.lines
         outer = len(lines) - 1
         width = lines[-1].size
-        while outer and lines[outer].cells == lines[outer].size:
+        cells = self.schedule.cells.each
+        while outer and cells[outer] == lines[outer].size:
             outer -= 1
             width *= lines[outer].size
-        pitch = self.schedule.cells.pitch * prod(each.cells for each in lines[outer:-1])
+        pitch = self.schedule.cells.pitch * prod(cells[outer:-1])
         front = self.schedule.front
         return {
-            "xrows": self._table(_input_rows(self.problem, lines, outer)),
-            "in_rows": prod(each.cells for each in lines[:outer]),
+            "xrows": self._table(_input_rows(self.correlation, cells[:outer])),
+            "in_rows": prod(cells[:outer]),
             "in_width": width,
             "in_pitch": pitch,
             "lead": max(0, -(-front // pitch)),
@@ -248,34 +248,35 @@ class Positions:
         return rows
 
 
-def _input_rows(problem: Problem, lines: tuple[Line, ...], outer: int) -> Any:
-    """Byte offset of each row of the first `outer` axes in an image, -1 where there is none."""
+def _input_rows(correlation: Correlation, cells: tuple[int, ...]) -> Any:
+    """Byte offset of each row of the first axes, of so many cells; -1 where there is none."""
     offsets = np.zeros((), np.int64)
     missing = np.zeros((), bool)
-    for i, each in enumerate(lines[:outer]):
-        step = prod(other.size for other in lines[i + 1 :]) * problem.dtype.itemsize
-        cells = np.arange(each.cells)
-        offsets = offsets[..., None] + cells * step
-        missing = missing[..., None] | (cells >= each.size)
+    for i, (count, line) in enumerate(zip(cells, correlation.lines, strict=False)):
+        step = prod(correlation.operand_size[i + 1 :]) * correlation.dtype.itemsize
+        numbers = np.arange(count)
+        offsets = offsets[..., None] + numbers * step
+        missing = missing[..., None] | (numbers >= line.size)
     return np.where(missing, -1, offsets)
 
 
-def _output_rows(problem: Problem, plan: Schedule) -> Any:
+def _output_rows(correlation: Correlation, plan: Schedule) -> Any:
     """Byte offset of each row's output in an image per combination, -1 where there is none."""
     tables = []
     for phases in plan.cells.combos():
         offsets = np.zeros((), np.int64)
         missing = np.zeros((), bool)
-        for i, (each, phase) in enumerate(zip(plan.cells.outer, phases, strict=True)):
-            step = prod(other.out for other in plan.cells.lines[i + 1 :]) * problem.dtype.itemsize
-            cells = np.arange(each.cells)
-            offsets = offsets[..., None] + (cells * each.stride + phase.offset) * step
+        outer = zip(plan.cells.outer, plan.cells.each, phases, strict=False)
+        for i, (line, count, phase) in enumerate(outer):
+            step = prod(correlation.result_size[i + 1 :]) * correlation.dtype.itemsize
+            cells = np.arange(count)
+            offsets = offsets[..., None] + (cells * line.stride + phase.offset) * step
             missing = missing[..., None] | (cells >= phase.length)
         tables.append(np.where(missing, -1, offsets).ravel())
     return np.concatenate(tables)
 
 
-def _entries(problem: Problem, plan: Schedule) -> Entries:
+def _entries(correlation: Correlation, plan: Schedule) -> Entries:
     """Which weights the tiles use, in their order."""
     last = plan.cells.last
     indices = []

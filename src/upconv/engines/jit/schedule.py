@@ -1,4 +1,4 @@
-"""How a problem is computed by the positions kernel, as plain data: windows, jobs, threads.
+"""How a correlation is computed by the positions kernel, as plain data: windows, jobs, threads.
 
 Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
 how the work is cut into windows and jobs depends on all extents.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...problem import Problem
-from .cells import Cells, Line
+from .cells import Cells
+from .correlation import Correlation
 from .cpu import Cpu
 from .tile import Tile
 from .tiling import (
@@ -27,7 +27,7 @@ from .values import BYTES
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that is decided about one problem.
+    """Everything that is decided about one correlation.
 
     A job does `block_run` blocks of `window` lanes, reading `front` lanes before them and `back`
     after them; with `shared` the input is packed by all threads first, else each job packs its
@@ -73,35 +73,17 @@ class Schedule:
         )
 
 
-def too_much(problem: Problem) -> str | None:
-    """Why a problem would take more code or tables than it is worth, or None."""
-    *outer, last = problem.axes
-    shifts = min(last.kernel, last.dilation * (last.kernel - 1) // last.stride + 2)
-    combos = prod(min(axis.stride, axis.out) for axis in outer)
-    rows = combos * prod(Line.of(axis).cells for axis in outer)
-    blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
-    for name, number, most in (
-        ("shifts of the input along the last axis", shifts, 48),
-        ("taps along the last axis", last.kernel, 1 << 16),
-        ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
-        ("combinations of phases over the other axes", combos, 1 << 12),
-        ("rows of one image, times combinations of phases", rows, 1 << 22),
-        ("blocks of output channels", blocks, 1 << 17),
-    ):
-        if number > most:
-            return f"it makes tables for at most {most} {name}, and this has {number}"
-    return None
-
-
 _WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
 
 
-def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHES) -> Schedule:
-    """The schedule of a forward problem that has outputs."""
-    cells = Cells.of(problem)
-    tiles, blocks = tiles_for(problem, cells.last, cpu, wishes)
+def schedule(
+    correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHES
+) -> Schedule:
+    """The schedule of a forward correlation that has outputs."""
+    cells = Cells.of(correlation)
+    tiles, blocks = tiles_for(correlation, cells.last, cpu, wishes)
     front, back = cells.high, tiles[0].width - cells.low
-    room = _room(problem, tiles[0], front + back, cpu)
+    room = _room(correlation, tiles[0], front + back, cpu)
     whole = Schedule(
         cells,
         tiles,
@@ -112,15 +94,15 @@ def schedule(problem: Problem, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHE
         by_row=_fits_rows(cells, tiles[0]) and cells.pitch <= room,
         block_run=len(blocks),
         shared=True,
-        threads=max(1, min(threads, problem.multiply_adds // _WORTH_A_THREAD)),
+        threads=max(1, min(threads, correlation.multiply_adds // _WORTH_A_THREAD)),
         buffer_lanes=cells.total + front + back,
     )
-    return _cut(whole, problem, cpu, wishes)
+    return _cut(whole, correlation, cpu, wishes)
 
 
-def predicted_cycles(problem: Problem, plan: Schedule) -> float:
+def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
-    own = problem.in_channels // problem.groups
+    own = correlation.reduced // correlation.groups
     cells, tile = plan.cells, plan.tiles[0]
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in cells.combos())
     combos = prod(len(each.phases) for each in cells.outer)
@@ -132,7 +114,7 @@ def predicted_cycles(problem: Problem, plan: Schedule) -> float:
     placing = combos * placing_cycles(tile.vectors, tile.channels, tile.phases)
     packing = 3 * own * (lanes + plan.front + plan.back) / tile.lanes
     tiles = len(plan.blocks) * lanes / tile.width
-    return problem.groups * (tiles * (computing + placing) + packing) / plan.threads
+    return correlation.groups * (tiles * (computing + placing) + packing) / plan.threads
 
 
 def _fits_rows(cells: Cells, tile: Tile) -> bool:
@@ -155,32 +137,34 @@ def _evened(total: int, window: int, width: int, groups: int, threads: int) -> i
     return min(window, max(width, -(-total // windows // width) * width))
 
 
-def _room(problem: Problem, tile: Tile, halo: int, cpu: Cpu) -> int:
+def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
     """Lanes of which the input of a group takes half of the second-level cache."""
-    own = problem.in_channels // problem.groups
+    own = correlation.reduced // correlation.groups
     return cpu.l2 // 2 // (BYTES[tile.element] * own) - halo
 
 
-def _cut(whole: Schedule, problem: Problem, cpu: Cpu, wishes: Wishes) -> Schedule:
+def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu, wishes: Wishes) -> Schedule:
     """Windows and jobs: panels that stay in L2, and work for every thread."""
-    own, total = problem.in_channels // problem.groups, whole.cells.total
+    own, total = correlation.reduced // correlation.groups, whole.cells.total
     width = whole.cells.pitch if whole.by_row else whole.tiles[0].width
     halo = whole.front + whole.back
-    fitting = max(width, _room(problem, whole.tiles[0], halo, cpu) // width * width)
+    fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
     wanted = 1 if whole.threads == 1 else 4 * whole.threads
-    even = -(-total // -(-wanted // problem.groups))
+    even = -(-total // -(-wanted // correlation.groups))
     window = max(width, min(fitting, -(-even // width) * width))
-    window = _evened(total, window, width, problem.groups, whole.threads)
-    enough = problem.groups * -(-total // window) >= wanted
+    window = _evened(total, window, width, correlation.groups, whole.threads)
+    enough = correlation.groups * -(-total // window) >= wanted
     itemsize = BYTES[whole.tiles[0].element]
-    packed = problem.in_channels * (total + halo) * itemsize
+    packed = correlation.reduced * (total + halo) * itemsize
     small = whole.threads * own * (window + halo) * itemsize
-    bound = 1.3 * prod(problem.x_shape) * problem.dtype.itemsize + (whole.threads << 22)
+    bound = 1.3 * prod(correlation.operand_shape) * correlation.dtype.itemsize + (
+        whole.threads << 22
+    )
     each = (enough and halo <= window // 3) or packed > max(bound, small)
     if wishes.shared is not None:
         each = not wishes.shared
     if each:
         return replace(whole, shared=False, window=window, buffer_lanes=window + halo)
     window = max(width, min(fitting, -(-total // width) * width))
-    runs = min(len(whole.blocks), -(-wanted // (problem.groups * -(-total // window))))
+    runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // window))))
     return replace(whole, window=window, block_run=-(-len(whole.blocks) // runs))

@@ -14,8 +14,8 @@ from math import prod
 
 from ...activations import Activation
 from ...geometry import Phase
-from ...problem import DType, Problem
-from .cells import Line
+from ...problem import DType
+from .correlation import Correlation, Line
 from .cpu import Cpu
 from .tile import Step, Tile
 from .values import BYTES, DOUBLE, FLOAT
@@ -45,27 +45,27 @@ VARIANTS = {
     "packing=first": Wishes(shared=True),
     "packing=each": Wishes(shared=False),
 }
-"""The ways to schedule a problem that tuning may measure."""
+"""The ways to schedule a correlation that tuning may measure."""
 NO_WISHES = VARIANTS[""]
 
 
 def tiles_for(
-    problem: Problem, last: Line, cpu: Cpu, wishes: Wishes
+    correlation: Correlation, last: Line, cpu: Cpu, wishes: Wishes
 ) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
-    """The tile classes of a problem and the blocks of one group that they compute."""
-    element = DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT
+    """The tile classes of a correlation and the blocks of one group that they compute."""
+    element = DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
     lanes = cpu.lanes(BYTES[element])
-    outer = prod(-(-axis.kernel // axis.period) for axis in problem.axes[:-1])
-    sums = problem.in_channels // problem.groups * outer
-    own = problem.out_channels // problem.groups
+    outer = prod(line.taps for line in correlation.lines[:-1])
+    sums = correlation.reduced // correlation.groups * outer
+    own = correlation.made // correlation.groups
     kinds: dict[Tile, int] = {}
     blocks = []
     for start, count in _chunks(len(last.phases), cpu.registers * 3 // 4):
         steps = _steps(last.phases[start : start + count])
-        vectors, channels = _shape(own, count, steps, cpu, problem.rank, sums, wishes)
+        vectors, channels = _shape(own, count, steps, cpu, correlation.rank, sums, wishes)
         wishes = replace(wishes, vectors=vectors)  # all tiles of a layer are of one width
         dense = count == last.stride
-        own_activation = in_tile(problem)
+        own_activation = in_tile(correlation)
         tile = Tile(element, lanes, vectors, channels, count, steps, dense, *own_activation)
         kind = kinds.setdefault(tile, len(kinds))
         blocks += [
@@ -76,9 +76,9 @@ def tiles_for(
     return tuple(kinds), tuple(blocks)
 
 
-def in_tile(problem: Problem) -> tuple[Activation, float]:
+def in_tile(correlation: Correlation) -> tuple[Activation, float]:
     """The activation that tiles apply themselves: a cheap one that nothing comes before."""
-    epilogue = problem.epilogue
+    epilogue = correlation.epilogue
     cheap = epilogue.activation in (Activation.RELU, Activation.LEAKY_RELU)
     if cheap and not epilogue.residual:
         return epilogue.activation, epilogue.slope

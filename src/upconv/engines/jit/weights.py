@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ... import memory
-from ...problem import DType, Problem
+from ...problem import DType
 from ..base import Array
 from ..copies import contiguous
 from . import pool
 from .compile import Code
+from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
 from .row_code import gather_code
@@ -53,15 +53,20 @@ class Entries:
 
 
 class Packing:
-    """Packs the weights of one problem into elements of type `compute`."""
+    """Packs the weights of one correlation into elements of type `compute`."""
 
     def __init__(
-        self, problem: Problem, compute: np.dtype[Any], uses: Entries, threads: int, cpu: Cpu
+        self,
+        correlation: Correlation,
+        compute: np.dtype[Any],
+        uses: Entries,
+        threads: int,
+        cpu: Cpu,
     ) -> None:
-        self._problem, self._compute, self._uses = problem, compute, uses
+        self._correlation, self._compute, self._uses = correlation, compute, uses
         self._threads = threads
-        groups = problem.groups
-        self._channels = problem.in_channels // groups
+        groups = correlation.groups
+        self._channels = correlation.reduced // groups
         piece_bytes = np.array([len(e) for e in uses.entries]) * self._channels * compute.itemsize
         counts = np.array([len(taps) for taps in uses.taps])
         before = np.concatenate(([0], np.cumsum(counts)))
@@ -74,14 +79,14 @@ class Packing:
         computed = DOUBLE if compute.itemsize == BYTES[DOUBLE] else FLOAT
         self._code, self._gather = (
             weights_code(cpu),
-            gather_code(STORED[problem.dtype], computed, cpu),
+            gather_code(STORED[correlation.dtype], computed, cpu),
         )
         self._block = self._arguments()
 
     @property
     def nbytes(self) -> int:
         """Bytes of a packed weight."""
-        return self._problem.groups * self.group_bytes
+        return self._correlation.groups * self.group_bytes
 
     @property
     def resident_bytes(self) -> int:
@@ -89,7 +94,7 @@ class Packing:
         return int(self._pieces.nbytes + self._tables.nbytes + self.places.nbytes)
 
     def pack(self, weight: Array) -> Array:
-        """A weight of the problem's shape in the order of use."""
+        """A weight of the correlation's shape in the order of use."""
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
             memory.require(weight.nbytes, "a copy of the weight")
@@ -103,13 +108,13 @@ class Packing:
 
     def _piece_table(self, starts: Any, piece_bytes: Any) -> tuple[Any, Any]:
         """The pieces of all blocks, and the element numbers their entries gather."""
-        uses, problem = self._uses, self._problem
-        _, by_output, *by_tap = self._strides()
+        uses, correlation = self._uses, self._correlation
+        _, _, by_made, *by_tap = correlation.weight_strides
         outer = np.array(
             [sum(i * s for i, s in zip(tap, by_tap, strict=False)) for t in uses.taps for tap in t],
             np.int64,
         ).reshape(-1)
-        limit = problem.out_channels // problem.groups
+        limit = correlation.made // correlation.groups
         tables: dict[tuple[Any, int], int] = {}
         numbers: list[Any] = []
         pieces = np.zeros((len(uses.channels), len(outer), _PIECE), np.int64)
@@ -118,23 +123,19 @@ class Packing:
             live = min(limit - channel, max((c for c, _ in entries), default=0) + 1)
             if (entries, live) not in tables:
                 tables[entries, live] = size
-                numbers += [c * by_output + t * by_tap[-1] if c < live else -1 for c, t in entries]
+                numbers += [c * by_made + t * by_tap[-1] if c < live else -1 for c, t in entries]
                 size = len(numbers)
             pieces[b, :, 0] = starts[b] + np.arange(len(outer)) * piece_bytes[b]
-            pieces[b, :, 1] = (channel * by_output + outer) * problem.dtype.itemsize
+            pieces[b, :, 1] = (channel * by_made + outer) * correlation.dtype.itemsize
             pieces[b, :, 2] = tables[entries, live]
             pieces[b, :, 3] = len(entries)
         return pieces, np.array(numbers or [0], np.int64)
 
-    def _strides(self) -> tuple[int, ...]:
-        """Elements from one to the next along I, O and each kernel axis of a contiguous weight."""
-        shape, order = self._problem.weight_shape, self._problem.weight_layout
-        strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
-        return tuple(strides[i] for i in order.to_iox(self._problem.rank))
-
     def _arguments(self) -> Any:
-        problem = self._problem
-        by_input = self._strides()[0] * problem.dtype.itemsize
+        correlation = self._correlation
+        by_group, by_reduced = (
+            s * correlation.dtype.itemsize for s in correlation.weight_strides[:2]
+        )
         return _SLOTS.block(
             gather=self._gather.addresses["gather"],
             pieces=self._pieces.ctypes.data,
@@ -143,9 +144,9 @@ class Packing:
             run=self._run,
             channels=self._channels,
             dst_group=self.group_bytes,
-            src_group=self._channels * by_input,
-            src_channel=by_input,
-            jobs=problem.groups * len(self._uses.channels),
+            src_group=by_group,
+            src_channel=by_reduced,
+            jobs=correlation.groups * len(self._uses.channels),
             element=self._compute.itemsize,
         )
 

@@ -1,0 +1,193 @@
+"""What kernels compute: a correlation, of which forward results and input gradients are two cases.
+
+Along each axis, for every phase of the result (an offset) with its taps (index, shift), and j
+counting from 0,
+
+    result[stride * j + offset]  =  sum over taps of  operand[step * j - shift] * weight[index]
+
+where the operand is zero outside. Per group, `made` channels of the result are each the sum over
+`reduced` channels of the operand.
+
+    forward           operand x, step 1         result y, stride s, s phases
+    input gradient    operand g, step s         result dx, stride 1, one phase: shift p - d*t
+
+An ordinary convolution is the input gradient of a transposed one. Nothing below this file knows a
+direction, or how the weight is laid out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+from ...geometry import Axis, Phase, Tap
+from ...problem import DataLayout, Direction, DType, Epilogue, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One axis: positions of the operand and of the result, and how j steps through both.
+
+    The phases have only taps that reach a result from an operand that is there; `low` and `high`
+    are the least and the greatest of their shifts.
+    """
+
+    size: int
+    step: int
+    out: int
+    stride: int
+    phases: tuple[Phase, ...]
+    low: int
+    high: int
+
+    @classmethod
+    @lru_cache(maxsize=256)  # both kernels are scheduled to be compared
+    def of(cls, axis: Axis, direction: Direction) -> Line:
+        """An axis in a direction."""
+        if direction is Direction.FORWARD:
+            size, step, out, stride, phases = axis.size, 1, axis.out, axis.stride, axis.phases()
+        else:
+            size, step, out, stride = axis.out, axis.stride, axis.size, 1
+            shifts = (axis.crop_begin - axis.dilation * t for t in range(axis.kernel))
+            phases = (Phase(0, axis.size, tuple(Tap(t, e) for t, e in enumerate(shifts))),)
+        kept = tuple(
+            replace(
+                phase,
+                taps=tuple(
+                    tap for tap in phase.taps if -size < tap.shift <= step * (phase.length - 1)
+                ),
+            )
+            for phase in phases
+        )
+        every = [tap.shift for phase in kept for tap in phase.taps]
+        low, high = min(every, default=0), max(every, default=0)
+        return cls(size, step, out, stride, kept, low, high)
+
+    @property
+    def taps(self) -> int:
+        """Taps of the phase that has the most."""
+        return max((len(phase.taps) for phase in self.phases), default=0)
+
+    def part(self, low: int, high: int) -> tuple[Line, range]:
+        """Results [low, high), low a multiple of the stride, and the operand's positions for them.
+
+        The phases stay those of the whole.
+        """
+        first = self.step * (low // self.stride)
+        last = self.step * ((high - 1) // self.stride)
+        reads = range(max(0, first - self.high), min(self.size, last - self.low + 1))
+        reads = reads if reads else range(0)
+        return replace(self, size=len(reads), out=high - low), reads
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """A problem as kernels see it; channels are whole counts, over all groups.
+
+    `weight_strides` are elements of a contiguous weight from one to the next group, reduced
+    channel, made channel, and tap of each axis.
+    """
+
+    lines: tuple[Line, ...]
+    batch: int
+    reduced: int
+    made: int
+    groups: int
+    dtype: DType
+    layout: DataLayout
+    weight_strides: tuple[int, ...]
+    epilogue: Epilogue
+    accumulate: bool
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        # Schedules are cached by it, and hashing hundreds of phases takes long.
+        object.__setattr__(self, "_hash", hash((self.lines, self.batch, self.reduced, self.made)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @classmethod
+    def of(cls, problem: Problem) -> Correlation:
+        """The correlation that a problem, not of a weight gradient, is."""
+        forward = problem.direction is Direction.FORWARD
+        channels = problem.in_channels, problem.out_channels
+        return cls(
+            tuple(Line.of(axis, problem.direction) for axis in problem.axes),
+            problem.batch,
+            *(channels if forward else channels[::-1]),
+            problem.groups,
+            problem.dtype,
+            problem.layout,
+            _weight_strides(problem, forward=forward),
+            problem.epilogue,
+            problem.accumulate,
+        )
+
+    @property
+    def rank(self) -> int:
+        """How many axes there are."""
+        return len(self.lines)
+
+    @property
+    def operand_size(self) -> tuple[int, ...]:
+        """Spatial size of the operand."""
+        return tuple(line.size for line in self.lines)
+
+    @property
+    def result_size(self) -> tuple[int, ...]:
+        """Spatial size of the result."""
+        return tuple(line.out for line in self.lines)
+
+    @property
+    def operand_shape(self) -> tuple[int, ...]:
+        """Shape of the operand in this layout."""
+        return self.layout.shape(self.batch, self.reduced, self.operand_size)
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the result in this layout."""
+        return self.layout.shape(self.batch, self.made, self.result_size)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds, those with zeros outside the operand included."""
+        each = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)
+        return self.batch * self.reduced // self.groups * self.made * each
+
+
+def _weight_strides(problem: Problem, *, forward: bool) -> tuple[int, ...]:
+    shape = problem.weight_shape
+    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+    by_input, by_output, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))
+    by_group = by_input * (problem.in_channels // problem.groups)
+    pair = (by_input, by_output) if forward else (by_output, by_input)
+    return (by_group, *pair, *by_tap)
+
+
+def too_much(problem: Problem) -> str | None:
+    """Why a problem would take more code or tables than it is worth, or None; makes none itself."""
+    *outer, last = problem.axes
+    limits = [
+        ("taps along the last axis", last.kernel, 1 << 16),
+        ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
+    ]
+    if problem.direction is Direction.FORWARD:
+        shifts = min(last.kernel, last.dilation * (last.kernel - 1) // last.stride + 2)
+        combos = prod(min(axis.stride, axis.out) for axis in outer)
+        rows = prod(
+            max(axis.size, axis.out // axis.stride) + (axis.extent - 1) // axis.stride
+            for axis in outer
+        )
+        blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
+        limits += [
+            ("shifts of the input along the last axis", shifts, 48),
+            ("combinations of phases over the other axes", combos, 1 << 12),
+            ("rows of one image, times combinations of phases", rows * combos, 1 << 22),
+            ("blocks of output channels", blocks, 1 << 17),
+        ]
+    for name, number, most in limits:
+        if number > most:
+            return f"it makes tables for at most {most} {name}, and this has {number}"
+    return None
