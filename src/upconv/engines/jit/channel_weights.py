@@ -5,6 +5,10 @@ zeros where the last pair has only one.
 
 Every block reads its weights from the first to the last. Lanes that do not use a tap, and those
 behind a block's last, have zeros.
+
+Where lanes lie far apart in the weight, and all taps of all reduced channels side by side, as in
+every input gradient of weights in the order IOX, gathering would read a line of the cache for each
+number. There squares are turned in registers (`turned_packing_code`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,18 +31,20 @@ from .compile import Code
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
-from .row_code import gather_code
+from .row_code import gather_code, turn_code
 from .slots import Slots, jobs
-from .values import DOUBLE, FLOAT, I16, I64, LINE, PTR
+from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, Value, vector
 
 _SLOTS = Slots(
     ("dst", "src", "pieces", "tables", "gather"),
     ("count", "channels", "part", "parts", "jobs", "element",
-     "dst_group", "src_group", "src_channel"),
+     "dst_group", "src_group", "src_channel", "src_lane", "stored", "columns", "taps"),
     ("next",),
 )  # fmt: skip
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, lanes
 _PART = 8  # input channels that are packed together: their source stays in the cache
+_COLUMNS = 64  # taps and input channels that are turned at once, in scratch of at most 32 KiB
+_TURNED_PART = 16 * _COLUMNS  # of a job
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -96,8 +103,14 @@ class ChannelPacking:
         self._pieces, self._tables, self.places, self.group_bytes = self._lay_out(grids)
         stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
         kept = I16 if lanes.dots else DOUBLE if double else FLOAT
-        self._gather = gather_code(stored[correlation.dtype.value], kept, cpu)
-        self._code = packing_code(cpu)
+        element = stored[correlation.dtype.value]
+        self._blocks = _block_table(correlation, lanes, grids, self.places)
+        if self._blocks is None:
+            self._move = gather_code(element, kept, cpu).addresses["gather"]
+            self._code = packing_code(cpu)
+        else:
+            self._move = turn_code(element, kept, cpu).addresses["turn"]
+            self._code = turned_packing_code(kept, cpu)
 
     @property
     def itemsize(self) -> int:
@@ -118,15 +131,21 @@ class ChannelPacking:
         """A weight of the correlation's shape in the order of use."""
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
-        by_group, by_reduced = (s * self._correlation.dtype.itemsize for s in self._strides[:2])
-        parts = -(-self._channels // _PART)
+        stored = self._correlation.dtype.itemsize
+        by_group, by_reduced, by_made = (s * stored for s in self._strides[:3])
+        taps = self._strides[1]  # where they are turned
+        turns = self._blocks is not None
+        columns, part = (self._channels * taps, _TURNED_PART) if turns else (self._channels, _PART)
+        parts = -(-columns // part)
+        pieces = self._pieces if self._blocks is None else self._blocks
         block = _SLOTS.block(
-            dst=packed.ctypes.data, src=weight.ctypes.data,
-            gather=self._gather.addresses["gather"],
-            pieces=self._pieces.ctypes.data, tables=self._tables.ctypes.data,
-            count=len(self._pieces), channels=self._channels, part=_PART, parts=parts,
-            jobs=parts * self._groups, element=self._compute.itemsize,
+            dst=packed.ctypes.data, src=weight.ctypes.data, gather=self._move,
+            pieces=pieces.ctypes.data, tables=self._tables.ctypes.data,
+            count=len(pieces), channels=self._channels, part=part, parts=parts,
+            jobs=parts * self._groups * (len(pieces) if turns else 1),
+            element=self._compute.itemsize, columns=columns, taps=taps,
             dst_group=self.group_bytes, src_group=by_group, src_channel=by_reduced,
+            src_lane=by_made, stored=stored,
         )  # fmt: skip
         threads = self._threads if packed.size > 1 << 16 else 1
         pool.run(self._code.addresses["pack"], block.address, threads)
@@ -178,6 +197,73 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     array = np.empty(count + spare, dtype)
     first = -array.ctypes.data % LINE // dtype.itemsize
     return array[first : first + count]
+
+
+def _block_table(
+    correlation: Correlation, lanes: Lanes, grids: tuple[Grid, ...], places: list[int]
+) -> Numbers | None:
+    """For each block its place, the bytes to its first lane's weights, lanes, and width; None where
+    weights are to be gathered."""
+    by_reduced, by_made, *by_tap = correlation.weight_strides[1:]
+    grid = grids[0]
+    if len(grids) > 1 or grid.bundle != type(grid.bundle)(0, 1, 1) or lanes.own or lanes.dots:
+        return None
+    last = [tap.index for tap in sorted(taps_of(lanes, grid.bundle, 0), key=lambda t: -t.shift)]
+    axes = [*([tap.index for tap in phase.taps] for phase in grid.outer), last]
+    steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
+    in_order = all(indices == list(range(len(indices))) for indices in axes)
+    if (
+        not in_order
+        or by_tap != steps
+        or by_reduced != prod(map(len, axes))
+        or by_made <= by_reduced
+    ):
+        return None
+    itemsize, width = correlation.dtype.itemsize, lanes.width
+    rows = (
+        (place, block.lane * by_made * itemsize, block.live, block.vectors * width)
+        for place, block in zip(places, grid.blocks, strict=True)
+    )
+    return np.array(list(rows), np.int64)
+
+
+@lru_cache(maxsize=16)
+def turned_packing_code(element: str, cpu: Cpu) -> Code:
+    """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
+    and input channels as they lie, of all lanes of a block."""
+    module = Module(cpu.attributes)
+    lanes = cpu.lanes(BYTES[element])
+    kind = vector(element, lanes)
+    with module.function("pack", {"args": PTR}) as f:
+        a = _SLOTS.reader(f)
+        scratch = f.scratch(_COLUMNS * 8 * lanes * BYTES[element])
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            number, rest = f.rem(job, a["count"]), f.div(job, a["count"])
+            part, group = f.rem(rest, a["parts"]), f.div(rest, a["parts"])
+            piece = f.at(a["pieces"], f.mul(number, _PIECE), I64)
+            to, start, live, width = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
+            dst = f.at(a["dst"], f.add(f.mul(group, a["dst_group"]), to))
+            src = f.at(a["src"], f.add(f.mul(group, a["src_group"]), start))
+            row = f.mul(width, a["element"])
+            # What lies behind the last lane is zero.
+            behind = f.select(f.compare("slt", live, width), f.mul(width, _COLUMNS), 0)
+            with f.loop(0, behind, lanes) as lane:
+                f.store(Value(kind, "zeroinitializer"), f.at(scratch, lane.index, element))
+            first = f.mul(part, a["part"])
+            stop = f.min(a["columns"], f.add(first, a["part"]))
+            with f.loop(first, stop, _COLUMNS) as loop:
+                count = f.min(f.sub(stop, loop.index), _COLUMNS)
+                here = f.at(src, f.mul(loop.index, a["stored"]))
+                f.call(a["gather"], scratch, here, live, count, a["src_lane"], row)
+                with f.loop(0, count) as each:
+                    column = f.add(loop.index, each.index)
+                    channel, tap = f.div(column, a["taps"]), f.rem(column, a["taps"])
+                    place = f.mul(f.add(f.mul(tap, a["channels"]), channel), row)
+                    with f.loop(0, width, lanes) as lane:
+                        offset = f.mul(lane.index, a["element"])
+                        line = f.load(kind, f.at(scratch, f.add(f.mul(each.index, row), offset)))
+                        f.store(line, f.at(dst, f.add(place, offset)))
+    return Code(module, ("pack",), cpu, opt=1)
 
 
 @lru_cache(maxsize=16)
