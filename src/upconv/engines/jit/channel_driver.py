@@ -17,12 +17,13 @@ Channels-first data is turned into channels-last scratch before, and the result 
 
 from __future__ import annotations
 
+from . import pool
 from .channel_layout import ARRAYS, BLOCK, CHUNK, GRID, LANES, PAD, SLOTS
 from .channel_points import ALL, array, emit_points, field, ramp
 from .channel_tile import PARAMETERS
 from .cpu import Cpu
 from .emit import Function, Module
-from .slots import Arguments, jobs
+from .slots import Arguments, jobs, wait
 from .values import I1, I64, PTR, Value
 
 Values = dict[str, Value]
@@ -47,20 +48,14 @@ def emit_driver(module: Module, cpu: Cpu) -> None:
             with jobs(f, a.address("next_in"), a["in_jobs"]) as job:
                 _turn_in(f, a, job)
                 f.raise_by(a.address("turned"), 1)
-            _wait(f, a.address("turned"), a["in_jobs"], cpu)
+            wait(f, a.address("turned"), a["in_jobs"], cpu.triple, pool.switch())
         with jobs(f, a.address("next_job"), a["jobs"]) as job:
             f.call("job", f["args"], mine, job)
             f.raise_by(a.address("done"), 1)
         with f.when(f.compare("ne", a["turns"], 0)):
-            _wait(f, a.address("done"), a["jobs"], cpu)
+            wait(f, a.address("done"), a["jobs"], cpu.triple, pool.switch())
             with jobs(f, a.address("next_out"), a["out_jobs"]) as job:
                 f.call("turn_back", f["args"], f.at(mine, a["stage"]), job)
-
-
-def _wait(f: Function, counter: Value, count: Value, cpu: Cpu) -> None:
-    with f.forever() as waiting:
-        f.leave(waiting, f.compare("sge", f.observe(counter), count))
-        f.relax(cpu.triple)
 
 
 def _emit_job(module: Module) -> None:

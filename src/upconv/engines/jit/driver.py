@@ -9,11 +9,12 @@ the function `positions` is what every thread runs).
 
 from __future__ import annotations
 
+from . import pool
 from .cpu import Cpu
 from .emit import Function, Module
 from .layout import BLOCK, SLOTS
 from .placing import NO, SAME, emit_spread, emit_tiles
-from .slots import Arguments, jobs
+from .slots import Arguments, jobs, wait
 from .values import I64, PTR, Value
 
 STAGE_BYTES = 8192
@@ -38,10 +39,7 @@ def emit_driver(module: Module, cpu: Cpu) -> None:
             with jobs(f, a.address("next_pack"), a["pack_jobs"]) as job:
                 _pack_shared(f, a, job)
                 f.raise_by(a.address("packed"), 1)
-            with f.forever() as waiting:
-                done = f.compare("sge", f.observe(a.address("packed")), a["pack_jobs"])
-                f.leave(waiting, done)
-                f.relax(cpu.triple)
+            wait(f, a.address("packed"), a["pack_jobs"], cpu.triple, pool.switch())
         with jobs(f, a.address("next_job"), a["jobs"]) as job:
             f.call("job", f["args"], stage, thread, job)
 

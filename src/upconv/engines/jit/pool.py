@@ -165,14 +165,19 @@ def _made() -> _Pool:
         return _pool
 
 
-def _system(triple: str) -> System:
+def switch() -> int:
+    """The address of the system's function that lets another thread have the processor."""
     if sys.platform == "win32":
-        return System(triple, _address(ctypes.windll.kernel32.SwitchToThread), None, None)
-    c = ctypes.CDLL(None)
+        return _address(ctypes.windll.kernel32.SwitchToThread)
+    return _address(ctypes.CDLL(None).sched_yield)
+
+
+def _system(triple: str) -> System:
     number = _FUTEX.get(os.uname().machine) if sys.platform == "linux" else None
     if number is None or ctypes.sizeof(ctypes.c_void_p) != 8:
-        return System(triple, _address(c.sched_yield), None, None)
-    return System(triple, _address(c.sched_yield), Futex(_address(c.syscall), number), _affinity(c))
+        return System(triple, switch(), None, None)
+    c = ctypes.CDLL(None)
+    return System(triple, switch(), Futex(_address(c.syscall), number), _affinity(c))
 
 
 def _affinity(c: ctypes.CDLL) -> Affinity | None:

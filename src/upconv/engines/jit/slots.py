@@ -85,3 +85,23 @@ def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
         job = f.take(counter)
         f.leave(taking, f.compare("sge", job, count))
         yield job
+
+
+_PATIENCE = 1000  # turns of waiting, some 30 microseconds, before others may have the processor
+
+
+def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) -> None:
+    """Wait until a counter that all threads share has come to `count`.
+
+    `switch` is the address of sched_yield or its like: whoever is waited for may have no processor.
+    """
+    turns = f.scratch(8)
+    f.store(f.integer(0), turns)
+    with f.forever() as waiting:
+        f.leave(waiting, f.compare("sge", f.observe(counter), count))
+        f.relax(triple)
+        turn = f.add(f.load(I64, turns), 1)
+        f.store(turn, turns)
+        if switch:
+            with f.when(f.compare("sgt", turn, _PATIENCE)):
+                f.call_foreign(switch)
