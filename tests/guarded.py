@@ -352,6 +352,13 @@ def real_sizes(seeds: range, directions: tuple[str, ...], **how: Any) -> None:
     _run(((real_case(seed, ways), sides[seed // 2 % 2]) for seed in seeds), How(**how))
 
 
+def conformance(**how: Any) -> None:
+    """Check the conformance suite's cases, each on one side."""
+    sides = tuple(Side)
+    numbered = enumerate(testing.cases())
+    _run(((Case(i, problem, 1 + i % 2, 0), sides[i % 2]) for i, problem in numbered), How(**how))
+
+
 def _run(cases: Iterable[tuple[Case, Side]], how: How) -> None:
     faulthandler.enable()
     try:

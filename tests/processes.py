@@ -12,15 +12,14 @@ from pathlib import Path
 import upconv
 
 SOURCE = str(Path(upconv.__file__).parents[1])
+KEPT = {"UPCONV_TUNING_FILE", "UPCONV_JIT_CPU"}
 MAIN = "from upconv.__main__ import main; main()"
 
 
 def environment(**variables):
-    """This process's, without upconv's variables but for the tuning file of `conftest`."""
+    """This process's, without upconv's variables but for those that are the whole test run's."""
     kept = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("UPCONV_", "PYTEST_")) or k == "UPCONV_TUNING_FILE"
+        k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_")) or k in KEPT
     }
     path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, **variables}

@@ -49,20 +49,35 @@ AVAILABLE = {status.name: status for status in upconv.engines()}
 
 def check(setting: str, seeds: range) -> None:
     engine, way = SETTINGS[setting]
+    directions = DIRECTIONS.get(engine, ALL)
+    code = CALL.format(seeds=seeds, directions=directions, engine=engine)
+    verify(engine, way, code, len(seeds) // 3)
+
+
+def verify(engine: str, way: Way, code: str, least: int) -> None:
+    """Hold a process to its word: it checked some cases, as many as `least`, and none was wrong."""
     if not AVAILABLE[engine].available:
         pytest.skip(AVAILABLE[engine].reason)
-    directions = DIRECTIONS.get(engine, ALL)
-    done = ran(way, CALL.format(seeds=seeds, directions=directions, engine=engine))
+    done = ran(way, code)
     assert not verdict(done), verdict(done)
     word, count = done.stdout.splitlines()[-1].split(": ")
     assert word == "done"
-    assert int(count) >= len(seeds) // 3, "the engine refused nearly everything"
+    assert int(count) >= least, "the engine refused nearly everything"
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_layers(setting: str) -> None:
     first = 1000 * list(SETTINGS).index(setting)
     check(setting, range(first, first + 45))
+
+
+@pytest.mark.parametrize(
+    "setting", [s for s in SETTINGS if SETTINGS[s][1] != Way() and "kernel" not in s]
+)
+def test_the_conformance_suite(setting: str) -> None:
+    """Natively it is test_conformance.py."""
+    engine, way = SETTINGS[setting]
+    verify(engine, way, f"import guarded; guarded.conformance(engine={engine!r})", 120)
 
 
 @pytest.mark.long
