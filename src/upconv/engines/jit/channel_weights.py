@@ -106,11 +106,12 @@ class ChannelPacking:
         element = stored[correlation.dtype.value]
         self._blocks = _block_table(correlation, lanes, grids, self.places)
         if self._blocks is None:
-            self._move = gather_code(element, kept, cpu).addresses["gather"]
+            self._move, name = gather_code(element, kept, cpu), "gather"
             self._code = packing_code(cpu)
         else:
-            self._move = turn_code(element, kept, cpu).addresses["turn"]
+            self._move, name = turn_code(element, kept, cpu), "turn"
             self._code = turned_packing_code(kept, cpu)
+        self._move_address = self._move.addresses[name]
 
     @property
     def itemsize(self) -> int:
@@ -139,7 +140,7 @@ class ChannelPacking:
         parts = -(-columns // part)
         pieces = self._pieces if self._blocks is None else self._blocks
         block = _SLOTS.block(
-            dst=packed.ctypes.data, src=weight.ctypes.data, gather=self._move,
+            dst=packed.ctypes.data, src=weight.ctypes.data, gather=self._move_address,
             pieces=pieces.ctypes.data, tables=self._tables.ctypes.data,
             count=len(pieces), channels=self._channels, part=part, parts=parts,
             jobs=parts * self._groups * (len(pieces) if turns else 1),
