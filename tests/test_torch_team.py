@@ -103,7 +103,7 @@ def test_the_team_is_the_one_of_pytorchs_operators() -> None:
     assert len(set(numbers)) == 2
     before = tasks()
     torch.randn(512, 512) @ torch.randn(512, 512)
-    assert tasks() == before  # PyTorch needed no others
+    assert tasks() <= before  # PyTorch needed no others; threads of earlier tests may have ended
 
 
 def tasks() -> int:
