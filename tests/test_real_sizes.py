@@ -49,9 +49,18 @@ AVAILABLE = {status.name: status for status in upconv.engines()}
 
 def check(setting: str, seeds: range) -> None:
     engine, way = SETTINGS[setting]
-    directions = DIRECTIONS.get(engine, ALL)
-    code = CALL.format(seeds=seeds, directions=directions, engine=engine)
-    verify(engine, way, code, len(seeds) // 3)
+    verify(engine, way, call(engine, seeds), len(seeds) // 3)
+
+
+def call(engine: str, seeds: range) -> str:
+    """What a process is to do about some layers."""
+    return CALL.format(seeds=seeds, directions=DIRECTIONS.get(engine, ALL), engine=engine)
+
+
+def default_seeds(setting: str) -> range:
+    """The layers of a setting in the default suite."""
+    first = 1000 * list(SETTINGS).index(setting)
+    return range(first, first + 45)
 
 
 def verify(engine: str, way: Way, code: str, least: int) -> None:
@@ -67,8 +76,7 @@ def verify(engine: str, way: Way, code: str, least: int) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_layers(setting: str) -> None:
-    first = 1000 * list(SETTINGS).index(setting)
-    check(setting, range(first, first + 45))
+    check(setting, default_seeds(setting))
 
 
 @pytest.mark.parametrize(
@@ -206,8 +214,5 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     """By the very cases of the default suite."""
     setting, plant = FAULTS[fault]
     engine, way = SETTINGS[setting]
-    first = 1000 * list(SETTINGS).index(setting)
-    call = CALL.format(
-        seeds=range(first, first + 45), directions=DIRECTIONS.get(engine, ALL), engine=engine
-    )
-    assert verdict(ran(way, f"{plant}\n{call}")), "nothing was found"
+    code = call(engine, default_seeds(setting))
+    assert verdict(ran(way, f"{plant}\n{code}")), "nothing was found"
