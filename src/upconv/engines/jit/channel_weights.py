@@ -26,7 +26,7 @@ from ..base import Array
 from ..copies import contiguous
 from . import pool
 from .channel_lanes import Lanes
-from .channel_schedule import Block, Grid, taps_of
+from .channel_schedule import Block, Bundle, Grid, taps_of
 from .compile import Code
 from .correlation import Correlation
 from .cpu import Cpu
@@ -207,7 +207,7 @@ def _block_table(
     weights are to be gathered."""
     by_reduced, by_made, *by_tap = correlation.weight_strides[1:]
     grid = grids[0]
-    if len(grids) > 1 or grid.bundle != type(grid.bundle)(0, 1, 1) or lanes.own or lanes.dots:
+    if len(grids) > 1 or grid.bundle != Bundle(0, 1, 1) or lanes.own or lanes.dots:
         return None
     last = [tap.index for tap in sorted(taps_of(lanes, grid.bundle, 0), key=lambda t: -t.shift)]
     axes = [*([tap.index for tap in phase.taps] for phase in grid.outer), last]
