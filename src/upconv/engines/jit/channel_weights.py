@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import Any
 
@@ -67,19 +67,26 @@ def uses(grid: Grid, block: Block) -> Iterator[Use]:
         yield Use(grid, block, indices, (*(tap.shift for tap in taps), shift))
 
 
+def taps_of_phases(lanes: Lanes, use: Use) -> tuple[int, ...]:
+    """For each phase of a bundle the index of the last axis's tap, or -1 where it uses none."""
+    return tuple(taps.get(use.shifts[-1], -1) for taps in _taps_by_shift(lanes, use.grid.bundle))
+
+
 def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
-    """For each lane of a block the index of the last axis's tap, or -1 where it uses none."""
-    bundle, block = use.grid.bundle, use.block
+    """The same for each lane of a block; those behind its last use none."""
+    block, taps = use.block, taps_of_phases(lanes, use)
     numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
-    phases = numbers // lanes.channels
-    by_phase = np.full(int(phases[-1]) + 1, -1, np.int64)
-    for r in range(int(phases[0]), min(int(phases[-1]) + 1, bundle.stop - bundle.start)):
-        for tap in taps_of(lanes, bundle, bundle.start + r):
-            if tap.shift == use.shifts[-1]:
-                by_phase[r] = tap.index
-    found: Numbers = by_phase[phases]
+    phases = np.minimum(numbers // lanes.channels, len(taps) - 1)
+    found: Numbers = np.array(taps, np.int64)[phases]
     found[block.live :] = -1
     return found
+
+
+@lru_cache(maxsize=64)
+def _taps_by_shift(lanes: Lanes, bundle: Bundle) -> tuple[dict[int, int], ...]:
+    """For each phase of a bundle its taps' indices by their shifts."""
+    phases = (taps_of(lanes, bundle, phase) for phase in range(bundle.start, bundle.stop))
+    return tuple({tap.shift: tap.index for tap in taps} for taps in phases)
 
 
 class ChannelPacking:
@@ -100,15 +107,18 @@ class ChannelPacking:
         self._compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
         self.row_channels = self._channels + (self._channels % 2 if lanes.dots else 0)
         self._strides = correlation.weight_strides
-        self._pieces, self._tables, self.places, self.group_bytes = self._lay_out(grids)
+        *self.places, self.group_bytes = self._places(grids)
         stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
         kept = I16 if lanes.dots else DOUBLE if double else FLOAT
         element = stored[correlation.dtype.value]
         self._blocks = _block_table(correlation, lanes, grids, self.places)
+        self._tables = np.zeros(1, np.int64)
         if self._blocks is None:
+            self._pieces, self._tables = self._lay_out(grids)
             self._move, name = gather_code(element, kept, cpu), "gather"
             self._code = packing_code(cpu)
         else:
+            self._pieces = self._blocks
             self._move, name = turn_code(element, kept, cpu), "turn"
             self._code = turned_packing_code(kept, cpu)
         self._move_address = self._move.addresses[name]
@@ -138,12 +148,11 @@ class ChannelPacking:
         turns = self._blocks is not None
         columns, part = (self._channels * taps, _TURNED_PART) if turns else (self._channels, _PART)
         parts = -(-columns // part)
-        pieces = self._pieces if self._blocks is None else self._blocks
         block = _SLOTS.block(
             dst=packed.ctypes.data, src=weight.ctypes.data, gather=self._move_address,
-            pieces=pieces.ctypes.data, tables=self._tables.ctypes.data,
-            count=len(pieces), channels=self._channels, part=part, parts=parts,
-            jobs=parts * self._groups * (len(pieces) if turns else 1),
+            pieces=self._pieces.ctypes.data, tables=self._tables.ctypes.data,
+            count=len(self._pieces), channels=self._channels, part=part, parts=parts,
+            jobs=parts * self._groups * (len(self._pieces) if turns else 1),
             element=self._compute.itemsize, columns=columns, taps=taps,
             dst_group=self.group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=stored,
@@ -152,31 +161,44 @@ class ChannelPacking:
         pool.run(self._code.addresses["pack"], block.address, threads)
         return packed
 
-    def _lay_out(self, grids: tuple[Grid, ...]) -> tuple[Numbers, Numbers, list[int], int]:
-        """The pieces, the element numbers they gather, and where each block's begin."""
-        itemsize, outer = self._correlation.dtype.itemsize, self._strides[3:-1]
-        seen: dict[tuple[Any, ...], int] = {}
+    def _places(self, grids: tuple[Grid, ...]) -> list[int]:
+        """Where each block's weights begin, in bytes, and where the last's end."""
+        row = self.row_channels * self._lanes.width * self._compute.itemsize
+        sizes = [
+            prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors * row
+            for grid in grids
+            for block in grid.blocks
+        ]
+        return [0, *accumulate(sizes)]
+
+    def _lay_out(self, grids: tuple[Grid, ...]) -> tuple[Numbers, Numbers]:
+        """The pieces, and the numbers of the elements that they gather.
+
+        Uses whose taps differ by as much in all phases share a table."""
+        itemsize, (*outer, by_tap) = self._correlation.dtype.itemsize, self._strides[3:]
+        begins: dict[tuple[Any, ...], int] = {}
         tables: list[Numbers] = []
-        pieces, places = [], []
-        size = place = 0
+        pieces, places, size = [], iter(self.places), 0
         for grid in grids:
             for block in grid.blocks:
-                places.append(place)
-                width = block.vectors * self._lanes.width
+                place, width = next(places), block.vectors * self._lanes.width
                 for use in uses(grid, block):
-                    key = (grid.bundle, block, use.shifts[-1])
-                    if key not in seen:
-                        seen[key] = size
-                        tables.append(self._elements(use))
+                    taps = taps_of_phases(self._lanes, use)
+                    first = min((tap for tap in taps if tap >= 0), default=0)
+                    key = (grid.bundle, block, tuple(max(-1, tap - first) for tap in taps))
+                    if key not in begins:
+                        begins[key] = size
+                        tables.append(self._elements(use) - first * by_tap)
                         size += width
                     source = sum(i * s for i, s in zip(use.indices, outer, strict=True))
-                    pieces.append((place, source * itemsize, seen[key], width))
+                    source += first * by_tap
+                    pieces.append((place, source * itemsize, begins[key], width))
                     place += self.row_channels * width * self._compute.itemsize
-        table = np.concatenate(tables) if tables else np.zeros(1, np.int64)
-        return np.array(pieces, np.int64).reshape(-1, _PIECE), table, places, place
+        numbers = np.concatenate([*tables, np.zeros(1, np.int64)])
+        return np.array(pieces, np.int64).reshape(-1, _PIECE), np.maximum(numbers, -1)
 
     def _elements(self, use: Use) -> Numbers:
-        """For each lane the number of its element from a piece's first, or -1."""
+        """For each lane the number of its element from a piece's first, or less than any."""
         taps = taps_of_lanes(self._lanes, use)
         by_group, _, by_made, *_, by_tap = self._strides
         numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % self._lanes.channels
@@ -185,7 +207,7 @@ class ChannelPacking:
             base = numbers // spread * by_group + numbers % spread * by_made
         else:
             base = numbers * by_made
-        found: Numbers = np.where(taps < 0, -1, base + taps * by_tap)
+        found: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
         return found
 
 
