@@ -42,7 +42,6 @@ SETTINGS = {
     "onednn, AVX512_CORE": ("onednn", Way(isa="AVX512_CORE")),
     "reference": ("reference", Way()),
 }
-DIRECTIONS = {"jit": ("forward", "input_grad")}  # of the others, all
 ALL = tuple(direction.value for direction in Direction)
 AVAILABLE = {status.name: status for status in upconv.engines()}
 
@@ -54,7 +53,7 @@ def check(setting: str, seeds: range) -> None:
 
 def call(engine: str, seeds: range) -> str:
     """What a process is to do about some layers."""
-    return CALL.format(seeds=seeds, directions=DIRECTIONS.get(engine, ALL), engine=engine)
+    return CALL.format(seeds=seeds, directions=ALL, engine=engine)
 
 
 def default_seeds(setting: str) -> range:

@@ -33,7 +33,7 @@ from .cpu import Cpu
 from .emit import Module
 from .row_code import gather_code, turn_code
 from .slots import Slots, jobs
-from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, Value, vector
+from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, STORED, Value, vector
 
 _SLOTS = Slots(
     ("dst", "src", "pieces", "tables", "gather"),
@@ -108,9 +108,8 @@ class ChannelPacking:
         self.row_channels = self._channels + (self._channels % 2 if lanes.dots else 0)
         self._strides = correlation.weight_strides
         *self.places, self.group_bytes = self._places(grids)
-        stored = {"float16": "half", "bfloat16": "bfloat", "float32": FLOAT, "float64": DOUBLE}
         kept = I16 if lanes.dots else DOUBLE if double else FLOAT
-        element = stored[correlation.dtype.value]
+        element = STORED[correlation.dtype.value]
         self._blocks = _block_table(correlation, lanes, grids, self.places)
         self._tables = np.zeros(1, np.int64)
         if self._blocks is None:

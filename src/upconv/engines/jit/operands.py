@@ -31,12 +31,13 @@ class Operands:
     @classmethod
     def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
-        free = 2 if correlation.layout is DataLayout.NCX else 1
-        y = out
-        if not _lies_well(out, free) or (residual is not None and residual.strides != out.strides):
-            y = _contiguous("the result", out, filled=correlation.accumulate)
-            residual = None if residual is None else _contiguous("the residual", residual)
-        return cls(out, y, x if _lies_well(x, free) else _contiguous("x", x), residual)
+        y, layout = out, correlation.layout
+        if not _lies_well(out, layout) or (
+            residual is not None and residual.strides != out.strides
+        ):
+            y = laid_out("the result", out, filled=correlation.accumulate)
+            residual = None if residual is None else laid_out("the residual", residual)
+        return cls(out, y, lying_well("x", x, layout), residual)
 
     def deliver(self) -> None:
         """Put the result where the caller wants it."""
@@ -44,11 +45,16 @@ class Operands:
             self.out[...] = self.y
 
 
-def _lies_well(array: Array, free: int) -> bool:
-    """Whether all axes but the first `free` lie as in a contiguous array."""
+def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
+    """An operand that kernels can read: the array itself, or a copy."""
+    return array if _lies_well(array, layout) else laid_out(what, array)
+
+
+def _lies_well(array: Array, layout: DataLayout) -> bool:
+    """Whether all axes but the first ones lie as in a contiguous array."""
     if array.flags.c_contiguous:
         return True
-    step = array.itemsize
+    step, free = array.itemsize, 2 if layout is DataLayout.NCX else 1
     for size, stride in zip(
         array.shape[: free - 1 : -1], array.strides[: free - 1 : -1], strict=True
     ):
@@ -58,7 +64,7 @@ def _lies_well(array: Array, free: int) -> bool:
     return True
 
 
-def _contiguous(what: str, array: Array, *, filled: bool = True) -> Array:
+def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:
     """The array itself if it is contiguous, else a copy, `filled` with its values."""
     if array.flags.c_contiguous:
         return array

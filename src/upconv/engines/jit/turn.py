@@ -1,6 +1,7 @@
 """Turning a matrix: dst[c][r] = src[r][c], for data whose channels lie first into last and back.
 
-Squares of `lanes` rows and columns are turned in registers; the edges are copied one by one.
+Squares of `lanes` rows and columns are turned in registers, those at the edges under masks; narrow
+edges are copied one by one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,24 @@ def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -
     """A function of `TURN` from elements of type `stored` to elements of type `computed`."""
     lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
     with module.function(name, TURN) as f:
-        rows = f.mul(f.div(f["rows"], lanes), lanes)
-        columns = f.mul(f.div(f["columns"], lanes), lanes)
+        rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
-            _square(f, row.index, column.index, stored, computed, lanes)
+            here = f.sub(f["rows"], row.index), f.sub(f["columns"], column.index)
+            branch = f.either(f.compare("sge", f.min(*here), lanes))
+            with branch.so():
+                _square(f, row.index, column.index, stored, computed, lanes)
+            with branch.otherwise():
+                _edge(f, row.index, column.index, here, stored, computed, lanes)
         # Right of the squares, then below them: rows run fast, they lie together in dst.
         with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:
             _one(f, row.index, column.index, stored, computed)
-        with f.loop(0, columns) as column, f.loop(rows, f["rows"]) as row:
+        with f.loop(0, f.min(columns, f["columns"])) as column, f.loop(rows, f["rows"]) as row:
             _one(f, row.index, column.index, stored, computed)
+
+
+def _squares(f: Function, count: Value, lanes: int) -> Value:
+    """How far squares go: to the end, if a quarter of the last one is there."""
+    return f.mul(f.div(f.add(count, lanes - lanes // 4), lanes), lanes)
 
 
 def _places(f: Function, row: Value, column: Value, stored: str, computed: str) -> list[Value]:
@@ -56,6 +66,28 @@ def _square(f: Function, row: Value, column: Value, stored: str, computed: str, 
     ]
     for i, line in enumerate(turned(f, lines, lanes)):
         f.store(line, f.at(dst, f.mul(f["dst_row"], i)))
+
+
+def _edge(
+    f: Function,
+    row: Value,
+    column: Value,
+    left: tuple[Value, Value],
+    stored: str,
+    computed: str,
+    lanes: int,
+) -> None:
+    """A square of which only `left` rows and columns are there."""
+    src, dst = _places(f, row, column, stored, computed)
+    kind, (rows, columns) = vector(stored, lanes), left
+    across, last = f.lanes_below(columns, lanes), f.sub(rows, 1)
+    lines = []
+    for i in range(lanes):
+        place = f.at(src, f.mul(f["src_row"], f.min(f.integer(i), last)))
+        lines.append(converted(f, f.load_lanes(kind, place, across), computed))
+    for i, line in enumerate(turned(f, lines, lanes)):
+        mask = f.lanes_below(f.select(f.compare("sgt", columns, i), rows, 0), lanes)
+        f.store_lanes(line, f.at(dst, f.mul(f["dst_row"], i)), mask)
 
 
 def turned(f: Function, lines: list[Value], lanes: int) -> list[Value]:

@@ -1,0 +1,238 @@
+"""What walks the tables of a weight gradient: the loop over jobs, packing, tiles, and delivery.
+
+    run(args)                  every thread: takes jobs in order, each after those it must wait for
+    pack(args, mine, record)   rows of x or g into a panel
+    block(...)                 a block of dw: for each of its taps a tile over the tap's segments
+    finish(...)                sums of a block into dw
+
+`mine` is scratch memory of a thread. The tile is a function of its own, one for each class.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+
+from ...problem import DataLayout
+from . import pool
+from .compile import Code
+from .cpu import Cpu
+from .emit import Function, Module
+from .slots import Arguments, Slots, jobs, wait
+from .tile import multiply_add
+from .values import BYTES, I64, PTR, Value, vector
+from .weight_grad_plan import BLOCK, ENTRY, PACK, RECORD, Tile
+
+SLOTS = Slots(
+    ("buffer", "panels", "stages", "dw", "x", "g", "records", "places", "entries", "segments",
+     "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver", "add"),
+    ("jobs", "element", "part", "sets", "set_bytes", "tile_rows", "tile_width", "spare",
+     "row_step", "lane_step", "taps_inside", "turned", "by_row", "by_lane", "by_tap",
+     "x_image", "x_channel", "x_position", "g_image", "g_channel", "g_position"),
+    ("next", "done", "next_thread"),
+)  # fmt: skip
+_WORK = {"args": PTR, "mine": PTR, "record": PTR}
+_TILE = {
+    "segments": PTR,  # pairs of byte offsets into the panels
+    "count": I64,
+    "rows": PTR,
+    "lanes": PTR,
+    "positions": I64,  # of each segment
+    "row_step": I64,  # bytes from one position to the next
+    "lane_step": I64,
+    "start": PTR,  # sums so far
+    "start_row": I64,
+    "start_tap": I64,
+    "out": PTR,
+    "out_row": I64,
+    "out_tap": I64,
+}
+
+
+@lru_cache(maxsize=64)
+def tile_code(tile: Tile, cpu: Cpu) -> Code:
+    """`tile` of one class."""
+    module = Module(cpu.attributes)
+    with module.function("tile", _TILE) as f:
+        _emit_tile(f, tile, cpu)
+    return Code(module, ("tile",), cpu)
+
+
+def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
+    kind, size = vector(tile.element, tile.lanes), BYTES[tile.element]
+    step = tile.step * (tile.width if tile.own else tile.rows) * size  # bytes to the next tap
+    places = list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
+
+    def spot(name: str, tap: int, row: int, line: int) -> Value:
+        offset = f.add(f.mul(f[f"{name}_tap"], tap), f.mul(f[f"{name}_row"], row))
+        return f.at(f.at(f[name], offset), line * tile.lanes * size)
+
+    def products(row: Value, lane: Value, sums: list[Value]) -> list[Value]:
+        lines = [f.load(kind, f.at(lane, v * tile.lanes * size)) for v in range(tile.vectors)]
+        made = []
+        for (tap, r, v), total in zip(places, sums, strict=True):
+            if tile.own:
+                factor = f.load(kind, f.at(row, tap * step + v * tile.lanes * size))
+            elif v == 0:
+                number = f.load(tile.element, f.at(row, tap * step + r * size))
+                factor = f.broadcast(number, tile.lanes)
+            made.append(multiply_add(f, cpu, factor, lines[v], total))
+        return made
+
+    each, n = tile.sums, len(places)
+    starts = [f.load(kind, spot("start", *place)) for place in places]
+    starts += [f.constant(kind, 0.0)] * (n * (each - 1))
+    whole = f.mul(f.div(f["positions"], each), each)
+    with f.loop(0, f["count"], carried=starts) as segment:
+        entry = f.at(f["segments"], f.mul(segment.index, 2), I64)
+        row, lane = (
+            f.at(f[s], f.load(I64, f.at(entry, i, I64))) for i, s in enumerate(("rows", "lanes"))
+        )
+        with f.loop(0, whole, each, [*segment.carried, row, lane]) as position:
+            *sums, row, lane = position.carried
+            made: list[Value] = []
+            for i in range(each):
+                made += products(row, lane, sums[i * n : (i + 1) * n])
+                row, lane = f.at(row, f["row_step"]), f.at(lane, f["lane_step"])
+            position.next([*made, row, lane])
+        *sums, row, lane = position.results
+        if each > 1:
+            with f.loop(whole, f["positions"], 1, [*sums[:n], row, lane]) as position:
+                *first, row, lane = position.carried
+                first = products(row, lane, first)
+                position.next([*first, f.at(row, f["row_step"]), f.at(lane, f["lane_step"])])
+            sums[:n] = position.results[:n]
+        segment.next(sums)
+    for i, place in enumerate(places):
+        total = segment.results[i]
+        for more in range(1, each):
+            total = f.arithmetic("fadd", total, segment.results[more * n + i])
+        f.store(total, spot("out", *place))
+
+
+@lru_cache(maxsize=8)
+def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
+    """Everything else, for data of one layout."""
+    module = Module(cpu.attributes)
+    _emit_pack(module, layout)
+    _emit_block(module)
+    _emit_finish(module)
+    with module.function("run", {"args": PTR}) as f:
+        a = SLOTS.reader(f)
+        mine = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            record = f.at(a["records"], f.mul(job, RECORD), I64)
+            before = f.load(I64, f.at(record, 1, I64))
+            wait(f, a.address("done"), before, cpu.triple, pool.switch())
+            f.call(f.load(PTR, record), f["args"], mine, record)
+            f.raise_by(a.address("done"), 1)
+    return Code(module, ("run", "pack", "block", "finish"), cpu, opt=1)
+
+
+def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
+    return {name: f.load(I64, f.at(f["record"], 2 + i, I64)) for i, name in enumerate(names)}
+
+
+def _emit_pack(module: Module, layout: DataLayout) -> None:
+    with module.function("pack", _WORK) as f:
+        a, r = SLOTS.reader(f), _fields(f, PACK)
+        of_g = f.compare("ne", r["of_g"], 0)
+        base, image, channel, position = (
+            f.select(of_g, a[f"g{name}"], a[f"x{name}"])
+            for name in ("", "_image", "_channel", "_position")
+        )
+        src = f.at(base, f.add(f.mul(r["channel"], channel), f.mul(r["position"], position)))
+        dst = f.at(a["panels"], r["to"])
+        row = f.mul(r["width"], a["element"])
+        behind = f.sub(r["width"], r["live"])
+        if layout is DataLayout.NCX:
+            # What lies behind the last channel must be numbers, if only not to be slow.
+            with f.when(f.compare("sgt", behind, 0)):
+                every = f.mul(f.mul(r["count"], r["length"]), r["width"])
+                f.call(a["fill"], dst, src, 0, every, 1, 0, 0)
+        # All channels of all positions lie side by side, or some channels of each.
+        flat = f.bitwise(
+            "and", f.compare("eq", position, f.mul(r["live"], channel)), f.compare("eq", behind, 0)
+        )
+        each = f.select(flat, f.mul(r["live"], r["length"]), r["live"])
+        times = f.select(flat, 1, r["length"])
+        with f.loop(0, r["count"]) as loop:
+            place = f.at(a["places"], f.mul(f.add(r["rows"], loop.index), 2), I64)
+            number, before = f.load(I64, place), f.load(I64, f.at(place, 1, I64))
+            here = f.at(src, f.add(f.mul(number, image), f.mul(before, position)))
+            to = f.at(dst, f.mul(f.mul(loop.index, r["length"]), row))
+            if layout is DataLayout.NCX:
+                f.call(a["turn"], to, here, r["live"], r["length"], channel, row)
+            else:
+                f.call(a["fill"], to, here, each, behind, times, row, position)
+
+
+def _emit_block(module: Module) -> None:
+    with module.function("block", _WORK) as f:
+        a, r = SLOTS.reader(f), _fields(f, BLOCK)
+        stage, row, step = _stage(f, a, r)
+        with f.loop(0, r["entry_count"]) as loop:
+            place = f.at(a["entries"], f.mul(f.add(r["entries"], loop.index), len(ENTRY)), I64)
+            entry = {name: f.load(I64, f.at(place, i, I64)) for i, name in enumerate(ENTRY)}
+            single = f.compare("ne", entry["single"], 0)
+            # The first entry of a tap makes its sums, with those of its neighbours.
+            fresh = f.bitwise(
+                "and", f.compare("ne", r["fresh"], 0), f.compare("eq", entry["single"], 0)
+            )
+            work = f.bitwise("or", f.compare("sgt", entry["positions"], 0), fresh)
+            out = f.at(stage, f.mul(f.sub(entry["tap"], r["tap"]), step))
+            with f.when(work):
+                f.call(
+                    f.select(single, a["single"], a["tile"]),
+                    f.at(a["segments"], f.mul(entry["segments"], 2), I64), entry["count"],
+                    f.at(a["panels"], f.add(r["rows"], entry["row"])),
+                    f.at(a["panels"], f.add(r["lanes"], entry["lane"])),
+                    entry["positions"], a["row_step"], a["lane_step"],
+                    f.select(fresh, a["zeros"], out), f.select(fresh, 0, row),
+                    f.select(fresh, 0, step), out, row, step,
+                )  # fmt: skip
+        with f.when(f.compare("sge", r["dst"], 0)):
+            f.call("finish", f["args"], f["mine"], f["record"])
+
+
+def _stage(f: Function, a: Arguments, r: dict[str, Value]) -> tuple[Value, Value, Value]:
+    """Where a block's sums lie, and the bytes from one row to the next and from one tap."""
+    own = f.compare("slt", r["to"], 0)
+    stage = f.select(own, f["mine"], f.at(a["stages"], r["to"]))
+    width, inside = f.mul(a["tile_width"], a["element"]), f.compare("ne", a["taps_inside"], 0)
+    row = f.mul(width, f.select(inside, r["count"], 1))
+    return stage, row, f.mul(width, f.select(inside, 1, a["tile_rows"]))
+
+
+def _emit_finish(module: Module) -> None:
+    with module.function("finish", _WORK) as f:
+        a, r = SLOTS.reader(f), _fields(f, BLOCK)
+        stage, _, _ = _stage(f, a, r)
+        inside = f.compare("ne", a["taps_inside"], 0)
+        dst = f.at(a["dw"], r["dst"])
+        # Sums are [outer][inner][lane].
+        outer = f.select(inside, a["tile_rows"], r["count"])
+        inner = f.select(inside, r["count"], a["tile_rows"])
+        live_outer = f.select(inside, r["live_rows"], r["count"])
+        live_inner = f.select(inside, r["count"], r["live_rows"])
+        by_outer = f.select(inside, a["by_row"], a["by_tap"])
+        by_inner = f.select(inside, a["by_tap"], a["by_row"])
+        width, element = f.mul(a["tile_width"], a["element"]), a["element"]
+        every = f.mul(outer, inner)
+        with f.loop(1, a["sets"]) as loop:
+            more = f.at(stage, f.mul(loop.index, a["set_bytes"]))
+            f.call(a["add"], more, stage, stage, 1, 0, 0, 1, f.mul(every, a["tile_width"]), 0, 0)
+        branch = f.either(f.compare("ne", a["turned"], 0))
+        with branch.so():
+            # [lane][outer][inner]
+            turned, line = f.at(f["mine"], a["spare"]), f.mul(every, element)
+            f.call(a["turn_back"], turned, stage, every, r["live_lanes"], width, line)
+            f.call(
+                a["deliver"], turned, dst, dst, live_outer, f.mul(inner, element), by_outer,
+                r["live_lanes"], live_inner, line, a["by_lane"],
+            )  # fmt: skip
+        with branch.otherwise():
+            f.call(
+                a["deliver"], stage, dst, dst, live_outer, f.mul(inner, width), by_outer,
+                live_inner, r["live_lanes"], width, by_inner,
+            )  # fmt: skip
