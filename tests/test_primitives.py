@@ -408,12 +408,9 @@ class TestChoice:
         y = upconv.conv_transpose(x, w, engine="reference")
         wanted = upconv.conv_transpose_backward(y, x, w, engine="reference")
         monkeypatch.setenv("UPCONV_ENGINE", "jit")
-        with pytest.warns(RuntimeWarning, match="asks for jit: it computes no weight grad"):
-            found = upconv.conv_transpose_backward(y, x, w)
+        found = upconv.conv_transpose_backward(y, x, w)
         for name in ("x", "weight"):
             np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5)
-        with pytest.raises(EngineRefusal, match="Engine 'jit' cannot do"):
-            upconv.conv_transpose_backward(y, x, w, engine="jit")
 
 
 class ShyEngine(CountingEngine):

@@ -18,8 +18,7 @@ from .depthwise import own_tap
 from .emit import Module
 from .row_code import finish_code, plain, turn_code
 from .rows import Finish
-from .values import BFLOAT
-from .weights import STORED
+from .values import BFLOAT, STORED
 
 
 class Codes:

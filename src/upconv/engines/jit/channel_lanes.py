@@ -21,7 +21,8 @@ class Lanes:
     """What the choice of bundles depends on: the last axis's phases, lanes, and the processor.
 
     `alone` says that no other group's channels lie between those of two positions. `depth` is the
-    input channels of a group; `dots` is the processor's, or 0 where they are multiplied as float32.
+    input channels of a group; `sums` are registers for sums, by the vectors of a tile, as far as
+    there is one for each; `dots` is the processor's, or 0 where they are multiplied as float32.
     """
 
     size: int
@@ -31,7 +32,7 @@ class Lanes:
     phases: tuple[Phase, ...]
     channels: int
     width: int
-    registers: int
+    sums: tuple[int, ...]
     masks: bool
     own: bool
     alone: bool
@@ -74,7 +75,8 @@ def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> La
     return Lanes(
         last.size, last.step, last.stride, last.out, last.phases,
         correlation.made // (1 if own else correlation.groups),
-        cpu.lanes(BYTES[element_of(correlation)]), cpu.registers, cpu.vector_bytes == 64, own,
+        cpu.lanes(BYTES[element_of(correlation)]),
+        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), cpu.vector_bytes == 64, own,
         correlation.groups == 1, 1 if own else correlation.reduced // correlation.groups,
         cpu.dots if dots else 0.0,
     )  # fmt: skip

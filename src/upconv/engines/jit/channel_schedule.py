@@ -176,7 +176,7 @@ def _blocks(
     found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]] = {}
     options = [
         _blocks_of(lanes, shifts, reach, outer, most, found)
-        for most in range(1, min(8, vectors) + 1)
+        for most in range(1, min(len(lanes.sums), vectors + 1))
     ]
     return min(options, key=lambda option: option[0])
 
@@ -199,7 +199,7 @@ def _blocks_of(
         block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
         alike = (block.vectors, block.shifts, block.masked)
         if alike not in found:
-            sizes = [p for p in POINTS if p * own <= lanes.registers * 3 // 4]
+            sizes = [p for p in POINTS if p * own <= lanes.sums[own]]
             found[alike] = min((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
         cycles, size = found[alike]
         blocks.append(replace(block, points=-size))

@@ -21,8 +21,7 @@ from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses
 from .correlation import Correlation
-from .values import BYTES
-from .weights import STORED
+from .values import BYTES, STORED
 
 _ANY = 1 << 60
 

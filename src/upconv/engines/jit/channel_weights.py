@@ -109,7 +109,7 @@ class ChannelPacking:
         self._strides = correlation.weight_strides
         *self.places, self.group_bytes = self._places(grids)
         kept = I16 if lanes.dots else DOUBLE if double else FLOAT
-        element = STORED[correlation.dtype.value]
+        element = STORED[correlation.dtype]
         self._blocks = _block_table(correlation, lanes, grids, self.places)
         self._tables = np.zeros(1, np.int64)
         if self._blocks is None:

@@ -64,11 +64,6 @@ class Line:
         low, high = min(every, default=0), max(every, default=0)
         return cls(size, step, out, stride, kept, low, high)
 
-    @property
-    def taps(self) -> int:
-        """Taps of the phase that has the most."""
-        return max((len(phase.taps) for phase in self.phases), default=0)
-
     def part(self, low: int, high: int) -> tuple[Line, range]:
         """Results [low, high), low a multiple of the stride, and the operand's positions for them.
 
@@ -120,7 +115,7 @@ class Correlation:
             problem.groups,
             problem.dtype,
             problem.layout,
-            _weight_strides(problem, forward=forward),
+            weight_strides(problem, forward=forward),
             problem.epilogue,
             problem.accumulate,
         )
@@ -157,7 +152,9 @@ class Correlation:
         return self.batch * self.reduced // self.groups * self.made * each
 
 
-def _weight_strides(problem: Problem, *, forward: bool) -> tuple[int, ...]:
+def weight_strides(problem: Problem, *, forward: bool) -> tuple[int, ...]:
+    """Elements of a contiguous weight from one to the next group, input channel and output channel
+    (`forward`, else output channel and input channel), and tap of each axis."""
     shape = problem.weight_shape
     strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
     by_input, by_output, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))

@@ -42,6 +42,13 @@ class Cpu:
         """Elements of `itemsize` bytes in one vector."""
         return self.vector_bytes // itemsize
 
+    def sums(self, vectors: int) -> int:
+        """Registers for sums, beside `vectors` of one operand, a number of the other, and products
+        that are not fused. With more, LLVM keeps some in memory: a test looks at its code."""
+        if not self.fused:
+            return self.registers // 2
+        return min(self.registers - self.registers // 8 - 2, self.registers - vectors - 1)
+
     @property
     def attributes(self) -> str:
         """What every function is marked with."""

@@ -32,8 +32,8 @@ from .schedule import Schedule, predicted_cycles, schedule
 from .slots import Block
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
-from .values import BYTES, DOUBLE
-from .weights import STORED, Entries, Packing
+from .values import BYTES, DOUBLE, STORED
+from .weights import Entries, Packing
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

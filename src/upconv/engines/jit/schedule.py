@@ -102,19 +102,22 @@ def schedule(
 
 def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
-    own = correlation.reduced // correlation.groups
-    cells, tile = plan.cells, plan.tiles[0]
+    own, cells = correlation.reduced // correlation.groups, plan.cells
     taps = sum(prod(len(phase.taps) for phase in phases) for phases in cells.combos())
     combos = prod(len(each.phases) for each in cells.outer)
     lanes = cells.total
     if plan.by_row:
-        row = -(-cells.last.phases[0].length // tile.lanes) * tile.lanes
+        width = plan.tiles[0].lanes
+        row = -(-cells.last.phases[0].length // width) * width
         lanes = row * -(-cells.total // cells.pitch)
-    computing = own * taps * cycles_per_channel(tile.vectors, tile.channels, tile.steps)
-    placing = combos * placing_cycles(tile.vectors, tile.channels, tile.phases)
-    packing = 3 * own * (lanes + plan.front + plan.back) / tile.lanes
-    tiles = len(plan.blocks) * lanes / tile.width
-    return correlation.groups * (tiles * (computing + placing) + packing) / plan.threads
+    each = [
+        own * taps * cycles_per_channel(tile.vectors, tile.channels, tile.steps)
+        + combos * placing_cycles(tile.vectors, tile.channels, tile.phases, tile.pieces)
+        for tile in plan.tiles
+    ]
+    tiles = sum(each[block.kind] for block in plan.blocks) * lanes / plan.tiles[0].width
+    packing = 3 * own * (lanes + plan.front + plan.back) / plan.tiles[0].lanes
+    return correlation.groups * (tiles + packing) / plan.threads
 
 
 def _fits_rows(cells: Cells, tile: Tile) -> bool:

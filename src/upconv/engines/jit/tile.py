@@ -60,6 +60,11 @@ class Tile:
         """Weights of one input channel and one outer tap."""
         return self.channels * sum(len(step.phases) for step in self.steps)
 
+    @property
+    def pieces(self) -> int:
+        """In how many pieces a vector of results is stored: none where it is part of a run."""
+        return 0 if self.dense else self.lanes
+
     def narrowed(self, vectors: int) -> Tile:
         """The same rows on fewer positions, for the end of a row; same weights."""
         return replace(self, vectors=vectors)

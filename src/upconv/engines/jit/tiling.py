@@ -53,27 +53,47 @@ def tiles_for(
     correlation: Correlation, last: Line, cpu: Cpu, wishes: Wishes
 ) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
     """The tile classes of a correlation and the blocks of one group that they compute."""
+    phases, most = len(last.phases), cpu.sums(1)
+    runs = [n for n in (phases, *(1 << i for i in range(6))) if n <= min(phases, most)]
+    options = [_tiling(correlation, last, cpu, wishes, n) for n in dict.fromkeys(runs)]
+    _, tiles, blocks = min(options, key=lambda option: option[0])
+    return tiles, blocks
+
+
+def _tiling(
+    correlation: Correlation, last: Line, cpu: Cpu, wishes: Wishes, most: int
+) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
+    """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
     element = DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
     lanes = cpu.lanes(BYTES[element])
-    outer = prod(line.taps for line in correlation.lines[:-1])
-    sums = correlation.reduced // correlation.groups * outer
+    sums = (
+        correlation.reduced
+        // correlation.groups
+        * prod(
+            sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
+            for line in correlation.lines[:-1]
+        )
+    )
     own = correlation.made // correlation.groups
     kinds: dict[Tile, int] = {}
-    blocks = []
-    for start, count in _chunks(len(last.phases), cpu.registers * 3 // 4):
+    blocks, total = [], 0.0
+    for start, count in _chunks(len(last.phases), most):
         steps = _steps(last.phases[start : start + count])
-        vectors, channels = _shape(own, count, steps, cpu, correlation.rank, sums, wishes)
-        wishes = replace(wishes, vectors=vectors)  # all tiles of a layer are of one width
         dense = count == last.stride
-        own_activation = in_tile(correlation)
-        tile = Tile(element, lanes, vectors, channels, count, steps, dense, *own_activation)
+        pieces = 0 if dense else lanes
+        cost, vectors, channels = _shape(
+            own, count, steps, cpu, correlation.rank, sums, pieces, wishes
+        )
+        total += cost
+        wishes = replace(wishes, vectors=vectors)  # all tiles of a layer are of one width
+        tile = Tile(element, lanes, vectors, channels, count, steps, dense, *in_tile(correlation))
         kind = kinds.setdefault(tile, len(kinds))
         blocks += [
             Block(kind, channel, min(channels, own - channel), start)
             for channel in range(0, own, channels)
         ]
     blocks.sort(key=lambda block: block.channel)
-    return tuple(kinds), tuple(blocks)
+    return total, tuple(kinds), tuple(blocks)
 
 
 def in_tile(correlation: Correlation) -> tuple[Activation, float]:
@@ -85,15 +105,12 @@ def in_tile(correlation: Correlation) -> tuple[Activation, float]:
     return Activation.NONE, 0.0
 
 
-def _chunks(phases: int, accumulators: int) -> Iterator[tuple[int, int]]:
-    """Phases in runs of few enough for a tile: all of them, or powers of two."""
-    most = 1 << ((accumulators * 2 // 3).bit_length() - 1)
-    if phases <= most:
-        yield 0, phases
-        return
+def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
+    """Phases in runs of at most so many: all of them, or powers of two."""
     start = 0
     while start < phases:
-        count = min(most, 1 << ((phases - start).bit_length() - 1))
+        left = phases - start
+        count = left if most == phases else min(most, 1 << (left.bit_length() - 1))
         yield start, count
         start += count
 
@@ -109,34 +126,37 @@ def _steps(phases: tuple[Phase, ...]) -> tuple[Step, ...]:
 
 @lru_cache(maxsize=512)
 def _shape(
-    own: int, phases: int, steps: tuple[Step, ...], cpu: Cpu, rank: int, sums: int, wishes: Wishes
-) -> tuple[int, int]:
-    """(vectors, channels) of the tile with the fewest cycles per result.
+    own: int,
+    phases: int,
+    steps: tuple[Step, ...],
+    cpu: Cpu,
+    rank: int,
+    sums: float,
+    pieces: int,
+    wishes: Wishes,
+) -> tuple[float, int, int]:
+    """Cycles for a vector of positions of all channels, vectors and channels of the best tile.
 
-    `sums` is how many input channels and outer taps a tile goes through.
+    `sums` is how many input channels and outer taps a tile goes through, `pieces` in how many a
+    vector of results is stored beside the first.
     """
     best = (0.0, 0, 0)
     # Where a tile is little work, placing it counts, which is quick where it fits a row.
     choices = range(1, (8 if sums >= 16 else 4) + 1)
-    if wishes.vectors and phases * wishes.vectors <= _accumulators(cpu, wishes.vectors):
+    if wishes.vectors and phases * wishes.vectors <= cpu.sums(wishes.vectors):
         choices = range(wishes.vectors, wishes.vectors + 1)
     for vectors in choices:
-        most = min(own, _accumulators(cpu, vectors) // (phases * vectors))
+        most = min(own, cpu.sums(vectors) // (phases * vectors))
         for channels in range(1, most + 1):
             blocks = -(-own // channels)
             if -(-own // blocks) < channels:
                 continue  # as many blocks do with fewer channels
             each = cycles_per_channel(vectors, channels, steps) + _FETCH * len(steps)
-            tile = sums * each + placing_cycles(vectors, channels, phases) + _TURNS
+            tile = sums * each + placing_cycles(vectors, channels, phases, pieces) + _TURNS
             cost = tile * blocks / vectors * (1 + _misfit(vectors, rank))
             if not best[1] or cost < best[0]:
                 best = (cost, vectors, channels)
-    return best[1], best[2]
-
-
-def _accumulators(cpu: Cpu, vectors: int) -> int:
-    """Registers for sums: the inputs, a weight and one to spare have others."""
-    return min(cpu.registers - cpu.registers // 8 - 2, cpu.registers - vectors - 2)
+    return best
 
 
 def _misfit(vectors: int, rank: int) -> float:
@@ -148,6 +168,8 @@ def _misfit(vectors: int, rank: int) -> float:
     return odd + (0.01 if rank == 1 else 0.04) * (vectors - 1)
 
 
+_PIECE = 3.0
+"""Cycles that storing results of one position takes, where a tile has some phases only."""
 _TURNS = 40
 """Cycles that the beginning and the end of a tile's loops take."""
 _FETCH = 1.5
@@ -174,9 +196,9 @@ def _longest(steps: tuple[Step, ...]) -> int:
     return max((sum(r in s.phases for s in steps) for r in range(64)), default=1)
 
 
-def placing_cycles(vectors: int, channels: int, phases: int) -> float:
+def placing_cycles(vectors: int, channels: int, phases: int, pieces: int) -> float:
     """Cycles that finding out where a tile's results go, and storing them, takes."""
-    return 40 + 2 * vectors * channels * phases
+    return 40 + vectors * channels * (2 * phases + _PIECE * pieces)
 
 
 def single_vector_cost(tile: Tile) -> float:

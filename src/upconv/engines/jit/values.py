@@ -8,11 +8,15 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ...problem import DType
+
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "ptr"
 HALF, BFLOAT, FLOAT, DOUBLE = "half", "bfloat", "float", "double"
 LINE = 64
 """Bytes of a cache line: a guess for processors that have others, which costs them little."""
-STORED = {"float16": HALF, "bfloat16": BFLOAT, "float32": FLOAT, "float64": DOUBLE}
+STORED = {
+    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
+}  # fmt: skip
 BYTES = {I8: 1, I16: 2, I32: 4, I64: 8, PTR: 8, HALF: 2, BFLOAT: 2, FLOAT: 4, DOUBLE: 8}
 
 

@@ -33,7 +33,7 @@ class WeightGrad:
         self.problem, plan = problem, Plan(problem, cpu)
         self._sides = plan.sides
         self._threads = max(1, min(threads, problem.multiply_adds // 200_000))
-        stored, computed = STORED[problem.dtype.value], plan.sides.tile.element
+        stored, computed = STORED[problem.dtype], plan.sides.tile.element
         driver = driver_code(problem.layout, cpu)
         codes = {
             "tile": tile_code(plan.sides.tile, cpu),

@@ -21,7 +21,8 @@ from .emit import Function, Module
 from .slots import Arguments, Slots, jobs, wait
 from .tile import multiply_add
 from .values import BYTES, I64, PTR, Value, vector
-from .weight_grad_plan import BLOCK, ENTRY, PACK, RECORD, Tile
+from .weight_grad_plan import BLOCK, ENTRY, PACK, RECORD
+from .weight_grad_tile import Tile
 
 SLOTS = Slots(
     ("buffer", "panels", "stages", "dw", "x", "g", "records", "places", "entries", "segments",

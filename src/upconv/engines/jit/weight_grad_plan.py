@@ -19,17 +19,18 @@ All that is decided here is a table; weight_grad_code.py has what walks it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
-from ...problem import DType, Problem
+from ...problem import Problem
+from .correlation import weight_strides
 from .cpu import Cpu
-from .values import BYTES, DOUBLE, FLOAT
+from .values import BYTES
+from .weight_grad_tile import sides_of
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -42,144 +43,7 @@ RECORD = 2 + len(BLOCK)  # the function, the jobs that must be over, its fields
 ENTRY = ("segments", "count", "row", "lane", "positions", "tap", "single")
 _JOBS = 8  # that there should be at a time
 _PANELS = 4 << 20  # bytes of all panels of a slab
-_SEGMENT = 15  # cycles that each segment takes beside its positions
 _LEAST = 32  # positions of a slab, whatever memory they take
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """`rows` channels of one side by `vectors` of the other's, for `taps` neighbouring taps of the
-    last axis, which lie `step` positions of g apart. There are `sums` of each, to which positions
-    are dealt out in turn: one alone would wait for itself.
-
-    An *own* tile is of layers with a group for each channel: lanes meet lanes.
-    """
-
-    element: str
-    lanes: int
-    taps: int
-    step: int
-    rows: int
-    vectors: int
-    sums: int
-    own: bool = False
-
-    @classmethod
-    def of(
-        cls, element: str, lanes: int, taps: int, step: int, rows: int, vectors: int, *, own: bool
-    ) -> Tile:
-        """With as many sums as there should be."""
-        return cls(
-            element, lanes, taps, step if taps > 1 else 0, rows, vectors,
-            ceil(8 / (taps * rows * vectors)), own,
-        )  # fmt: skip
-
-    @property
-    def width(self) -> int:
-        """Channels along the lanes."""
-        return self.lanes * self.vectors
-
-    @property
-    def registers(self) -> int:
-        """Vector registers that its code needs, on processors that read numbers from memory."""
-        return self.taps * self.rows * self.vectors * self.sums + self.vectors
-
-    @property
-    def single(self) -> Tile:
-        """The tile of one tap."""
-        return Tile.of(self.element, self.lanes, 1, 0, self.rows, self.vectors, own=self.own)
-
-    @property
-    def cycles(self) -> float:
-        """Of one position: two multiply-adds or two loads in each, and what comes from the
-        second-level cache."""
-        sums = self.taps * self.rows * self.vectors
-        loads = self.vectors + (sums if self.own else self.taps * self.rows)
-        nbytes = BYTES[self.element] * (self.rows + self.width)
-        return max(sums / 2, loads / 2, 4 / self.sums, nbytes / 17) + 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Which side runs along the lanes, how blocks of dw lie in it, and the tile."""
-
-    lanes_of_g: bool
-    tile: Tile
-    cycles: float
-    groups: int
-    rows: int  # channels of a group
-    lanes: int
-    by_row: int  # elements of dw from one channel to the next
-    by_lane: int
-    by_tap: int
-
-    @property
-    def row_blocks(self) -> int:
-        """Blocks of a group's rows."""
-        return ceil(self.rows / self.tile.rows)
-
-    @property
-    def lane_blocks(self) -> int:
-        """Blocks of a group's lanes."""
-        return ceil(self.lanes / self.tile.width)
-
-    @property
-    def turned(self) -> bool:
-        """Whether lanes do not lie side by side in dw."""
-        return self.by_lane != 1 and self.lanes > 1
-
-    @property
-    def taps_inside(self) -> bool:
-        """Whether a row's taps lie side by side in dw, or else a tap's rows."""
-        return self.by_tap == 1
-
-    def __str__(self) -> str:
-        tile, side = self.tile, "output" if self.lanes_of_g else "input"
-        taps = f"{tile.taps} taps x " if tile.taps > 1 else ""
-        rows = "" if tile.own else f"{tile.rows} channels x "
-        return f"tiles of {taps}{rows}{tile.vectors} vectors of {side} channels"
-
-
-@lru_cache(maxsize=64)
-def sides_of(problem: Problem, cpu: Cpu) -> Sides:
-    """The cheaper side for the lanes, and the cheapest tile."""
-    element, last = DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT, problem.axes[-1]
-    width, taps = cpu.lanes(BYTES[element]), prod(axis.kernel for axis in problem.axes)
-    x, g = problem.in_channels // problem.groups, problem.out_channels // problem.groups
-    positions = problem.multiply_adds / max(1, problem.groups * x * g * taps)
-    own = x == g == 1 and problem.groups > 1
-    by_group, by_x, by_g, *by_taps = weight_strides(problem)
-    lanes_of_either = (
-        [(False, 1, problem.groups, 0, by_group)]
-        if own
-        else [(True, x, g, by_x, by_g), (False, g, x, by_g, by_x)]
-    )
-    groups = 1 if own else problem.groups
-    options = []
-    for lanes_of_g, rows, lanes, by_row, by_lane in lanes_of_either:
-        together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
-        for many, vectors, count in product(together, range(1, 9), range(1, min(14, rows) + 1)):
-            tile = Tile.of(element, width, many, last.dilation, count, vectors, own=own)
-            more = int(cpu.vector_bytes < 64 and not own)
-            if tile.registers + more > cpu.registers or (vectors - 1) * width >= lanes:
-                continue
-            sides = Sides(lanes_of_g, tile, 0.0, groups, rows, lanes, by_row, by_lane, by_taps[-1])
-            edge = min(1.0, (many - 1) * last.dilation / last.stride / max(1, last.size))
-            each = (1 - edge) * tile.cycles / many + edge * tile.single.cycles
-            each += _SEGMENT / max(1, last.size) * (1 if many == 1 else 1 / many + 2)
-            left = (1.5 if sides.turned else 0.1) * count * tile.width
-            blocks = groups * sides.row_blocks * sides.lane_blocks
-            options.append(replace(sides, cycles=blocks * taps * (positions * each + left)))
-    return min(options, key=lambda option: option.cycles)
-
-
-def weight_strides(problem: Problem) -> tuple[int, ...]:
-    """Elements of a contiguous weight from one to the next group, input channel, output channel,
-    and tap of each axis."""
-    shape = problem.weight_shape
-    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
-    by_x, by_g, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))
-    return (by_x * (problem.in_channels // problem.groups), by_x, by_g, *by_tap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +266,7 @@ class Plan:
     def _template(self) -> Numbers:
         """A record for each block, of no slab yet."""
         sides, item = self.sides, self.problem.dtype.itemsize
-        by_group, tile = weight_strides(self.problem)[0], sides.tile
+        by_group, tile = weight_strides(self.problem, forward=True)[0], sides.tile
         per = 1 if tile.taps == 1 else 2 * tile.taps + 1  # entries of a run of taps
         records = []
         for group, lane, row, tap in product(

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ... import memory
-from ...problem import DType
 from ..base import Array
 from ..copies import contiguous
 from . import pool
@@ -24,11 +23,7 @@ from .cpu import Cpu
 from .emit import Module
 from .row_code import gather_code
 from .slots import Slots, jobs
-from .values import BFLOAT, BYTES, DOUBLE, FLOAT, HALF, I64, PTR
-
-STORED = {
-    DType.FLOAT16: HALF, DType.BFLOAT16: BFLOAT, DType.FLOAT32: FLOAT, DType.FLOAT64: DOUBLE,
-}  # fmt: skip
+from .values import BYTES, DOUBLE, FLOAT, I64, PTR, STORED
 
 _SLOTS = Slots(
     ("dst", "src", "pieces", "tables", "gather"),
