@@ -184,6 +184,13 @@ def too_much(problem: Problem) -> str | None:
             ("rows of one image, times combinations of phases", rows * combos, 1 << 22),
             ("blocks of output channels", blocks, 1 << 17),
         ]
+    if problem.direction is Direction.WEIGHT_GRAD:
+        taps = prod(axis.kernel for axis in outer)
+        rows = problem.batch * prod(axis.size for axis in outer)
+        limits += [
+            ("taps", taps * last.kernel, 1 << 16),
+            ("rows of all images, times taps over the other axes", rows * taps, 1 << 22),
+        ]
     for name, number, most in limits:
         if number > most:
             return f"it makes tables for at most {most} {name}, and this has {number}"

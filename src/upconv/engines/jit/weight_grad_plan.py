@@ -43,6 +43,7 @@ RECORD = 2 + len(BLOCK)  # the function, the jobs that must be over, its fields
 ENTRY = ("segments", "count", "row", "lane", "positions", "tap", "single")
 _JOBS = 8  # that there should be at a time
 _PANELS = 4 << 20  # bytes of all panels of a slab
+_ENTRIES = 1 << 16  # that a table should have: taps of all slabs
 _LEAST = 32  # positions of a slab, whatever memory they take
 
 
@@ -91,6 +92,7 @@ class Plan:
         rows = problem.batch * prod(axis.size for axis in problem.axes[:-1])
         if jobs < _JOBS:
             room = max(_LEAST, min(room, rows * last.size // ceil(_JOBS / jobs)))
+        room = max(room, rows * last.size * self.taps // _ENTRIES)
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
         length = min(last.size, max(room // min(rows, 4 * reach), ceil(last.extent / last.stride)))
         length = ceil(last.size / ceil(last.size / max(1, length)))
