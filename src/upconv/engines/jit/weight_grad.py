@@ -31,7 +31,7 @@ class WeightGrad:
 
     def __init__(self, problem: Problem, threads: int, cpu: Cpu) -> None:
         self.problem, plan = problem, Plan(problem, cpu)
-        self._sides = plan.sides
+        self._lanes_of_g, self._in_place = plan.sides.lanes_of_g, plan.in_place
         self._threads = max(1, min(threads, problem.multiply_adds // 200_000))
         stored, computed = STORED[problem.dtype], plan.sides.tile.element
         driver = driver_code(problem.layout, cpu)
@@ -47,7 +47,7 @@ class WeightGrad:
         names = {"single": "tile", "turn_back": "turn", "deliver": "finish", "add": "finish"}
         self._codes = (driver, *codes.values())
         self._records = plan.records(*(driver.addresses[n] for n in ("pack", "block", "finish")))
-        self._tables = (plan.rows, plan.entries, plan.segments)
+        self._tables = (plan.places, plan.entries, plan.segments)
         self._zeros = np.zeros(plan.sides.tile.width, np.float64)
         self._run = driver.addresses["run"]
         # Sums of a thread's block, and the same turned.
@@ -61,11 +61,11 @@ class WeightGrad:
         self.predicted_cycles = plan.sides.cycles / self._threads
         item, tile = problem.dtype.itemsize, plan.sides.tile
         strides = (1, problem.axes[-1].stride)  # positions of x, and of g, to the next
-        x, g = (n * width * plan.element for n, width in zip(strides, plan.widths, strict=True))
+        x, g = (n * pitch for n, pitch in zip(strides, plan.pitches, strict=True))
         row, lane = (x, g) if plan.sides.lanes_of_g else (g, x)
         self._template = SLOTS.block(
             **{name: code.addresses[names.get(name, name)] for name, code in codes.items()},
-            records=self._records.ctypes.data, places=plan.rows.ctypes.data,
+            records=self._records.ctypes.data, places=plan.places.ctypes.data,
             entries=plan.entries.ctypes.data, segments=plan.segments.ctypes.data,
             zeros=self._zeros.ctypes.data, jobs=len(self._records), element=plan.element,
             part=2 * own, spare=own, sets=plan.sets, set_bytes=plan.set_bytes,
@@ -91,11 +91,16 @@ class WeightGrad:
     ) -> None:
         """Compute into `out`."""
         dw = laid_out("the result", out, filled=self.problem.accumulate)
-        g, x = (lying_well(n, array, self.problem.layout) for n, array in (("grad", a), ("x", b)))
+        x, g = self._operand("x", b, 0), self._operand("grad", a, 1)
         with Workspace(self.workspace_bytes) as buffer:
-            args = self._block()
+            panels, args = buffer + self._panels, self._block()
+            sides = [
+                address_of(array) if in_place else panels
+                for array, in_place in zip((x, g), self._in_place, strict=True)
+            ]
+            rows, lanes = sides if self._lanes_of_g else sides[::-1]
             args.update(
-                buffer=buffer, panels=buffer + self._panels, stages=buffer + self._stages,
+                buffer=buffer, panels=panels, stages=buffer + self._stages, rows=rows, lanes=lanes,
                 dw=address_of(dw), **self._strides("x", x), **self._strides("g", g),
             )  # fmt: skip
             pool.run(self._run, args.address, self._threads)
@@ -105,6 +110,12 @@ class WeightGrad:
 
     def close(self) -> None:
         """Nothing is held that goes before the primitive does."""
+
+    def _operand(self, what: str, array: Array, of_g: int) -> Array:
+        """An operand that kernels can read: the array itself, or a copy."""
+        if self._in_place[of_g]:
+            return laid_out(what, array)
+        return lying_well(what, array, self.problem.layout)
 
     def _strides(self, name: str, array: Array) -> dict[str, int]:
         """Where an operand is, and the bytes to the next image, channel and position."""

@@ -25,8 +25,9 @@ from .weight_grad_plan import BLOCK, ENTRY, PACK, RECORD
 from .weight_grad_tile import Tile
 
 SLOTS = Slots(
-    ("buffer", "panels", "stages", "dw", "x", "g", "records", "places", "entries", "segments",
-     "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver", "add"),
+    ("buffer", "panels", "rows", "lanes", "stages", "dw", "x", "g", "records", "places",
+     "entries", "segments", "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver",
+     "add"),
     ("jobs", "element", "part", "sets", "set_bytes", "tile_rows", "tile_width", "spare",
      "row_step", "lane_step", "taps_inside", "turned", "by_row", "by_lane", "by_tap",
      "x_image", "x_channel", "x_position", "g_image", "g_channel", "g_position"),
@@ -61,7 +62,6 @@ def tile_code(tile: Tile, cpu: Cpu) -> Code:
 
 def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
     kind, size = vector(tile.element, tile.lanes), BYTES[tile.element]
-    step = tile.step * (tile.width if tile.own else tile.rows) * size  # bytes to the next tap
     places = list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
 
     def spot(name: str, tap: int, row: int, line: int) -> Value:
@@ -73,9 +73,9 @@ def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
         made = []
         for (tap, r, v), total in zip(places, sums, strict=True):
             if tile.own:
-                factor = f.load(kind, f.at(row, tap * step + v * tile.lanes * size))
+                factor = f.load(kind, f.at(row, tap * tile.step + v * tile.lanes * size))
             elif v == 0:
-                number = f.load(tile.element, f.at(row, tap * step + r * size))
+                number = f.load(tile.element, f.at(row, tap * tile.step + r * size))
                 factor = f.broadcast(number, tile.lanes)
             made.append(multiply_add(f, cpu, factor, lines[v], total))
         return made
@@ -151,12 +151,6 @@ def _emit_pack(module: Module, layout: DataLayout) -> None:
             with f.when(f.compare("sgt", behind, 0)):
                 every = f.mul(f.mul(r["count"], r["length"]), r["width"])
                 f.call(a["fill"], dst, src, 0, every, 1, 0, 0)
-        # All channels of all positions lie side by side, or some channels of each.
-        flat = f.bitwise(
-            "and", f.compare("eq", position, f.mul(r["live"], channel)), f.compare("eq", behind, 0)
-        )
-        each = f.select(flat, f.mul(r["live"], r["length"]), r["live"])
-        times = f.select(flat, 1, r["length"])
         with f.loop(0, r["count"]) as loop:
             place = f.at(a["places"], f.mul(f.add(r["rows"], loop.index), 2), I64)
             number, before = f.load(I64, place), f.load(I64, f.at(place, 1, I64))
@@ -165,7 +159,7 @@ def _emit_pack(module: Module, layout: DataLayout) -> None:
             if layout is DataLayout.NCX:
                 f.call(a["turn"], to, here, r["live"], r["length"], channel, row)
             else:
-                f.call(a["fill"], to, here, each, behind, times, row, position)
+                f.call(a["fill"], to, here, r["live"], behind, r["length"], row, position)
 
 
 def _emit_block(module: Module) -> None:
@@ -186,8 +180,8 @@ def _emit_block(module: Module) -> None:
                 f.call(
                     f.select(single, a["single"], a["tile"]),
                     f.at(a["segments"], f.mul(entry["segments"], 2), I64), entry["count"],
-                    f.at(a["panels"], f.add(r["rows"], entry["row"])),
-                    f.at(a["panels"], f.add(r["lanes"], entry["lane"])),
+                    f.at(a["rows"], f.add(r["rows"], entry["row"])),
+                    f.at(a["lanes"], f.add(r["lanes"], entry["lane"])),
                     entry["positions"], a["row_step"], a["lane_step"],
                     f.select(fresh, a["zeros"], out), f.select(fresh, 0, row),
                     f.select(fresh, 0, step), out, row, step,

@@ -19,10 +19,10 @@ All that is decided here is a table; weight_grad_code.py has what walks it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from .cpu import Cpu
 from .values import BYTES
 from .weight_grad_tile import sides_of
 
+T = TypeVar("T")
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 PACK = ("to", "width", "live", "rows", "count", "length", "of_g", "channel", "position")
@@ -56,6 +57,17 @@ class Slab:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is packed for a slab, of x and of g: positions of the last axis, and how many rows of
+    it; the first of these rows in the table of places, and the slab's first entry."""
+
+    spans: tuple[range, range]
+    rows: tuple[int, int]
+    places: int
+    entries: int
+
+
 class Plan:
     """Tables of one problem: slabs, what is packed for each, and what a job does with it."""
 
@@ -65,12 +77,15 @@ class Plan:
         self.element = BYTES[tile.element]
         self.taps = prod(axis.kernel for axis in problem.axes)
         blocks = self.sides.row_blocks, self.sides.lane_blocks
-        widths = tile.rows, tile.width
-        if tile.own:
-            blocks, widths = (self.sides.lane_blocks,) * 2, (tile.width,) * 2
         # Of x and of g.
-        self.widths = widths if self.sides.lanes_of_g else widths[::-1]
-        self.blocks = blocks if self.sides.lanes_of_g else blocks[::-1]
+        self.widths, self.in_place = self.sides.widths, self.sides.in_place(problem)
+        self.blocks = (blocks[1],) * 2 if tile.own else self._sides(*blocks)
+        self.channels = problem.in_channels, problem.out_channels
+        both = zip(self.in_place, self.channels, self.widths, strict=True)
+        self.pitches = tuple((n if own else width) * self.element for own, n, width in both)
+        if tile.taps > 1:
+            step = problem.axes[-1].dilation * self._sides(*self.pitches)[0]
+            self.sides = replace(self.sides, tile=replace(tile, step=step))
         self.block_bytes = tile.rows * tile.width * self.element  # of one tap
         self._every = self.sides.groups * self.sides.row_blocks * self.sides.lane_blocks
         parts = max(ceil(_JOBS / self._every), ceil(self.taps * self.block_bytes / (cpu.l2 // 4)))
@@ -110,31 +125,35 @@ class Plan:
     def _lay_out(self) -> None:
         """All tables, and what they need of memory."""
         reached = self._reached()
-        rows: list[Numbers] = []
+        places: list[Numbers] = []
         entries: list[Numbers] = []
         segments: list[Numbers] = []
-        self._row_count = self._entry_count = self._segment_count = 0
-        work = []
+        self._work: list[_Work] = []
+        row_count = segment_count = 0
         for slab in self.slabs:
-            outputs, g_rows, own = _segments(reached[:, slab.rows.start : slab.rows.stop])
-            span = self._outputs(slab)
-            sizes = (len(slab.rows) * (slab.stop - slab.start), len(g_rows) * len(span))
-            first = self._row_count
-            rows += [self._places(0, np.array(slab.rows)), self._places(1, g_rows)]
-            work.append((slab, span, first, len(g_rows), sizes, self._entry_count))
-            entries.append(self._entries_of(slab, span, outputs))
-            lengths = ((slab.stop - slab.start), len(span))
-            order = (0, 1) if self.sides.lanes_of_g else (1, 0)
-            segments.append(
-                np.stack([own[i] * lengths[i] * self.widths[i] for i in order], -1) * self.element
+            outer, meeting = _meeting(reached, slab.rows)
+            spans, rows = self._spans(slab), (np.array(slab.rows), np.unique(meeting[1]))
+            counts = (
+                0 if self.in_place[0] else len(rows[0]),
+                0 if self.in_place[1] else len(rows[1]),
             )
-            self._row_count += len(slab.rows) + len(g_rows)
-            self._entry_count += len(entries[-1])
-            self._segment_count += len(own[0])
-        self.rows, self.entries = np.concatenate(rows), np.concatenate(entries)
+            offsets = [
+                (meeting[n] if self.in_place[n] else np.searchsorted(rows[n], meeting[n]))
+                * (len(spans[n]) * self.pitches[n])
+                for n in (0, 1)
+            ]
+            self._work.append(_Work(spans, counts, row_count, sum(map(len, entries))))
+            places += [self._places(n, rows[n][: counts[n]]) for n in (0, 1)]
+            entries.append(self._entries_of(slab, spans, outer, segment_count))
+            segments.append(np.stack(self._sides(*offsets), -1))
+            row_count += sum(counts)
+            segment_count += len(meeting[0])
+        self.places, self.entries = np.concatenate(places), np.concatenate(entries)
         self.segments = np.concatenate([*segments, np.zeros((1, 2), np.int64)])
-        self._panel_sizes = [max(size) for size in zip(*(w[4] for w in work), strict=True)]
-        self._work = work
+
+    def _sides(self, x: T, g: T) -> tuple[T, T]:
+        """What belongs to the rows, and what to the lanes."""
+        return (x, g) if self.sides.lanes_of_g else (g, x)
 
     def _reached(self) -> Numbers:
         """For each tap of the outer axes (first index) and row of x the row of g, or -1."""
@@ -160,18 +179,24 @@ class Plan:
         stop = min(slab.stop, (axis.out - 1 + shift) // axis.stride + 1)
         return start, max(start, stop)
 
-    def _outputs(self, slab: Slab) -> range:
-        """The outputs of the last axis that a slab meets."""
+    def _spans(self, slab: Slab) -> tuple[range, range]:
+        """The positions of the last axis that a panel has of x, and those of g."""
         axis = self.problem.axes[-1]
         low = axis.stride * slab.start - axis.crop_begin
         high = axis.stride * (slab.stop - 1) + axis.extent - axis.crop_begin
-        return range(min(max(0, low), axis.out), max(0, min(axis.out, high)))
+        outputs = range(min(max(0, low), axis.out), max(0, min(axis.out, high)))
+        x, g = self.in_place
+        return (
+            range(axis.size) if x else range(slab.start, slab.stop),
+            range(axis.out) if g else outputs,
+        )
 
-    def _entries_of(self, slab: Slab, span: range, outer: list[tuple[int, int]]) -> Numbers:
+    def _entries_of(
+        self, slab: Slab, spans: tuple[range, range], outer: list[tuple[int, int]], first: int
+    ) -> Numbers:
         """What tiles do in a slab: for each outer tap, for each run of taps that a tile has."""
         kernel, many = self.problem.axes[-1].kernel, self.sides.tile.taps
-        runs = [self._run(tap, slab, span) for tap in range(0, kernel, many)]
-        first = self._segment_count
+        runs = [self._run(tap, slab, spans) for tap in range(0, kernel, many)]
         records = [
             (first + start, count, *entry[:3], number * kernel + entry[3], entry[4])
             for number, (start, count) in enumerate(outer)
@@ -180,31 +205,30 @@ class Plan:
         ]
         return np.array(records, np.int64)
 
-    def _run(self, tap: int, slab: Slab, span: range) -> list[tuple[int, ...]]:
+    def _run(self, tap: int, slab: Slab, spans: tuple[range, range]) -> list[tuple[int, ...]]:
         """Some taps together where all of them meet an output, and each alone beside that."""
         many = self.sides.tile.taps
-        spans = [self._span(tap + i, slab) for i in range(many)]
-        start, stop = max(span[0] for span in spans), min(span[1] for span in spans)
+        each = [self._span(tap + i, slab) for i in range(many)]
+        start, stop = max(span[0] for span in each), min(span[1] for span in each)
         if start >= stop:
             start = stop = slab.stop
-        found = [self._entry(tap, slab, span, start, stop, 0)]
-        for i, (first, last) in enumerate(spans if many > 1 else ()):
-            found.append(self._entry(tap + i, slab, span, first, min(last, start), 1))
-            found.append(self._entry(tap + i, slab, span, max(first, stop), last, 1))
+        found = [self._entry(tap, spans, start, stop, 0)]
+        for i, (first, last) in enumerate(each if many > 1 else ()):
+            found.append(self._entry(tap + i, spans, first, min(last, start), 1))
+            found.append(self._entry(tap + i, spans, max(first, stop), last, 1))
         return found
 
     def _entry(
-        self, tap: int, slab: Slab, span: range, start: int, stop: int, single: int
+        self, tap: int, spans: tuple[range, range], start: int, stop: int, single: int
     ) -> tuple[int, ...]:
         """Where positions [start, stop) of a tap begin in both panels, and how many they are."""
         axis = self.problem.axes[-1]
         if start >= stop:
             return (0, 0, 0, tap, single)
         output = axis.stride * start + axis.dilation * tap - axis.crop_begin
-        both = start - slab.start, output - span.start
-        x, g = (n * width * self.element for n, width in zip(both, self.widths, strict=True))
-        row, lane = (x, g) if self.sides.lanes_of_g else (g, x)
-        return row, lane, stop - start, tap, single
+        both = start - spans[0].start, output - spans[1].start
+        x, g = (n * pitch for n, pitch in zip(both, self.pitches, strict=True))
+        return *self._sides(x, g), stop - start, tap, single
 
     def _places(self, of_g: int, numbers: Numbers) -> Numbers:
         """The image of each row, and the positions of that image before it."""
@@ -224,16 +248,16 @@ class Plan:
     def panel_bytes(self) -> tuple[int, int]:
         """Bytes of a panel of x and of g, in whole lines."""
         x, g = (
-            -(-size * width * self.element // 64) * 64
-            for size, width in zip(self._panel_sizes, self.widths, strict=True)
+            max(-(-work.rows[n] * len(work.spans[n]) * pitch // 64) for work in self._work)
+            for n, pitch in enumerate(self.pitches)
         )
-        return x, g
+        return 64 * x, 64 * g
 
     @property
     def slab_bytes(self) -> int:
         """Bytes of all panels of a slab."""
-        both = zip(self.blocks, self.panel_bytes, strict=True)
-        return self.sides.groups * sum(count * size for count, size in both)
+        x, g = self.panel_bytes
+        return self.sides.groups * (self.blocks[0] * x + self.blocks[1] * g)
 
     def records(self, pack: int, block: int, finish: int) -> Numbers:
         """All jobs in order, from the addresses of the functions that do them.
@@ -295,10 +319,9 @@ class Plan:
         records = template.copy()
         field = {name: 2 + n for n, name in enumerate(BLOCK)}
         x, g = self._panels(at, buffer)
-        row, lane = (x, g) if self.sides.lanes_of_g else (g, x)
-        for name, (start, size) in (("rows", row), ("lanes", lane)):
+        for name, (start, size) in zip(("rows", "lanes"), self._sides(x, g), strict=True):
             records[:, field[name]] = start + records[:, field[name]] * size
-        records[:, field["entries"]] += self._work[i][5]
+        records[:, field["entries"]] += self._work[i].entries
         records[:, field["fresh"]] = i < self.sets
         records[:, 0] = code
         if self.single:
@@ -310,45 +333,46 @@ class Plan:
 
     def _packs_of(self, i: int, at: int, buffer: int, code: int) -> Numbers:
         """The jobs that pack a slab's panels."""
-        slab, span, first, g_rows, _, _ = self._work[i]
-        problem, records = self.problem, []
-        for of_g, rows, length, start in (
-            (0, len(slab.rows), slab.stop - slab.start, slab.start),
-            (1, g_rows, len(span), span.start),
-        ):
-            place, size = self._panels(at, buffer)[of_g]
-            width, channels = (
-                self.widths[of_g],
-                problem.out_channels if of_g else problem.in_channels,
-            )
-            own = channels // self.sides.groups
+        work, records = self._work[i], []
+        first = work.places
+        for n, channels in enumerate(self.channels):
+            (place, size), width = self._panels(at, buffer)[n], self.widths[n]
+            own, length = channels // self.sides.groups, len(work.spans[n])
             some = max(1, (1 << 15) // max(1, length * width))
             for group, b, row in product(
-                range(self.sides.groups), range(self.blocks[of_g]), range(0, rows, some)
+                range(self.sides.groups), range(self.blocks[n]), range(0, work.rows[n], some)
             ):
-                panel = place + (group * self.blocks[of_g] + b) * size
+                panel = place + (group * self.blocks[n] + b) * size
                 records.append(
                     (
                         code, 0, panel + row * length * width * self.element, width,
-                        min(width, own - b * width), first + of_g * len(slab.rows) + row,
-                        min(some, rows - row), length, of_g, group * own + b * width, start, 0, 0,
+                        min(width, own - b * width), first + row, min(some, work.rows[n] - row),
+                        length, n, group * own + b * width, work.spans[n].start, 0, 0,
                     )
                 )  # fmt: skip
-        return np.array(records, np.int64)
+            first += work.rows[n]
+        return np.array(records, np.int64).reshape(-1, RECORD)
 
     def _panels(self, at: int, buffer: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Where x's and g's panels begin, and how far apart they lie."""
         x, g = self.panel_bytes
         first = (buffer * self.sets + at) * self.slab_bytes
-        return (first, x), (first + self.sides.groups * self.blocks[0] * x, g)
+        second = first + self.sides.groups * self.blocks[0] * x
+        inside = [width * self.element for width in self.widths]
+        return (
+            (0, inside[0]) if self.in_place[0] else (first, x),
+            (0, inside[1]) if self.in_place[1] else (second, g),
+        )
 
 
-def _segments(reached: Numbers) -> tuple[list[tuple[int, int]], Numbers, tuple[Numbers, Numbers]]:
-    """Of some rows of x: for each outer tap its first segment and how many it has; the rows of g;
-    and for each segment the numbers of its row among these rows of x and of g."""
-    g_rows = np.unique(reached[reached >= 0])
-    taps, rows = np.nonzero(reached >= 0)
-    counts = np.bincount(taps, minlength=len(reached))
+def _meeting(
+    reached: Numbers, rows: range
+) -> tuple[list[tuple[int, int]], tuple[Numbers, Numbers]]:
+    """Of some rows of x: for each outer tap its first segment and how many it has; and for each
+    segment its row of x and the row of g that it meets."""
+    some = reached[:, rows.start : rows.stop]
+    taps, found = np.nonzero(some >= 0)
+    counts = np.bincount(taps, minlength=len(some))
     starts = np.cumsum(counts) - counts
-    own = rows, np.searchsorted(g_rows, reached[taps, rows])
-    return list(zip(starts.tolist(), counts.tolist(), strict=True)), g_rows, own
+    outer = list(zip(starts.tolist(), counts.tolist(), strict=True))
+    return outer, (found + rows.start, some[taps, found])

@@ -11,19 +11,20 @@ from functools import lru_cache
 from itertools import product
 from math import ceil, prod
 
-from ...problem import DType, Problem
+from ...problem import DataLayout, DType, Problem
 from .correlation import weight_strides
 from .cpu import Cpu
 from .values import BYTES, DOUBLE, FLOAT
 
+_PACK = 0.6  # cycles that packing a number takes
 _SEGMENT = 15  # cycles that each segment takes beside its positions
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """`rows` channels of one side by `vectors` of the other's, for `taps` neighbouring taps of the
-    last axis, which lie `step` positions of g apart. There are `sums` of each, to which positions
-    are dealt out in turn: one alone would wait for itself.
+    last axis, whose numbers of g lie `step` bytes apart. There are `sums` of each, to which
+    positions are dealt out in turn: one alone would wait for itself.
 
     An *own* tile is of layers with a group for each channel: lanes meet lanes.
     """
@@ -38,12 +39,10 @@ class Tile:
     own: bool = False
 
     @classmethod
-    def of(
-        cls, element: str, lanes: int, taps: int, step: int, rows: int, vectors: int, *, own: bool
-    ) -> Tile:
-        """With as many sums as there should be."""
+    def of(cls, element: str, lanes: int, taps: int, rows: int, vectors: int, *, own: bool) -> Tile:
+        """With as many sums as there should be; where taps lie is not known yet."""
         return cls(
-            element, lanes, taps, step if taps > 1 else 0, rows, vectors,
+            element, lanes, taps, 0, rows, vectors,
             ceil(8 / (taps * rows * vectors)), own,
         )  # fmt: skip
 
@@ -60,7 +59,7 @@ class Tile:
     @property
     def single(self) -> Tile:
         """The tile of one tap."""
-        return Tile.of(self.element, self.lanes, 1, 0, self.rows, self.vectors, own=self.own)
+        return Tile.of(self.element, self.lanes, 1, self.rows, self.vectors, own=self.own)
 
     @property
     def cycles(self) -> float:
@@ -97,6 +96,23 @@ class Sides:
         return ceil(self.lanes / self.tile.width)
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Channels of a panel of x, and of one of g."""
+        rows, lanes = self.tile.width if self.tile.own else self.tile.rows, self.tile.width
+        return (rows, lanes) if self.lanes_of_g else (lanes, rows)
+
+    def in_place(self, problem: Problem) -> tuple[bool, bool]:
+        """Whether x, and g, are read where they lie: channels-last data of whole blocks."""
+        last = problem.layout is DataLayout.NXC
+        same = problem.dtype.itemsize == BYTES[self.tile.element]
+        both = (problem.in_channels, problem.out_channels)
+        x, g = (
+            same and (last or n == 1) and n // self.groups % width == 0
+            for n, width in zip(both, self.widths, strict=True)
+        )
+        return x, g
+
+    @property
     def turned(self) -> bool:
         """Whether lanes do not lie side by side in dw."""
         return self.by_lane != 1 and self.lanes > 1
@@ -120,6 +136,7 @@ def sides_of(problem: Problem, cpu: Cpu) -> Sides:
     width, taps = cpu.lanes(BYTES[element]), prod(axis.kernel for axis in problem.axes)
     x, g = problem.in_channels // problem.groups, problem.out_channels // problem.groups
     positions = problem.multiply_adds / max(1, problem.groups * x * g * taps)
+    inputs, outputs = prod(problem.x_shape), prod(problem.y_shape)
     own = x == g == 1 and problem.groups > 1
     by_group, by_x, by_g, *by_taps = weight_strides(problem, forward=True)
     lanes_of_either = (
@@ -132,7 +149,7 @@ def sides_of(problem: Problem, cpu: Cpu) -> Sides:
     for lanes_of_g, rows, lanes, by_row, by_lane in lanes_of_either:
         together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
         for many, vectors, count in product(together, range(1, 9), range(1, min(14, rows) + 1)):
-            tile = Tile.of(element, width, many, last.dilation, count, vectors, own=own)
+            tile = Tile.of(element, width, many, count, vectors, own=own)
             if tile.accumulators > cpu.sums(vectors) or (vectors - 1) * width >= lanes:
                 continue
             sides = Sides(lanes_of_g, tile, 0.0, groups, rows, lanes, by_row, by_lane, by_taps[-1])
@@ -141,5 +158,8 @@ def sides_of(problem: Problem, cpu: Cpu) -> Sides:
             each += _SEGMENT / max(1, last.size) * (1 if many == 1 else 1 / many + 2)
             left = (1.5 if sides.turned else 0.1) * count * tile.width
             blocks = groups * sides.row_blocks * sides.lane_blocks
-            options.append(replace(sides, cycles=blocks * taps * (positions * each + left)))
+            x_in_place, g_in_place = sides.in_place(problem)
+            packed = (0 if x_in_place else inputs) + (0 if g_in_place else outputs)
+            cycles = blocks * taps * (positions * each + left) + _PACK * packed
+            options.append(replace(sides, cycles=cycles))
     return min(options, key=lambda option: option.cycles)
