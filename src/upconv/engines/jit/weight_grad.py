@@ -23,6 +23,7 @@ from .rows import Finish
 from .slots import Block
 from .values import STORED
 from .weight_grad_code import SLOTS, driver_code, tile_code
+from .weight_grad_jobs import jobs
 from .weight_grad_plan import Plan
 
 
@@ -46,33 +47,31 @@ class WeightGrad:
         }
         names = {"single": "tile", "turn_back": "turn", "deliver": "finish", "add": "finish"}
         self._codes = (driver, *codes.values())
-        self._records = plan.records(*(driver.addresses[n] for n in ("pack", "block", "finish")))
-        self._tables = (plan.places, plan.entries, plan.segments)
-        self._zeros = np.zeros(plan.sides.tile.width, np.float64)
-        self._run = driver.addresses["run"]
-        # Sums of a thread's block, and the same turned.
-        own = -(-plan.part * plan.block_bytes // 64) * 64
-        self._panels = self._threads * 2 * own
-        self._stages = self._panels + plan.slab_bytes * plan.sets * (1 if plan.single else 2)
-        self.workspace_bytes = self._stages + (0 if plan.single else plan.sets * plan.set_bytes)
-        self.resident_bytes = CODE_BYTES + sum(
-            table.nbytes for table in (*self._tables, self._records, self._zeros)
+        numbers, steps = jobs(
+            plan, *(driver.addresses[name] for name in ("pack", "block", "finish"))
         )
+        zeros = np.zeros(plan.sides.tile.width, np.float64)
+        self._tables = {
+            "job": numbers, "steps": steps, "places": plan.places, "entries": plan.entries,
+            "segments": plan.segments, "zeros": zeros,
+        }  # fmt: skip
+        self._run = driver.addresses["run"]
+        # Sums of a thread's block, the same turned, and panels.
+        own = -(-plan.part * plan.block_bytes // 64) * 64
+        part = 2 * own + plan.held_bytes
+        self._stages = self._threads * part
+        self.workspace_bytes = self._stages + (0 if plan.single else plan.sets * plan.all_bytes)
+        self.resident_bytes = CODE_BYTES + sum(table.nbytes for table in self._tables.values())
         self.predicted_cycles = plan.sides.cycles / self._threads
-        item, tile = problem.dtype.itemsize, plan.sides.tile
-        strides = (1, problem.axes[-1].stride)  # positions of x, and of g, to the next
-        x, g = (n * pitch for n, pitch in zip(strides, plan.pitches, strict=True))
-        row, lane = (x, g) if plan.sides.lanes_of_g else (g, x)
+        item, sides = problem.dtype.itemsize, plan.sides
         self._template = SLOTS.block(
             **{name: code.addresses[names.get(name, name)] for name, code in codes.items()},
-            records=self._records.ctypes.data, places=plan.places.ctypes.data,
-            entries=plan.entries.ctypes.data, segments=plan.segments.ctypes.data,
-            zeros=self._zeros.ctypes.data, jobs=len(self._records), element=plan.element,
-            part=2 * own, spare=own, sets=plan.sets, set_bytes=plan.set_bytes,
-            tile_rows=tile.rows, tile_width=tile.width, row_step=row, lane_step=lane,
-            taps_inside=int(plan.sides.taps_inside), turned=int(plan.sides.turned),
-            by_row=plan.sides.by_row * item, by_lane=plan.sides.by_lane * item,
-            by_tap=plan.sides.by_tap * item,
+            **{name: table.ctypes.data for name, table in self._tables.items()},
+            **_held(plan), jobs=len(numbers), element=plan.element, part=part, spare=own,
+            held=2 * own, sets=plan.sets, set_bytes=plan.all_bytes,
+            tile_rows=sides.tile.rows, tile_width=sides.tile.width,
+            taps_inside=int(sides.taps_inside), turned=int(sides.turned),
+            by_row=sides.by_row * item, by_lane=sides.by_lane * item, by_tap=sides.by_tap * item,
         )  # fmt: skip
         self._blocks: deque[Block] = deque(maxlen=8)
         self.description = str(plan)
@@ -93,15 +92,12 @@ class WeightGrad:
         dw = laid_out("the result", out, filled=self.problem.accumulate)
         x, g = self._operand("x", b, 0), self._operand("grad", a, 1)
         with Workspace(self.workspace_bytes) as buffer:
-            panels, args = buffer + self._panels, self._block()
-            sides = [
-                address_of(array) if in_place else panels
-                for array, in_place in zip((x, g), self._in_place, strict=True)
-            ]
-            rows, lanes = sides if self._lanes_of_g else sides[::-1]
+            args = self._block()
+            rows, lanes = (x, g) if self._lanes_of_g else (g, x)
             args.update(
-                buffer=buffer, panels=panels, stages=buffer + self._stages, rows=rows, lanes=lanes,
-                dw=address_of(dw), **self._strides("x", x), **self._strides("g", g),
+                buffer=buffer, stages=buffer + self._stages, dw=address_of(dw),
+                rows=address_of(rows), lanes=address_of(lanes),
+                **self._strides("x", x), **self._strides("g", g),
             )  # fmt: skip
             pool.run(self._run, args.address, self._threads)
             self._blocks.append(args)
@@ -135,6 +131,23 @@ class WeightGrad:
             return self._template.copy()
         block.restart()
         return block
+
+
+def _held(plan: Plan) -> dict[str, int]:
+    """Arguments about panels, and about sides that have none."""
+    strides = (1, plan.problem.axes[-1].stride)  # positions of x, and of g, to the next
+    x, g = (n * pitch for n, pitch in zip(strides, plan.pitches, strict=True))
+    places, first = plan.sided(0, 1), 0
+    found: dict[str, int] = {}
+    for name, n, step in zip(("row", "lane"), places, plan.sided(x, g), strict=True):
+        side = "xg"[n]
+        found |= {
+            f"{name}_step": step, f"{name}s_in_place": int(plan.in_place[n]),
+            f"{side}_held": plan.held[n], f"{side}_panels": first,
+            f"{side}_size": plan.panel_bytes[n],
+        }  # fmt: skip
+        first += plan.held[n] * plan.panel_bytes[n]
+    return found
 
 
 def _finish(computed: str, stored: str, accumulate: bool) -> Finish:

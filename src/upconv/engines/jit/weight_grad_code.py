@@ -1,11 +1,12 @@
 """What walks the tables of a weight gradient: the loop over jobs, packing, tiles, and delivery.
 
-    run(args)                  every thread: takes jobs in order, each after those it must wait for
-    pack(args, mine, record)   rows of x or g into a panel
+    run(args)                  every thread: takes jobs in order, and does their steps
+    pack(args, mine, step)     rows of x or g into a panel, unless they are there
     block(...)                 a block of dw: for each of its taps a tile over the tap's segments
     finish(...)                sums of a block into dw
 
-`mine` is scratch memory of a thread. The tile is a function of its own, one for each class.
+`mine` is memory of a thread: sums of a block, room to turn them, panels. The tile is a function of
+its own, one for each class.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from .emit import Function, Module
 from .slots import Arguments, Slots, jobs, wait
 from .tile import multiply_add
 from .values import BYTES, I64, PTR, Value, vector
-from .weight_grad_plan import BLOCK, ENTRY, PACK, RECORD
+from .weight_grad_jobs import BLOCK, JOB, PACK, STEP
+from .weight_grad_plan import ENTRY, HEAD
 from .weight_grad_tile import Tile
 
 SLOTS = Slots(
-    ("buffer", "panels", "rows", "lanes", "stages", "dw", "x", "g", "records", "places",
-     "entries", "segments", "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver",
+    ("buffer", "rows", "lanes", "stages", "dw", "x", "g", "job", "steps", "places", "entries",
+     "segments", "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver",
      "add"),
-    ("jobs", "element", "part", "sets", "set_bytes", "tile_rows", "tile_width", "spare",
+    ("rows_in_place", "lanes_in_place", "held", "x_held", "x_panels", "x_size",
+     "g_held", "g_panels", "g_size", "jobs", "element", "part", "sets", "set_bytes",
+     "tile_rows", "tile_width", "spare",
      "row_step", "lane_step", "taps_inside", "turned", "by_row", "by_lane", "by_tap",
      "x_image", "x_channel", "x_position", "g_image", "g_channel", "g_position"),
     ("next", "done", "next_thread"),
 )  # fmt: skip
-_WORK = {"args": PTR, "mine": PTR, "record": PTR}
+_WORK = {"args": PTR, "mine": PTR, "step": PTR}
 _TILE = {
     "segments": PTR,  # pairs of byte offsets into the panels
     "count": I64,
@@ -121,17 +125,24 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
     with module.function("run", {"args": PTR}) as f:
         a = SLOTS.reader(f)
         mine = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
-        with jobs(f, a.address("next"), a["jobs"]) as job:
-            record = f.at(a["records"], f.mul(job, RECORD), I64)
-            before = f.load(I64, f.at(record, 1, I64))
+        for side in ("x", "g"):
+            # What lies there from earlier runs is not what it seems to be.
+            with f.loop(0, a[f"{side}_held"]) as loop:
+                place = f.add(a[f"{side}_panels"], f.mul(loop.index, a[f"{side}_size"]))
+                f.store(f.integer(-1), f.at(f.at(mine, a["held"]), place))
+        with jobs(f, a.address("next"), a["jobs"]) as number:
+            job = f.at(a["job"], f.mul(number, len(JOB)), I64)
+            first, count, before = (f.load(I64, f.at(job, i, I64)) for i in range(len(JOB)))
             wait(f, a.address("done"), before, cpu.triple, pool.switch())
-            f.call(f.load(PTR, record), f["args"], mine, record)
+            with f.loop(first, f.add(first, count)) as loop:
+                step = f.at(a["steps"], f.mul(loop.index, STEP), I64)
+                f.call(f.load(PTR, step), f["args"], mine, step)
             f.raise_by(a.address("done"), 1)
     return Code(module, ("run", "pack", "block", "finish"), cpu, opt=1)
 
 
 def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
-    return {name: f.load(I64, f.at(f["record"], 2 + i, I64)) for i, name in enumerate(names)}
+    return {name: f.load(I64, f.at(f["step"], 1 + i, I64)) for i, name in enumerate(names)}
 
 
 def _emit_pack(module: Module, layout: DataLayout) -> None:
@@ -143,29 +154,37 @@ def _emit_pack(module: Module, layout: DataLayout) -> None:
             for name in ("", "_image", "_channel", "_position")
         )
         src = f.at(base, f.add(f.mul(r["channel"], channel), f.mul(r["position"], position)))
-        dst = f.at(a["panels"], r["to"])
-        row = f.mul(r["width"], a["element"])
-        behind = f.sub(r["width"], r["live"])
-        if layout is DataLayout.NCX:
-            # What lies behind the last channel must be numbers, if only not to be slow.
-            with f.when(f.compare("sgt", behind, 0)):
-                every = f.mul(f.mul(r["count"], r["length"]), r["width"])
-                f.call(a["fill"], dst, src, 0, every, 1, 0, 0)
-        with f.loop(0, r["count"]) as loop:
-            place = f.at(a["places"], f.mul(f.add(r["rows"], loop.index), 2), I64)
-            number, before = f.load(I64, place), f.load(I64, f.at(place, 1, I64))
-            here = f.at(src, f.add(f.mul(number, image), f.mul(before, position)))
-            to = f.at(dst, f.mul(f.mul(loop.index, r["length"]), row))
+        dst = f.at(f.at(f["mine"], a["held"]), r["to"])
+        key = f.at(dst, -HEAD)
+        with f.when(f.compare("ne", f.load(I64, key), r["key"])):
+            f.store(r["key"], key)
+            row = f.mul(r["width"], a["element"])
+            behind = f.sub(r["width"], r["live"])
             if layout is DataLayout.NCX:
-                f.call(a["turn"], to, here, r["live"], r["length"], channel, row)
-            else:
-                f.call(a["fill"], to, here, r["live"], behind, r["length"], row, position)
+                # What lies behind the last channel must be numbers, if only not to be slow.
+                with f.when(f.compare("sgt", behind, 0)):
+                    every = f.mul(f.mul(r["count"], r["length"]), r["width"])
+                    f.call(a["fill"], dst, src, 0, every, 1, 0, 0)
+            with f.loop(0, r["count"]) as loop:
+                place = f.at(a["places"], f.mul(f.add(r["rows"], loop.index), 2), I64)
+                number, before = f.load(I64, place), f.load(I64, f.at(place, 1, I64))
+                here = f.at(src, f.add(f.mul(number, image), f.mul(before, position)))
+                to = f.at(dst, f.mul(f.mul(loop.index, r["length"]), row))
+                if layout is DataLayout.NCX:
+                    f.call(a["turn"], to, here, r["live"], r["length"], channel, row)
+                else:
+                    f.call(a["fill"], to, here, r["live"], behind, r["length"], row, position)
 
 
 def _emit_block(module: Module) -> None:
     with module.function("block", _WORK) as f:
         a, r = SLOTS.reader(f), _fields(f, BLOCK)
         stage, row, step = _stage(f, a, r)
+        held = f.at(f["mine"], a["held"])
+        rows, lanes = (
+            f.select(f.compare("ne", a[f"{side}_in_place"], 0), a[side], held)
+            for side in ("rows", "lanes")
+        )
         with f.loop(0, r["entry_count"]) as loop:
             place = f.at(a["entries"], f.mul(f.add(r["entries"], loop.index), len(ENTRY)), I64)
             entry = {name: f.load(I64, f.at(place, i, I64)) for i, name in enumerate(ENTRY)}
@@ -180,14 +199,14 @@ def _emit_block(module: Module) -> None:
                 f.call(
                     f.select(single, a["single"], a["tile"]),
                     f.at(a["segments"], f.mul(entry["segments"], 2), I64), entry["count"],
-                    f.at(a["rows"], f.add(r["rows"], entry["row"])),
-                    f.at(a["lanes"], f.add(r["lanes"], entry["lane"])),
+                    f.at(rows, f.add(r["rows"], entry["row"])),
+                    f.at(lanes, f.add(r["lanes"], entry["lane"])),
                     entry["positions"], a["row_step"], a["lane_step"],
                     f.select(fresh, a["zeros"], out), f.select(fresh, 0, row),
                     f.select(fresh, 0, step), out, row, step,
                 )  # fmt: skip
         with f.when(f.compare("sge", r["dst"], 0)):
-            f.call("finish", f["args"], f["mine"], f["record"])
+            f.call("finish", f["args"], f["mine"], f["step"])
 
 
 def _stage(f: Function, a: Arguments, r: dict[str, Value]) -> tuple[Value, Value, Value]:

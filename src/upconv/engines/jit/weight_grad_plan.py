@@ -9,9 +9,11 @@ positions at a time, such that two panels stay in the second-level cache. A *seg
 does with one row of the last axis: where it begins in both panels. How many positions it has, and
 which rows have one at all, is counted exactly, so that nothing outside is multiplied.
 
-A job owns a block of dw, some taps of it, so that sums are made in the same order for any number of
-threads. Where there are fewer blocks than threads could use, slabs are dealt out to some *sets*,
-whose sums are added up in order at the end: how many depends on the problem alone.
+Slabs are dealt out to *sets*. A job is a set, and some blocks of lanes of dw with some taps: it
+packs what it needs into memory of its thread, slab after slab. So threads share nothing but what
+they read from the caller's arrays: what another core has packed may be far away. Sums of all sets
+are added up in order at the end. How many sets there are depends on the problem alone, and so do
+all sums.
 
 All that is decided here is a table; weight_grad_code.py has what walks it.
 """
@@ -27,7 +29,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...problem import Problem
-from .correlation import weight_strides
 from .cpu import Cpu
 from .values import BYTES
 from .weight_grad_tile import sides_of
@@ -35,15 +36,11 @@ from .weight_grad_tile import sides_of
 T = TypeVar("T")
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
-PACK = ("to", "width", "live", "rows", "count", "length", "of_g", "channel", "position")
-BLOCK = (
-    "to", "rows", "lanes", "entries", "entry_count", "tap", "count", "fresh",
-    "live_rows", "live_lanes", "dst",
-)  # fmt: skip
-RECORD = 2 + len(BLOCK)  # the function, the jobs that must be over, its fields
 ENTRY = ("segments", "count", "row", "lane", "positions", "tap", "single")
-_JOBS = 8  # that there should be at a time
-_PANELS = 4 << 20  # bytes of all panels of a slab
+HEAD = 64  # bytes before a panel, which say what is in it
+_JOBS = 8  # that there should be
+_PANELS = 2 << 20  # bytes of the panels of a thread
+_SUMS = 8 << 20  # bytes of the sums of all sets, as far as there are several
 _ENTRIES = 1 << 16  # that a table should have: taps of all slabs
 _LEAST = 32  # positions of a slab, whatever memory they take
 
@@ -79,35 +76,47 @@ class Plan:
         blocks = self.sides.row_blocks, self.sides.lane_blocks
         # Of x and of g.
         self.widths, self.in_place = self.sides.widths, self.sides.in_place(problem)
-        self.blocks = (blocks[1],) * 2 if tile.own else self._sides(*blocks)
+        self.blocks = (blocks[1],) * 2 if tile.own else self.sided(*blocks)
         self.channels = problem.in_channels, problem.out_channels
         both = zip(self.in_place, self.channels, self.widths, strict=True)
         self.pitches = tuple((n if own else width) * self.element for own, n, width in both)
         if tile.taps > 1:
-            step = problem.axes[-1].dilation * self._sides(*self.pitches)[0]
+            step = problem.axes[-1].dilation * self.sided(*self.pitches)[0]
             self.sides = replace(self.sides, tile=replace(tile, step=step))
         self.block_bytes = tile.rows * tile.width * self.element  # of one tap
-        self._every = self.sides.groups * self.sides.row_blocks * self.sides.lane_blocks
-        parts = max(ceil(_JOBS / self._every), ceil(self.taps * self.block_bytes / (cpu.l2 // 4)))
-        units = self.taps // tile.taps
-        self.part = ceil(units / min(parts, units)) * tile.taps  # taps of a job
-        jobs = self._every * ceil(self.taps / self.part)
-        self.slabs = tuple(self._cut(cpu, jobs))
-        self.sets = min(len(self.slabs), ceil(_JOBS / jobs))
-        self.set_bytes = self._every * self.taps * self.block_bytes
+        self.all_bytes = self.taps * self.block_bytes * self.lanes * self.sides.row_blocks
+        self.slabs = tuple(self._cut(cpu))
+        self.sets = self._sets(len(self.slabs))
+        self._share(cpu)
         self._lay_out()
 
-    def _cut(self, cpu: Cpu, jobs: int) -> Iterator[Slab]:
+    @property
+    def lanes(self) -> int:
+        """Blocks of lanes of all groups."""
+        return self.sides.groups * self.sides.lane_blocks
+
+    def _sets(self, slabs: int) -> int:
+        """How many sets so many slabs are dealt out to."""
+        return max(1, min(_JOBS, slabs, _SUMS // self.all_bytes))
+
+    def _cut(self, cpu: Cpu) -> Iterator[Slab]:
         """Slabs: whole rows where some fit, as rows share what they need of g."""
         problem, last = self.problem, self.problem.axes[-1]
         more = prod(axis.stride for axis in problem.axes)
-        near = (self.widths[0] + self.widths[1] * more) * self.element
-        every = (problem.in_channels + problem.out_channels * more) * self.element
-        room = max(_LEAST, min(cpu.l2 // 2 // near, _PANELS // every))
+        near, mine = (
+            (x * self.widths[0] + g * self.widths[1] * more) * self.element
+            for x, g in ((1, 1), self.held)
+        )
         rows = problem.batch * prod(axis.size for axis in problem.axes[:-1])
-        if jobs < _JOBS:
-            room = max(_LEAST, min(room, rows * last.size // ceil(_JOBS / jobs)))
-        room = max(room, rows * last.size * self.taps // _ENTRIES)
+        total = rows * last.size
+        room = max(
+            _LEAST, min(cpu.l2 // 2 // near, _PANELS // max(1, mine)), total * self.taps // _ENTRIES
+        )
+        count = ceil(total / room)
+        if self.lanes < _JOBS:
+            count = max(count, min(ceil(_JOBS / self.lanes), total // _LEAST))
+        sets = self._sets(count)
+        room = max(1, total // (ceil(count / sets) * sets))
         reach = prod(ceil(axis.extent / axis.stride) for axis in problem.axes[:-1])
         length = min(last.size, max(room // min(rows, 4 * reach), ceil(last.extent / last.stride)))
         length = ceil(last.size / ceil(last.size / max(1, length)))
@@ -116,6 +125,24 @@ class Plan:
         for row, start in product(range(0, rows, some), range(0, last.size, length)):
             stop = min(last.size, start + length)
             yield Slab(range(row, min(rows, row + some)), start, stop)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many panels of x, and of g, a thread holds: those of all rows, one of lanes."""
+        x, g = self.sided(1 if self.sides.tile.own else self.sides.row_blocks, 1)
+        return 0 if self.in_place[0] else x, 0 if self.in_place[1] else g
+
+    def _share(self, cpu: Cpu) -> None:
+        """Taps of a unit of work, and how many units a job of each set has."""
+        taps, many = self.taps, self.sides.tile.taps
+        wanted = ceil(_JOBS / self.sets)
+        parts = ceil(taps * self.block_bytes / (cpu.l2 // 4))
+        if len(self.slabs) == self.sets:
+            # A thread that has packed a slab goes on with other taps of it.
+            parts = max(parts, ceil(wanted / self.lanes))
+        self.part = ceil(taps // many / min(parts, taps // many)) * many
+        self.units = self.lanes * ceil(taps / self.part)
+        self.units_of_job = ceil(self.units / min(wanted, self.units))
 
     def __str__(self) -> str:
         return f"weight gradient: {self.sides}, {len(self.slabs)} slabs, {self.part} taps to a job"
@@ -128,7 +155,7 @@ class Plan:
         places: list[Numbers] = []
         entries: list[Numbers] = []
         segments: list[Numbers] = []
-        self._work: list[_Work] = []
+        self.work: list[_Work] = []
         row_count = segment_count = 0
         for slab in self.slabs:
             outer, meeting = _meeting(reached, slab.rows)
@@ -142,16 +169,16 @@ class Plan:
                 * (len(spans[n]) * self.pitches[n])
                 for n in (0, 1)
             ]
-            self._work.append(_Work(spans, counts, row_count, sum(map(len, entries))))
+            self.work.append(_Work(spans, counts, row_count, sum(map(len, entries))))
             places += [self._places(n, rows[n][: counts[n]]) for n in (0, 1)]
             entries.append(self._entries_of(slab, spans, outer, segment_count))
-            segments.append(np.stack(self._sides(*offsets), -1))
+            segments.append(np.stack(self.sided(*offsets), -1))
             row_count += sum(counts)
             segment_count += len(meeting[0])
         self.places, self.entries = np.concatenate(places), np.concatenate(entries)
         self.segments = np.concatenate([*segments, np.zeros((1, 2), np.int64)])
 
-    def _sides(self, x: T, g: T) -> tuple[T, T]:
+    def sided(self, x: T, g: T) -> tuple[T, T]:
         """What belongs to the rows, and what to the lanes."""
         return (x, g) if self.sides.lanes_of_g else (g, x)
 
@@ -228,7 +255,7 @@ class Plan:
         output = axis.stride * start + axis.dilation * tap - axis.crop_begin
         both = start - spans[0].start, output - spans[1].start
         x, g = (n * pitch for n, pitch in zip(both, self.pitches, strict=True))
-        return *self._sides(x, g), stop - start, tap, single
+        return *self.sided(x, g), stop - start, tap, single
 
     def _places(self, of_g: int, numbers: Numbers) -> Numbers:
         """The image of each row, and the positions of that image before it."""
@@ -246,123 +273,17 @@ class Plan:
 
     @property
     def panel_bytes(self) -> tuple[int, int]:
-        """Bytes of a panel of x and of g, in whole lines."""
+        """Bytes of a panel of x and of g, in whole lines, with what says what is in it."""
         x, g = (
-            max(-(-work.rows[n] * len(work.spans[n]) * pitch // 64) for work in self._work)
+            max(-(-work.rows[n] * len(work.spans[n]) * pitch // 64) for work in self.work)
             for n, pitch in enumerate(self.pitches)
         )
-        return 64 * x, 64 * g
+        return 64 * x + HEAD, 64 * g + HEAD
 
     @property
-    def slab_bytes(self) -> int:
-        """Bytes of all panels of a slab."""
-        x, g = self.panel_bytes
-        return self.sides.groups * (self.blocks[0] * x + self.blocks[1] * g)
-
-    def records(self, pack: int, block: int, finish: int) -> Numbers:
-        """All jobs in order, from the addresses of the functions that do them.
-
-        While blocks of some slabs are computed the panels of the next ones are packed.
-        """
-        template, found, over = self._template(), [], 0
-        turns = [
-            range(i, min(len(self.slabs), i + self.sets))
-            for i in range(0, len(self.slabs), self.sets)
-        ]
-        for number in range(len(turns) + 1):
-            now: list[Numbers] = []
-            for at, i in enumerate(turns[number - 1] if number else ()):
-                now.append(self._blocks_of(template, i, at, (number - 1) % 2, block))
-            for at, i in enumerate(turns[number] if number < len(turns) else ()):
-                now.append(self._packs_of(i, at, number % 2, pack))
-            found += self._after(now, over)
-            over += sum(map(len, now))
-        if not self.single:
-            last = template.copy()
-            last[:, 0] = finish
-            found += self._after([last], over)
-        return np.concatenate(found)
-
-    @staticmethod
-    def _after(some: list[Numbers], over: int) -> list[Numbers]:
-        for records in some:
-            records[:, 1] = over
-        return some
-
-    def _template(self) -> Numbers:
-        """A record for each block, of no slab yet."""
-        sides, item = self.sides, self.problem.dtype.itemsize
-        by_group, tile = weight_strides(self.problem, forward=True)[0], sides.tile
-        per = 1 if tile.taps == 1 else 2 * tile.taps + 1  # entries of a run of taps
-        records = []
-        for group, lane, row, tap in product(
-            range(sides.groups), range(sides.lane_blocks), range(sides.row_blocks),
-            range(0, self.taps, self.part),
-        ):  # fmt: skip
-            r, v = row * tile.rows, lane * tile.width
-            dst = group * by_group + r * sides.by_row + v * sides.by_lane + tap * sides.by_tap
-            number = (group * sides.lane_blocks + lane) * sides.row_blocks + row
-            lanes = group * sides.lane_blocks + lane
-            rows = lanes if tile.own else group * sides.row_blocks + row
-            count = min(self.part, self.taps - tap)
-            records.append(
-                (
-                    0, 0, (number * self.taps + tap) * self.block_bytes, rows, lanes,
-                    tap // tile.taps * per, count // tile.taps * per, tap, count, 0,
-                    min(tile.rows, sides.rows - r), min(tile.width, sides.lanes - v), dst * item,
-                )
-            )  # fmt: skip
-        return np.array(records, np.int64)
-
-    def _blocks_of(self, template: Numbers, i: int, at: int, buffer: int, code: int) -> Numbers:
-        """The jobs that compute the blocks of one slab; `at` is its set."""
-        records = template.copy()
-        field = {name: 2 + n for n, name in enumerate(BLOCK)}
-        x, g = self._panels(at, buffer)
-        for name, (start, size) in zip(("rows", "lanes"), self._sides(x, g), strict=True):
-            records[:, field[name]] = start + records[:, field[name]] * size
-        records[:, field["entries"]] += self._work[i].entries
-        records[:, field["fresh"]] = i < self.sets
-        records[:, 0] = code
-        if self.single:
-            records[:, field["to"]] = -1
-        else:
-            records[:, field["to"]] += at * self.set_bytes
-            records[:, field["dst"]] = -1
-        return records
-
-    def _packs_of(self, i: int, at: int, buffer: int, code: int) -> Numbers:
-        """The jobs that pack a slab's panels."""
-        work, records = self._work[i], []
-        first = work.places
-        for n, channels in enumerate(self.channels):
-            (place, size), width = self._panels(at, buffer)[n], self.widths[n]
-            own, length = channels // self.sides.groups, len(work.spans[n])
-            some = max(1, (1 << 15) // max(1, length * width))
-            for group, b, row in product(
-                range(self.sides.groups), range(self.blocks[n]), range(0, work.rows[n], some)
-            ):
-                panel = place + (group * self.blocks[n] + b) * size
-                records.append(
-                    (
-                        code, 0, panel + row * length * width * self.element, width,
-                        min(width, own - b * width), first + row, min(some, work.rows[n] - row),
-                        length, n, group * own + b * width, work.spans[n].start, 0, 0,
-                    )
-                )  # fmt: skip
-            first += work.rows[n]
-        return np.array(records, np.int64).reshape(-1, RECORD)
-
-    def _panels(self, at: int, buffer: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Where x's and g's panels begin, and how far apart they lie."""
-        x, g = self.panel_bytes
-        first = (buffer * self.sets + at) * self.slab_bytes
-        second = first + self.sides.groups * self.blocks[0] * x
-        inside = [width * self.element for width in self.widths]
-        return (
-            (0, inside[0]) if self.in_place[0] else (first, x),
-            (0, inside[1]) if self.in_place[1] else (second, g),
-        )
+    def held_bytes(self) -> int:
+        """Bytes of the panels of a thread."""
+        return sum(n * size for n, size in zip(self.held, self.panel_bytes, strict=True))
 
 
 def _meeting(
