@@ -149,23 +149,27 @@ def same_dtype(first: str, expected: np.dtype[Any], second: str, given: np.dtype
 
 def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """`out` as a plain array, if a result of `shape` and `dtype` can be written into it."""
-    if not isinstance(out, np.ndarray) or _is_masked(out):
-        raise DTypeError(argument, f"of type {type(out).__name__}", "a numpy.ndarray or None", _NEW)
+    if type(out) is not np.ndarray:
+        if not isinstance(out, np.ndarray) or _is_masked(out):
+            kind = f"of type {type(out).__name__}"
+            raise DTypeError(argument, kind, "a numpy.ndarray or None", _NEW)
+        out = np.ndarray.view(out, np.ndarray)
     if out.shape != shape:
         remedy = "Results are never broadcast."
         raise ShapeError(f"{argument}.shape", str(out.shape), str(shape), remedy)
     if out.dtype != dtype:
         raise DTypeError(f"{argument}.dtype", str(out.dtype), str(dtype), _NEW)
-    if not out.flags.writeable:
+    flags = out.flags
+    if not flags.writeable:
         raise ArgumentError(argument, "read-only", "a writeable array", "Pass a copy.")
-    if _overlaps_itself(out):
+    if not flags.c_contiguous and _overlaps_itself(out):
         raise ArgumentError(
             argument,
             f"an array with strides {out.strides} in which elements share memory",
             "an array whose elements are separate",
             "Pass a copy.",
         )
-    return out if type(out) is np.ndarray else np.ndarray.view(out, np.ndarray)
+    return out
 
 
 def _is_masked(value: object) -> bool:
@@ -177,7 +181,10 @@ def _is_masked(value: object) -> bool:
 
 def overlap(array: Array, others: Iterable[Array | None]) -> bool:
     """Whether `array` may share memory with another one (by bounds: never a wrong False)."""
-    return any(other is not None and np.may_share_memory(array, other) for other in others)
+    for other in others:  # noqa: SIM110 (any takes twice as long, in every call)
+        if other is not None and np.may_share_memory(array, other):
+            return True
+    return False
 
 
 def shares_memory(first: Array, second: Array) -> bool:

@@ -80,7 +80,7 @@ def delivered(target: Array, out: Array | None) -> Array:
     """`out` with the result in it, or the new array where there is no `out`."""
     if out is None:
         return target
-    if not np.may_share_memory(target, out):
+    if target is not out and not np.may_share_memory(target, out):
         out[...] = target
     return out
 
@@ -160,14 +160,15 @@ def gradients(
         for name, target in targets.items()
         if target is not None
     }
-    require_separate(given)
-    # An operand that a result is written over is copied: the next gradient still reads it.
-    grad, x, weight = (
-        copied("a copy of an operand that out overlaps", operand)
-        if overlap(operand, given.values())
-        else operand
-        for operand in (grad, x, weight)
-    )
+    if given:
+        require_separate(given)
+        # An operand that a result is written over is copied: the next gradient still reads it.
+        grad, x, weight = (
+            copied("a copy of an operand that out overlaps", operand)
+            if overlap(operand, given.values())
+            else operand
+            for operand in (grad, x, weight)
+        )
     operands = {"x": (grad, weight), "weight": _weight_gradient_operands(signatures["x"], grad, x)}
     bias_total = _bias_total(grad, channel_axis) if "bias" in targets else None
     names: list[str] = [name for name in operands if name in targets]
@@ -178,7 +179,7 @@ def gradients(
         results: dict[str, Array] = {
             name: given[name] if name in given else _new_result(signatures[name]) for name in work
         }
-        if signatures["x"].batched:
+        if len(work) > 1 and signatures["x"].batched:
             operands |= _in_one_form(held, work, operands, grad)
         for name, primitive in work.items():
             _run_on(primitive, signatures[name], results[name], *operands[name])
@@ -198,7 +199,7 @@ def _in_one_form(
     """
     # By hasattr, since isinstance of a protocol takes ten microseconds.
     able = {name: cast(Reordering, one) for name, one in work.items() if hasattr(one, "form")}
-    if len(able) < 2:
+    if len(able) < len(work):
         return {}
     places = {name: int(operands[name][0] is not grad) for name in able}
     forms = [one.form(places[name]) for name, one in able.items()]

@@ -53,6 +53,12 @@ class DType(Enum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
 
+    _dtype: np.dtype[Any] | None
+
+    def __init__(self, name: str) -> None:
+        # Made once: NumPy reads the name for half a microsecond.
+        self._dtype = None if name == "bfloat16" else np.dtype(name)
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
@@ -61,9 +67,7 @@ class DType(Enum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype; bfloat16 is the ml_dtypes package's (`EngineMissing` without it)."""
-        if self is DType.BFLOAT16:
-            return _bfloat16()
-        return cast(np.dtype[Any], np.dtype(self.value))
+        return self._dtype or _bfloat16()
 
     @property
     def accumulator(self) -> DType:
