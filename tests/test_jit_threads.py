@@ -25,6 +25,10 @@ LARGE = [
     Problem(Direction.INPUT_GRAD, PLANE, 2, 24, 20, bias=True),
     Problem(Direction.INPUT_GRAD, (Axis(9001, 16, 8, 1, 4, 4),), 1, 16, 12),
     Problem(Direction.INPUT_GRAD, PLANE, 2, 48, 16, 2, layout=DataLayout.NXC),
+    Problem(Direction.WEIGHT_GRAD, PLANE, 2, 24, 20),
+    Problem(Direction.WEIGHT_GRAD, (Axis(9001, 16, 8, 1, 4, 4),), 1, 16, 2),
+    Problem(Direction.WEIGHT_GRAD, PLANE, 9, 48, 48, 48, layout=DataLayout.NXC),
+    Problem(Direction.WEIGHT_GRAD, PLANE, 2, 30, 20, dtype=DType.FLOAT16, accumulate=True),
 ]
 
 

@@ -186,3 +186,14 @@ def test_explain_names_engine_and_sizes() -> None:
     by_shape = upconv.explain(X.shape, W.shape, B.shape, residual=True, activation="gelu", **HOW)
     assert by_shape == told
     assert upconv.explain(X.shape, W, engine="reference", **HOW).engine == "reference"
+
+
+@pytest.mark.parametrize(("direction", "of"), [("input_grad", X), ("weight_grad", W)])
+def test_explain_tells_gradients(direction: str, of: np.ndarray) -> None:
+    told = upconv.explain(X.shape, W, B, activation="gelu", direction=direction, **HOW)
+    assert told.problem.direction.value == direction
+    assert told.output_shape == of.shape
+    assert told.schedule
+    assert "gelu" not in str(told)
+    with pytest.raises(upconv.UpconvError, match="direction is 'up'; expected one of 'forward'"):
+        upconv.explain(X.shape, W, direction="up", **HOW)

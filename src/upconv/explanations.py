@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import memory
-from .arguments import boolean, frozen_activation
+from .arguments import boolean, frozen, frozen_activation, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
 from .choices import Refusal, choose, tuning_asked
 from .engines import ENGINES, load
@@ -17,13 +17,16 @@ from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
 from .primitives import shared_cache
-from .problem import Problem
+from .problem import Direction, Problem
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
 from .tuning import Selection, ceilings, remembered, selected
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
+
+
+_DIRECTIONS = "A gradient is one of the layer that the other arguments describe."
 
 
 def output_shape(
@@ -161,6 +164,7 @@ def explain(
     weight_layout: str = "IOX",
     activation: Any = None,
     residual: Any = None,
+    direction: str = "forward",
     engine: str | Engine | None = None,
     dtype: Any = None,
     threads: int | None = None,
@@ -173,12 +177,17 @@ def explain(
     if not given. An engine asked for by name that refuses is reported, not raised. The primitive is
     built, to learn what it needs, and stays in the cache.
 
+    direction: "forward"; or "input_grad" or "weight_grad", the gradients of the layer. They have no
+        epilogue: bias, activation and residual are not looked at. An input gradient is the ordinary
+        convolution with the same weight.
     tune: as in `plan`; True measures the problem if it was not yet. Otherwise nothing is run.
     floor: measure the ceilings of this machine, about a second, unless they are remembered; without
         it, floor and prediction are told only where they are.
 
     >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1, engine="reference").engine)
     reference
+    >>> print(explain((1, 8, 5), (8, 4, 3), direction="weight_grad", engine="jit").schedule)
+    weight gradient: tiles of ...
     """
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
@@ -188,6 +197,9 @@ def explain(
     x = Operand(as_shape("input_shape", input_shape), of_weight.dtype)
     request = Request(x, of_weight, of_bias, keywords, frozen_activation(activation))
     signature = request.signature(residual=request.takes_residual(residual))
+    way = one_of("direction", frozen("direction", direction), Direction, _DIRECTIONS)
+    if way is not Direction.FORWARD:
+        signature = request.gradient(way)
     problem = signature.problem
     count = get_num_threads() if threads is None else checked(threads)
     choice = choose(problem, engine)
@@ -205,7 +217,8 @@ def explain(
     if choice.engine is None:
         return told
     chosen = selected(problem, engine, count, tune=tuning_asked(tune))
-    if getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
+    weighty = way is not Direction.WEIGHT_GRAD
+    if weighty and getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
         reason = (
             "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"
         )

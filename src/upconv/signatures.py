@@ -114,6 +114,13 @@ class Request(NamedTuple):
         bare = self._with(None)
         return self._with(Operand(bare.shape, self.x.dtype)) if residual else bare
 
+    def gradient(self, direction: Direction) -> Signature:
+        """The signature of a gradient of a transposed convolution, without an epilogue."""
+        bare = self._replace(bias=None, activation=None).signature(residual=False)
+        grad = Operand(bare.shape, self.x.dtype)
+        found = transposed_gradient(grad, self.x, self.weight, self.keywords, False)
+        return found["x" if direction is Direction.INPUT_GRAD else "weight"]
+
     def takes_residual(self, residual: object) -> bool:
         """Whether a `residual` asks for one: None, a bool, or an array of the result's shape."""
         if residual is None or isinstance(residual, bool | np.bool_):

@@ -9,7 +9,7 @@ import typer
 
 from ..explanations import Explanation, output_shape
 from ..explanations import explain as explanation_of
-from ..problem import DType
+from ..problem import Direction, DType
 from . import report
 from .endings import Ending
 from .options import (
@@ -51,6 +51,9 @@ def explain(
     bias: Annotated[bool, typer.Option("--bias", help="With a bias.")] = False,
     residual: Annotated[bool, typer.Option("--residual", help="With a residual.")] = False,
     activation: Activation = None,
+    direction: Annotated[
+        Direction, typer.Option("--direction", help="The result, or which gradient of the layer.")
+    ] = Direction.FORWARD,
     dtype: ElementType = DType.FLOAT32,
     engine: Engine = None,
     threads: Threads = None,
@@ -68,6 +71,7 @@ def explain(
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --bias --json
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --tune
+      upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1 --direction weight_grad
     """
     given = keywords(geometry)
     channels = _channels(output_shape(input_, weight, **given), len(weight), given["layout"])
@@ -77,6 +81,7 @@ def explain(
         (channels,) if bias else None,
         residual=residual or None,
         activation=activation,
+        direction=direction.value,
         engine=engine,
         dtype=dtype.value,
         threads=threads,

@@ -1,0 +1,110 @@
+"""Weight gradients in the JIT: memory, tables, and what is compiled. Values are in conformance."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+import numpy as np
+import pytest
+
+from upconv import testing
+from upconv.engines import load
+from upconv.engines.interior import Interior
+from upconv.engines.jit import weight_grad_code
+from upconv.engines.jit.correlation import too_much
+from upconv.engines.jit.cpu import host
+from upconv.engines.jit.weight_grad import WeightGrad
+from upconv.engines.jit.weight_grad_plan import Plan
+from upconv.geometry import Axis
+from upconv.problem import DataLayout, Direction, Problem
+
+MIB = 1 << 20
+
+
+def layers(count: int) -> list[Problem]:
+    """What the engine is given of some layers of real sizes."""
+    inner = (
+        Interior.of(testing.layer(seed, Direction.WEIGHT_GRAD), margins=True, points=False).problem
+        for seed in range(count)
+    )
+    return [problem for problem in inner if problem and not too_much(problem)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_scratch_memory_is_bounded(threads: int) -> None:
+    """Panels of 2 MiB, or of some rows of the kernel's extent; sums of some sets."""
+    for problem in layers(60):
+        made = WeightGrad(problem, threads, host())
+        itemsize = max(4, problem.dtype.itemsize)
+        sums = 1.3 * prod(problem.weight_shape) * itemsize + 16 * MIB
+        data = 1.3 * itemsize * (prod(problem.x_shape) + prod(problem.y_shape))
+        least = threads * (4 * MIB + data / max(1, len(Plan(problem, host()).slabs)))
+        assert made.workspace_bytes <= sums + least, problem
+        assert made.resident_bytes <= 16 * MIB + data, problem
+
+
+def test_tables_stay_small() -> None:
+    """However many taps and positions there are."""
+    for axis, channels in ((Axis(200_000, 512, 256), 2), (Axis(3000, 4096, 1), 3)):
+        problem = Problem(Direction.WEIGHT_GRAD, (axis,), 1, channels, channels)
+        plan = Plan(problem, host())
+        assert len(plan.entries) <= 40 * (plan.taps + (1 << 16))
+    plane = Axis(300, 200, 200)
+    problem = Problem(Direction.WEIGHT_GRAD, (plane, plane), 2, 1, 1)
+    assert "taps" in str(load("jit").refuses(problem.replace(axes=(Axis(9, 300), Axis(9, 300)))))
+    assert len(Plan(problem, host()).segments) <= 2 * 300 * 200 + 1
+
+
+def test_every_position_is_counted_once() -> None:
+    """Positions of all entries, times their segments, are the products of the definition."""
+    for problem in layers(40):
+        plan = Plan(problem, host())
+        count, positions, single = (plan.entries[:, i] for i in (1, 4, 6))
+        each = np.where(single == 1, 1, plan.sides.tile.taps)
+        products = prod((problem.in_channels, problem.out_channels)) // problem.groups
+        assert (count * positions * each).sum() * products == products_of(problem)
+
+
+def products_of(problem: Problem) -> int:
+    """Multiply-adds that meet an input and an output."""
+    total = problem.batch * problem.in_channels * problem.out_channels // problem.groups
+    for axis in problem.axes:
+        taps = (
+            range(
+                max(0, ceil((axis.crop_begin - axis.dilation * t) / axis.stride)),
+                min(
+                    axis.size,
+                    (axis.out - 1 + axis.crop_begin - axis.dilation * t) // axis.stride + 1,
+                ),
+            )
+            for t in range(axis.kernel)
+        )
+        total *= sum(map(len, taps))
+    return total
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+def test_another_length_compiles_nothing(layout: DataLayout) -> None:
+    made = []
+    for size in (40_000, 30_011, 50_123):
+        axis = Axis(size, 16, 8, 1, 4, 4)
+        problem = Problem(Direction.WEIGHT_GRAD, (axis,), 1, 64, 32, layout=layout)
+        load("jit").build(problem, 2)
+        made.append(weight_grad_code.tile_code.cache_info().misses)
+    assert made[0] == made[1] == made[2]
+
+
+def test_an_operand_of_any_strides() -> None:
+    problem = Problem(
+        Direction.WEIGHT_GRAD, (Axis(20, 4, 2), Axis(30, 3)), 3, 32, 32, layout=DataLayout.NXC
+    )
+    given = testing.operands(problem)
+    wanted = testing.expected(problem, given)
+    primitive = load("jit").build(problem, 2)
+    for step in (slice(None, None, 2), slice(None, None, -1)):
+        x, g = (np.repeat(array, 2, axis=2)[:, :, step] for array in (given.b, given.a))
+        x, g = (a[:, :, : b.shape[2]] for a, b in ((x, given.b), (g, given.a)))
+        x[...], g[...] = given.b, given.a
+        out = np.empty(problem.result_shape, np.float32)
+        primitive.run(out, g, x)
+        assert (np.abs(out - wanted.value) <= wanted.allowed).all()
