@@ -225,11 +225,29 @@ def _weight_gradient_operands(of_x: Signature, grad: Array, x: Array) -> tuple[A
     return (x, grad) if of_x.problem.direction is Direction.FORWARD else (grad, x)
 
 
+_ROWS = 256  # positions that are added up in the operand's own type
+
+
 def _bias_total(grad: Array, channel_axis: int) -> Array:
-    """The sum over all axes but the channels; in float64, because its length has no bound."""
+    """The sum over all axes but the channels; in float64, because its length has no bound.
+
+    NumPy sums float32 in less than half the time that it takes into float64. Runs of positions are
+    short enough for that: of one image where channels come first, which NumPy adds up by halves,
+    of 256 positions where they come last.
+    """
     axes = tuple(axis for axis in range(grad.ndim) if axis != channel_axis % grad.ndim)
     memory.require(3 * 8 * grad.shape[channel_axis], "the bias gradient")
     with np.errstate(all="ignore"):
+        if grad.dtype == np.float32 and grad.flags.c_contiguous and grad.size:
+            if channel_axis == -1:
+                rows = grad.reshape(-1, grad.shape[-1])
+                some = len(rows) // _ROWS * _ROWS
+                blocks = rows[:some].reshape(-1, _ROWS, grad.shape[-1])
+                sums = np.concatenate([np.add.reduce(blocks, axis=1), rows[some:]])
+                return np.asarray(np.add.reduce(sums, axis=0, dtype=np.float64))
+            inner = np.add.reduce(grad.reshape(*grad.shape[: channel_axis + 1], -1), axis=-1)
+            axes = tuple(axis for axis in axes if axis < channel_axis)
+            return np.asarray(np.add.reduce(inner, axis=axes, dtype=np.float64))
         return np.asarray(np.add.reduce(grad, axis=axes, dtype=np.float64))
 
 
