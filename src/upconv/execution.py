@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from . import memory
 from .arrays import Array, check_out, copied, overlap, shares_memory
 from .choices import tuning_asked
-from .engines.base import Engine, PackedWeight, Primitive, Reordering
+from .engines.base import Engine, PackedWeight, Primitive
 from .errors import ArgumentError, DTypeError, brief
 from .primitives import Lease, shared_cache
 from .problem import DataLayout, Direction, Problem
@@ -179,8 +179,6 @@ def gradients(
         results: dict[str, Array] = {
             name: given[name] if name in given else _new_result(signatures[name]) for name in work
         }
-        if len(work) > 1 and signatures["x"].batched:
-            operands |= _in_one_form(held, work, operands, grad)
         for name, primitive in work.items():
             _run_on(primitive, signatures[name], results[name], *operands[name])
     if bias_total is not None:
@@ -188,31 +186,6 @@ def gradients(
             bias_total, grad.dtype, given.get("bias"), accumulate=problem.accumulate
         )
     return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
-
-
-def _in_one_form(
-    held: ExitStack, work: dict[str, Primitive], operands: dict[str, tuple[Any, Any]], grad: Array
-) -> dict[str, tuple[Any, Any]]:
-    """The operands with `grad` brought once, and held, into the form that both gradients want.
-
-    Empty where they want it in different forms, or as it is.
-    """
-    # By hasattr, since isinstance of a protocol takes ten microseconds.
-    able = {name: cast(Reordering, one) for name, one in work.items() if hasattr(one, "form")}
-    if len(able) < len(work):
-        return {}
-    places = {name: int(operands[name][0] is not grad) for name in able}
-    forms = [one.form(places[name]) for name, one in able.items()]
-    if forms[0] is None or forms[0] != forms[1]:
-        return {}
-    try:
-        shared = held.enter_context(able["x"].reordered(places["x"], grad))
-    except MemoryError as error:
-        raise memory.refused("the reordered gradient", error) from None
-    return {
-        name: (shared, pair[1]) if places[name] == 0 else (pair[0], shared)
-        for name, pair in operands.items()
-    }
 
 
 def _or(target: Array | None, result: Array) -> Array:

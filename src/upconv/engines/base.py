@@ -7,7 +7,6 @@ threads at once, so `run` keeps its scratch memory to itself.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -62,17 +61,6 @@ class Primitive(Protocol):
 
     def close(self) -> None:
         """Give back what the primitive holds; it is not run again."""
-
-
-class Reordering(Protocol):
-    """A primitive that may reorder its operands: those of one call that want the same share it."""
-
-    def form(self, position: int) -> object | None:
-        """What `run` makes of operand a (0) or b (1) first, equal where two primitives make the
-        same; None if it takes the operand as it is."""
-
-    def reordered(self, position: int, operand: Array) -> AbstractContextManager[Any]:
-        """The operand in that form while the context lasts, to be passed to `run` in its place."""
 
 
 class Engine(Protocol):

@@ -11,8 +11,6 @@ so does a weight gradient that came out not finite, whose operands may have met 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,8 +24,7 @@ from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
 from ..nonfinite import NonFiniteWeight, is_finite, reference
-from ..workspace import Workspace
-from .abi import DTYPE, Arg, Handle, Library
+from .abi import DTYPE, Arg, Handle
 from .candidates import Candidate
 from .descriptors import Kind, Tensor
 from .library import Runtime
@@ -43,40 +40,6 @@ class _Packed:
 
     array: Array
     address: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reordered:
-    """An operand, and the address of the same in a layout of the library's."""
-
-    array: Array
-    address: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """A layout that an operand is brought into, the one it lies in, and the script that does it.
-
-    Equal are two with the same layouts.
-    """
-
-    library: Library
-    given: Handle
-    wanted: Handle
-    script: Script
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Form):
-            return NotImplemented
-        pairs = (self.given, other.given), (self.wanted, other.wanted)
-        return all(self.library.memory_desc_equal(*pair) for pair in pairs)
-
-    @property
-    def nbytes(self) -> int:
-        """Of an operand in the layout wanted."""
-        return int(self.library.memory_desc_get_size(self.wanted))
 
 
 class OnednnPrimitive:
@@ -102,23 +65,18 @@ class OnednnPrimitive:
         self._sources = sources[: 1 + self._backward]
         self._packing = self._written_packing()
         self._script = self._written()
-        self._handed: dict[int, Script] = {}
-        self._forms: dict[int, Form | None] = {}
         self.workspace_bytes = self._workspace_bytes()
         self.description = self._description()
 
     # Preparing ------------------------------------------------------------------------------------
 
-    def _written(self, handed: int | None = None) -> Script:
-        """The script of a run, outside slots in order a, b, out, bias, residual.
-
-        Operand `handed` comes in the layout that is wanted.
-        """
+    def _written(self) -> Script:
+        """The script of a run, outside slots in order a, b, out, bias, residual."""
         found, script = self._candidate, Script(self._runtime, self._threads)
-        operands = []
-        for position, (tensor, wanted) in enumerate(self._sources):
-            given = wanted if position == handed else self._given(tensor)
-            operands.append(self._brought(script, script.outside(given), wanted))
+        operands = [
+            self._brought(script, script.outside(self._given(tensor)), wanted)
+            for tensor, wanted in self._sources
+        ]
         arguments: dict[Any, int] = {Arg.SRC: operands[0]}
         if self._backward:
             arguments[Arg.DIFF_DST] = operands[1]
@@ -240,7 +198,7 @@ class OnednnPrimitive:
     ) -> None:
         """Compute into `out`; see `Primitive.run`."""
         if isinstance(b, NonFiniteWeight):
-            b.run(out, a.array if isinstance(a, Reordered) else a, bias, residual)
+            b.run(out, a, bias, residual)
         elif self._backward:
             self._weight_grad(out, a, b)
         elif self._finishes:
@@ -248,32 +206,9 @@ class OnednnPrimitive:
         else:
             self._whole(out, a, b, bias, residual)
 
-    def form(self, position: int) -> Form | None:
-        """What operand a (0) or, of a weight gradient, b (1) is reordered to; None: it is not."""
-        if position not in self._forms:
-            tensor, wanted = self._sources[position]
-            script = self._reordering(tensor, wanted)
-            library, given = self._runtime.library, self._given(tensor)
-            self._forms[position] = Form(library, given, wanted, script) if script else None
-        return self._forms[position]
-
-    @contextmanager
-    def reordered(self, position: int, operand: Array) -> Iterator[Reordered]:
-        """The operand in that form, for `run` of this primitive and of others that want the same;
-        `MemoryError` where there is no room for it."""
-        form, operand = self.form(position), _contiguous("the gradient", operand)
-        if form is None:
-            yield Reordered(operand, address_of(operand))
-            return
-        memory.require(form.nbytes, "the reordered gradient")
-        with Workspace(form.nbytes) as address:
-            form.script.run(address_of(operand), address)
-            yield Reordered(operand, address)
-
     def close(self) -> None:
         """Destroy what the library made."""
-        forms = [form.script for form in self._forms.values() if form]
-        for script in (self._script, self._packing, *self._handed.values(), *forms):
+        for script in (self._script, self._packing):
             if script is not None:
                 script.close()
         self._candidate.descriptor.close()
@@ -308,44 +243,33 @@ class OnednnPrimitive:
     def _linear(
         self,
         target: Array,
-        a: Array | Reordered,
+        a: Array,
         b: _Packed,
         bias: Array | None,
         residual: Array | None,
     ) -> None:
         """The library's part, into a contiguous array of the type it leaves."""
-        script = self._script_for(a)
-        a, address = _placed("the operand", a)
-        addresses = [address, b.address, address_of(target)]
+        a = _contiguous("the operand", a)
+        addresses = [address_of(a), b.address, address_of(target)]
         if bias is not None:
             bias = _contiguous("the bias", bias)
             addresses.append(address_of(bias))
         if residual is not None:
             residual = _contiguous("the residual", residual)
             addresses.append(address_of(residual))
-        script.run(*addresses)
+        self._script.run(*addresses)
 
-    def _weight_grad(self, out: Array, a: Array | Reordered, b: Array | Reordered) -> None:
+    def _weight_grad(self, out: Array, a: Array, b: Array) -> None:
         target = self._target(out)
         before = target.copy() if self._problem.accumulate else None
-        script = self._script_for(a, b)
-        (a, first), (b, second) = _placed("the gradient", a), _placed("the input", b)
-        script.run(first, second, address_of(target))
+        a, b = _contiguous("the gradient", a), _contiguous("the input", b)
+        self._script.run(address_of(a), address_of(b), address_of(target))
         if not is_finite(target):
             if before is not None:
                 target[...] = before
             reference(self._problem, self._threads).run(target, a, b)
         if target is not out:
             out[...] = target
-
-    def _script_for(self, *operands: Any) -> Script:
-        """The script that takes these operands, one of which may be reordered already."""
-        for position, operand in enumerate(operands):
-            if isinstance(operand, Reordered):
-                if position not in self._handed:
-                    self._handed[position] = self._written(position)
-                return self._handed[position]
-        return self._script
 
     def _target(self, out: Array) -> Array:
         """`out`, or a contiguous copy of it."""
@@ -355,14 +279,6 @@ class OnednnPrimitive:
         if self._problem.accumulate:
             return out.copy(order="C")
         return np.empty(out.shape, out.dtype)
-
-
-def _placed(what: str, operand: Array | Reordered) -> tuple[Array, int]:
-    """The operand as it was given, contiguous, and the address of what the library is to read."""
-    if isinstance(operand, Reordered):
-        return operand.array, operand.address
-    operand = _contiguous(what, operand)
-    return operand, address_of(operand)
 
 
 def _contiguous(what: str, array: Array) -> Array:
