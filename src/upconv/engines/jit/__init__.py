@@ -1,6 +1,7 @@
 """The JIT engine: kernels in LLVM IR, made for a problem's class and this machine's processor.
 
     cpu        the processor: vector width, registers, caches (a variable forces an older one)
+    costs      what all models of cost count with, by class of processors
     values, instructions, emit      IR as text; compile: from text to machine code
     cells, tiling, schedule         plain data: where positions lie; tiles; windows and jobs
     tile, driver, layout, placing   the positions kernel: vectors along positions

@@ -12,6 +12,7 @@ from functools import lru_cache
 from ...geometry import Phase
 from ...problem import DType
 from .correlation import Correlation
+from .costs import Costs, costs_of
 from .cpu import Cpu
 from .values import BYTES, DOUBLE, FLOAT
 
@@ -33,7 +34,7 @@ class Lanes:
     channels: int
     width: int
     sums: tuple[int, ...]
-    masks: bool
+    costs: Costs
     own: bool
     alone: bool
     depth: int
@@ -76,7 +77,7 @@ def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> La
         last.size, last.step, last.stride, last.out, last.phases,
         correlation.made // (1 if own else correlation.groups),
         cpu.lanes(BYTES[element_of(correlation)]),
-        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), cpu.vector_bytes == 64, own,
+        tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), costs_of(cpu.vector_bytes), own,
         correlation.groups == 1, 1 if own else correlation.reduced // correlation.groups,
         cpu.dots if dots else 0.0,
     )  # fmt: skip

@@ -234,18 +234,19 @@ def fitting(rest: int) -> int:
 
 
 def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
-    """Cycles of one tap in a tile: two multiply-adds or two loads in each, weights from the
-    second-level cache at half a vector in each, and four from one multiply-add of a register to
-    its next. Finding the inputs of a tap costs some, whatever is done with them."""
-    vectors = block.vectors
+    """Cycles of one tap in a tile: multiply-adds, or loads, or weights from the second-level cache,
+    or sums that wait for the one before. Finding the inputs of a tap costs some, whatever is done
+    with them."""
+    vectors, costs = block.vectors, lanes.costs
+    loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.own:
         return 20 + 1.5 * points + 0.75 * points * vectors
     if lanes.dots:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
-        each = max(points * vectors / lanes.dots, (points + vectors) / 2, 2.2 * vectors, 8)
+        each = max(points * vectors / lanes.dots, loads, weights, 8)
         return 20 + points + -(-lanes.depth // 2) * (each + 0.08 * points)
-    slower = 1 if lanes.masks or not block.masked else 2
-    each = max(points * vectors / 2 * slower, (points + vectors) / 2, 2.2 * vectors, 4)
+    adds = points * vectors / costs.adds * (costs.masked if block.masked else 1)
+    each = max(adds, loads, weights, costs.latency)
     return 20 + points + lanes.depth * (each + 0.08 * points)
 
 

@@ -111,7 +111,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
         row = -(-cells.last.phases[0].length // width) * width
         lanes = row * -(-cells.total // cells.pitch)
     each = [
-        own * taps * cycles_per_channel(tile.vectors, tile.channels, tile.steps)
+        own * taps * cycles_per_channel(tile.costs, tile.vectors, tile.channels, tile.steps)
         + combos * placing_cycles(tile.vectors, tile.channels, tile.phases, tile.pieces)
         for tile in plan.tiles
     ]

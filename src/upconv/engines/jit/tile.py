@@ -19,6 +19,7 @@ from math import gcd
 
 from ...activations import Activation
 from .activation import activated
+from .costs import Costs, costs_of
 from .cpu import Cpu
 from .emit import Function, Module
 from .values import BYTES, I64, LINE, PTR, Value, vector
@@ -59,6 +60,11 @@ class Tile:
     def entries(self) -> int:
         """Weights of one input channel and one outer tap."""
         return self.channels * sum(len(step.phases) for step in self.steps)
+
+    @property
+    def costs(self) -> Costs:
+        """The figures of the processors it is for."""
+        return costs_of(self.lanes * BYTES[self.element])
 
     @property
     def pieces(self) -> int:

@@ -16,6 +16,7 @@ from ...activations import Activation
 from ...geometry import Phase
 from ...problem import DType
 from .correlation import Correlation, Line
+from .costs import Costs, costs_of
 from .cpu import Cpu
 from .tile import Step, Tile
 from .values import BYTES, DOUBLE, FLOAT
@@ -140,7 +141,7 @@ def _shape(
     `sums` is how many input channels and outer taps a tile goes through, `pieces` in how many a
     vector of results is stored beside the first.
     """
-    best = (0.0, 0, 0)
+    best, costs = (0.0, 0, 0), costs_of(cpu.vector_bytes)
     # Where a tile is little work, placing it counts, which is quick where it fits a row.
     choices = range(1, (8 if sums >= 16 else 4) + 1)
     if wishes.vectors and phases * wishes.vectors <= cpu.sums(wishes.vectors):
@@ -151,7 +152,7 @@ def _shape(
             blocks = -(-own // channels)
             if -(-own // blocks) < channels:
                 continue  # as many blocks do with fewer channels
-            each = cycles_per_channel(vectors, channels, steps) + _FETCH * len(steps)
+            each = cycles_per_channel(costs, vectors, channels, steps) + _FETCH * len(steps)
             tile = sums * each + placing_cycles(vectors, channels, phases, pieces) + _TURNS
             cost = tile * blocks / vectors * (1 + _misfit(vectors, rank))
             if not best[1] or cost < best[0]:
@@ -179,15 +180,14 @@ Measured on a Xeon (2026-11-21), tiles of 16 to 26 accumulators interleaved on t
 2.5. It is what makes larger tiles faster, by 5 to 7 % where channels fill them."""
 
 
-def cycles_per_channel(vectors: int, channels: int, steps: tuple[Step, ...]) -> float:
-    """Cycles one input channel takes: two multiply-adds or two loads in each, a load that is not
-    aligned counting twice, lines that are asked for once, and four from one multiply-add of a
-    register to its next."""
+def cycles_per_channel(costs: Costs, vectors: int, channels: int, steps: tuple[Step, ...]) -> float:
+    """Cycles one input channel takes: multiply-adds, or loads, most inputs not aligned and each of
+    their lines asked for before, or sums that wait for the one before."""
     uses = sum(len(step.phases) for step in steps)
-    adds = channels * uses * vectors / 2
-    loads = (2 * vectors * len(steps) + channels * uses + vectors + (len(steps) > 1)) / 2
-    chain = 4 * _longest(steps)
-    return max(adds, loads, chain) + 0.5
+    adds = channels * uses * vectors / costs.adds
+    inputs = costs.unaligned * vectors * len(steps) + costs.line * vectors
+    loads = (inputs + channels * uses + (len(steps) > 1)) / costs.loads
+    return max(adds, loads, costs.latency * _longest(steps)) + 0.5
 
 
 @lru_cache(maxsize=512)
@@ -203,5 +203,5 @@ def placing_cycles(vectors: int, channels: int, phases: int, pieces: int) -> flo
 
 def single_vector_cost(tile: Tile) -> float:
     """The time a tile of one vector takes, a vector's share of a whole tile taking 1."""
-    wide = cycles_per_channel(tile.vectors, tile.channels, tile.steps) / tile.vectors
-    return cycles_per_channel(1, tile.channels, tile.steps) / wide
+    wide = cycles_per_channel(tile.costs, tile.vectors, tile.channels, tile.steps) / tile.vectors
+    return cycles_per_channel(tile.costs, 1, tile.channels, tile.steps) / wide

@@ -13,6 +13,7 @@ from math import ceil, prod
 
 from ...problem import DataLayout, DType, Problem
 from .correlation import weight_strides
+from .costs import costs_of
 from .cpu import Cpu
 from .values import BYTES, DOUBLE, FLOAT
 
@@ -63,12 +64,13 @@ class Tile:
 
     @property
     def cycles(self) -> float:
-        """Of one position: two multiply-adds or two loads in each, and what comes from the
-        second-level cache."""
+        """Of one position: multiply-adds, or loads, or what comes from the second-level cache."""
         sums = self.taps * self.rows * self.vectors
         loads = self.vectors + (sums if self.own else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
-        return max(sums / 2, loads / 2, 4 / self.sums, nbytes / 17) + 0.5
+        costs = costs_of(self.lanes * BYTES[self.element])
+        waiting = costs.latency / self.sums
+        return max(sums / costs.adds, loads / costs.loads, waiting, nbytes / costs.stream) + 0.5
 
 
 @dataclass(frozen=True, slots=True)
