@@ -34,9 +34,9 @@ class Costs:
 _COSTS = {
     # Fitted on a Xeon with AMX, a Zen 5 (21 November 2026) and a Zen 4 (22 November).
     64: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 1),
-    # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 makes it choose tiles of one
-    # vector, which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's,
-    # make five layers of eight 2 to 6 % faster and two that stream many weights 4 to 17 % slower.
+    # A Zen 4 held to AVX2 (22 November 2026). An unaligned load as 1.5 chooses tiles of one vector,
+    # which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's, make
+    # five layers of eight 2 to 6 % faster and two that stream many weights 4 to 17 % slower.
     32: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 2),
     # Nothing was fitted: SSE2 and NEON as AVX2.
     16: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 2),
