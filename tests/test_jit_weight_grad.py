@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from math import ceil, prod
 
 import numpy as np
@@ -108,3 +109,20 @@ def test_an_operand_of_any_strides() -> None:
         out = np.empty(problem.result_shape, np.float32)
         primitive.run(out, g, x)
         assert (np.abs(out - wanted.value) <= wanted.allowed).all()
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(
+    ("axes", "channels"),
+    [((Axis(4096, 3, 1, 1, 1, 1),) * 2, (3, 64)), ((Axis(1000, 60_000),), (1, 1))],
+    ids=["a large image", "many taps"],
+)
+def test_preparing_is_quick_at_any_size(
+    axes: tuple[Axis, ...], channels: tuple[int, int], direction: Direction
+) -> None:
+    """A tenth of a second here, and once a minute, when tables were looked through for each part."""
+    problem = Problem(direction, axes, 1, *channels)
+    if load("jit").refuses(problem) is None:
+        start = time.perf_counter()
+        load("jit").build(problem, 2)
+        assert time.perf_counter() - start < 5

@@ -28,6 +28,7 @@ from .cpu import Cpu
 from .values import BYTES
 
 STEP = 24  # a multiple of all of these
+_MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,11 @@ def _bundlings(lanes: Lanes) -> Iterator[tuple[Bundle, ...]]:
     yield tuple(Bundle(r, r + 1, 1) for r in range(count))
     if count < lanes.stride:
         return
-    for joined in range(1, 17):
-        if joined * lanes.stride * lanes.channels <= 8 * lanes.width:
+    # Counting the taps of joined positions takes time where there are many.
+    taps = sum(len(phase.taps) for phase in lanes.phases)
+    for joined in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
+        few = joined == 1 or joined * taps <= _MOST_TAPS
+        if few and joined * lanes.stride * lanes.channels <= 8 * lanes.width:
             yield (Bundle(0, joined * lanes.stride, joined),)
 
 

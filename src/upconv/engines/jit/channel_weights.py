@@ -184,7 +184,9 @@ class ChannelPacking:
                 for use in uses(grid, block):
                     taps = taps_of_phases(self._lanes, use)
                     first = min((tap for tap in taps if tap >= 0), default=0)
-                    key = (grid.bundle, block, tuple(max(-1, tap - first) for tap in taps))
+                    # Not by the block: that would be hashed with all its shifts.
+                    which = grid.bundle, block.lane, block.vectors
+                    key = (*which, tuple(max(-1, tap - first) for tap in taps))
                     if key not in begins:
                         begins[key] = size
                         tables.append(self._elements(use) - first * by_tap)

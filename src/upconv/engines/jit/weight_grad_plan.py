@@ -42,6 +42,7 @@ _JOBS = 8  # that there should be
 _PANELS = 2 << 20  # bytes of the panels of a thread
 _SUMS = 8 << 20  # bytes of the sums of all sets, as far as there are several
 _ENTRIES = 1 << 16  # that a table should have: taps of all slabs
+_SLABS = 1 << 10  # at most: preparing one takes a tenth of a millisecond
 _LEAST = 32  # positions of a slab, whatever memory they take
 
 
@@ -89,6 +90,7 @@ class Plan:
         self.sets = self._sets(len(self.slabs))
         self._share(cpu)
         self._lay_out()
+        self.panel_bytes = self._panel_bytes()
 
     @property
     def lanes(self) -> int:
@@ -109,9 +111,8 @@ class Plan:
         )
         rows = problem.batch * prod(axis.size for axis in problem.axes[:-1])
         total = rows * last.size
-        room = max(
-            _LEAST, min(cpu.l2 // 2 // near, _PANELS // max(1, mine)), total * self.taps // _ENTRIES
-        )
+        room = max(_LEAST, min(cpu.l2 // 2 // near, _PANELS // max(1, mine)))
+        room = max(room, total // _SLABS, total * self.taps // _ENTRIES)
         count = ceil(total / room)
         if self.lanes < _JOBS:
             count = max(count, min(ceil(_JOBS / self.lanes), total // _LEAST))
@@ -156,7 +157,7 @@ class Plan:
         entries: list[Numbers] = []
         segments: list[Numbers] = []
         self.work: list[_Work] = []
-        row_count = segment_count = 0
+        row_count = entry_count = segment_count = 0
         for slab in self.slabs:
             outer, meeting = _meeting(reached, slab.rows)
             spans, rows = self._spans(slab), (np.array(slab.rows), np.unique(meeting[1]))
@@ -169,11 +170,12 @@ class Plan:
                 * (len(spans[n]) * self.pitches[n])
                 for n in (0, 1)
             ]
-            self.work.append(_Work(spans, counts, row_count, sum(map(len, entries))))
+            self.work.append(_Work(spans, counts, row_count, entry_count))
             places += [self._places(n, rows[n][: counts[n]]) for n in (0, 1)]
             entries.append(self._entries_of(slab, spans, outer, segment_count))
             segments.append(np.stack(self.sided(*offsets), -1))
             row_count += sum(counts)
+            entry_count += len(entries[-1])
             segment_count += len(meeting[0])
         self.places, self.entries = np.concatenate(places), np.concatenate(entries)
         self.segments = np.concatenate([*segments, np.zeros((1, 2), np.int64)])
@@ -271,8 +273,7 @@ class Plan:
         """Whether one slab is all: then no sums are kept from slab to slab."""
         return len(self.slabs) == 1
 
-    @property
-    def panel_bytes(self) -> tuple[int, int]:
+    def _panel_bytes(self) -> tuple[int, int]:
         """Bytes of a panel of x and of g, in whole lines, with what says what is in it."""
         x, g = (
             max(-(-work.rows[n] * len(work.spans[n]) * pitch // 64) for work in self.work)
