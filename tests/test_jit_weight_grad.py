@@ -120,7 +120,7 @@ def test_an_operand_of_any_strides() -> None:
 def test_preparing_is_quick_at_any_size(
     axes: tuple[Axis, ...], channels: tuple[int, int], direction: Direction
 ) -> None:
-    """A tenth of a second here, and once a minute, when tables were looked through for each part."""
+    """A tenth of a second; a minute when tables were looked through for each of their parts."""
     problem = Problem(direction, axes, 1, *channels)
     if load("jit").refuses(problem) is None:
         start = time.perf_counter()
