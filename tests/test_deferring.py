@@ -16,7 +16,7 @@ LAST = CONVOLUTION.replace(layout=DataLayout.NXC)
 DEFERRED = (
     LAST,
     CONVOLUTION.replace(out_channels=3),
-    CONVOLUTION.replace(groups=64),
+    LAST.replace(groups=64),
     CONVOLUTION.replace(groups=8),
     CONVOLUTION.replace(in_channels=12),
 )
@@ -65,7 +65,9 @@ def test_the_jit_leaves_some_convolutions_to_libdnnl(problem: Problem) -> None:
 
 def test_the_jit_keeps_the_others() -> None:
     few = LAST.replace(axes=(Axis(8, 3, 1, 1, 1, 1),) * 2)
-    for problem in (CONVOLUTION, few, CONVOLUTION.replace(in_channels=1)):
+    basis = CONVOLUTION.replace(axes=(Axis(40, 512, 128),), in_channels=514, out_channels=1)
+    depthwise = CONVOLUTION.replace(groups=64)
+    for problem in (CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise):
         assert load("jit").defers(problem) is None
         assert choices.choose(problem).engine is load("jit")
 

@@ -143,7 +143,7 @@ class ChannelPacking:
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
         stored = self._correlation.dtype.itemsize
         by_group, by_reduced, by_made = (s * stored for s in self._strides[:3])
-        taps = self._strides[1]  # where they are turned
+        taps = _turned_taps(self._correlation)
         turns = self._blocks is not None
         columns, part = (self._channels * taps, _TURNED_PART) if turns else (self._channels, _PART)
         parts = -(-columns // part)
@@ -236,12 +236,10 @@ def _block_table(
     axes = [*([tap.index for tap in phase.taps] for phase in grid.outer), last]
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
     in_order = all(indices == list(range(len(indices))) for indices in axes)
-    if (
-        not in_order
-        or by_tap != steps
-        or by_reduced != prod(map(len, axes))
-        or by_made <= by_reduced
-    ):
+    taps = _turned_taps(correlation)
+    if correlation.reduced == correlation.groups:
+        by_reduced = taps  # from one to the next where there is no other
+    if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
         return None
     itemsize, width = correlation.dtype.itemsize, lanes.width
     rows = (
@@ -249,6 +247,11 @@ def _block_table(
         for place, block in zip(places, grid.blocks, strict=True)
     )
     return np.array(list(rows), np.int64)
+
+
+def _turned_taps(correlation: Correlation) -> int:
+    """How many taps a result has, of a correlation with one phase along each axis."""
+    return prod(len(line.phases[0].taps) for line in correlation.lines if line.phases)
 
 
 @lru_cache(maxsize=16)
