@@ -9,7 +9,6 @@ data. What never does: tables (channel_tables.py), code (channel_code.py).
 
 from __future__ import annotations
 
-from collections import deque
 from math import ceil, prod
 
 import numpy as np
@@ -30,7 +29,7 @@ from .channel_weights import ChannelPacking
 from .correlation import Correlation
 from .cpu import Cpu
 from .operands import Operands
-from .slots import Block
+from .slots import Block, Blocks
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -184,28 +183,18 @@ class _Work:
         self._inner = plan.schedule.threads * self._part
         self._ahead = plan.lead * plan.x_steps[0]
         self._driver = plan.codes.address("driver", "channels")
-        self._template = SLOTS.block(**self._fixed(), **self._turning())
-        self._blocks: deque[Block] = deque(maxlen=8)
+        self._blocks = Blocks(SLOTS.block(**self._fixed(), **self._turning()))
 
     def run(
         self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Array | None
     ) -> None:
         """Compute into `y`, with `nbytes` of scratch memory."""
-        args = self._block()
+        args = self._blocks.take()
         more = 0 if residual is None else address_of(residual)
         args.update(buffer=buffer, w=address_of(w), bias=address_of(biases), residual=more)
         self._tell(args, y, x, buffer + self._inner)
         pool.run(self._driver, args.address, self._threads)
-        self._blocks.append(args)
-
-    def _block(self) -> Block:
-        """The block of an earlier run which is over, or a new one."""
-        try:
-            block = self._blocks.pop()
-        except IndexError:
-            return self._template.copy()
-        block.restart()
-        return block
+        self._blocks.keep(args)
 
     def _tell(self, args: Block, y: Array, x: Array, inner: int) -> None:
         """Where data is; `inner` is the address of the scratch memory for turned data."""

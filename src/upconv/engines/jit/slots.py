@@ -7,6 +7,7 @@ in cache lines of their own.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -62,6 +63,27 @@ class Block:
     def copy(self) -> Block:
         """A block with the same values."""
         return Block(self._places, self._numbers[:], self._first)
+
+
+class Blocks:
+    """Argument blocks like a template: those of runs that are over, or new ones."""
+
+    def __init__(self, template: Block) -> None:
+        self._template = template
+        self._free: deque[Block] = deque(maxlen=8)
+
+    def take(self) -> Block:
+        """A block with the template's values, some of them perhaps an earlier run's."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            return self._template.copy()
+        block.restart()
+        return block
+
+    def keep(self, block: Block) -> None:
+        """A block whose run is over."""
+        self._free.append(block)
 
 
 class Arguments:

@@ -5,8 +5,6 @@ What lives here: the primitive, and the arguments of its runs. What never does: 
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from ...activations import Activation
@@ -20,7 +18,7 @@ from .cpu import Cpu
 from .operands import laid_out, lying_well
 from .row_code import fill_code, finish_code, turn_code
 from .rows import Finish
-from .slots import Block
+from .slots import Blocks
 from .values import STORED
 from .weight_grad_code import SLOTS, driver_code, tile_code
 from .weight_grad_jobs import jobs
@@ -64,7 +62,7 @@ class WeightGrad:
         self.resident_bytes = CODE_BYTES + sum(table.nbytes for table in self._tables.values())
         self.predicted_cycles = plan.sides.cycles / self._threads
         item, sides = problem.dtype.itemsize, plan.sides
-        self._template = SLOTS.block(
+        template = SLOTS.block(
             **{name: code.addresses[names.get(name, name)] for name, code in codes.items()},
             **{name: table.ctypes.data for name, table in self._tables.items()},
             **_held(plan), jobs=len(numbers), element=plan.element, part=part, spare=own,
@@ -73,7 +71,7 @@ class WeightGrad:
             taps_inside=int(sides.taps_inside), turned=int(sides.turned),
             by_row=sides.by_row * item, by_lane=sides.by_lane * item, by_tap=sides.by_tap * item,
         )  # fmt: skip
-        self._blocks: deque[Block] = deque(maxlen=8)
+        self._blocks = Blocks(template)
         self.description = str(plan)
 
     def pack(self, weight: Array) -> Array:
@@ -92,7 +90,7 @@ class WeightGrad:
         dw = laid_out("the result", out, filled=self.problem.accumulate)
         x, g = self._operand("x", b, 0), self._operand("grad", a, 1)
         with Workspace(self.workspace_bytes) as buffer:
-            args = self._block()
+            args = self._blocks.take()
             rows, lanes = (x, g) if self._lanes_of_g else (g, x)
             args.update(
                 buffer=buffer, stages=buffer + self._stages, dw=address_of(dw),
@@ -100,7 +98,7 @@ class WeightGrad:
                 **self._strides("x", x), **self._strides("g", g),
             )  # fmt: skip
             pool.run(self._run, args.address, self._threads)
-            self._blocks.append(args)
+            self._blocks.keep(args)
         if dw is not out:
             out[...] = dw
 
@@ -122,15 +120,6 @@ class WeightGrad:
             name: address_of(array), f"{name}_image": array.strides[0],
             f"{name}_channel": channel, f"{name}_position": position,
         }  # fmt: skip
-
-    def _block(self) -> Block:
-        """The block of an earlier run which is over, or a new one."""
-        try:
-            block = self._blocks.pop()
-        except IndexError:
-            return self._template.copy()
-        block.restart()
-        return block
 
 
 def _held(plan: Plan) -> dict[str, int]:
