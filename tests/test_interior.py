@@ -113,3 +113,45 @@ def test_tables_beyond_what_they_are_worth_are_refused() -> None:
     assert refusal is not None
     assert str(64 * 64 * 100 * 100) in refusal
     assert prod(axis.out for axis in axes[:2]) == 64 * 64 * 100 * 100
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("activation", ["gelu", "tanh", "silu", "relu"])
+def test_what_nothing_reaches_has_the_bits_of_what_zeros_reach(
+    activation: str, layout: DataLayout
+) -> None:
+    """The border is NumPy's to fill and the interior the kernel's; both are f(bias) here."""
+    shape = layout.shape(1, 3, (4,))
+    w, bias = np.ones((5, 3, 2), np.float32), np.linspace(-2, 2, 5, dtype=np.float32)
+    y = upconv.conv(
+        np.zeros(shape, np.float32),
+        w,
+        bias,
+        padding=20,
+        layout=layout.value,
+        activation=activation,
+        engine="jit",
+    )
+    y = y if layout is DataLayout.NCX else y.transpose(0, 2, 1)
+    assert (y == y[..., 22:23]).all()
+
+
+def test_a_settled_variant_sums_alike_at_every_size() -> None:
+    """Each output from few inputs and from many, by the kernel the model takes for the many."""
+    jit = load("jit")
+    rng = np.random.default_rng(3)
+    for channels, long in ((4, 9000), (64, 30)):
+        whole = Problem(Direction.FORWARD, (Axis(long, 4, 2, 1, 1, 1),), 1, channels, 32)
+        variant = jit.settled(whole)
+        x, w = (rng.standard_normal(s, np.float32) for s in whole.operand_shapes)
+        results = []
+        for problem, name in (
+            (whole, ""),
+            (whole.replace(axes=(fitted(10, 4, 2, 1, 1, 16),)), variant),
+        ):
+            primitive = jit.build(problem, 1, name)
+            out = np.empty(problem.y_shape, np.float32)
+            given = x[..., : problem.size[0]]
+            primitive.run(out, given, primitive.pack(w))
+            results.append(out[..., :16])
+        assert results[0].tobytes() == results[1].tobytes(), variant

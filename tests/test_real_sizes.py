@@ -133,7 +133,7 @@ ONEDNN = "from upconv.engines.onednn import {}\n"
 FAULTS = {
     "arrays keep the axes that a problem has lost": (
         "jit, channels kernel",
-        f"{MODULE}.bordered = lambda problem, interior, inner: inner",
+        f"{MODULE}.bordered = lambda problem, interior, inner, *_: inner",
     ),
     "a slab of inputs one off": (
         "jit, channels kernel",

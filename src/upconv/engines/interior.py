@@ -13,7 +13,7 @@ NumPy writes that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..activations import SCRATCH_BYTES, apply
+from ..activations import SCRATCH_BYTES, Activation, apply
 from ..geometry import Axis
 from ..problem import DataLayout, Direction, Problem
 from .base import Array, Primitive
@@ -86,16 +86,34 @@ def _data(problem: Problem, places: Index) -> Index:
     return (_ALL, _ALL, *places) if problem.layout is DataLayout.NCX else (_ALL, *places, _ALL)
 
 
-def bordered(problem: Problem, interior: Interior, inner: Primitive | None) -> Primitive:
+Activate = Callable[[Activation, float, Array], None]
+"""Replaces contiguous values by their activation; the float is the slope."""
+
+
+def bordered(
+    problem: Problem, interior: Interior, inner: Primitive | None, activate: Activate = apply
+) -> Primitive:
     """The primitive of a problem, from that of its interior."""
-    return inner if inner and interior.problem == problem else BorderFill(problem, interior, inner)
+    if inner and interior.problem == problem:
+        return inner
+    return BorderFill(problem, interior, inner, activate)
 
 
 class BorderFill:
-    """A problem by the primitive of its interior, and NumPy around it."""
+    """A problem by the primitive of its interior, and NumPy around it.
 
-    def __init__(self, problem: Problem, interior: Interior, inner: Primitive | None) -> None:
+    `activate` rounds as the interior's engine does: equal sums have equal bits on both sides.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        interior: Interior,
+        inner: Primitive | None,
+        activate: Activate = apply,
+    ) -> None:
         self._problem, self._interior, self._inner = problem, interior, inner
+        self._activate = activate
         self._place = interior.result(problem.direction)
         self._shape = problem.result_shape
         self._border = tuple(self._around())
@@ -158,7 +176,7 @@ class BorderFill:
             value += bias.reshape(self._channels).astype(value.dtype)
         if residual is not None:
             value += residual
-        apply(epilogue.activation, epilogue.slope, value)
+        self._activate(epilogue.activation, epilogue.slope, value)
         if accumulate:
             np.add(out, value, out=out, casting="unsafe")
         else:

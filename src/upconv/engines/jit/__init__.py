@@ -29,16 +29,19 @@ from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Primitive
 from ..interior import Interior, bordered
 from ..nonfinite import NonFiniteFallback
-from .channel_lanes import can_dot
+from .channel_lanes import can_dot, lanes_of
 from .channels import Channels, prefers_channels
 from .correlation import Correlation, too_much
 from .cpu import host
 from .positions import Positions
+from .row_code import activate
 from .tiling import VARIANTS
 from .weight_grad import WeightGrad
 
 CHANNELS, DOTS = "channels", "dots"
 """The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
+POSITIONS = "positions"
+"""The other kernel, scheduled by its model: what `settled` may name, and tuning need not try."""
 
 
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
@@ -103,15 +106,31 @@ class JitEngine:
             return ("", CHANNELS, *dots) if dots else ("",)
         return (*VARIANTS, CHANNELS, *dots)
 
+    def settled(self, problem: Problem) -> str:
+        """The variant that sums as the model's own choice for `problem` does, at every size.
+
+        Which kernel is the faster one depends on the size, and each adds up in an order of its own.
+        """
+        inner = _interior(problem).problem
+        if inner is None or inner.direction is not Direction.FORWARD:
+            return ""
+        correlation = Correlation.of(inner)
+        if inner.layout is DataLayout.NXC:
+            return ""
+        if not prefers_channels(correlation, host()):
+            return POSITIONS
+        return DOTS if lanes_of(correlation, host()).dots else CHANNELS
+
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Compile what the problem's class needs, and lay the problem out."""
         interior = _interior(problem)
         inner = interior.problem
         if problem.direction is Direction.WEIGHT_GRAD:
             made = None if inner is None else WeightGrad(inner, threads, host())
-            return bordered(problem, interior, made)
+            return bordered(problem, interior, made, activate)
         kernel = None if inner is None else _kernel(inner, threads, variant)
-        return NonFiniteFallback(bordered(problem, interior, kernel), problem, threads)
+        whole = bordered(problem, interior, kernel, activate)
+        return NonFiniteFallback(whole, problem, threads)
 
 
 def _defers_weight_grad(problem: Problem) -> str | None:
@@ -135,7 +154,8 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     only = problem.direction is not Direction.FORWARD
     if only or (not variant and prefers_channels(correlation, host())):
         return Channels(correlation, threads, host())
-    return Positions(correlation, threads, host(), VARIANTS[variant])
+    wishes = VARIANTS["" if variant == POSITIONS else variant]
+    return Positions(correlation, threads, host(), wishes)
 
 
 def _interior(problem: Problem) -> Interior:

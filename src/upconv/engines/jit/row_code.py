@@ -7,15 +7,20 @@ kernel only, finishing once per epilogue.
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 
 from ...activations import Activation
+from ..addresses import address_of
+from ..base import Array
 from .compile import Code
-from .cpu import Cpu
+from .cpu import Cpu, host
 from .emit import Module
 from .rows import Finish, emit_fill, emit_finish, emit_gather, emit_gather_pairs
 from .turn import emit_turn
-from .values import I16
+from .values import DOUBLE, FLOAT, I16
+
+_FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
 
 
 def plain(element: str) -> Finish:
@@ -29,6 +34,16 @@ def finish_code(kind: Finish, cpu: Cpu) -> Code:
     module = Module(cpu.attributes)
     emit_finish(module, "finish", kind, cpu)
     return Code(module, ("finish",), cpu)
+
+
+def activate(activation: Activation, slope: float, values: Array) -> None:
+    """`activations.apply` with the bits of the kernels; `values` are contiguous."""
+    if activation is Activation.NONE or not values.size:
+        return
+    element = DOUBLE if values.itemsize == 8 else FLOAT
+    code = finish_code(Finish(element, element, activation, slope, False, False), host())
+    place = address_of(values)
+    _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0)
 
 
 @lru_cache(maxsize=16)
