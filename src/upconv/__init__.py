@@ -1,7 +1,8 @@
 """upconv: transposed convolution, solved completely. See `conv_transpose` to begin.
 
 The names listed in `__all__` are the library's interface, with `upconv.dialects` (the spellings of
-every framework) and `upconv.testing` (for engine authors), which are imported when first used.
+every framework), `upconv.streaming` (input by chunks) and `upconv.testing` (for engine authors),
+which are imported when first used.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .threads import get_num_threads, set_num_threads
 from .tuning import TuningInfo, tuning_clear, tuning_info
 
 if TYPE_CHECKING:
-    from . import dialects, testing
+    from . import dialects, streaming, testing
     from .normalization import (
         BatchNormGradients,
         BatchNormResult,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         batch_norm_backward,
         fold_batch_norm,
     )
+    from .streaming import conv_stream, stream
 
 __all__ = [
     "ArgumentError",
@@ -72,6 +74,7 @@ __all__ = [
     "conv",
     "conv_backward",
     "conv_plan",
+    "conv_stream",
     "conv_transpose",
     "conv_transpose_backward",
     "dialects",
@@ -82,19 +85,23 @@ __all__ = [
     "output_shape",
     "plan",
     "set_num_threads",
+    "stream",
+    "streaming",
     "testing",
     "tuning_clear",
     "tuning_info",
 ]
 
-_LAZY_MODULES = ("dialects", "testing")
+_LAZY_MODULES = ("dialects", "streaming", "testing")
 _LAZY_NAMES = {
     "BatchNormGradients": "normalization",
     "BatchNormResult": "normalization",
     "FoldedWeights": "normalization",
     "batch_norm": "normalization",
     "batch_norm_backward": "normalization",
+    "conv_stream": "streaming",
     "fold_batch_norm": "normalization",
+    "stream": "streaming",
 }
 
 

@@ -1,0 +1,210 @@
+"""One axis that is met from left to right: which results are final, which inputs are still needed.
+
+With the symbols of `upconv.geometry`, after the first T inputs of a transposed convolution
+
+    reached by no later input   o < s*T - p
+    there, however it ends      o < s*(T-1) + extent - p - q
+
+so o < s*T - P is returned, with the lag P = max(p, p + q - extent + s). Of a convolution that has b
+zeros before its input and e after it (cuts where negative), output i reads inputs up to
+s*i + extent-1 - b, and is there if the input goes on for -e more. Nothing here depends on how the
+inputs came in: T alone says what has been returned and what must be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, lcm
+from typing import Protocol
+
+from .geometry import Axis, convolved, fitted
+
+_FAR = 1 << 40
+"""A position from which on no begin of anything matters."""
+
+
+class Flow(Protocol):
+    """What turns a number of inputs into a number of final results: an axis, or several."""
+
+    @property
+    def rate(self) -> Fraction:
+        """Results per input, in the long run."""
+
+    def final(self, taken: int) -> int:
+        """How many results are final after `taken` inputs."""
+
+    def takes(self, results: int) -> int:
+        """The least number of inputs after which `results` of them are final (>= 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The axis of a stream: of a transposed convolution, or of an ordinary one (`convolves`).
+
+    `begin` and `end` are crops of the one, zeros around the input of the other; of either sign.
+
+    >>> up = Progress(kernel=4, stride=2, dilation=1, begin=1, end=1, convolves=False)
+    >>> [up.final(taken) for taken in range(4)], up.total(3)
+    ([0, 1, 3, 5], 6)
+    """
+
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    convolves: bool
+
+    @property
+    def extent(self) -> int:
+        """Positions that the dilated kernel spans."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    @property
+    def rate(self) -> Fraction:
+        """Results per input: the stride, or one over it."""
+        return Fraction(1, self.stride) if self.convolves else Fraction(self.stride)
+
+    @property
+    def lag(self) -> int:
+        """Positions of the longer side, input or output, between a result and its last input."""
+        if self.convolves:
+            return self.extent - 1 - self.begin - min(self.end, 0)
+        return max(self.begin, self.begin + self.end - self.extent + self.stride)
+
+    def final(self, taken: int) -> int:
+        """How many results no later input can change after `taken` inputs."""
+        if self.convolves:
+            return max(0, (taken - 1 - self.lag) // self.stride + 1)
+        return max(0, self.stride * taken - self.lag)
+
+    def takes(self, results: int) -> int:
+        """The least number of inputs after which `results` are final."""
+        if self.convolves:
+            return max(0, self.stride * (results - 1) + 1 + self.lag)
+        return max(0, -(-(results + self.lag) // self.stride))
+
+    def total(self, taken: int) -> int:
+        """How many results there are if no more inputs come; `ShapeError` where that is no size."""
+        if self.convolves:
+            around = (self.begin, self.end)
+            return convolved(taken, self.kernel, self.stride, self.dilation, *around).size
+        return Axis(taken, self.kernel, self.stride, self.dilation, self.begin, self.end).out
+
+    def first(self, taken: int) -> int:
+        """The first of `taken` inputs that a result not yet final may need."""
+        return min(self._needed(self.final(taken)), taken)
+
+    def _needed(self, result: int) -> int:
+        if self.convolves:
+            return max(0, self.stride * result - self.begin)
+        return max(0, -(-(result + self.begin - self.extent + 1) // self.stride))
+
+    def shift(self, first: int, result: int) -> int:
+        """`begin`, counted for inputs from `first` on and results from `result` on."""
+        if self.convolves:
+            return self.begin - self.stride * result + first
+        return self.begin + result - self.stride * first
+
+    def window(self, inputs: int, shift: int, results: int) -> Axis:
+        """So many results, as an axis of their own over so many inputs."""
+        size, out = (results, inputs) if self.convolves else (inputs, results)
+        return fitted(size, self.kernel, self.stride, self.dilation, shift, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Flows one after another; none of them is the identity.
+
+    >>> up = Progress(4, 2, 1, 1, 1, convolves=False)
+    >>> Chained((up, up)).final(4), Chained((up, up)).rate
+    (13, Fraction(4, 1))
+    """
+
+    flows: tuple[Flow, ...]
+
+    @property
+    def rate(self) -> Fraction:
+        """The product of all."""
+        rate = Fraction(1)
+        for flow in self.flows:
+            rate *= flow.rate
+        return rate
+
+    def final(self, taken: int) -> int:
+        """What the last one has returned."""
+        for flow in self.flows:
+            taken = flow.final(taken)
+        return taken
+
+    def takes(self, results: int) -> int:
+        """What the first one needs."""
+        for flow in reversed(self.flows):
+            results = flow.takes(results)
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class Abreast:
+    """Flows of one rate on one input whose results are added: the slowest decides."""
+
+    flows: tuple[Flow, ...]
+
+    @property
+    def rate(self) -> Fraction:
+        """That of each."""
+        return self.flows[0].rate
+
+    def final(self, taken: int) -> int:
+        """What all of them have returned."""
+        return min(flow.final(taken) for flow in self.flows)
+
+    def takes(self, results: int) -> int:
+        """What all of them need."""
+        return max(flow.takes(results) for flow in self.flows)
+
+
+def latency(flow: Flow) -> int:
+    """The most results by which a stream is behind rate * inputs, once it is under way.
+
+    >>> latency(Progress(16, 8, 1, 4, 4, convolves=False))
+    4
+    """
+    rate = flow.rate
+    return ceil(_most(lambda t: rate * t - flow.final(t), rate.denominator, flow))
+
+
+def lookahead(flow: Flow) -> int:
+    """The most inputs that a result waits for beyond the one at its own time, floor(o / rate).
+
+    >>> lookahead(Progress(16, 8, 1, 4, 4, convolves=False))
+    1
+    """
+    rate = flow.rate
+    late = _most(lambda o: Fraction(flow.takes(o + 1) - 1 - o // rate), rate.numerator, flow)
+    return int(late)
+
+
+_Lateness = Callable[[int], Fraction]
+
+
+def _most(late: _Lateness, period: int, flow: Flow) -> Fraction:
+    """The most over one period, far from the begin; of a chain, all its strides' together."""
+    period = lcm(period, *_periods(flow))
+    places: Iterable[int] = range(period)
+    if isinstance(flow, Progress):  # of one axis it is known where the most may be
+        places = (0, period - 1, flow.lag % period)
+    return max(late(period * _FAR + i) for i in places)
+
+
+def _periods(flow: Flow) -> Iterable[int]:
+    if isinstance(flow, Progress):
+        return (flow.stride,)
+    flows = getattr(flow, "flows", ())
+    product = 1
+    for each in flows:
+        each_period = lcm(*_periods(each))
+        product = lcm(product, each_period) if isinstance(flow, Abreast) else product * each_period
+    return (product,)

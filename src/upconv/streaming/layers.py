@@ -1,0 +1,166 @@
+"""What a stream computes: one convolution along one axis, checked, and primitives for its windows.
+
+Windows that look alike share a primitive and its packed weight; chunks of one size soon make one or
+two kinds of windows. The engine is one whose sums do not depend on the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import memory, signatures
+from ..arguments import Same, frozen, frozen_activation, integers, one_of, paddings
+from ..arrays import Array, Operand, converted, copied, described
+from ..engines.base import PackedWeight, Primitive
+from ..engines.nonfinite import is_finite
+from ..engines.settled import SettledEngine, settled_engine
+from ..errors import ArgumentError, EngineRefusal, ShapeError
+from ..execution import packed
+from ..geometry import Axis, same_padding
+from ..primitives import Lease, shared_cache
+from ..problem import DataLayout, Problem, WeightLayout
+from ..progress import Progress
+from ..signatures import Keywords
+from ..threads import checked, get_num_threads
+
+_FAR = 1 << 40  # a size that no crop in use leaves nothing of
+_KEPT_BYTES = 64 << 20  # of packed weights, for windows of different sizes
+_FEWEST, _MOST = 4, 32
+
+
+def layer_of(
+    keywords: Keywords,
+    weight: Any,
+    bias: Any,
+    activation: Any,
+    dtype: Any,
+    threads: int | None,
+    length: int,
+    convolves: bool,
+) -> Layer:
+    """What a stream computes, checked."""
+    weight = converted("weight", weight, dtype)
+    bias = None if bias is None else converted("bias", bias, dtype)
+    if weight.ndim != 3:
+        remedy = "A stream goes along one axis; give other axes to conv_transpose as a whole."
+        expected = "3 axes: two of channels and a kernel"
+        raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
+    call = signatures.convolution if convolves else signatures.transposed
+    x = Operand(_shape_of(keywords, weight.shape, convolves), weight.dtype)
+    signature = call(
+        x, described(weight), described(bias), None, keywords, frozen_activation(activation)
+    )
+    problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
+    progress = _progress(problem.axes[0], keywords, convolves)
+    if not is_finite(weight):
+        remedy = "Streams multiply zeros at the ends too, which is exact for finite weights only."
+        raise ArgumentError("weight", "one with infinity or NaN in it", "finite weights", remedy)
+    size = max(number, progress.takes(1), 1)
+    nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.final(size)),))
+    engine = settled_engine(nominal)
+    reason = engine.refuses(nominal)
+    if reason is not None:
+        raise EngineRefusal(f"No stream does {nominal}: {reason}. Compute the whole in one call.")
+    count = get_num_threads() if threads is None else checked(threads)
+    weight = copied("the stream's weight", weight)
+    bias = None if bias is None else copied("the stream's bias", bias)
+    return Layer(problem, progress, engine, count, weight, bias)
+
+
+def _shape_of(keywords: Keywords, weight: tuple[int, ...], convolves: bool) -> tuple[int, ...]:
+    """A long input of as many channels as the weight has."""
+    layout = one_of("layout", keywords.layout, DataLayout)
+    axis = one_of("weight_layout", keywords.weight_layout, WeightLayout).to_iox(1)[0]
+    groups = keywords.groups if convolves and isinstance(keywords.groups, int) else 1
+    return layout.shape(1, max(1, weight[axis] * groups), (_FAR,))
+
+
+def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
+    """The axis without a size; `ArgumentError` for padding that depends on the whole's."""
+    begin, end = axis.crop_begin, axis.crop_end
+    if convolves:
+        given = paddings(keywords.padding, 1)
+        if isinstance(given, Same):
+            if axis.stride > 1:
+                remedy = "Give the zeros as ((begin, end),)."
+                expected = "numbers where the stride is above 1: 'same' depends on the whole's size"
+                raise ArgumentError("padding", repr(keywords.padding), expected, remedy)
+            upper = given is Same.UPPER
+            given = (same_padding(_FAR, axis.kernel, 1, axis.dilation, upper=upper),)
+        begin, end = given[0]
+    return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """A kind of window, ready to run."""
+
+    lease: Lease[Primitive]
+    primitive: Primitive
+    packed: PackedWeight
+    shape: tuple[int, ...]
+
+
+class Layer:
+    """What a stream and its copies share: the problem, the weight, primitives for windows."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        progress: Progress,
+        engine: SettledEngine,
+        threads: int,
+        weight: Array,
+        bias: Array | None,
+    ) -> None:
+        self.problem, self.progress, self.engine = problem, progress, engine
+        self.dtype = weight.dtype
+        self.first = problem.layout is DataLayout.NCX  # channels come first
+        self.axis = -1 if self.first else -2
+        self.channels = problem.out_channels if progress.convolves else problem.in_channels
+        self._threads, self._weight, self._bias = threads, weight, bias
+        self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
+        self._windows: dict[tuple[int, ...], _Window] = {}
+        self._lock = threading.Lock()
+
+    def run(self, x: Array, shift: int, results: int) -> Array:
+        """The results of one window, x having a batch axis."""
+        key = (x.shape[0], x.shape[self.axis], shift, results)
+        window = self._windows.get(key) or self._window(key)
+        if results * len(x) * 8 > memory.ALWAYS_FINE // self.problem.result_channels:
+            memory.require(results * len(x) * self.problem.result_channels * 8, "the results")
+        out = np.empty(window.shape, self.dtype)
+        if out.size:
+            window.primitive.run(out, x, window.packed, self._bias)
+        return out
+
+    def shape(self, batch: int, size: int) -> tuple[int, ...]:
+        """Of an input."""
+        return self.problem.layout.shape(batch, self.channels, (size,))
+
+    def digest(self) -> bytes:
+        """Of all that results depend on."""
+        named = f"{self.progress} {self.problem} {self.engine.fingerprint()} {self.engine.variant}"
+        digest = hashlib.sha256(named.encode() + self._weight.tobytes())
+        if self._bias is not None:
+            digest.update(self._bias.tobytes())
+        return digest.digest()
+
+    def _window(self, key: tuple[int, ...]) -> _Window:
+        batch, inputs, shift, results = key
+        axis = self.progress.window(inputs, shift, results)
+        problem = self.problem.replace(axes=(axis,), batch=batch)
+        lease = shared_cache().lease(problem, self.engine, self._threads)
+        memory.require(lease.primitive.workspace_bytes, "the scratch memory of this stream")
+        weight = packed(lease.primitive, self._weight)
+        window = _Window(lease, lease.primitive, weight, problem.result_shape)
+        with self._lock:
+            while len(self._windows) >= self._most:
+                self._windows.pop(next(iter(self._windows)))
+            self._windows[key] = window
+        return window

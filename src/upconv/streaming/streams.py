@@ -1,0 +1,274 @@
+"""One convolution, transposed or not, along one axis whose input comes in chunks.
+
+Of T inputs so far those from `first` on are kept, the *tail*. A chunk is put behind the tail, and
+the results that become final with it are one problem on that window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Array, as_array, same_dtype
+from ..engines.settled import SettledEngine
+from ..errors import ArgumentError, EngineError, ShapeError
+from ..geometry import LIMIT
+from ..progress import Progress, latency, lookahead
+from ..signatures import Keywords
+from .layers import Layer, layer_of
+from .states import Items, damaged, encoded
+
+
+def stream(
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "IOX",
+    activation: Any = None,
+    dtype: Any = None,
+    threads: int | None = None,
+    length: int = 4096,
+) -> Stream:
+    """`conv_transpose` along one axis, in chunks: `push(chunk)` as they come, then `finish()`.
+
+    weight, bias and the keywords up to `activation`: `conv_transpose`'s, for one spatial axis.
+    dtype: what weight and bias are converted to (default: the weight's own); chunks have it too.
+    threads: for this stream (default: `get_num_threads()` now).
+    length: inputs of the whole call whose bits are wanted. Only its magnitude counts, as a call
+        takes one of two kernels by the size; a small one names the kernel that is fast on few.
+
+    Concatenated, what is returned is `conv_transpose(x, ..., engine=stream.engine)` bit for bit,
+    however x is cut. (The sign of a zero apart, where a bias is -0.0 or a sum underflows.)
+
+    Raises what `conv_transpose` raises, and `ArgumentError` for a weight that is not finite.
+
+    >>> import numpy as np
+    >>> double = stream(np.ones((1, 1, 3), np.float32), stride=2, padding=1)
+    >>> double.push(np.array([[[1, 2]]], np.float32)), double.push(np.array([[[3]]], np.float32))
+    (array([[[1., 3., 2.]]], dtype=float32), array([[[5., 3.]]], dtype=float32))
+    >>> double.finish(), double.latency
+    (array([], shape=(1, 1, 0), dtype=float32), 1)
+    """
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, None, layout, weight_layout
+    )
+    return Stream(layer_of(keywords, weight, bias, activation, dtype, threads, length, False))
+
+
+def conv_stream(
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "OIX",
+    activation: Any = None,
+    dtype: Any = None,
+    threads: int | None = None,
+    length: int = 4096,
+) -> Stream:
+    """`conv` along one axis, in chunks; see `stream`. "same" padding goes with stride 1 only.
+
+    A convolution that sees no input of the future has `padding=((dilation*(kernel-1), 0),)`.
+
+    >>> import numpy as np
+    >>> sums = conv_stream(np.ones((1, 1, 3)), padding=((2, 0),))
+    >>> sums.push(np.array([[[1.0, 2.0]]])), sums.push(np.array([[[3.0, 4.0]]])), sums.lookahead
+    (array([[[1., 3.]]]), array([[[6., 9.]]]), 0)
+    """
+    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
+    return Stream(layer_of(keywords, weight, bias, activation, dtype, threads, length, True))
+
+
+class Stream:
+    """A convolution in progress, made by `upconv.stream` or `upconv.conv_stream`.
+
+    `push` and `finish` are for one thread at a time; copies, which share the weights, are streams
+    of their own and may run in other threads.
+
+    >>> import numpy as np, upconv
+    >>> one = upconv.stream(np.ones((1, 1, 2), np.float32), stride=1)
+    >>> one.push(np.array([[1, 2]], np.float32))  # (C, chunk): without a batch
+    array([[1., 3.]], dtype=float32)
+    >>> other = one.copy()
+    >>> one.finish(), other.push(np.array([[5]], np.float32))
+    (array([[2.]], dtype=float32), array([[7.]], dtype=float32))
+    """
+
+    __slots__ = ("_batched", "_ended", "_layer", "_tail", "_taken")
+
+    def __init__(self, layer: Layer) -> None:
+        """At the begin; call `upconv.stream` instead."""
+        self._layer = layer
+        self._tail: Array | None = None  # (N, C, kept) once a chunk has said N
+        self._batched, self._ended, self._taken = True, False, 0
+
+    @property
+    def engine(self) -> SettledEngine:
+        """What a whole call is given as `engine=` to have the same bits."""
+        return self._layer.engine
+
+    @property
+    def progress(self) -> Progress:
+        """The axis: after how many inputs a result is final."""
+        return self._layer.progress
+
+    @property
+    def kind(self) -> tuple[int, np.dtype[Any]]:
+        """The axis of arrays that chunks follow each other along, from the end; their dtype."""
+        return self._layer.axis, self._layer.dtype
+
+    @property
+    def latency(self) -> int:
+        """Results, at most, that are not returned yet of those that rate * inputs makes: samples of
+        the output. Below 0 where results are returned ahead of that."""
+        return latency(self.progress)
+
+    @property
+    def lookahead(self) -> int:
+        """Inputs, at most, that a result waits for after the one at its own time, in samples of the
+        input."""
+        return lookahead(self.progress)
+
+    @property
+    def taken(self) -> int:
+        """Inputs so far."""
+        return self._taken
+
+    def push(self, chunk: Any) -> Array:
+        """All results that no later input can change and that were not returned yet.
+
+        chunk: (N, C, n), or (C, n) without a batch, in the stream's layout and dtype; n and N may
+        be 0, and N stays what it was in the first chunk. The caller may reuse it afterwards.
+
+        Returns (N, F, m), which may be empty. Raises `ShapeError` or `DTypeError`, and
+        `EngineError` after `finish`; the stream then is as it was.
+        """
+        x, batched = self._checked(chunk)
+        layer, taken, tail = self._layer, self._taken, self._tail
+        progress, axis = layer.progress, layer.axis
+        result = 0 if tail is None else progress.final(taken)
+        taken += x.shape[axis]
+        if tail is not None and tail.shape[axis]:
+            x = np.concatenate((tail, x), axis)
+        first = taken - x.shape[axis]
+        y = layer.run(x, progress.shift(first, result), progress.final(taken) - result)
+        drop = progress.first(taken) - first
+        self._tail = (x[..., drop:] if layer.first else x[:, drop:]).copy()
+        self._taken, self._batched = taken, batched
+        return y if batched else y[0]
+
+    def finish(self) -> Array:
+        """The rest of the results, as no more inputs come; `reset` begins anew.
+
+        Raises `ShapeError` where the whole call would, because the inputs are too few, and
+        `ArgumentError` where no chunk, not even an empty one, has said what the batch is.
+        """
+        self._require_open()
+        if self._tail is None:
+            shape = self._layer.shape(0, 0)
+            expected = "at least one chunk, which says what the batch is"
+            raise ArgumentError("the stream", "empty", expected, f"An empty one may be {shape}.")
+        progress, taken = self._layer.progress, self._taken
+        total, result = progress.total(taken), progress.final(taken)
+        first = taken - self._tail.shape[self._layer.axis]
+        y = self._layer.run(self._tail, progress.shift(first, result), total - result)
+        self._ended = True
+        return y if self._batched else y[0]
+
+    def reset(self) -> None:
+        """Go back to the begin; what was prepared stays."""
+        self._tail, self._taken, self._ended, self._batched = None, 0, False, True
+
+    def copy(self) -> Stream:
+        """A stream in the same state that goes on by itself; weights are shared."""
+        other = Stream(self._layer)
+        other._tail, other._batched = self._tail, self._batched  # a tail is never written to
+        other._taken, other._ended = self._taken, self._ended
+        return other
+
+    def to_bytes(self) -> bytes:
+        """The state, without the weights; for `from_bytes` of a stream that is made alike.
+
+        A checksum, and one of the weights and the geometry, are in it. The same engine on the same
+        kind of processor is asked for, because other bits would follow.
+        """
+        return encoded(self._digest(), self._items())
+
+    def from_bytes(self, data: bytes) -> Stream:
+        """A new stream with these weights in the state `data`; `ArgumentError` if it is damaged.
+
+        >>> import numpy as np
+        >>> one = stream(np.ones((1, 1, 2), np.float32))
+        >>> _ = one.push(np.ones((1, 1, 3), np.float32))
+        >>> one.from_bytes(one.to_bytes()).finish()
+        array([[[1.]]], dtype=float32)
+        """
+        items = Items(self._digest(), data)
+        other = self._read(items)
+        items.end()
+        return other
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._layer.progress}, {self._taken} inputs so far>"
+
+    def _digest(self) -> bytes:
+        return self._layer.digest()
+
+    def _items(self) -> Iterator[int | bytes]:
+        """The state: whether it has begun and ended, the batch, T, and the tail."""
+        tail = self._tail
+        yield from (int(self._ended), int(self._batched), self._taken)
+        yield -1 if tail is None else len(tail)
+        yield b"" if tail is None else tail.tobytes()
+
+    def _read(self, items: Items) -> Stream:
+        other, layer = Stream(self._layer), self._layer
+        other._ended, other._batched = bool(items.number(0, 1)), bool(items.number(0, 1))
+        other._taken, batch = items.number(0, LIMIT), items.number(-1, LIMIT)
+        raw = items.raw()
+        if batch < 0:
+            if raw or other._taken or other._ended:
+                raise damaged("of inputs without a batch")
+            return other
+        shape = layer.shape(batch, other._taken - layer.progress.first(other._taken))
+        expected = batch * layer.channels * shape[layer.axis] * layer.dtype.itemsize
+        if len(raw) != expected or not (other._batched or batch == 1):
+            raise damaged(f"one with {len(raw)} bytes of inputs where {expected} belong")
+        other._tail = np.frombuffer(raw, layer.dtype).reshape(shape)
+        return other
+
+    def _rest(self) -> Array | None:
+        return self.finish()
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise EngineError("This stream is finished. Call reset() to begin anew.")
+
+    def _checked(self, chunk: Any) -> tuple[Array, bool]:
+        """The chunk with a batch axis, and whether it came with one, if it fits to the others."""
+        self._require_open()
+        x, layer, tail = as_array("chunk", chunk), self._layer, self._tail
+        if x.dtype != layer.dtype:
+            same_dtype("the stream", layer.dtype, "chunk", x.dtype)
+        batched = x.ndim == 3
+        given = x if batched else x[None]
+        fits = given.ndim == 3 and given.shape[1 if layer.first else 2] == layer.channels
+        if fits and (tail is None or (batched == self._batched and len(given) == len(tail))):
+            return given, batched
+        batch: Any = "N" if tail is None else len(tail)
+        names = [str(layer.channels), "n"] if layer.first else ["n", str(layer.channels)]
+        shape = ", ".join([str(batch), *names] if self._batched else names)
+        remedy = "Batch and channels stay what they were in the first chunk."
+        raise ShapeError("chunk.shape", str(x.shape), f"({shape})", remedy)

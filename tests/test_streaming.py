@@ -1,0 +1,358 @@
+"""Streams: for any cut into chunks, the bits of the whole; as early as they are settled; states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import upconv
+from stream_cases import Case, cases, cut, same_bits, streamed
+from upconv.progress import Progress
+from upconv.streaming import add, chain
+
+CUTS = st.lists(st.integers(0, 9), max_size=8)
+
+
+def whole_or_none(case: Case, engine: Any) -> np.ndarray | None:
+    try:
+        return case.whole(engine)
+    except upconv.ShapeError:
+        return None
+
+
+@settings(max_examples=150)
+@given(cases(), CUTS)
+def test_chunks_together_have_the_bits_of_the_whole(case: Case, sizes: list[int]) -> None:
+    stream = case.stream()
+    whole, chunks = whole_or_none(case, stream.engine), cut(case.arrays()[0], case.axis, sizes)
+    if whole is None:
+        with pytest.raises(upconv.ShapeError):
+            streamed(stream, chunks, case.axis)
+        return
+    assert same_bits(streamed(stream, chunks, case.axis), whole)
+    stream.reset()
+    assert same_bits(streamed(stream, chunks[:-1] + chunks[-1:], case.axis), whole)
+
+
+@settings(max_examples=60)
+@given(cases(), CUTS)
+def test_every_result_comes_as_soon_as_it_is_settled(case: Case, sizes: list[int]) -> None:
+    """What was pushed decides what was returned, and no more could have been."""
+    stream = case.stream()
+    x = case.arrays()[0]
+    assume(x.size)
+    chunks = cut(x, case.axis, sizes)
+    returned = sum(stream.push(chunk).shape[case.axis] for chunk in chunks)
+    assert returned == stream.progress.final(case.size)
+    progress, futures = stream.progress, set()
+    for longer in range(12):
+        try:
+            futures.add(progress.total(case.size + longer))
+        except upconv.ShapeError:
+            assume(longer)  # what may not end here has no results that end here
+    assert returned <= min(futures)
+    if returned < min(futures):  # a result that comes in any case: it must read a later input
+        assert _reads(progress, returned) >= case.size
+
+
+def _reads(progress: Progress, result: int) -> int:
+    """The last input a result may read, were the input endless."""
+    if progress.convolves:
+        return progress.stride * result + progress.extent - 1 - progress.begin
+    return (result + progress.begin) // progress.stride
+
+
+@settings(max_examples=40)
+@given(cases(), CUTS, CUTS)
+def test_copies_and_states_go_on_alike(case: Case, before: list[int], after: list[int]) -> None:
+    stream = case.stream()
+    assume(whole_or_none(case, stream.engine) is not None)
+    x = case.arrays()[0]
+    chunks = cut(x, case.axis, before)
+    for chunk in chunks[:-1]:
+        stream.push(chunk)
+    rest = cut(chunks[-1], case.axis, after)
+    others = [stream.copy(), stream.from_bytes(stream.to_bytes()), case.stream()]
+    others[2] = others[2].from_bytes(stream.to_bytes())
+    results = [streamed(one, rest, case.axis) for one in (stream, *others)]
+    assert all(same_bits(result, results[0]) for result in results)
+
+
+REAL = {
+    "HiFi-GAN, first": ((512, 256, 16), {"stride": 8, "padding": 4}),
+    "HiFi-GAN, third": ((128, 64, 4), {"stride": 2, "padding": 1}),
+    "EnCodec, first": ((512, 256, 16), {"stride": 8, "padding": ((0, 8),)}),
+    "EnCodec, third": ((128, 64, 8), {"stride": 4, "padding": ((0, 4),)}),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("length", [1, 4096])
+def test_real_layers(name: str, length: int) -> None:
+    """And with what audio may hold: silence, infinity, NaN."""
+    shape, keywords = REAL[name]
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((1, shape[0], 90), np.float32)
+    x[..., 10:15], x[0, 3, 40], x[0, 5, 60] = 0, np.inf, np.nan
+    w = rng.standard_normal(shape, np.float32)
+    stream = upconv.stream(w, length=length, **keywords)
+    y = streamed(stream, cut(x, -1, [2, 2, 2, 2, 7, 7, 30, 1]), -1)
+    assert same_bits(y, upconv.conv_transpose(x, w, engine=stream.engine, **keywords))
+
+
+def test_the_whole_by_its_own_choice_has_these_bits_where_the_length_says_so() -> None:
+    """The default `length` and a whole call of thousands, a small one and a call of few."""
+    rng = np.random.default_rng(2)
+    for shape, stride in (((32, 16, 4), 2), ((8, 40, 3), 1)):
+        w = rng.standard_normal(shape, np.float32)
+        for length in (20, 5000):
+            x = rng.standard_normal((1, shape[0], length), np.float32)
+            stream = upconv.stream(w, stride=stride, length=length)
+            y = streamed(stream, cut(x, -1, [length // 3]), -1)
+            assert same_bits(y, upconv.conv_transpose(x, w, stride=stride, engine="jit"))
+
+
+# How late ---------------------------------------------------------------------------------------
+
+
+def test_latency_and_lookahead_are_told() -> None:
+    w = np.ones((1, 1, 16), np.float32)
+    centred, causal = (
+        upconv.stream(w, stride=8, padding=4),
+        upconv.stream(w, stride=8, padding=((0, 8),)),
+    )
+    assert (centred.latency, centred.lookahead) == (4, 1)
+    assert (causal.latency, causal.lookahead) == (0, 0)
+    wide = upconv.conv_stream(np.ones((1, 1, 7), np.float32), dilation=3, padding=9)
+    assert (wide.latency, wide.lookahead) == (9, 9)
+    ahead = upconv.conv_stream(np.ones((1, 1, 3), np.float32), padding=((5, -3),))
+    assert (ahead.latency, ahead.lookahead) == (0, 0)
+
+
+@settings(max_examples=60)
+@given(st.lists(cases(), min_size=1, max_size=3))
+def test_the_latency_of_a_chain_is_what_is_missing_at_most(made: list[Case]) -> None:
+    stages = [
+        Progress(
+            case.kernel,
+            case.keywords["stride"],
+            case.keywords["dilation"],
+            *case.keywords["padding"][0],
+            case.convolves,
+        )
+        for case in made
+    ]
+    from upconv.progress import Chained, latency, lookahead
+
+    flow = Chained(tuple(stages))
+    far, rate = 120**3 * 100, flow.rate
+    behind = max(rate * t - flow.final(t) for t in range(far, far + 400))
+    assert latency(flow) >= behind
+    assert flow.final(flow.takes(far)) >= far > flow.final(flow.takes(far) - 1)
+    waits = max(flow.takes(o + 1) - 1 - o // rate for o in range(far, far + 400))
+    assert lookahead(flow) >= waits
+    if np.prod([case.keywords["stride"] for case in made]) <= 400:
+        assert latency(flow) == -(-behind.numerator // behind.denominator)
+        assert lookahead(flow) == waits
+
+
+# Chains -----------------------------------------------------------------------------------------
+
+
+def vocoder(rng: np.random.Generator, layout: str = "NCX", dtype: Any = np.float32):
+    """A small HiFi-GAN: (chain, whole). Two upsamplings, two residual blocks each."""
+    kind = {"layout": layout}
+    steps: list[Any] = []
+
+    def weight(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) / np.prod(shape) ** 0.5).astype(dtype)
+
+    def layer(make: Any, call: Any, w: np.ndarray, **keywords: Any) -> tuple[Any, Any]:
+        stream = make(w, **keywords, **kind)
+        return stream, lambda x: call(x, w, engine=stream.engine, **keywords, **kind)
+
+    def leaky(x: np.ndarray) -> np.ndarray:
+        # what a layer of one tap and weight 1 ends in: the activation inside a layer
+        eye = np.eye(x.shape[1 if layout == "NCX" else 2], dtype=dtype)[..., None]
+        return upconv.conv(x, eye, activation="leaky_relu:0.1", engine="jit", **kind)
+
+    for c, s in ((8, 4), (4, 2)):
+        up, whole_up = layer(
+            upconv.stream,
+            upconv.conv_transpose,
+            weight(c, c // 2, 2 * s),
+            stride=s,
+            padding=s // 2,
+        )
+        branches, wholes = [], []
+        for k, d in ((3, 1), (7, 3)):
+            one, whole_one = layer(
+                upconv.conv_stream,
+                upconv.conv,
+                weight(c // 2, c // 2, k),
+                dilation=d,
+                padding=d * (k - 1) // 2,
+            )
+            branches.append(add((), ("leaky_relu:0.1", one)))
+            wholes.append(lambda x, f=whole_one: x + f(leaky(x)))
+        steps.append((up, whole_up, branches, wholes))
+    stages: list[Any] = []
+    for up, _, branches, _ in steps:
+        stages += [("leaky_relu", 0.1), up, add(*branches, scale=0.5)]
+
+    def whole(x: np.ndarray) -> np.ndarray:
+        for _, whole_up, _, wholes in steps:
+            x = whole_up(leaky(x))
+            x = (wholes[0](x) + wholes[1](x)) * x.dtype.type(0.5)
+        return x
+
+    return chain(*stages), whole
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_chain_has_the_bits_of_its_layers_on_the_whole(layout: str, dtype: Any) -> None:
+    rng = np.random.default_rng(5)
+    decoder, whole = vocoder(rng, layout, dtype)
+    axis = -1 if layout == "NCX" else -2
+    x = rng.standard_normal((2, 8, 23) if layout == "NCX" else (2, 23, 8)).astype(dtype)
+    expected = whole(x)
+    for sizes in ([1] * 22, [5, 0, 11], [23]):
+        chunks = cut(x, axis, sizes)
+        assert same_bits(streamed(decoder, chunks, axis), expected)
+        decoder.reset()
+    for chunk in cut(x, axis, [7, 6])[:2]:
+        decoder.push(chunk)
+    others = [decoder, decoder.copy(), decoder.from_bytes(decoder.to_bytes())]
+    rests = [streamed(one, [x.take(range(13, 23), axis)], axis) for one in others]
+    assert same_bits(rests[0], rests[1])
+    assert same_bits(rests[0], rests[2])
+
+
+def test_the_latency_of_a_chain_is_exact() -> None:
+    decoder, _ = vocoder(np.random.default_rng(5))
+    x = np.ones((1, 8, 1), np.float32)
+    returned = np.cumsum([decoder.push(x).shape[-1] for _ in range(60)])
+    behind = [8 * (i + 1) - n for i, n in enumerate(returned)][20:]
+    assert max(behind) == min(behind) == decoder.latency
+    assert decoder.lookahead == -(-decoder.latency // 8)
+
+
+def test_a_sum_refuses_what_does_not_add_up() -> None:
+    up = upconv.stream(np.ones((1, 1, 2), np.float32), stride=2)
+    with pytest.raises(upconv.ArgumentError, match="of rates 1, 2"):
+        add((), up)
+    shorter = upconv.conv_stream(np.ones((1, 1, 3), np.float32))
+    both = add((), shorter)
+    both.push(np.ones((1, 1, 5), np.float32))
+    with pytest.raises(upconv.ShapeError, match="different totals, by up to 2"):
+        both.finish()
+    with pytest.raises(upconv.ShapeError, match="of one shape"):
+        add(up, upconv.stream(np.ones((1, 3, 2), np.float32), stride=2)).push(
+            np.ones((1, 1, 2), np.float32)
+        )
+    with pytest.raises(upconv.DTypeError, match=r"stages\[0\] is 3"):
+        chain(3)
+    with pytest.raises(upconv.ArgumentError, match="one layout and dtype"):
+        chain(up, upconv.conv_stream(np.ones((1, 1, 3), np.float64)))
+    with pytest.raises(upconv.ArgumentError, match="scale"):
+        add((), scale=float("nan"))
+
+
+def test_what_is_returned_is_not_the_callers_array() -> None:
+    x = np.ones((1, 2, 3))
+    for one in (chain(), add(()), add((), ())):
+        y = one.push(x)
+        assert not np.may_share_memory(x, y)
+        assert one.finish().shape == (1, 2, 0)
+
+
+# Refusals ---------------------------------------------------------------------------------------
+
+
+def refusal(error: type[Exception], match: str):
+    return pytest.raises(error, match=match)
+
+
+def test_bad_arguments_are_refused_in_words() -> None:
+    w = np.ones((2, 3, 4), np.float32)
+    with refusal(upconv.ShapeError, "weight.shape is .*expected 3 axes"):
+        upconv.stream(np.ones((2, 3, 4, 4)))
+    with refusal(upconv.ArgumentError, "stride is 0"):
+        upconv.stream(w, stride=0)
+    with refusal(upconv.ArgumentError, "length is 0"):
+        upconv.stream(w, length=0)
+    with refusal(upconv.ArgumentError, "groups is .two."):
+        upconv.conv_stream(w, groups="two")
+    with refusal(upconv.ArgumentError, "padding is 'same_upper'.*stride is above 1"):
+        upconv.conv_stream(w, stride=2, padding="same_upper")
+    with refusal(upconv.ArgumentError, "infinity or NaN"):
+        upconv.stream(np.full((1, 1, 1), np.nan))
+    with refusal(upconv.EngineRefusal, "at most 48 shifts"):
+        upconv.stream(np.ones((1, 1, 100)))
+    with refusal(upconv.ShapeError, "bias.shape"):
+        upconv.stream(w, np.ones(5, np.float32))
+
+
+def test_bad_chunks_are_refused_and_change_nothing() -> None:
+    stream = upconv.stream(np.ones((2, 3, 4), np.float32))
+    with refusal(upconv.ArgumentError, "the stream is empty"):
+        stream.finish()
+    good = np.ones((1, 2, 5), np.float32)
+    first = stream.push(good)
+    for bad, error, match in (
+        (good.astype(np.float64), upconv.DTypeError, "chunk.dtype is float64"),
+        (good[0], upconv.ShapeError, r"chunk.shape is \(2, 5\); expected \(1, 2, n\)"),
+        (np.ones((2, 2, 5), np.float32), upconv.ShapeError, "chunk.shape"),
+        (np.ones((1, 3, 5), np.float32), upconv.ShapeError, "chunk.shape"),
+        (np.float32(3), upconv.ShapeError, "chunk.shape"),
+        ([1.0], upconv.DTypeError, "chunk"),
+    ):
+        with refusal(error, match):
+            stream.push(bad)
+    assert stream.taken == 5
+    rest = stream.finish()
+    assert first.shape[-1] + rest.shape[-1] == 8
+    with refusal(upconv.EngineError, "finished"):
+        stream.push(good)
+    stream.reset()
+    assert same_bits(stream.push(good), first)
+
+
+def test_damaged_states_are_refused() -> None:
+    stream = upconv.stream(np.ones((2, 3, 4), np.float32))
+    stream.push(np.ones((1, 2, 5), np.float32))
+    state = stream.to_bytes()
+    for i in range(0, len(state), 7):
+        with refusal(upconv.ArgumentError, "data is"):
+            stream.from_bytes(state[:i])
+        with refusal(upconv.ArgumentError, "data is"):
+            stream.from_bytes(state[:i] + bytes([state[i] ^ 1]) + state[i + 1 :])
+    with refusal(upconv.ArgumentError, "other weights or geometry"):
+        upconv.stream(np.full((2, 3, 4), 2, np.float32)).from_bytes(state)
+    with refusal(upconv.DTypeError, "data is a str"):
+        stream.from_bytes("no")  # type: ignore[arg-type]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(-2, 9) | st.binary(max_size=12), max_size=8))
+def test_states_with_a_right_checksum_and_wrong_contents_are_refused(items: list[Any]) -> None:
+    from upconv.streaming.states import encoded
+
+    stream = upconv.stream(np.ones((2, 3, 4), np.float32))
+    try:
+        other = stream.from_bytes(encoded(stream._digest(), items))
+    except upconv.ArgumentError:
+        return
+    assert other.taken <= 9
+
+
+def test_a_stream_keeps_the_weight_it_was_made_with() -> None:
+    w, x = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 4), np.float32)
+    stream = upconv.stream(w)
+    w[...] = 5
+    assert stream.push(x)[0, 0, 0] == 1
