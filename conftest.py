@@ -8,7 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Doctests of a face need its framework.
-_NEEDS = {"torch": ("torch",), "onnx": ("onnx", "onnx_ir", "onnxruntime")}
+_NEEDS = {
+    "torch": ("torch",),
+    "onnx": ("onnx", "onnx_ir", "onnxruntime"),
+    "dask": ("dask",),
+    "linear": ("scipy",),
+}
 collect_ignore_glob = [
     f"src/upconv/{face}/*" for face, needs in _NEEDS.items() if not all(map(find_spec, needs))
 ]

@@ -3,6 +3,12 @@
 from importlib.util import find_spec
 
 collect_ignore_glob = ["conf.py", "pictures/*.py", "_build/*"]
-for face, needs in {"pytorch": ("torch",), "onnx": ("onnx", "onnx_ir", "onnxruntime")}.items():
+_NEEDS = {
+    "pytorch": ("torch",),
+    "onnx": ("onnx", "onnx_ir", "onnxruntime"),
+    "volumes": ("dask",),
+    "linear": ("scipy",),
+}
+for face, needs in _NEEDS.items():
     if not all(map(find_spec, needs)):
         collect_ignore_glob.append(f"{face}*.md")

@@ -29,7 +29,7 @@ ROWS = [
     {"tuning"},
     {"execution"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
-    {"testing", "torch", "onednn_graph", "onnx"},
+    {"testing", "torch", "onednn_graph", "onnx", "dask", "linear"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -44,6 +44,8 @@ THIRD_PARTY = {
     "tuning": {"platformdirs"},
     "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"} | {"openvino"},
     "torch": {"torch"},
+    "dask": {"dask"},
+    "linear": {"scipy"},
     "onnx": {"onnx", "onnx_ir", "onnxruntime", "openvino", "jinja2", "ml_dtypes"} | {"google"},
     "__main__": {"typer"},
 }

@@ -172,6 +172,7 @@ _REMEDIES = {
     "padding": "It counts positions cut off, below 0 positions added.",
     "output_padding": "To cut the end use padding=((begin, end), ...).",
     "output_size": "Leave it out for the size that follows from the rest.",
+    "iterations": "Leave it out for a limit that follows from the size.",
     "length": "It is the number of inputs of the whole call whose bits are wanted.",
 }
 

@@ -168,6 +168,20 @@ class Axis:
         size, kernel, stride = len(inputs), self.kernel, self.stride
         return fitted(size, kernel, stride, self.dilation, begin, hi - lo), inputs
 
+    def gradient_part(self, lo: int, hi: int) -> tuple[Axis, range]:
+        """Inputs [lo, hi) as an axis of their own, and the outputs that they reach: of an input
+        gradient, or a convolution, the results and what they read.
+
+        >>> axis, outputs = Axis(size=5, kernel=3, stride=2).gradient_part(1, 3)
+        >>> axis.size, outputs
+        (2, range(2, 7))
+        """
+        first = min(max(self.reach(lo).start, 0), self.out)
+        outputs = range(first, max(first, min(self.reach(hi - 1).stop, self.out)))
+        begin = self.crop_begin - self.stride * lo + first
+        kernel, stride = self.kernel, self.stride
+        return fitted(hi - lo, kernel, stride, self.dilation, begin, len(outputs)), outputs
+
     def used_taps(self) -> range:
         """An interval of taps that holds every tap which reaches an output; as tight as `reads`.
 
@@ -187,7 +201,10 @@ class Axis:
             return Trimmed(empty, range(0), range(0))
         begin = self.crop_begin - self.stride * inputs.start - self.dilation * taps.start
         axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
-        return Trimmed(axis, inputs, taps)
+        if axis == self:
+            return Trimmed(axis, inputs, taps)
+        again = axis.trimmed()  # without some inputs fewer taps reach, and the other way round
+        return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 
     def products(self, o: int) -> tuple[Product, ...]:
         """What position `o` is the sum of, in order of input; `o` may also be one that is cropped.
@@ -360,6 +377,11 @@ def same_padding(
 
 def _full(size: int, kernel: int, stride: int, dilation: int) -> int:
     return stride * (size - 1) + dilation * (kernel - 1) + 1
+
+
+def _within(part: range, whole: range) -> range:
+    """A part of a range, given by its places in it."""
+    return range(whole.start + part.start, whole.start + part.stop) if part else part
 
 
 def _signed(value: int) -> str:

@@ -52,7 +52,7 @@ class Interior:
             trimmed = whole.trimmed()
             axis, outputs = (trimmed.axis, _ALL) if margins else trimmed.without_margins()
             last = number == problem.rank - 1 and not axes  # some axis there must be
-            if points or last or not _is_point(axis):
+            if points or last or not is_point(axis):
                 axes.append(axis)
                 places.append((_slice(trimmed.inputs), _slice(trimmed.taps), outputs))
             else:
@@ -74,7 +74,8 @@ class Interior:
         }[direction]
 
 
-def _is_point(axis: Axis) -> bool:
+def is_point(axis: Axis) -> bool:
+    """Whether a trimmed axis is of one input, one tap and one output."""
     return (axis.size, axis.kernel, axis.out, axis.crop_begin) == (1, 1, 1, 0)
 
 

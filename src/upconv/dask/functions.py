@@ -1,0 +1,217 @@
+"""The functions of `upconv` on Dask arrays: arguments are checked at once, nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from .. import signatures
+from ..arguments import frozen_activation
+from ..arrays import Array, Operand, as_array, described, element_type
+from ..engines.base import Engine
+from ..errors import DTypeError, ShapeError, brief
+from ..execution import NEEDS, Gradients, gradient_targets
+from ..problem import DataLayout, Direction
+from ..signatures import Keywords
+from .graphs import mapped, weight_gradient
+
+
+def conv_transpose(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_size: Any = None,
+    layout: str = "NCX",
+    weight_layout: str = "IOX",
+    activation: Any = None,
+    engine: str | Engine | None = None,
+    chunks: Any = None,
+) -> Any:
+    """`upconv.conv_transpose` of a Dask array, lazily.
+
+    x: a Dask array of any chunks, (N, C, *size), or (C, *size) without a batch.
+    weight, bias: NumPy arrays, in memory. The other keywords are `upconv.conv_transpose`'s.
+    engine: with None or "jit" the result has the bits of `upconv.conv_transpose(..., engine="jit")`
+        on the whole, where that engine does the layer; other engines round by the chunk.
+    chunks: of the result's spatial axes, in any form that Dask has for them (default: those of x,
+        times the stride). Each is one task, and takes the memory of one call.
+
+    Returns a Dask array of the result's shape. Raises what `upconv.conv_transpose` raises, at once,
+    and `EngineMissing` where Dask is not installed.
+
+    >>> import dask.array as da
+    >>> volume = da.ones((1, 2, 60, 60), chunks=(1, 1, 20, 30), dtype="float32")
+    >>> y = conv_transpose(volume, np.ones((2, 3, 4, 4), np.float32), stride=2, padding=1)
+    >>> y.chunks
+    ((1,), (3,), (40, 40, 40), (60, 60))
+    """
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
+    )
+    return _called(signatures.transposed, x, weight, bias, keywords, activation, engine, chunks)
+
+
+def conv(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "OIX",
+    activation: Any = None,
+    engine: str | Engine | None = None,
+    chunks: Any = None,
+) -> Any:
+    """`upconv.conv` of a Dask array, lazily; see `conv_transpose`.
+
+    >>> import dask.array as da
+    >>> image = da.ones((1, 2, 60, 60), chunks=(1, 1, 20, 30), dtype="float32")
+    >>> conv(image, np.ones((3, 2, 3, 3), np.float32), stride=2, padding=1).chunks
+    ((1,), (3,), (10, 10, 10), (15, 15))
+    """
+    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
+    return _called(signatures.convolution, x, weight, bias, keywords, activation, engine, chunks)
+
+
+def conv_transpose_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_size: Any = None,
+    layout: str = "NCX",
+    weight_layout: str = "IOX",
+    needs: Iterable[str] = NEEDS,
+    engine: str | Engine | None = None,
+) -> Gradients:
+    """The gradients of `conv_transpose`, lazily: `upconv.Gradients` of Dask arrays.
+
+    grad, x: Dask arrays. x counts by its shape alone where its own gradient is wanted, which has
+    its chunks. The weight's gradient is a sum over chunks of grad, in a fixed order: the same for
+    every scheduler, but rounded otherwise than the whole's.
+
+    >>> import dask.array as da
+    >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 12), chunks=5)
+    >>> found = conv_transpose_backward(g, x, np.ones((1, 1, 2)), stride=2)
+    >>> found.weight.compute(), found.x.chunks
+    (array([[[6., 6.]]]), ((1,), (1,), (3, 3)))
+    """
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
+    )
+    return _backward(signatures.transposed_gradient, grad, x, weight, keywords, needs, engine)
+
+
+def conv_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str = "OIX",
+    needs: Iterable[str] = NEEDS,
+    engine: str | Engine | None = None,
+) -> Gradients:
+    """The gradients of `conv`, lazily; see `conv_transpose_backward`.
+
+    >>> import dask.array as da
+    >>> x, g = da.ones((1, 1, 6), chunks=3), da.ones((1, 1, 5), chunks=2)
+    >>> conv_backward(g, x, np.ones((1, 1, 2)), needs=("x", "bias")).x.compute()
+    array([[[1., 2., 2., 2., 2., 1.]]])
+    """
+    keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
+    return _backward(signatures.convolution_gradient, grad, x, weight, keywords, needs, engine)
+
+
+def _called(
+    signature_of: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    keywords: Keywords,
+    activation: Any,
+    engine: str | Engine | None,
+    chunks: Any,
+) -> Any:
+    weight, bias = _in_memory("weight", weight), _in_memory("bias", bias)
+    signature = signature_of(
+        _operand("x", x),
+        described(weight),
+        described(bias),
+        None,
+        keywords,
+        frozen_activation(activation),
+    )
+    return mapped(signature, x, weight, bias, engine, chunks)
+
+
+def _backward(
+    signatures_of: Any,
+    grad: Any,
+    x: Any,
+    weight: Any,
+    keywords: Keywords,
+    needs: Iterable[str],
+    engine: str | Engine | None,
+) -> Gradients:
+    weight = _in_memory("weight", weight)
+    found = signatures_of(
+        _operand("grad", grad), _operand("x", x), described(weight), keywords, False
+    )
+    wanted = gradient_targets(NEEDS, Gradients, needs, None, accumulate=False)
+    made: dict[str, Any] = {}
+    first = found["x"].problem.layout is DataLayout.NCX
+    rank = found["x"].problem.rank
+    if "x" in wanted:
+        place = slice(-rank, None) if first else slice(-rank - 1, -1)
+        made["x"] = mapped(found["x"], grad, weight, None, engine, x.chunks[place])
+    if "weight" in wanted:
+        forward = found["x"].problem.direction is Direction.INPUT_GRAD
+        g, other = (grad, x) if forward else (x, grad)
+        made["weight"] = weight_gradient(found["weight"], g, other, engine)
+    if "bias" in wanted:
+        channels = grad.ndim - 1 - (rank if first else 0)
+        axes = tuple(axis for axis in range(grad.ndim) if axis != channels)
+        made["bias"] = grad.sum(axis=axes, dtype=np.float64).astype(grad.dtype)
+    return Gradients(**made)
+
+
+def _operand(name: str, value: Any) -> Operand:
+    """Shape and dtype of a Dask array whose chunks are known."""
+    if not isinstance(value, da.Array):
+        remedy = "Make one with dask.array.from_array or from_zarr, or call upconv itself."
+        raise DTypeError(name, f"of type {type(value).__name__}", "a dask.array.Array", remedy)
+    element_type(f"{name}.dtype", value.dtype)
+    if any(np.isnan(size) for size in value.shape):
+        remedy = "Call compute_chunk_sizes() on it first."
+        raise ShapeError(f"{name}.shape", brief(value.shape), "known sizes", remedy)
+    return Operand(tuple(map(int, value.shape)), value.dtype)
+
+
+def _in_memory(name: str, value: Any) -> Array | None:
+    if isinstance(value, da.Array):
+        remedy = f"Every task needs all of it: pass {name}.compute()."
+        raise DTypeError(name, "a dask.array.Array", "an array in memory", remedy)
+    return None if value is None else as_array(name, value)

@@ -1,0 +1,254 @@
+"""Dask graphs: one task for each chunk of a result, which takes the operand's chunks it reads.
+
+A task cuts a window out of those chunks, as far as `upconv.geometry` says that its results reach,
+and computes one problem. Result sizes, chunks and halos are exact. Weight gradients are sums of one
+term per chunk, added in an order that the chunks alone decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate, pairwise, product
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+
+from ..arrays import Array
+from ..choices import select
+from ..engines.base import Engine
+from ..engines.interior import is_point
+from ..engines.settled import settled_engine
+from ..errors import ArgumentError, brief
+from ..execution import run
+from ..geometry import Axis, scaled, strided
+from ..problem import DataLayout, Direction, Problem
+from ..signatures import Signature
+
+_TOGETHER = 8  # terms of a weight gradient that one task adds
+
+Span = tuple[int, int]
+Cut = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One axis of a task: the problem's, the operand's positions it reads, which results are kept.
+
+    An axis of one position is left out of what kernels compute, and sums are in the order of the
+    axes that are left. So the last axis of the whole that is more than one position is more in
+    every task: other results are computed with one that is alone, and dropped.
+    """
+
+    axis: Axis
+    reads: range
+    keep: slice
+
+    @classmethod
+    def of(cls, problem: Problem, number: int, span: Span, *, last: bool) -> _Piece:
+        """Results [lo, hi) of one axis."""
+        axis, (lo, hi) = problem.axes[number], span
+        forward = problem.direction is Direction.FORWARD
+        part_of, total = (axis.part, axis.out) if forward else (axis.gradient_part, axis.size)
+        low, high = lo, hi
+        part, reads = part_of(low, high)
+        while last and (low, high) != (0, total) and is_point(part.trimmed().axis):
+            low, high = max(0, low - 1), min(total, high + 1)
+            part, reads = part_of(low, high)
+        return cls(part, reads, slice(lo - low, hi - low))
+
+
+def _last(problem: Problem) -> int:
+    """The number of the last axis that is more than one position."""
+    several = (i for i, axis in enumerate(problem.axes) if not is_point(axis.trimmed().axis))
+    return max(several, default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one task computes, but for the chunks it is given, and where these lie in its window."""
+
+    problem: Problem
+    engine: str | Engine | None
+    keep: Cut
+    cuts: tuple[tuple[Cut, ...], ...]
+
+    def result(self, chunks: list[Array], weight: Array, bias: Array | None) -> Array:
+        """A chunk of a result."""
+        signature = Signature.of(self.problem, self.problem.result_shape, batched=True)
+        window = _window(chunks, self.cuts[0], self.problem)
+        return run(signature, self.engine, window, weight, bias)[self.keep]
+
+    def term(self, grad: list[Array], x: list[Array]) -> Array:
+        """A term of a weight gradient."""
+        signature = Signature.of(self.problem, self.problem.result_shape, batched=True)
+        operands = (
+            _window(chunks, cuts, self.problem)
+            for chunks, cuts in zip((grad, x), self.cuts, strict=True)
+        )
+        return run(signature, self.engine, *operands)
+
+
+def _window(chunks: list[Array], cuts: tuple[Cut, ...], problem: Problem) -> Array:
+    """Parts of chunks put together; `cuts` has a slice for every chunk along each axis."""
+    dtype = problem.dtype.numpy
+    if len(chunks) == 1:
+        return chunks[0][tuple(axis[0] for axis in cuts)].astype(dtype, copy=False)
+    sizes = [[cut.stop - cut.start for cut in axis] for axis in cuts]
+    window = np.empty([sum(axis) for axis in sizes], dtype)
+    starts = [[0, *accumulate(axis)] for axis in sizes]
+    for chunk, place in zip(chunks, product(*(range(len(axis)) for axis in cuts)), strict=True):
+        there = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, place, strict=True))
+        window[there] = chunk[tuple(axis[i] for axis, i in zip(cuts, place, strict=True))]
+    return window
+
+
+def _overlap(chunks: tuple[int, ...], reads: range) -> tuple[list[int], Cut]:
+    """The chunks of one axis that a range of positions lies in, and what of each; one at least."""
+    found = [
+        (i, slice(max(reads.start, end - size) - (end - size), min(reads.stop, end) - (end - size)))
+        for i, (size, end) in enumerate(zip(chunks, accumulate(chunks), strict=True))
+        if reads and end - size < reads.stop and reads.start < end
+    ]
+    numbers, cut = zip(*found or [(0, slice(0, 0))], strict=True)
+    return list(numbers), cut
+
+
+def _gathered(array: Any, batch: int, reads: list[range], problem: Problem) -> Any:
+    """The keys of the chunks that a task reads, first to last, and the cut for every axis."""
+    channels = 1 if problem.layout is DataLayout.NCX else array.ndim - 1
+    every = [range(array.shape[0]), *reads]
+    every.insert(channels, range(array.shape[channels]))
+    found = [_overlap(sizes, each) for sizes, each in zip(array.chunks, every, strict=True)]
+    found[0] = [batch], (slice(0, int(array.chunks[0][batch])),)
+    keys = [(array.name, *place) for place in product(*(numbers for numbers, _ in found))]
+    return keys, tuple(cut for _, cut in found)
+
+
+def mapped(
+    signature: Signature,
+    operand: Any,
+    weight: Any,
+    bias: Any,
+    engine: str | Engine | None,
+    chunks: Any,
+) -> Any:
+    """The result of a forward problem or an input gradient, one task per chunk."""
+    problem = signature.problem
+    operand = operand if signature.batched else operand[None]
+    chosen, spans = _chosen(problem, engine), _spans(problem, operand, chunks)
+    token = tokenize(operand.name, weight, bias, str(problem), repr(chosen), spans)
+    name, shared = f"upconv-{problem.direction.value}-{token}", f"upconv-weight-{token}"
+    graph: dict[Any, Any] = {shared: weight, f"{shared}-bias": bias}
+    batches, last = operand.chunks[0], _last(problem)
+    for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
+        pieces = [_Piece.of(problem, i, spans[i][at], last=i == last) for i, at in enumerate(place)]
+        keys, cuts = _gathered(operand, n, [piece.reads for piece in pieces], problem)
+        own = problem.replace(axes=tuple(piece.axis for piece in pieces), batch=int(batches[n]))
+        keep = _laid(problem, slice(None), slice(None), (piece.keep for piece in pieces))
+        task = _Task(own, chosen, keep, (cuts,))
+        key = (name, *_laid(problem, n, 0, place))
+        graph[key] = (task.result, keys, shared, f"{shared}-bias" if bias is not None else None)
+    sizes = tuple(tuple(hi - lo for lo, hi in each) for each in spans)
+    made = _laid(problem, batches, (problem.result_channels,), sizes)
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[operand])
+    result = da.Array(layers, name, made, dtype=operand.dtype)
+    return result if signature.batched else result[0]
+
+
+def _laid(problem: Problem, batch: Any, channels: Any, spatial: Iterable[Any]) -> tuple[Any, ...]:
+    """Something for each axis of a data array, in the problem's layout."""
+    first = problem.layout is DataLayout.NCX
+    return (batch, channels, *spatial) if first else (batch, *spatial, channels)
+
+
+def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
+    """The chunks of the result's spatial axes as [lo, hi)."""
+    forward = problem.direction is Direction.FORWARD
+    totals = problem.out_size if forward else problem.size
+    if chunks is not None:
+        try:
+            sizes = da.core.normalize_chunks(chunks, shape=totals, dtype=operand.dtype)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            expected = f"chunks of the result's spatial axes {totals}, in a form Dask has for them"
+            raise ArgumentError("chunks", brief(chunks), expected, f"Dask says: {error}") from None
+        return [_between([0, *accumulate(axis)]) for axis in sizes]
+    first = 2 if problem.layout is DataLayout.NCX else 1
+    given = operand.chunks[first : first + problem.rank]
+    moved = scaled if forward else strided
+    return [
+        _between(_ends(sizes, total, [moved(at, axis.stride) for at in (0, *accumulate(sizes))]))
+        for sizes, total, axis in zip(given, totals, problem.axes, strict=True)
+    ]
+
+
+def _ends(sizes: tuple[int, ...], total: int, moved: list[int]) -> list[int]:
+    """Where a result is cut: where the operand is; evenly, as zarr asks for, if that is even.
+
+    `moved` are the ends of the operand's chunks as positions of the result, 0 first.
+    """
+    if moved[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
+        moved = list(range(0, total, moved[1]))
+    return sorted({0, *(min(end, total) for end in moved), total})
+
+
+def _between(ends: list[int]) -> list[Span]:
+    return list(pairwise(ends)) if len(ends) > 1 else [(0, 0)]
+
+
+def weight_gradient(signature: Signature, grad: Any, x: Any, engine: str | Engine | None) -> Any:
+    """One term per chunk of `grad`, the form's g, added in order of the chunks."""
+    if not signature.batched:
+        grad, x = grad[None], x[None]
+    dtype, problem = grad.dtype, signature.problem
+    problem = problem.replace(dtype=problem.dtype.accumulator)
+    x = x.rechunk({0: grad.chunks[0]})
+    token = tokenize(grad.name, x.name, str(problem), repr(engine))
+    name, first = f"upconv-weight-gradient-{token}", 2 if problem.layout is DataLayout.NCX else 1
+    spans = [_between([0, *accumulate(c)]) for c in grad.chunks[first : first + problem.rank]]
+    graph: dict[Any, Any] = {}
+    terms: list[Any] = []
+    batches = grad.chunks[0]
+    for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
+        own = [spans[i][at] for i, at in enumerate(place)]
+        parts = [axis.part(*span) for axis, span in zip(problem.axes, own, strict=True)]
+        g_keys, g_cuts = _gathered(grad, n, [range(*span) for span in own], problem)
+        x_keys, x_cuts = _gathered(x, n, [reads for _, reads in parts], problem)
+        some = problem.replace(axes=tuple(axis for axis, _ in parts), batch=int(batches[n]))
+        terms.append((f"{name}-terms", len(terms)))
+        graph[terms[-1]] = (_Task(some, engine, (), (g_cuts, x_cuts)).term, g_keys, x_keys)
+    level = 0
+    while len(terms) > 1:
+        groups = [terms[i : i + _TOGETHER] for i in range(0, len(terms), _TOGETHER)]
+        terms, level = [(f"{name}-sums-{level}", i) for i in range(len(groups))], level + 1
+        graph |= {key: (_added, group) for key, group in zip(terms, groups, strict=True)}
+    shape = signature.shape
+    graph[(name, *[0] * len(shape))] = (_rounded, terms[0], dtype)
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[grad, x])
+    return da.Array(layers, name, tuple((size,) for size in shape), dtype=dtype)
+
+
+def _added(terms: list[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return reduce(np.add, terms)
+
+
+def _rounded(total: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(all="ignore"):
+        return total.astype(dtype, copy=False)
+
+
+def _chosen(problem: Problem, engine: str | Engine | None) -> str | Engine | None:
+    """The engine for chunks: of one order of sums wherever the JIT engine does the whole.
+
+    Raises what the whole call would: `ArgumentError`, `EngineRefusal`, `EngineMissing`.
+    """
+    select(problem, engine)
+    if engine not in (None, "jit"):
+        return engine
+    settled = settled_engine(problem)
+    return engine if settled.refuses(problem) else settled
