@@ -1,0 +1,292 @@
+"""Deconvolution: the x that minimises |A x - y|^2 + damp^2 |x|^2, A being a layer as a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy.sparse import linalg
+
+from .. import memory, signatures
+from ..arguments import Same, integers, paddings
+from ..arrays import Array, Operand, as_array, described
+from ..engines.base import Engine
+from ..errors import ArgumentError, ShapeError, brief
+from ..problem import Problem
+from ..signatures import Keywords
+from .operators import ConvolutionOperator, operator
+
+_METHODS = ("lsqr", "cg")
+_BORDERS = ("zero", "circular")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deconvolved:
+    """What `deconvolve` found.
+
+    x: the input. residual: |A x - y| / |y|. gradient: |A'(A x - y) + damp^2 x| / |A'y|, which is 0
+    at the minimum. converged: whether it is below the tolerance, or the answer in closed form.
+    iterations: how many were made; `reason` says in words why no more.
+
+    >>> deconvolve(np.array([[[2.0, 4.0]]]), np.array([[[2.0]]])).x
+    array([[[1., 2.]]])
+    """
+
+    x: Array
+    residual: float
+    gradient: float
+    converged: bool
+    iterations: int
+    reason: str
+
+
+def deconvolve(
+    y: Any,
+    weight: Any,
+    *,
+    transposed: bool = True,
+    input_shape: Sequence[int] | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCX",
+    weight_layout: str | None = None,
+    damp: float = 0.0,
+    method: str = "lsqr",
+    border: str = "zero",
+    tolerance: float = 1e-12,
+    iterations: int | None = None,
+    engine: str | Engine | None = None,
+) -> Deconvolved:
+    """The input that a layer makes `y` of: the x that minimises |A x - y|^2 + damp^2 |x|^2.
+
+    y: a result of `conv_transpose` (of `conv` with `transposed=False`), bias subtracted.
+    input_shape: of x (default: the one that makes a result of y's shape; `conv` with a stride has
+        several, of which it is the smallest).
+    damp: 0 for the least squares, and of several the least x; more suppresses noise where the layer
+        nearly forgets.
+    method: "lsqr", or "cg" on the normal equations, which is quicker where A is well conditioned.
+    border: "zero", as layers have it; "circular" for stride 1: x goes on as if repeated, y is of
+        its size, and the answer is exact, one small system per frequency.
+    tolerance: of `gradient`, for stopping. iterations: at most (default: 4 times x's size, at least
+        1000).
+
+    Computes in float64; x has y's dtype. Nothing is raised where it does not converge: look at
+    `converged`. Raises what `operator` raises.
+
+    >>> import upconv
+    >>> x = np.random.default_rng(0).standard_normal((1, 2, 9))
+    >>> w = np.random.default_rng(1).standard_normal((2, 4, 3))
+    >>> found = deconvolve(upconv.conv_transpose(x, w, stride=2), w, stride=2)
+    >>> found.converged, bool(np.abs(found.x - x).max() < 1e-9)
+    (True, True)
+    """
+    given = as_array("y", y)
+    y, weight = given.astype(np.float64), as_array("weight", weight).astype(np.float64)
+    _require("method", method, _METHODS)
+    _require("border", border, _BORDERS)
+    damp, tolerance = _number("damp", damp), _number("tolerance", tolerance)
+    words = "OIX" if weight_layout is None and not transposed else weight_layout or "IOX"
+    keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, words)
+    if border == "circular":
+        return _cast(_by_frequency(y, weight, keywords, transposed, damp), given.dtype)
+    shape = _input_shape(y, weight, keywords, transposed) if input_shape is None else input_shape
+    A = operator(  # noqa: N806  # as in the formula
+        shape, weight, transposed=transposed, stride=stride, padding=padding,
+        output_padding=output_padding, dilation=dilation, groups=groups, layout=layout,
+        weight_layout=words, engine=engine,
+    )  # fmt: skip
+    if A.output_shape != y.shape:
+        expected = f"{A.output_shape}, what the layer makes of {A.input_shape}"
+        raise ShapeError("y.shape", str(y.shape), expected, "Pass input_shape and the keywords.")
+    limit = max(1000, 4 * A.shape[1])
+    if iterations is not None:
+        limit = integers("iterations", iterations, 1, 1)[0]
+    return _cast(_solved(A, y, damp, method, tolerance, limit), given.dtype)
+
+
+def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
+    if value not in names:
+        expected = f"one of {', '.join(map(repr, names))}"
+        raise ArgumentError(argument, brief(value), expected, "Leave it out for the first of them.")
+
+
+def _number(argument: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+        raise ArgumentError(argument, brief(value), "a finite number >= 0")
+    return float(value)
+
+
+def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
+    """The shape of x, where that of y decides about it: the crops tried on y as an input.
+
+    Of a transposed convolution it is the size of the convolution that goes back; of a convolution
+    the output of the transposed one. Where the size is another one, y does not fit.
+    """
+    rank = weight.ndim - 2
+    given = paddings(keywords.padding, rank)
+    named, back = isinstance(given, Same), signatures.convolution
+    if named and not transposed:
+        remedy = "'same' does not say of which input y is the result."
+        raise ArgumentError("input_shape", "None", "the shape of x", remedy)
+    extra = integers("output_padding", keywords.output_padding, rank, 0)
+    pairs = ((0, 0),) * rank if isinstance(given, Same) else given
+    ends = tuple((b, e - more) for (b, e), more in zip(pairs, extra, strict=True))
+    if not transposed:
+        back = signatures.transposed
+    call = keywords._replace(
+        padding=keywords.padding if named else ends,
+        output_padding=0,
+        weight_layout=keywords.weight_layout.translate(str.maketrans("IO", "OI")),
+    )
+    swapped = Operand(weight.shape, weight.dtype)
+    try:
+        return back(Operand(y.shape, y.dtype), swapped, None, None, call, None).shape
+    except ShapeError as error:
+        raise error.renamed("x.shape", "y.shape") from None
+
+
+def _cast(found: Deconvolved, dtype: np.dtype[Any]) -> Deconvolved:
+    with np.errstate(all="ignore"):
+        return replace(found, x=found.x.astype(dtype, copy=False))
+
+
+_WORDS = {
+    0: "x = 0 is the answer",
+    1: "A x = y as nearly as the tolerance asks",
+    2: "the gradient is below the tolerance",
+    3: "A is too ill-conditioned; damp it",
+    4: "A x = y as nearly as float64 can tell",
+    5: "the gradient is as near to 0 as float64 can tell",
+    6: "A is as ill-conditioned as float64 can tell; damp it",
+    7: "the limit of iterations",
+}
+"""What LSQR's numbers mean."""
+
+
+def _solved(
+    A: ConvolutionOperator,  # noqa: N803  # as in the formula
+    y: Array,
+    damp: float,
+    method: str,
+    tolerance: float,
+    limit: int,
+) -> Deconvolved:
+    right = y.reshape(-1)
+    if method == "lsqr":
+        x, stop, count = linalg.lsqr(
+            A, right, damp, atol=tolerance, btol=tolerance, conlim=0, iter_lim=limit
+        )[:3]
+        reason = _WORDS[stop]
+    else:
+        counted: list[None] = []
+        normal = linalg.LinearOperator(
+            (A.shape[1],) * 2, lambda v: A.rmatvec(A.matvec(v)) + damp**2 * v, dtype=np.float64
+        )
+        x, stop = linalg.cg(
+            normal,
+            A.rmatvec(right),
+            rtol=tolerance,
+            maxiter=limit,
+            callback=lambda _: counted.append(None),
+        )
+        count, reason = len(counted), _WORDS[7 if stop else 2]
+    residual = A.matvec(x) - right
+    gradient = _ratio(A.rmatvec(residual) + damp**2 * x, A.rmatvec(right))
+    enough = gradient <= max(tolerance, 1e-14) * 100 and bool(np.isfinite(x).all())
+    shape = A.input_shape
+    return Deconvolved(
+        x.reshape(shape), _ratio(residual, right), gradient, enough, int(count), reason
+    )
+
+
+def _ratio(a: Array, b: Array) -> float:
+    """|a| / |b|, and |a| where b is 0."""
+    return float(np.linalg.norm(a) / (np.linalg.norm(b) or 1.0))
+
+
+def _by_frequency(
+    y: Array, weight: Array, keywords: Keywords, transposed: bool, damp: float
+) -> Deconvolved:
+    """The circular layer: at every frequency W x = y, a matrix of channels.
+
+    W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)); a convolution's is the conjugate
+    transpose of its transposed one's.
+    """
+    shape = _as_input(y, weight, keywords, transposed)
+    call = signatures.transposed if transposed else signatures.convolution
+    wide = keywords._replace(padding="same_upper", output_padding=0)
+    signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
+    problem, rank = signature.problem, signature.problem.rank
+    if any(axis.stride > 1 for axis in problem.axes):
+        remedy = "With a stride there is no closed form: use border='zero'."
+        raise ArgumentError("stride", brief(keywords.stride), "1 for circular borders", remedy)
+    given = paddings(keywords.padding, rank)
+    if isinstance(given, Same):
+        given = tuple((axis.crop_begin, 0) for axis in problem.axes)
+    size = problem.out_size
+    spectrum = _spectrum(problem, weight, [begin for begin, _ in given], size)
+    W = spectrum if transposed else spectrum.conj().swapaxes(-1, -2)  # noqa: N806
+    batched = y if signature.batched else y[None]
+    grouped = batched.transpose(problem.layout.to_ncx(rank))
+    grouped = grouped.reshape(len(grouped), problem.groups, -1, *size)
+    axes = tuple(range(3, 3 + rank))
+    right = np.moveaxis(np.fft.fftn(grouped, axes=axes), (0, 2), (-1, -2))  # (g, *size, f, n)
+    inverse = _damped_inverse(W, damp)
+    found = inverse @ right
+    x = np.fft.ifftn(np.moveaxis(found, (-1, -2), (0, 2)), axes=axes).real
+    residual = W @ found - right
+    gradient = W.conj().swapaxes(-1, -2) @ residual + damp**2 * found
+    ncx = x.reshape(len(x), -1, *size)
+    there = ncx.transpose(np.argsort(problem.layout.to_ncx(rank)))
+    slope = _ratio(gradient, W.conj().swapaxes(-1, -2) @ right)
+    result = np.ascontiguousarray(there if signature.batched else there[0])
+    return Deconvolved(result, _ratio(residual, right), slope, True, 0, "the closed form")
+
+
+def _as_input(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
+    """The shape of x: y's, with the other channels."""
+    layout = keywords.weight_layout
+    if weight.ndim < 3 or not isinstance(layout, str) or sorted(layout) != list("IOX"):
+        return y.shape  # what is wrong is said when the layer is checked
+    place = layout.replace("X", "X" * (weight.ndim - 2)).index("I")
+    groups = keywords.groups if isinstance(keywords.groups, int) and not transposed else 1
+    shape = list(y.shape)
+    if y.ndim >= weight.ndim - 1:
+        first = y.ndim - (weight.ndim - 2) - 1
+        shape[first if keywords.layout == "NCX" else -1] = weight.shape[place] * groups
+    return tuple(shape)
+
+
+def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int, ...]) -> Array:
+    """W of each group and frequency: (groups, *size, f, c)."""
+    groups, rank = problem.groups, problem.rank
+    i, f = problem.in_channels // groups, problem.out_channels // groups
+    memory.require(32 * groups * f * i * prod(size), "the weight at every frequency")
+    iox = weight.transpose(problem.weight_layout.to_iox(rank))
+    impulse = np.zeros((groups, i, f, *size))
+    for tap in product(*map(range, problem.kernel)):
+        at = tuple(
+            (axis.dilation * t - p) % n
+            for axis, t, p, n in zip(problem.axes, tap, begin, size, strict=True)
+        )
+        to: Any = (..., *at)
+        own: Any = (..., *tap)
+        impulse[to] += iox[own].reshape(groups, i, f)
+    axes = tuple(range(3, 3 + rank))
+    return np.moveaxis(np.fft.fftn(impulse, axes=axes), (2, 1), (-2, -1))
+
+
+def _damped_inverse(W: Array, damp: float) -> Array:  # noqa: N803
+    """(W' W + damp^2)^-1 W' of each matrix; of a singular one what gives the least x."""
+    if not damp:
+        inverse: Array = np.linalg.pinv(W)
+        return inverse
+    back = W.conj().swapaxes(-1, -2)
+    return np.linalg.solve(back @ W + damp**2 * np.eye(W.shape[-1]), back)
