@@ -14,7 +14,7 @@ inputs came in: T alone says what has been returned and what must be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, lcm
 from typing import Protocol
@@ -56,6 +56,14 @@ class Progress:
     begin: int
     end: int
     convolves: bool
+    lag: int = field(init=False)
+    """Positions of the longer side, input or output, between a result and its last input."""
+
+    def __post_init__(self) -> None:
+        late = max(self.begin, self.begin + self.end - self.extent + self.stride)
+        if self.convolves:
+            late = self.extent - 1 - self.begin - min(self.end, 0)
+        object.__setattr__(self, "lag", late)  # asked for in every push
 
     @property
     def extent(self) -> int:
@@ -66,13 +74,6 @@ class Progress:
     def rate(self) -> Fraction:
         """Results per input: the stride, or one over it."""
         return Fraction(1, self.stride) if self.convolves else Fraction(self.stride)
-
-    @property
-    def lag(self) -> int:
-        """Positions of the longer side, input or output, between a result and its last input."""
-        if self.convolves:
-            return self.extent - 1 - self.begin - min(self.end, 0)
-        return max(self.begin, self.begin + self.end - self.extent + self.stride)
 
     def final(self, taken: int) -> int:
         """How many results no later input can change after `taken` inputs."""
