@@ -18,8 +18,9 @@ from ..arguments import Same, frozen, frozen_activation, integers, one_of, paddi
 from ..arrays import Array, Operand, converted, copied, described
 from ..engines.base import PackedWeight, Primitive
 from ..engines.nonfinite import is_finite
+from ..engines.ordered import ORDERED, OrderedEngine
 from ..engines.settled import SettledEngine, settled_engine
-from ..errors import ArgumentError, EngineRefusal, ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..execution import packed
 from ..geometry import Axis, same_padding
 from ..primitives import Lease, shared_cache
@@ -27,6 +28,9 @@ from ..problem import DataLayout, Problem, WeightLayout
 from ..progress import Progress
 from ..signatures import Keywords
 from ..threads import checked, get_num_threads
+
+FixedOrder = SettledEngine | OrderedEngine
+"""Engines whose sums are in one order at every size."""
 
 _FAR = 1 << 40  # a size that no crop in use leaves nothing of
 _KEPT_BYTES = 64 << 20  # of packed weights, for windows of different sizes
@@ -57,15 +61,11 @@ def layer_of(
     )
     problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
     progress = _progress(problem.axes[0], keywords, convolves)
-    if not is_finite(weight):
-        remedy = "Streams multiply zeros at the ends too, which is exact for finite weights only."
-        raise ArgumentError("weight", "one with infinity or NaN in it", "finite weights", remedy)
     size = max(number, progress.takes(1), 1)
     nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.final(size)),))
-    engine = settled_engine(nominal)
-    reason = engine.refuses(nominal)
-    if reason is not None:
-        raise EngineRefusal(f"No stream does {nominal}: {reason}. Compute the whole in one call.")
+    engine: FixedOrder = settled_engine(nominal)
+    if engine.refuses(nominal) is not None or not is_finite(weight):
+        engine = ORDERED  # the reference engine's sums depend on the size
     count = get_num_threads() if threads is None else checked(threads)
     weight = copied("the stream's weight", weight)
     bias = None if bias is None else copied("the stream's bias", bias)
@@ -113,7 +113,7 @@ class Layer:
         self,
         problem: Problem,
         progress: Progress,
-        engine: SettledEngine,
+        engine: FixedOrder,
         threads: int,
         weight: Array,
         bias: Array | None,
@@ -125,16 +125,19 @@ class Layer:
         self.channels = problem.out_channels if progress.convolves else problem.in_channels
         self._threads, self._weight, self._bias = threads, weight, bias
         self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
+        self._bytes = problem.result_channels * weight.itemsize  # of one result of one item
         self._windows: dict[tuple[int, ...], _Window] = {}
         self._lock = threading.Lock()
 
     def run(self, x: Array, shift: int, results: int) -> Array:
         """The results of one window, x having a batch axis."""
+        memory.require(results * len(x) * self._bytes, "the result of this chunk")
         key = (x.shape[0], x.shape[self.axis], shift, results)
         window = self._windows.get(key) or self._window(key)
-        if results * len(x) * 8 > memory.ALWAYS_FINE // self.problem.result_channels:
-            memory.require(results * len(x) * self.problem.result_channels * 8, "the results")
-        out = np.empty(window.shape, self.dtype)
+        try:
+            out = np.empty(window.shape, self.dtype)
+        except MemoryError as error:
+            raise memory.refused("the result of this chunk", error) from None
         if out.size:
             window.primitive.run(out, x, window.packed, self._bias)
         return out

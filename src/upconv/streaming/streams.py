@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array, as_array, same_dtype
-from ..engines.settled import SettledEngine
 from ..errors import ArgumentError, EngineError, ShapeError
 from ..geometry import LIMIT
 from ..progress import Progress, latency, lookahead
 from ..signatures import Keywords
-from .layers import Layer, layer_of
+from .layers import FixedOrder, Layer, layer_of
 from .states import Items, damaged, encoded
 
 
@@ -48,7 +47,9 @@ def stream(
     Concatenated, what is returned is `conv_transpose(x, ..., engine=stream.engine)` bit for bit,
     however x is cut. (The sign of a zero apart, where a bias is -0.0 or a sum underflows.)
 
-    Raises what `conv_transpose` raises, and `ArgumentError` for a weight that is not finite.
+    What the JIT engine refuses, and weights that are not finite, are computed by NumPy, slowly.
+
+    Raises what `conv_transpose` raises.
 
     >>> import numpy as np
     >>> double = stream(np.ones((1, 1, 3), np.float32), stride=2, padding=1)
@@ -115,7 +116,7 @@ class Stream:
         self._batched, self._ended, self._taken = True, False, 0
 
     @property
-    def engine(self) -> SettledEngine:
+    def engine(self) -> FixedOrder:
         """What a whole call is given as `engine=` to have the same bits."""
         return self._layer.engine
 
