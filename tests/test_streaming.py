@@ -105,6 +105,17 @@ def test_real_layers(name: str, length: int) -> None:
     assert same_bits(y, upconv.conv_transpose(x, w, engine=stream.engine, **keywords))
 
 
+def test_a_length_whose_result_is_reached_by_nothing_names_a_kernel_too() -> None:
+    """Output 0 of stride 2, dilation 2 and padding 1 lies between all taps."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((17, 12), np.float32), rng.standard_normal((17, 5, 3), np.float32)
+    keywords: dict[str, Any] = {"stride": 2, "dilation": 2, "padding": ((1, 0),)}
+    stream = upconv.stream(w, length=1, **keywords)
+    assert stream.engine.variant
+    whole = upconv.conv_transpose(x, w, engine=stream.engine, **keywords)
+    assert same_bits(streamed(stream, [x], -1), whole)
+
+
 def test_the_whole_by_its_own_choice_has_these_bits_where_the_length_says_so() -> None:
     """The default `length` and a whole call of thousands, a small one and a call of few."""
     rng = np.random.default_rng(2)

@@ -62,7 +62,7 @@ def layer_of(
     problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
     progress = _progress(problem.axes[0], keywords, convolves)
     size = max(number, progress.takes(1), 1)
-    nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.final(size)),))
+    nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.total(size)),))
     engine: FixedOrder = settled_engine(nominal)
     if engine.refuses(nominal) is not None or not is_finite(weight):
         engine = ORDERED  # the reference engine's sums depend on the size

@@ -111,12 +111,12 @@ class JitEngine:
 
         Which kernel is the faster one depends on the size, and each adds up in an order of its own.
         """
+        if problem.direction is not Direction.FORWARD or problem.layout is DataLayout.NXC:
+            return ""
         inner = _interior(problem).problem
-        if inner is None or inner.direction is not Direction.FORWARD:
-            return ""
+        if inner is None:
+            return CHANNELS  # nothing is added up: any will do, and one it must be
         correlation = Correlation.of(inner)
-        if inner.layout is DataLayout.NXC:
-            return ""
         if not prefers_channels(correlation, host()):
             return POSITIONS
         return DOTS if lanes_of(correlation, host()).dots else CHANNELS
