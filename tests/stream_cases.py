@@ -45,6 +45,9 @@ class Case:
         x_shape = (c, self.size) if first else (self.size, c)
         x = rng.standard_normal(x_shape if self.batch is None else (self.batch, *x_shape))
         weight, bias = rng.standard_normal(sizes), rng.standard_normal(made)
+        if self.seed >= 7:  # what audio should not, but may, hold
+            x.reshape(-1)[3::11], x.reshape(-1)[7::29] = np.inf, np.nan
+            x.reshape(-1)[5::13] = 0
         return x.astype(dtype), weight.astype(dtype), bias.astype(dtype) if self.bias else None
 
     def stream(self, **more: Any) -> upconv.streaming.Stream:
