@@ -4,9 +4,8 @@
 
 LAYERS.json holds a list `layers` of objects with n, ic, oc, size, k, s, p, op, d, g, per axis or
 one for all; MXNET-PYTHON is the interpreter of an environment with mxnet==1.9.1. In each round each
-process runs every layer for a while; a layer's time is the least of its
-rounds' medians. Layers that
-MXNet refuses are named and left out.
+process runs the layer for a while; its time is the least of the rounds' medians. Layers that MXNet
+refuses are named and left out.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ held = {}
 def timed(layer, seconds=0.15):
     name = layer["name"]
     if name not in held:
-        each = lambda key: tuple(layer[key]) if isinstance(layer[key], list) else (layer[key],) * len(layer["size"])
+        rank = len(layer["size"])
+        each = lambda k: tuple(layer[k]) if isinstance(layer[k], list) else (layer[k],) * rank
         rng = np.random.RandomState(0)
         x = rng.standard_normal((layer["n"], layer["ic"], *layer["size"])).astype("f4")
         w = rng.standard_normal((layer["ic"], layer["oc"] // layer["g"], *each("k"))).astype("f4")
-        given = dict(kernel=each("k"), stride=each("s"), pad=each("p"), adj=each("op"), dilate=each("d"),
-                     num_filter=layer["oc"], num_group=layer["g"])
+        given = dict(kernel=each("k"), stride=each("s"), pad=each("p"), adj=each("op"),
+                     dilate=each("d"), num_filter=layer["oc"], num_group=layer["g"])
         held[name] = mx.nd.array(x), mx.nd.array(w), given
         y = mx.nd.Deconvolution(*held[name][:2], **given).asnumpy()
         held[name] += (float(np.abs(y).sum()),)
@@ -57,7 +57,8 @@ for line in sys.stdin:
 
 def worker(python: str, module: str, threads: int) -> subprocess.Popen[str]:
     """A process that times layers it reads as lines of JSON."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "UPCONV_NUM_THREADS": str(threads)}
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "UPCONV_NUM_THREADS"), str(threads))
+    environment = {**os.environ, **counts}
     command = [python, "-W", "ignore", "-c", WORKER, module]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -66,7 +67,8 @@ def worker(python: str, module: str, threads: int) -> subprocess.Popen[str]:
 
 def ask(process: subprocess.Popen[str], layer: dict[str, Any]) -> dict[str, Any]:
     """One layer's answer."""
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(json.dumps(layer) + "\n")
     process.stdin.flush()
     return json.loads(process.stdout.readline() or '{"error": "the process died"}')
@@ -97,7 +99,8 @@ def main() -> None:
         both = [min(answer["ms"] for answer in side) for side in zip(*pairs, strict=True)]
         ratios.append(both[0] / both[1])
         note = "" if right else "  RESULTS DIFFER"
-        print(f"{layer['name']:24} {both[0]:9.3f} {both[1]:9.3f} ms {ratios[-1]:7.2f}{note}", flush=True)
+        times = f"{both[0]:9.3f} {both[1]:9.3f} ms {ratios[-1]:7.2f}"
+        print(f"{layer['name']:24} {times}{note}", flush=True)
     print(f"{'geometric mean':24} {geometric_mean(ratios):29.2f}   on {options.threads} threads")
 
 

@@ -114,9 +114,16 @@ def _normalized(w: Writer) -> list[str]:
 
 
 def _leaky(w: Writer) -> Any:
-    if w.p.act_type == "prelu":
-        return w.op("PRelu", w.x[0], w.op("Reshape", w.x[1], (-1,) + (1,) * (w.rank - 2)))
-    return w.op("Elu" if w.p.act_type == "elu" else "LeakyRelu", w.x[0], alpha=w.p.slope)
+    kind, x = w.p.act_type, w.x[0]
+    if kind == "gelu":
+        wide = w.op("Add", w.op("Erf", w.op("Mul", x, 0.5**0.5)), 1.0)
+        return w.op("Mul", w.op("Mul", x, 0.5), wide)
+    if kind == "prelu":
+        return w.op("PRelu", x, w.op("Reshape", w.x[1], (-1,) + (1,) * (w.rank - 2)))
+    if kind == "selu":
+        return w.op("Selu", x)
+    slope = (w.p.lower_bound + w.p.upper_bound) / 2 if kind == "rrelu" else w.p.slope
+    return w.op("Elu" if kind == "elu" else "LeakyRelu", x, alpha=slope)
 
 
 def _connected(w: Writer) -> Any:
@@ -138,6 +145,8 @@ def _pooling(w: Writer) -> str:
         w.refuse("a window lies beside the data")
     x = w.moved(w.x[0], w.last)
     how: Any = {"kernel_shape": kernel, "strides": stride, "pads": pads}
+    if p.pool_type == "lp":
+        w.refuse("lp pooling has no counterpart that counts as it does")
     if p.pool_type == "max":
         return w.moved(w.op("MaxPool", x, **how), 1, w.last)
     y, factor = (
@@ -154,11 +163,17 @@ def _pooling(w: Writer) -> str:
 
 
 def _upsampled(w: Writer) -> Any:
+    if w.p.sample_type == "bilinear":
+        begin, n = w.p.scale // 2, len(w.size)
+        strides, pads = (w.p.scale,) * n, (begin,) * 2 * n
+        return w.op("ConvTranspose", *w.x, strides=strides, pads=pads, group=w.p.num_filter)
     how: Any = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
     scales = [np.divide(w.out, s, dtype=np.float32) for s in w.shapes]
     scales = [np.concatenate([np.ones(2, s.dtype), s[2:]]) for s in scales]
     pairs = zip(w.x, scales, strict=True)
     parts = [w.op("Resize", x, "", s, nearest_mode="floor", **how) for x, s in pairs]
+    if len(parts) > 1 and w.p.multi_input_mode == "sum":
+        return w.op("Sum", *parts)
     return w.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 
 

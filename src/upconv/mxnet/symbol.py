@@ -256,7 +256,9 @@ def compose(
     given = dict(attributes)
     with raised_by(f"{name} ({row.name})"):
         names = row.named_inputs(row.parse(given, len(inputs)))
-        if not row.variadic:
+        if row.variadic:
+            inputs = [*inputs, *[None] * (len(names) - len(inputs))]
+        else:
             places = [row.inputs.index(each) for each in names]
             extra = [i for i, x in enumerate(inputs) if x is not None and i not in places]
             if extra:
@@ -264,7 +266,7 @@ def compose(
             inputs = [inputs[i] if i < len(inputs) else None for i in places]
         entries = [_entry(x, f"{name}_{each}") for x, each in zip(inputs, names, strict=True)]
         if row.variadic:
-            given.setdefault("num_args", len(entries))
+            given.setdefault("num_args", len(inputs))
         node = Node(row, name, given, entries)
     return Symbol(node.visible())
 

@@ -77,10 +77,11 @@ def compute(
     """Run an operator: its outputs, its node if it was recorded, how many outputs are seen."""
     with raised_by(row.name):
         p = attributes_of(row, given, len(arrays))
-        expected = len(arrays) if row.variadic else len(row.named_inputs(p))
-        if len(arrays) != expected:
-            names, wanted = ", ".join(row.inputs[: len(arrays)]), ", ".join(row.named_inputs(p))
-            raise MXNetError(f"{row.name}: the inputs are {names}; expected {wanted}.")
+        wanted = row.named_inputs(p)
+        if len(arrays) != len(wanted):
+            given_names = ", ".join(row.inputs[: len(arrays)])
+            text = f"{len(arrays)} inputs ({given_names}); expected {', '.join(wanted)}"
+            raise MXNetError(f"{row.name}: {text}.")
         call = Call(p, STATE.training, inputs=arrays)
         row.run(call)
     records = STATE.recording and any(parent is not None for parent in parents)

@@ -23,9 +23,6 @@ from ..random import Uniform, initializer
 from ..tape import REQUESTS
 
 
-_BY_NAME = {"bias": "zeros", "beta": "zeros", "mean": "zeros", "gamma": "ones", "var": "ones"}
-
-
 class Parameter:
     """An array with a gradient. A size of 0 or -1 in `shape` is not known yet.
 
@@ -76,8 +73,7 @@ class Parameter:
             text = f"Parameter {self.name} is initialized; force_reinit=True does it again."
             warnings.warn(text, stacklevel=3)
             return
-        usual = _BY_NAME.get(self.name.rsplit("_", 1)[-1])  # MXNet's defaults go by names too
-        self._pending = initializer(init or self.init or usual or default_init or Uniform())
+        self._pending = initializer(init or self.init or default_init or Uniform())
         self._make()
 
     def _make(self) -> None:

@@ -3,7 +3,8 @@
 row            what an operator is
 convolution    Deconvolution, Convolution
 normalizing    BatchNorm, LRN
-pooling        Pooling, UpSampling
+pooling        Pooling
+upsampling     UpSampling
 layers         Activation, LeakyReLU, FullyConnected, softmax, Dropout
 elementwise    arithmetic and functions element by element
 shaping        Reshape, Concat, SliceChannel, Crop, slices, transpose, Pad
@@ -12,7 +13,16 @@ reducing       sum, mean, max, norm
 
 from ...errors import brief
 from ..base import MXNetError
-from . import convolution, elementwise, layers, normalizing, pooling, reducing, shaping  # noqa: F401
+from . import (  # noqa: F401
+    convolution,
+    elementwise,
+    layers,
+    normalizing,
+    pooling,
+    reducing,
+    shaping,
+    upsampling,
+)
 from .row import OPERATORS, Array, Call, Operator, Shape, Shapes, unified
 
 __all__ = [

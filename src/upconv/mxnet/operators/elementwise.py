@@ -191,6 +191,6 @@ row(
     lambda c, *inputs: np.asarray(sum(inputs[1:], inputs[0].copy())),
     lambda c, grad: [grad] * len(c.inputs),
     inputs="arg{}",
-    attributes="num_args:size",
+    attributes="num_args:few",
     shapes=same_shape,
 )

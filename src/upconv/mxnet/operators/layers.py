@@ -12,26 +12,42 @@ from ..random import generator
 from .elementwise import UNARY, summed_to
 from .row import Array, Call, Shapes, row, same_shape, unified
 
+_SELU = (1.0507009873554805, 1.6732632423543772)  # scale and alpha
 ACTIVATIONS = ("relu", "sigmoid", "log_sigmoid", "mish", "tanh", "softrelu", "softsign")
 
 
-def _slope(p: Attributes, x: Array, *gamma: Array) -> Any:
-    """What negative values are multiplied by."""
+def _slope(c: Call, x: Array, *gamma: Array) -> Any:
+    """What negative values are multiplied by; rrelu draws it in training."""
+    p = c.p
     if p.act_type == "prelu":
         return gamma[0].reshape((-1,) + (1,) * (x.ndim - 2))
-    return x.dtype.type(p.slope)
+    if p.act_type == "rrelu" and c.training:
+        return generator().uniform(p.lower_bound, p.upper_bound, x.shape).astype(x.dtype)
+    return x.dtype.type((p.lower_bound + p.upper_bound) / 2 if p.act_type == "rrelu" else p.slope)
 
 
-def _leaky(c: Call, x: Array, *gamma: Array) -> Array:
+def _leaky(c: Call, x: Array, *gamma: Array) -> Any:
+    if c.p.act_type == "gelu":
+        return np.asarray(0.5 * x * (1 + UNARY["erf"][0](x / 2**0.5)), x.dtype)
+    if c.p.act_type == "selu":
+        found = _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0)))
+        return np.asarray(found, x.dtype)
+    slope = _slope(c, x, *gamma)
     below = np.expm1(np.minimum(x, 0)) if c.p.act_type == "elu" else x
-    return np.where(x > 0, x, below * _slope(c.p, x, *gamma))
+    found = np.where(x > 0, x, below * slope)
+    return (found, np.broadcast_to(slope, x.shape)) if c.p.act_type == "rrelu" else found
 
 
-def _leaky_gradients(c: Call, grad: Array) -> list[Array]:
+def _leaky_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
     x, *gamma = c.inputs
-    slope = _slope(c.p, x, *gamma)
-    below = c.outputs[0] + slope if c.p.act_type == "elu" else slope
-    found = [grad * np.where(x > 0, x.dtype.type(1), below)]
+    kind, y = c.p.act_type, c.outputs[0]
+    if kind == "gelu":
+        density = np.exp(-0.5 * x * x) / (2 * np.pi) ** 0.5
+        return [np.asarray(grad * (0.5 * (1 + UNARY["erf"][0](x / 2**0.5)) + x * density), x.dtype)]
+    if kind == "selu":
+        return [np.asarray(grad * np.where(x > 0, _SELU[0], y + _SELU[0] * _SELU[1]), x.dtype)]
+    slope = c.outputs[1] if kind == "rrelu" else _slope(c, x, *gamma)
+    found = [grad * np.where(x > 0, x.dtype.type(1), y + slope if kind == "elu" else slope)]
     if gamma:
         found.append(summed_to(grad * np.minimum(x, 0), slope.shape).reshape(gamma[0].shape))
     return found
@@ -146,10 +162,11 @@ row(
     _leaky,
     _leaky_gradients,
     inputs="data gamma",
-    attributes="act_type:elu|leaky|prelu=leaky slope:number=0.25 lower_bound:number=0.125 "
-    "upper_bound:number=0.334",
+    attributes="act_type:elu|gelu|leaky|prelu|rrelu|selu=leaky slope:number=0.25 "
+    "lower_bound:number=0.125 upper_bound:number=0.334",
     shapes=_leaky_shapes,
     absent=lambda p: () if p.act_type == "prelu" else ("gamma",),
+    outputs=lambda p: ("output", "mask") if p.act_type == "rrelu" else ("output",),
 )
 row(
     "FullyConnected _npx_fully_connected",

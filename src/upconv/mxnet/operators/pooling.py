@@ -98,9 +98,11 @@ def _pool(c: Call, data: Array) -> Array:
         for tap in windows.taps():
             np.maximum(result, padded[tap], out=result)
         return _as_given(c.p, result)
-    padded = windows.padded(data, 0)
+    power = (c.p.p_value or 2) if c.p.pool_type == "lp" else 1
+    padded = windows.padded(data**power, 0)  # with its sign, where the power is odd
     total = sum(padded[tap] for tap in windows.taps()) / windows.counts(c.p)
-    return _as_given(c.p, np.asarray(total, data.dtype))
+    root = np.sign(total) * np.abs(total) ** (1 / power)
+    return _as_given(c.p, np.asarray(root if power > 1 else total, data.dtype))
 
 
 def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
@@ -116,6 +118,9 @@ def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
             hit = free & (padded[tap] == out)
             free &= ~hit
             share = np.where(hit, grad, 0)
+        elif c.p.pool_type == "lp":
+            part, power = padded[tap], c.p.p_value or 2
+            share = grad * part ** (power - 1) * np.where(out == 0, 0, out ** (1.0 - power))
         result[tap] += share
     inner = (slice(b, b + i) for b, i in zip(windows.pad, windows.size, strict=True))
     return (_as_given(c.p, result[(slice(None), slice(None), *inner)]),)
@@ -125,8 +130,8 @@ row(
     "Pooling _npx_pooling Pooling_v1",
     _pool,
     _pool_gradient,
-    attributes="kernel:shape=() pool_type:max|avg|sum=max global_pool:bool=False "
+    attributes="kernel:shape=() pool_type:max|avg|sum|lp=max global_pool:bool=False "
     "cudnn_off:bool=False pooling_convention:valid|full|same=valid stride:shape=() pad:shape=() "
-    "p_value:any=None count_include_pad:bool?=None layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None",
+    "p_value:count?=None count_include_pad:bool?=None layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None",
     shapes=_shapes,
 )

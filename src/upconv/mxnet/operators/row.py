@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ArgumentError, ShapeError
+from ...errors import ShapeError
 from ..attributes import Attributes, declared, parsed
 
 Array = npt.NDArray[Any]
@@ -73,13 +73,13 @@ class Operator:
         if "num_args" in self.attributes:
             given = {"num_args": inputs, **given}
         p = parsed(self.attributes, given)
-        if self.variadic and p.num_args != inputs:
-            raise ArgumentError("num_args", str(p.num_args), f"{inputs}, the number of inputs")
         self.check(p)
         return p
 
     def named_inputs(self, p: Attributes) -> tuple[str, ...]:
         """The names of the inputs that a call with these attributes has."""
+        if getattr(p, "sample_type", "") == "bilinear":  # UpSampling, which else takes any number
+            return ("data", "weight")
         if self.variadic:
             return tuple(self.inputs[0].format(i) for i in range(p.num_args))
         absent = self.absent(p)

@@ -145,33 +145,6 @@ def _split(p: Attributes, x: Array) -> list[Array]:
     return [part.squeeze(p.axis) if drop else part for part in parts]
 
 
-def _upsampled(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    first = inputs[0]
-    if first is None or None in inputs:
-        return inputs, []
-    channels = sum(s[1] for s in inputs if s is not None)
-    return inputs, [(first[0], channels, *(size * p.scale for size in first[2:]))]
-
-
-def _upsample(p: Attributes, *inputs: Array) -> Any:
-    """Each input repeated to the first one's size times scale; several lie along the channels."""
-    factors = [
-        [t * p.scale / s for t, s in zip(inputs[0].shape[2:], x.shape[2:], strict=True)]
-        for x in inputs
-    ]
-    if any(f != int(f) for each in factors for f in each):
-        raise ShapeError(
-            "an input", str([x.shape for x in inputs]), "sizes that divide the first's"
-        )
-    parts = []
-    for x, each in zip(inputs, factors, strict=True):
-        part = x
-        for axis, factor in enumerate(each, 2):
-            part = part.repeat(int(factor), axis)
-        parts.append(part)
-    return np.concatenate(parts, 1)
-
-
 moving(
     "Reshape reshape",
     lambda p, x: x.reshape(reshaped(x.shape, p.shape, p.reverse)),
@@ -207,16 +180,16 @@ moving("_index", lambda p, x: x[p.key], "key:any")
 moving(
     "Crop",
     _crop,
-    "num_args:count=1 offset:shape=(0,0) h_w:shape=(0,0) center_crop:bool=False",
+    "num_args:few=1 offset:shape=(0,0) h_w:shape=(0,0) center_crop:bool=False",
     inputs="data crop_like",
     absent=lambda p: () if p.num_args == 2 else ("crop_like",),
 )
-moving("Concat concat", _concat, "num_args:size dim:int=1", inputs="arg{}", shapes=_joined)
-moving("_npi_concatenate", _concat, "num_args:size axis:int=0", inputs="arg{}", shapes=_joined)
+moving("Concat concat", _concat, "num_args:few dim:int=1", inputs="arg{}", shapes=_joined)
+moving("_npi_concatenate", _concat, "num_args:few axis:int=0", inputs="arg{}", shapes=_joined)
 moving(
     "stack _npi_stack",
     lambda p, *inputs: np.stack(inputs, p.axis),
-    "num_args:size axis:int=0",
+    "num_args:few axis:int=0",
     inputs="arg{}",
 )
 moving(
@@ -230,12 +203,4 @@ moving(
     "repeat _np_repeat _npi_repeats",
     lambda p, x: x.repeat(p.repeats, p.axis),
     "repeats:size axis:int?=None",
-)
-moving(
-    "UpSampling",
-    _upsample,
-    "scale:count num_filter:size=0 sample_type:nearest num_args:count=1 "
-    "multi_input_mode:concat=concat workspace:size=512",
-    inputs="arg{}",
-    shapes=_upsampled,
 )
