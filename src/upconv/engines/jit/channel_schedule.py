@@ -244,7 +244,7 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
     vectors, costs = block.vectors, lanes.costs
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.own:
-        return 20 + 1.5 * points + 0.75 * points * vectors
+        return 10 + 0.75 * points + 0.4 * points * vectors
     if lanes.dots:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
         each = max(points * vectors / lanes.dots, loads, weights, 8)
@@ -260,7 +260,7 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
 def schedule(
     correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
 ) -> Schedule:
-    """The schedule of a forward correlation that has outputs; `dots` as in `lanes_of`."""
+    """The schedule of a correlation that has outputs; `dots` as in `lanes_of`."""
     threads = max(1, min(threads, correlation.multiply_adds // 200_000))
     return jobs(correlation, _cut(correlation, cpu, dots), threads, cpu)
 

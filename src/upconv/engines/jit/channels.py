@@ -44,13 +44,11 @@ predictions' ratio is on the right side of this number for every one of them."""
 
 
 def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether this kernel, not the one of positions, should do a forward correlation with outputs.
+    """Whether this kernel should do a correlation with outputs that the one of positions can do.
 
     The two add up in different orders, so the number of threads has no say in it: a result is the
     same, bit for bit, for any number.
     """
-    if correlation.layout is DataLayout.NXC:
-        return True
     if least_bytes(correlation, BYTES[element_of(correlation)]) > _allowed_bytes(correlation, 1):
         return False
     mine = predicted_cycles(correlation, channel_schedule(correlation, 1, cpu))
@@ -67,7 +65,7 @@ def _allowed_bytes(correlation: Correlation, threads: int) -> int:
 
 
 class Channels:
-    """A forward correlation, compiled and laid out; `dots` as in `lanes_of`."""
+    """A correlation, compiled and laid out; `dots` as in `lanes_of`."""
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None

@@ -28,7 +28,7 @@ from .layout import SLOTS
 from .operands import Operands
 from .row_code import fill_code, finish_code, plain
 from .rows import Finish
-from .schedule import Schedule, predicted_cycles, schedule
+from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .slots import Block
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
@@ -50,7 +50,7 @@ class _Call:
 
 
 class Positions:
-    """A forward correlation, compiled and laid out."""
+    """A correlation without steps in its operand, compiled and laid out."""
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
@@ -196,9 +196,8 @@ class Positions:
             "block_run": plan.block_run, "block_runs": plan.block_runs,
             "jobs": correlation.groups * plan.windows * plan.block_runs,
             "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
-            "most_narrow": plan.most_narrow,
+            "most_narrow": most_narrow(plan.tiles[0]),
             "direct": int(self._direct),
-            "mixed": int(self._direct and plan.cells.pitch >= 4 * plan.tiles[0].lanes),
         }  # fmt: skip
 
     def _input_rows(self) -> dict[str, int]:

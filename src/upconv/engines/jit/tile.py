@@ -84,11 +84,11 @@ PARAMETERS = {
     "channels": I64,  # input channels of the group
     "pitch": I64,  # bytes from one input channel to the next
     "bias": PTR,
-    "spots": PTR,  # where each vector of positions goes: `SPOT` numbers for each
+    "y": PTR,  # where the first result goes
+    "y_channel": I64,  # bytes from one output channel to the next
+    "y_position": I64,  # and, unless dense, from one position to the next
     "live": I64,  # output channels that exist
 }
-SPOT = ("address", "channel", "lane")
-"""An address, and the bytes from one output channel and (unless dense) one position to the next."""
 
 
 def emit_tile(module: Module, name: str, tile: Tile, cpu: Cpu) -> None:
@@ -185,21 +185,11 @@ def multiply_add(f: Function, cpu: Cpu, a: Value, b: Value, c: Value) -> Value:
 def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int) -> None:
     """Store one channel: rows[phase][vector] as positions of `phases` neighbours each."""
     run = interleaved(f, rows, tile.lanes)
-    for v in range(tile.vectors):
-        spot = [f.at(f["spots"], v * len(SPOT) + i, I64) for i in range(len(SPOT))]
-        out = f.load(PTR, spot[0])
-        if channel:
-            out = f.at(out, f.mul(f.load(I64, spot[1]), channel))
-        mine = run[v * tile.phases : (v + 1) * tile.phases]
-        if tile.dense:
-            for i, values in enumerate(mine):
-                f.store(values, f.at(out, i * tile.lanes, tile.element))
-        else:
-            _leave_pieces(f, tile, mine, out, f.load(I64, spot[2]))
-
-
-def _leave_pieces(f: Function, tile: Tile, run: list[Value], out: Value, step: Value) -> None:
-    """Store one vector of positions whose phases are not all of the stride's."""
+    out = f.at(f["y"], f.mul(f["y_channel"], channel)) if channel else f["y"]
+    if tile.dense:
+        for i, values in enumerate(run):
+            f.store(values, f.at(out, i * tile.lanes, tile.element))
+        return
     piece = gcd(tile.phases, tile.lanes)  # a power of two: no piece crosses two vectors
     for i, values in enumerate(run):
         for start in range(0, tile.lanes, piece):
@@ -207,7 +197,7 @@ def _leave_pieces(f: Function, tile: Tile, run: list[Value], out: Value, step: V
             part = values
             if piece < tile.lanes:
                 part = f.shuffle(values, None, range(start, start + piece))
-            address = f.at(out, f.mul(step, position)) if position else out
+            address = f.at(out, f.mul(f["y_position"], position)) if position else out
             f.store(part, f.at(address, phase, tile.element))
 
 
