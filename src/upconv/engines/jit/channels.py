@@ -9,7 +9,7 @@ data. What never does: tables (channel_tables.py), code (channel_code.py).
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -53,10 +53,7 @@ def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
         return False
     mine = predicted_cycles(correlation, channel_schedule(correlation, 1, cpu))
     plan = schedule.schedule(correlation, 1, cpu)
-    # That prediction counts parts of tiles, but the last tile takes as long as a whole one.
-    tiles = plan.cells.total / plan.tiles[0].width
-    theirs = schedule.predicted_cycles(correlation, plan) * ceil(tiles) / tiles
-    return mine < _OPTIMISM * theirs
+    return mine < _OPTIMISM * schedule.predicted_cycles(correlation, plan)
 
 
 def _allowed_bytes(correlation: Correlation, threads: int) -> int:

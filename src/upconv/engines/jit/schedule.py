@@ -88,7 +88,8 @@ def schedule(
     """The schedule of a correlation that has outputs."""
     cells = Cells.of(correlation)
     tiles, blocks = tiles_for(correlation, cells.last, cpu, wishes)
-    front, back = cells.high, tiles[0].width - cells.low
+    # A tile that cuts its inputs from neighbours reads a vector more.
+    front, back = cells.high, tiles[0].width + tiles[0].lanes - cells.low
     room = _room(correlation, tiles[0], front + back, cpu)
     lanes, rows = (_row_cycles(correlation, cells, tiles[0], each) for each in (False, True))
     by_row = rows <= lanes
@@ -112,7 +113,9 @@ def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
     own, cells = correlation.reduced // correlation.groups, plan.cells
     each = [_row_cycles(correlation, cells, tile, plan.by_row) for tile in plan.tiles]
-    rows = -(-cells.total // cells.pitch) if plan.by_row else cells.total / cells.pitch
+    # Of the last row, or of all lanes, the last tile takes as long as a whole one.
+    part = cells.pitch if plan.by_row else plan.tiles[0].width
+    rows = -(-cells.total // part) * part / cells.pitch
     tiles = sum(each[block.kind] for block in plan.blocks) * rows
     packing = 3 * own * (cells.total + plan.front + plan.back) / plan.tiles[0].lanes
     return correlation.groups * (tiles + packing) / plan.threads
