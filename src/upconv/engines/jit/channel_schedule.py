@@ -6,9 +6,8 @@ r' = s*i + r, which reads input n*j' - (e - i). A *bundle* is a run of phases r'
 side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Bundles
 of one phase suit many channels; with few, more phases fill the vectors.
 
-What lives here: Schedule and how it is chosen, with the model of cost it is chosen by. Nothing
-here touches an array or emits code. Tiles depend on the layer's class and on how few points there
-are; on extents, once points are many, nothing that is compiled depends.
+Nothing here touches an array or emits code. Tiles depend on the layer's class and on how few points
+there are; on extents, once points are many, nothing that is compiled depends.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 It serves channels-last data as it lies, and channels-first data of few positions, which it turns.
 Weights must be finite: inputs outside are rows of zeros, and 0 times infinity is not 0.
-
-What lives here: the primitive, the arguments of its runs, and when to take it for channels-first
-data. What never does: tables (channel_tables.py), code (channel_code.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The positions primitive: vectors run along positions of one phase; see driver.py and tile.py.
-
-What lives here: the tables and arguments of a scheduled correlation, packing, running.
-"""
+"""The positions primitive: vectors run along positions of one phase; see driver.py and tile.py."""
 
 from __future__ import annotations
 
