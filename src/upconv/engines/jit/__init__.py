@@ -1,19 +1,6 @@
 """The JIT engine: kernels in LLVM IR, made for a problem's class and this machine's processor.
 
-cpu        the processor: vector width, registers, caches (a variable forces an older one)
-costs      what all models of cost count with, by class of processors
-values, instructions, emit      IR as text; compile: from text to machine code
-cells, tiling, schedule         plain data: where positions lie; tiles; windows and jobs
-tile, driver, layout, placing   the positions kernel: vectors along positions
-weights, rows                   packing weights; moving rows in and out
-positions                       its primitive
-channel_*, depthwise, turn      the channels kernel: vectors along output channels
-channels                        its primitive, and when it is the better one
-weight_grad_*           weight gradients: tables, and the code that walks them
-weight_grad             their primitive
-activation, limits      epilogues; the machine's ceilings
-pool, protocol, places          fork and join
-slots, operands                 arguments of compiled functions; arrays as given
+The files are listed in docs/jit.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -26,7 +24,7 @@ from .operands import Operands
 from .row_code import fill_code, finish_code, plain
 from .rows import Finish
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
-from .slots import Block
+from .slots import Block, Blocks
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE, STORED
@@ -36,14 +34,6 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Call:
-    """An argument block, and the biases in the type of computing, of one call at a time."""
-
-    args: Block
-    biases: Array
 
 
 class Positions:
@@ -79,10 +69,10 @@ class Positions:
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
         self.workspace_bytes = parts * self._part_bytes + 64
-        self._template = SLOTS.block(**self._arguments())
+        self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._compute)
+        self._blocks = Blocks(SLOTS.block(**self._arguments()))
         tables = sum(table.nbytes for table in self._tables) + self._packing.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
-        self._calls: deque[_Call] = deque(maxlen=8)
 
     def pack(self, weight: Array) -> Array:
         """The weight in the tiles' order of use."""
@@ -98,32 +88,23 @@ class Positions:
     ) -> None:
         """Compute into `out`."""
         given = Operands.of(self.correlation, out, a, residual)
-        call = self._call()
-        call.biases[: self.correlation.made] = 0 if bias is None else bias
-        self._tell(call, given, b)
+        biases = self._no_bias
+        if bias is not None:
+            biases = biases.copy()
+            biases[: self.correlation.made] = bias
+        args = self._blocks.take()
+        self._tell(args, given, b)
         with Workspace(self.workspace_bytes) as buffer:
-            call.args.update(buffer=buffer)
-            pool.run(self._driver.addresses["positions"], call.args.address, self.schedule.threads)
-        self._calls.append(call)
+            args.update(buffer=buffer, bias=address_of(biases))
+            pool.run(self._driver.addresses["positions"], args.address, self.schedule.threads)
+        self._blocks.keep(args)
         given.deliver()
 
-    def _call(self) -> _Call:
-        """What a call works with: that of an earlier one which is over, or a new one."""
-        try:
-            call = self._calls.pop()
-        except IndexError:
-            biases = np.zeros(self.correlation.made + _MOST_CHANNELS, self._compute)
-            call = _Call(self._template.copy(), biases)
-            call.args.update(bias=biases.ctypes.data)
-        else:
-            call.args.restart()
-        return call
-
-    def _tell(self, call: _Call, given: Operands, weight: Array) -> None:
+    def _tell(self, args: Block, given: Operands, weight: Array) -> None:
         groups = self.correlation.groups
         x, y, residual = given.x, given.y, given.residual
         (x_image, x_channel), (y_image, y_channel) = x.strides[:2], y.strides[:2]
-        call.args.update(
+        args.update(
             x=address_of(x),
             y=address_of(y),
             w=address_of(weight),

@@ -1,6 +1,6 @@
 """The oneDNN engine: libdnnl's own deconvolution and convolution primitives, through its C API.
 
-abi             prototypes, codes and owned handles: the only file that declares the library
+    abi             prototypes, codes and owned handles: the only file that declares the library
 library         finding it, and the one loaded copy
 descriptors     a problem in its words, and what it cannot be given
 candidates      ways to give it a problem, and which of its implementations to take
