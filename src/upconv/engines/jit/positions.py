@@ -28,7 +28,7 @@ from .slots import Block, Blocks
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE, STORED
-from .weights import Entries, Packing
+from .weights import Packing
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,8 +58,7 @@ class Positions:
         self._driver, self._inner = driver_code(cpu), inner_code(cpu)
         self._direct = kind == plain(self._element)
         self._tables: list[Numbers] = []
-        uses = _entries(correlation, plan)
-        self._packing = Packing(correlation, self._compute, uses, threads, cpu)
+        self._packing = Packing(correlation, plan, self._compute, threads, cpu)
         itemsize = BYTES[self._element]
         lanes = -(-plan.buffer_lanes // 16)
         self._channel_bytes = (
@@ -251,32 +250,6 @@ def _output_rows(correlation: Correlation, plan: Schedule) -> Any:
             missing = missing[..., None] | (cells >= phase.length)
         tables.append(np.where(missing, -1, offsets).ravel())
     return np.concatenate(tables)
-
-
-def _entries(correlation: Correlation, plan: Schedule) -> Entries:
-    """Which weights the tiles use, in their order."""
-    last = plan.cells.last
-    indices = []
-    for block in plan.blocks:
-        tile = plan.tiles[block.kind]
-        indices.append(_tile_entries(tile, last.phases[block.phase : block.phase + tile.phases]))
-    taps = [
-        [tuple(t.index for t in chosen) for chosen in product(*(phase.taps for phase in phases))]
-        for phases in plan.cells.combos()
-    ]
-    channels = [block.channel for block in plan.blocks]
-    return Entries(tuple(channels), tuple(indices), tuple(map(tuple, taps)))
-
-
-@lru_cache(maxsize=256)
-def _tile_entries(tile: Tile, phases: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
-    """(channel of the tile, tap of the last axis) of every weight of one input channel."""
-    return tuple(
-        (channel, next(t.index for t in phases[number].taps if t.shift == step.shift))
-        for step in tile.steps
-        for channel in range(tile.channels)
-        for number in step.phases
-    )
 
 
 # Compiled code ------------------------------------------------------------------------------------
