@@ -121,7 +121,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     return correlation.groups * (tiles + packing) / plan.threads
 
 
-_STAGED = 12  # cycles that a row's end costs in a tile that goes by way of the stage, per channel
+_STAGED = 6  # cycles that a row's end costs in a tile that goes by way of the stage, per channel
 
 
 def _row_cycles(correlation: Correlation, cells: Cells, tile: Tile, by_row: bool) -> float:
