@@ -83,7 +83,7 @@ class ChannelPacking(Packer):
         self.itemsize = compute.itemsize
         *self.places, group_bytes = _places(lanes, grids, self.row_channels * compute.itemsize)
         found = _block_table(correlation, lanes, grids, self.places)
-        taps = 0 if found is None else _turned_taps(correlation)
+        taps = None if found is None else _turned_taps(correlation)
         pieces, tables = found, np.zeros(1, np.int64)
         if pieces is None:
             pieces, tables = _lay_out(

@@ -55,14 +55,14 @@ class Packer:
         tables: Numbers,
         threads: int,
         cpu: Cpu,
-        turned_taps: int = 0,
+        turned_taps: int | None = None,
     ) -> None:
         self.group_bytes, self.nbytes = group_bytes, groups * group_bytes
         self.resident_bytes = int(pieces.nbytes + tables.nbytes)
         self._compute, self._threads, self._read = compute, threads, (pieces, tables)
         stored = STORED[correlation.dtype]
         kept = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize]
-        if turned_taps:
+        if turned_taps is not None:  # which may be 0, where crops leave a result no tap
             self._move, name = turn_code(stored, kept, cpu), "turn"
             self._code = turned_packing_code(kept, cpu)
             columns, part, count = channels * turned_taps, _TURNED_PART, len(pieces)
@@ -76,7 +76,7 @@ class Packer:
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
             channels=channels, part=part, parts=parts, jobs=parts * groups * count,
-            element=compute.itemsize, columns=columns, taps=turned_taps,
+            element=compute.itemsize, columns=columns, taps=turned_taps or 0,
             dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=itemsize,
         )  # fmt: skip
