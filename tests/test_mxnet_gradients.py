@@ -346,6 +346,17 @@ class TestAutograd:
         np.testing.assert_allclose(p.sum(1), 1, rtol=1e-6)
         np.testing.assert_allclose(x.grad.asnumpy(), expected(p, t), rtol=1e-5)
 
+    @pytest.mark.parametrize(("normalization", "divisor"), [("null", 4), ("valid", 8)])
+    def test_softmax_losses_over_an_image(self, normalization, divisor):
+        """Divided by the positions of one image, or with "valid" by those of the batch."""
+        x, label = nd.arange(16).reshape((2, 2, 4)), nd.array([[0, 1, 1, 0], [1, 0, 0, 0]])
+        x.attach_grad()
+        with autograd.record():
+            y = nd.SoftmaxOutput(x, label, multi_output=True, normalization=normalization)
+        y.backward()
+        hot = label.asnumpy()[:, None] == np.arange(2)[:, None]
+        np.testing.assert_allclose(x.grad.asnumpy(), (y.asnumpy() - hot) / divisor, atol=1e-6)
+
     def test_made_losses_have_their_own_gradient(self):
         x, head = nd.array([[1, 2, 3]]), nd.array([[4, 5, 6]])
         x.attach_grad()
