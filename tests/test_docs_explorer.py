@@ -223,6 +223,9 @@ def test_a_number_out_of_range_is_told(page: browsers.Browser, field: str) -> No
 
 def test_the_address_is_taken_up(chromium: browsers.Browser, file: Path) -> None:
     chromium.open(file)
+    slugs = chromium.value("table.modes.map(slug)")
+    assert len(set(slugs)) == len(slugs)
+    assert "keras-tensorflow-padding-same" in slugs
     hash_ = "mode=mxnet-target-shape&size=4&kernel=4&stride=2&dilation=1&target=8"
     chromium.value(f"location.hash = '#{hash_}'; recall(); show()")
     assert chromium.value("find('result').textContent").startswith(
@@ -268,6 +271,7 @@ def test_it_fits_loads_nothing_and_can_be_read(
     assert chromium.value("document.documentElement.scrollWidth") <= width
     assert chromium.complaints() == []
     assert chromium.requests() == [file.as_uri()]
+    assert chromium.pale() == []
     light = "parseInt(getComputedStyle(document.body).backgroundColor.slice(4)) > 128"
     assert chromium.value(light) is not dark
 

@@ -10,7 +10,7 @@ const CELL = 36;
 
 // ---- geometry ----------------------------------------------------------------------------------
 
-const slug = mode => `${mode.framework} ${mode.name}`.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+const slug = mode => `${mode.framework} ${mode.name}`.toLowerCase().match(/[a-z0-9]+/g).join("-");
 const fullSize = a => a.stride * (a.size - 1) + a.dilation * (a.kernel - 1) + 1;
 
 /** The row of a mode for this kernel, stride and dilation. */
@@ -223,7 +223,7 @@ function showFeeds(pick, {p, q, full, out, feeds}) {
   find("drawing").style.width = `${x(Math.max(full, full - q)) + 4}px`;
   for (const id of ["inputs", "outputs", "cut", "lines"]) find(id).replaceChildren();
   element("span", find("inputs"), "inputs", {class: "name", style: "top: -4px"});
-  element("span", find("cut"), "outputs", {class: "name", style: "top: 97px"});
+  element("span", find("cut"), "outputs", {class: "name", style: "top: 160px"});
   const reach = pick.dilation * (pick.kernel - 1);
   const middle = i => x(pick.stride * i + reach / 2);
   for (let i = 0; i < pick.size; i++)
