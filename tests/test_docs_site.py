@@ -56,7 +56,7 @@ out: `y`.
 
 >>> 2 * 3
 6"""
-    assert as_rst(text.split("\n"), frozenset({"plan"})) == [
+    assert as_rst(text.split("\n"), {"plan": "upconv.plan"}) == [
         r"First, \ :py:obj:`~upconv.plan`\ s of \*size, \ ``x_1``\ .",
         "", "::", "", "    y_ = x * w", "",
         r"* x: the (N, \*size) data,", "  any strides.", r"* out: \ ``y``\ .",
@@ -123,6 +123,9 @@ def test_the_figure_of_speed_shows_what_benchmarks_say(monkeypatch: pytest.Monke
     for name, value in (("torch", torch), ("onnxruntime", runtime), ("openvino", openvino)):
         assert mean(ratios[name]) == pytest.approx(value / jit, rel=0.03)
         assert f"{mean(ratios[name]):.1f} times" in (DOCS / "pictures" / "speed.svg").read_text()
+    means = sorted(mean(values) for values in ratios.values())
+    told = f"geometric means between {means[0]:.1f} and {means[-1]:.1f}"
+    assert told in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 def test_every_extra_is_used() -> None:

@@ -6,10 +6,13 @@ The directive documents all of a module's `__all__`, so that no list of names is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import sources
@@ -22,9 +25,28 @@ from sphinx.util.docutils import SphinxDirective
 
 import upconv
 
+_PARAMETER = re.compile(r"(\w+)(?=[:=,)])")
+
 
 def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = as_rst(lines, frozenset(upconv.__all__))
+    signature = str(inspect.signature(obj)) if inspect.isroutine(obj) else ""
+    lines[:] = as_rst(lines, _without_parameters(_targets(name), signature))
+
+
+def _without_parameters(targets: dict[str, str], signature: str) -> dict[str, str]:
+    """A function's docstring means its parameters where they are named as something else is."""
+    parameters = set(_PARAMETER.findall(signature))
+    return {name: target for name, target in targets.items() if name not in parameters}
+
+
+def _targets(name: str, own: Iterable[str] = ()) -> dict[str, str]:
+    """What a name in a docstring of `name` stands for: its module's own names before upconv's."""
+    module = ".".join(name.split(".")[:2])
+    if not own and isinstance(sys.modules.get(module), ModuleType):
+        own = _names(sys.modules[module])
+    core = {each: f"upconv.{each}" for each in upconv.__all__}
+    core |= {full: full for full in core.values()}
+    return core | {each: f"{module}.{each}" for each in own}
 
 
 class PublicNames(SphinxDirective):
@@ -87,10 +109,11 @@ def _read(name: str) -> dict[str, list[list[str]]]:
     """The same for a module that is not imported."""
     package = Path(upconv.__file__).parent.joinpath(*name.split(".")[1:])
     entries = sources.find(package)
+    targets = _targets(name, [entry.name for entry in entries])
 
     def of(kind: str, errors: bool = False) -> list[list[str]]:
         found = [entry for entry in entries if entry.kind == kind and entry.is_error is errors]
-        return [_directive(entry, name + ".") for entry in found]
+        return [_directive(entry, targets, name + ".") for entry in found]
 
     return {
         "Functions": of("function"),
@@ -100,12 +123,13 @@ def _read(name: str) -> dict[str, list[list[str]]]:
     }
 
 
-def _directive(entry: sources.Entry, prefix: str = "") -> list[str]:
+def _directive(entry: sources.Entry, targets: dict[str, str], prefix: str = "") -> list[str]:
+    known = _without_parameters(targets, entry.signature)
     text = [f".. py:{entry.kind}:: {prefix}{entry.name}{entry.signature}", ""]
-    text += [f"   {line}".rstrip() for line in as_rst(entry.lines)]
+    text += [f"   {line}".rstrip() for line in as_rst(entry.lines, known)]
     text.append("")
     for member in entry.members:
-        text += [f"   {line}".rstrip() for line in _directive(member)]
+        text += [f"   {line}".rstrip() for line in _directive(member, targets)]
     return text
 
 

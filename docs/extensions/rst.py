@@ -7,14 +7,15 @@ lines that all begin `name: ` are a list.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _CODE = re.compile(r"(`[^`\n]+(?:\n[^`\n]+)?`)")
 _ITEM = re.compile(r"[a-z][\w, ]*: ")
 _SPECIAL = re.compile(r"([*_|\\])")
 
 
-def as_rst(lines: list[str], names: frozenset[str] = frozenset()) -> list[str]:
-    """A docstring's lines as reStructuredText; code that is one of `names` becomes a link."""
+def as_rst(lines: list[str], names: Mapping[str, str] | None = None) -> list[str]:
+    """A docstring's lines as reStructuredText; code that is a key of `names` becomes a link."""
     made: list[str] = []
     for paragraph in re.split(r"\n\n+", "\n".join(lines).strip("\n")):
         if paragraph.startswith(">>> "):
@@ -22,7 +23,7 @@ def as_rst(lines: list[str], names: frozenset[str] = frozenset()) -> list[str]:
         elif paragraph.startswith("    "):
             block = "::\n\n" + paragraph
         else:
-            block = "\n".join(_prose(entry, names) for entry in _entries(paragraph))
+            block = "\n".join(_prose(entry, names or {}) for entry in _entries(paragraph))
         made += [*block.split("\n"), ""]
     return made[:-1]
 
@@ -41,7 +42,7 @@ def _entries(paragraph: str) -> list[list[str]]:
     return items
 
 
-def _prose(lines: list[str], names: frozenset[str]) -> str:
+def _prose(lines: list[str], names: Mapping[str, str]) -> str:
     marker = "* " if lines[0].startswith("* ") else ""
     parts = _CODE.split("\n".join(lines).removeprefix(marker))
     parts[::2] = [_SPECIAL.sub(r"\\\1", text) for text in parts[::2]]
@@ -50,6 +51,6 @@ def _prose(lines: list[str], names: frozenset[str]) -> str:
     return marker + r"\ ".join(parts) if len(parts) > 1 else marker + parts[0]
 
 
-def _code(text: str, names: frozenset[str]) -> str:
-    name = text.removeprefix("upconv.")
-    return f":py:obj:`~upconv.{name}`" if name in names else f"``{' '.join(text.split())}``"
+def _code(text: str, names: Mapping[str, str]) -> str:
+    target = names.get(text)
+    return f":py:obj:`~{target}`" if target else f"``{' '.join(text.split())}``"
