@@ -6,6 +6,7 @@ collect_ignore_glob = ["conf.py", "_build/*"]
 collect_ignore_glob += [
     f"{folder}/*.py" for folder in ("explorer", "extensions", "gallery", "pictures")
 ]
-for face, needs in {"pytorch": ("torch",), "onnx": ("onnx", "onnx_ir", "onnxruntime")}.items():
+_ONNX = ("onnx", "onnx_ir", "onnxruntime")
+for face, needs in {"pytorch": ("torch",), "onnx": _ONNX, "mxnet": _ONNX}.items():
     if not all(map(find_spec, needs)):
         collect_ignore_glob += [f"{face}*.md", f"tutorials/{face}*.md"]
