@@ -2,8 +2,11 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = ["conf.py", "pictures/*.py", "_build/*"]
+collect_ignore_glob = ["conf.py", "_build/*"]
+collect_ignore_glob += [
+    f"{folder}/*.py" for folder in ("explorer", "extensions", "gallery", "pictures")
+]
 _ONNX = ("onnx", "onnx_ir", "onnxruntime")
 for face, needs in {"pytorch": ("torch",), "onnx": _ONNX, "mxnet": _ONNX}.items():
     if not all(map(find_spec, needs)):
-        collect_ignore_glob.append(f"{face}*.md")
+        collect_ignore_glob += [f"{face}*.md", f"tutorials/{face}*.md"]
