@@ -357,6 +357,15 @@ class TestAutograd:
         hot = label.asnumpy()[:, None] == np.arange(2)[:, None]
         np.testing.assert_allclose(x.grad.asnumpy(), (y.asnumpy() - hot) / divisor, atol=1e-6)
 
+    def test_a_gradient_attached_later_is_of_what_comes_later(self):
+        x = nd.array([1, 2])
+        x.attach_grad()
+        with autograd.record():
+            y = x * 3
+        x.attach_grad()
+        y.backward()
+        equal(x.grad, [0, 0])
+
     def test_made_losses_have_their_own_gradient(self):
         x, head = nd.array([[1, 2, 3]]), nd.array([[4, 5, 6]])
         x.attach_grad()

@@ -72,7 +72,7 @@ def grad(
         train_mode,
         lambda leaf, value: found.update({id(leaf): value}),
     )
-    missing = [x for x in wanted if id(x) not in found]
+    missing = [x for x in wanted if id(x.source) not in found]
     if missing:
         raise MXNetError(f"No head depends on the variable {missing[0]!r}.")
-    return [type(x)(np.array(found[id(x)])) for x in wanted]
+    return [type(x)(np.array(found[id(x.source)])) for x in wanted]

@@ -11,7 +11,7 @@ from ..errors import brief
 from .base import MXNetError, MXNetKeyError, MXNetTypeError, MXNetValueError, require
 from .ndarray import NDArray, differentiate
 from .symbol import Node, Symbol
-from .tape import REQUESTS, compute, mode
+from .tape import REQUESTS, Leaf, compute, mode
 
 _UNNAMED = ("Activation", "softmax", "log_softmax", "SoftmaxActivation")
 _LOSSES = ("MakeLoss", "SoftmaxOutput")
@@ -102,10 +102,9 @@ class Executor:
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:
         """An argument as a leaf of its own: two names may share one array."""
-        leaf = NDArray(array.value)
-        leaf.grad, leaf.grad_req = self.grad_dict[name], self._requests[name]
-        leaf.source = None if leaf.grad is None else leaf
-        return leaf
+        own, grad = NDArray(array.value), self.grad_dict[name]
+        own.source = None if grad is None else Leaf(grad, self._requests[name])
+        return own
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """Compute the gradients from those of the outputs: an array, or one for each."""

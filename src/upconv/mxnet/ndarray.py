@@ -29,7 +29,7 @@ from .operators import OPERATORS, Array, Operator
 from .packed import written
 from .params import read_params, write_params
 from .random import generator
-from .tape import REQUESTS, STATE, compute, gradients
+from .tape import REQUESTS, STATE, Leaf, compute, gradients
 
 
 class NDArray(Fluent):
@@ -54,9 +54,8 @@ class NDArray(Fluent):
 
     def __init__(self, value: Array) -> None:
         self.value = value
-        self.source: Any = None  # the node that computed it, or itself where it has a gradient
+        self.source: Any = None  # the node that computed it, or a leaf
         self.grad: Any = None
-        self.grad_req = "null"
 
     def asnumpy(self) -> Array:
         """A copy as a NumPy array."""
@@ -85,7 +84,7 @@ class NDArray(Fluent):
         """Write the values into an array, or make a copy on a device."""
         if isinstance(other, Context):
             require_processor(other)
-            return type(self)(np.array(self.value))
+            return self.copy()
         if other.shape != self.shape:
             raise MXNetValueError(f"other has shape {other.shape}; expected {self.shape}.")
         other[:] = self
@@ -112,7 +111,7 @@ class NDArray(Fluent):
         if grad_req not in REQUESTS:
             raise MXNetKeyError(f"grad_req is {brief(grad_req)}; expected null, write or add.")
         self.grad = None if grad_req == "null" else type(self)(np.zeros_like(self.value))
-        self.source, self.grad_req = (None if grad_req == "null" else self), grad_req
+        self.source = None if grad_req == "null" else Leaf(self.grad, grad_req)
 
     def detach(self) -> Any:
         """The same values, without what they depend on."""
@@ -147,8 +146,8 @@ class NDArray(Fluent):
     def reshape(self, *shape: Any, **named: Any) -> Any:
         """The same elements in another shape; a view of them where nothing is recorded."""
         found = super().reshape(*shape, **named)
-        recorded = STATE.recording and self.source is not None
-        return found if recorded else type(self)(self.value.reshape(found.shape))
+        apart = self.numpy_like or (STATE.recording and self.source is not None)
+        return found if apart else type(self)(self.value.reshape(found.shape))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if STATE.recording and self.source is not None:

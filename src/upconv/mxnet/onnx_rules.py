@@ -282,7 +282,7 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "slice slice_axis slice_like Crop": _slice, "identity BlockGrad MakeLoss": lambda w: w.x[0],
         "Concat": lambda w: w.op("Concat", *w.x, axis=w.p.dim),
         "_npi_concatenate": lambda w: w.op("Concat", *w.x, axis=w.p.axis),
-        "Reshape _npi_reshape _npx_reshape expand_dims squeeze Flatten":
+        "Reshape _npi_reshape _npx_reshape expand_dims squeeze _npi_squeeze Flatten":
             lambda w: w.op("Reshape", w.x[0], w.out),
         "transpose": lambda w: w.op("Transpose", w.x[0], perm=w.p.axes or [*range(w.rank)][::-1]),
         "Pad": lambda w: w.op("Pad", w.x[0], np.reshape(w.p.pad_width, (-1, 2)).T.ravel(),

@@ -42,6 +42,15 @@ def mode(recording: bool | None, training: bool | None) -> Iterator[None]:
         STATE.recording, STATE.training = before
 
 
+class Leaf:
+    """Where a gradient ends: the array that it is written to, and how."""
+
+    __slots__ = ("grad", "grad_req")
+
+    def __init__(self, grad: Any, grad_req: str) -> None:
+        self.grad, self.grad_req = grad, grad_req
+
+
 class Node:
     """A recorded computation; `parents` are sources, leaves, or None, one for each input."""
 

@@ -135,7 +135,8 @@ def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
     found = (y - label.reshape(y.shape)) * kept
     found = found.reshape(x.shape) * (grad if c.p.out_grad else 1)
     valid = np.sum(kept) if kept.ndim else y.size // y.shape[axis]
-    counts = {"null": 1, "batch": len(x), "valid": max(1, valid)}
+    image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # positions of one
+    counts = {"null": image, "batch": image * len(x), "valid": max(1, valid)}
     return [np.asarray(found * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
 
 

@@ -162,7 +162,8 @@ moving(
 )
 moving("Flatten flatten", lambda p, x: x.reshape(len(x), -1), shapes=_flat_shapes)
 moving("expand_dims _npi_expand_dims", lambda p, x: np.expand_dims(x, p.axis), "axis:int")
-moving("squeeze _npi_squeeze _np_squeeze", lambda p, x: x.squeeze(p.axis), "axis:shape?=None")
+moving("_npi_squeeze _np_squeeze", lambda p, x: x.squeeze(p.axis), "axis:shape?=None")
+moving("squeeze", lambda p, x: np.atleast_1d(x.squeeze(p.axis)), "axis:shape?=None")
 moving(
     "transpose _npi_transpose _np_transpose",
     lambda p, x: x.transpose(p.axes or None),
