@@ -1,6 +1,7 @@
-# The five verbs, for people and for CI alike. `make` alone lists them.
+# The six verbs, for people and for CI alike. `make` alone lists them.
 PYTHON ?= python3
 VENV ?= .venv
+DOCS_VENV ?= .venv-docs
 BIN = $(VENV)/bin
 
 help:
@@ -9,6 +10,7 @@ help:
 	@echo "make check   lint, formatting and types; seconds"
 	@echo "make test    the test suite; minutes"
 	@echo "make bench   real layers through every engine, verified"
+	@echo "make docs    the documentation site, in docs/_build; a minute, most of it download"
 
 setup: $(BIN)/upconv
 
@@ -32,4 +34,14 @@ test: setup
 bench: setup
 	$(BIN)/upconv bench $(ARGS)
 
-.PHONY: help setup fmt check test bench
+docs: $(DOCS_VENV)/bin/sphinx-build
+	$(DOCS_VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going -E docs docs/_build
+	@echo "The site is docs/_build/index.html"
+
+# An environment of its own: the site needs neither the frameworks nor the tools of the tests.
+$(DOCS_VENV)/bin/sphinx-build: pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+.PHONY: help setup fmt check test bench docs

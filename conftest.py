@@ -17,6 +17,8 @@ _NEEDS = {
 collect_ignore_glob = [
     f"src/upconv/{face}/*" for face, needs in _NEEDS.items() if not all(map(find_spec, needs))
 ]
+if not all(map(find_spec, ("onnx", "onnxruntime"))):
+    collect_ignore_glob.append("src/upconv/mxnet/to_onnx.py")
 
 # A folder of its own, so that no test finds, or leaves, anything in the user's cache. The processes
 # of pytest-xdist inherit the variable, and share the file.

@@ -17,6 +17,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+# Every text's contrast with what lies behind it, by WCAG 2's formula; below 4.5 is returned.
+_PALE = """(() => {
+  const channel = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = c => .2126 * channel(c[0]) + .7152 * channel(c[1]) + .0722 * channel(c[2]);
+  const numbers = text => {
+    const found = text.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number);
+    return text.startsWith('rgb') ? found.map((v, at) => at < 3 ? v / 255 : v) : found;
+  };
+  const behind = node => {
+    for (let at = node; at; at = at.parentElement) {
+      const c = numbers(getComputedStyle(at).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [1, 1, 1];
+  };
+  const found = [];
+  for (const node of document.querySelectorAll('body *:not(svg *):not(script)')) {
+    if (![...node.childNodes].some(n => n.nodeType == 3 && n.data.trim())) continue;
+    const [a, b] = [light(numbers(getComputedStyle(node).color)), light(behind(node))];
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) found.push(node.textContent.slice(0, 40) + ' ' + ratio.toFixed(2));
+  }
+  return found;
+})()"""
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -74,6 +99,10 @@ class Browser:
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)[
             "result"
         ].get("value")
+
+    def pale(self) -> list[str]:
+        """Texts with too little contrast to what lies behind them, and how much they have."""
+        return self.value(_PALE)
 
     def press(self, key: str) -> None:
         """Press and release a key that has no character."""

@@ -13,12 +13,13 @@ from upconv.problem import DataLayout, Direction, Problem
 PLANE = (Axis(20, 3, 1, 1, 1, 1),) * 2
 CONVOLUTION = Problem(Direction.INPUT_GRAD, PLANE, 1, 64, 64)
 LAST = CONVOLUTION.replace(layout=DataLayout.NXC)
+STEPPED = CONVOLUTION.replace(axes=(Axis(20, 3, 2, 1, 1, 1),) * 2)
 DEFERRED = (
     LAST,
-    CONVOLUTION.replace(out_channels=3),
+    STEPPED.replace(out_channels=3),
     LAST.replace(groups=64),
-    CONVOLUTION.replace(groups=8),
-    CONVOLUTION.replace(in_channels=12),
+    STEPPED.replace(groups=8),
+    STEPPED.replace(in_channels=12),
 )
 
 
@@ -67,7 +68,9 @@ def test_the_jit_keeps_the_others() -> None:
     few = LAST.replace(axes=(Axis(8, 3, 1, 1, 1, 1),) * 2)
     basis = CONVOLUTION.replace(axes=(Axis(40, 512, 128),), in_channels=514, out_channels=1)
     depthwise = CONVOLUTION.replace(groups=64)
-    for problem in (CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise):
+    narrow = CONVOLUTION.replace(groups=8)
+    kept = CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow
+    for problem in kept:
         assert load("jit").defers(problem) is None
         assert choices.choose(problem).engine is load("jit")
 

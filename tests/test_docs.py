@@ -15,12 +15,13 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PICTURES = ROOT / "docs" / "pictures"
+DOCS = ROOT / "docs"
+PICTURES = DOCS / "pictures"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/*.md")]
-    if page.is_file()
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/*.md")]
+    if page.is_file() and "_build" not in page.parts
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 TAGGED_LINK = re.compile(r"<(?:img|a|source)\b[^>]*\b(?:src|srcset|href)=\"([^\"\s]+)\"")
@@ -112,7 +113,7 @@ def test_python_blocks_are_doctests(page: Path) -> None:
     """A block of Python without a prompt would never be run."""
     text = page.read_text(encoding="utf-8")
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if language in ("python", "py", "pycon") and page.parent.name == "docs":
+        if language in ("python", "py", "pycon") and page.is_relative_to(DOCS):
             assert block.lstrip().startswith(">>>"), block
             # doctest would take the fence for a part of the expected output
             assert block.endswith("\n\n"), f"leave a blank line at the end of: {block}"

@@ -146,11 +146,11 @@ FAULTS = {
     "    steps = tuple(replace(s, shift=s.shift + 2000) for s in t.steps)\n"
     "    return real(f, replace(t, steps=steps), *rest)\n"
     "tile._one_channel = shifted",
-    "weights one element too far": JIT.format("weights") + "real = weights.Packing._piece_table\n"
-    "def further(self, *a): pieces, tables = real(self, *a); return pieces, tables + 1\n"
-    "weights.Packing._piece_table = further",
-    "a packed weight too small": JIT.format("weights") + "real = weights.Packing.nbytes.fget\n"
-    "weights.Packing.nbytes = property(lambda self: real(self) - self._compute.itemsize)",
+    "weights one element too far": JIT.format("weights") + "real = weights._piece_table\n"
+    "def further(*a): pieces, tables = real(*a); return pieces, tables + 1\n"
+    "weights._piece_table = further",
+    "a packed weight too small": JIT.format("packing") + "real = packing.aligned\n"
+    "packing.aligned = lambda count, dtype: real(count - 96, dtype)",
     "results one element too long": JIT.format("rows, positions") + "real = rows.Spans\n"
     "rows.Spans = lambda f, count, lanes: real(f, f.add(count, 1), lanes)",
     "tables let go of": JIT.format("positions") + "real = positions.Positions.__init__\n"

@@ -7,12 +7,15 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+import upconv
 from upconv import testing
 from upconv.engines.base import Primitive
 from upconv.engines.jit import channels as channels_module
+from upconv.engines.jit import packing
 from upconv.engines.jit.channels import Channels, prefers_channels
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
+from upconv.engines.jit.schedule import can_vectorise_positions
 from upconv.engines.reference import ReferenceEngine
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Problem
@@ -167,4 +170,22 @@ def test_few_positions_are_preferred_and_many_are_not() -> None:
     assert not prefers_channels(Correlation.of(layer((64, 3), 64)), host())
     long = Problem(Direction.FORWARD, (Axis(6400, 4, 2, 1, 1, 1),), 1, 16, 8)
     assert not prefers_channels(Correlation.of(long), host())
-    assert prefers_channels(Correlation.of(long.replace(layout=DataLayout.NXC)), host())
+    assert not can_vectorise_positions(Correlation.of(long.replace(layout=DataLayout.NXC)))
+
+
+def test_weights_are_turned_also_where_crops_leave_a_result_no_tap(monkeypatch) -> None:
+    """The table of blocks is no table of elements: gathering by it would read anywhere."""
+
+    def gathers(*given) -> None:
+        raise AssertionError("gathered by a table of blocks")
+
+    monkeypatch.setattr(packing, "gather_code", gathers)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 2, 2, 3, 4)), rng.standard_normal((2, 1, 2, 2, 2))
+    given = {
+        "stride": (4, 4, 1), "padding": (5, 2, 0), "output_padding": (3, 3, 2), "dilation": 3,
+    }  # fmt: skip
+    y = upconv.conv_transpose(x, w, **given, engine="reference")
+    found = upconv.conv_transpose_backward(y, x, w, **given, needs=["x"], engine="jit").x
+    wanted = upconv.conv_transpose_backward(y, x, w, **given, needs=["x"], engine="reference").x
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)

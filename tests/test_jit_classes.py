@@ -25,7 +25,7 @@ CPU = replace(
 )
 MANY, FEW = (64, 32, 4, 2, 1), (200, 200, 4, 2, 1)
 TWO = {"driver_code", "inner_code"}  # of a kernel
-POSITIONS = TWO | {"tile_code", "fill_code", "finish_code", "gather_code", "weights_code"}
+POSITIONS = TWO | {"tile_code", "fill_code", "finish_code", "gather_code", "packing_code"}
 CHANNELS = TWO | {"tile_code", "finish_code", "gather_code", "packing_code"}
 
 
@@ -90,7 +90,7 @@ def test_a_layer_of_channels_compiles_its_tiles_and_what_all_share(compiled: lis
     assert len(compiled) == len(CHANNELS | {"turn_code"}) - 1 + tiles, "each once"
     compiled.clear()
     built(layer((30, 31), MANY), "positions")
-    assert set(compiled) == TWO | {"tile_code", "fill_code", "weights_code"}, "the rest is shared"
+    assert set(compiled) == TWO | {"tile_code", "fill_code"}, "the rest is shared"
 
 
 def test_only_channels_first_data_is_turned(compiled: list[str]) -> None:
@@ -125,5 +125,5 @@ def test_what_only_hands_out_jobs_is_not_optimised(monkeypatch: pytest.MonkeyPat
         load("jit").build(problem, 2)
     forget()
     quick = {functions for functions, level in levels.items() if level == 0}
-    assert quick == {("positions",), ("channels",), ("weights",), ("pack",)}
+    assert quick == {("positions",), ("channels",), ("pack",)}
     assert {("wide", "narrow"), ("tile",), ("pack", "spans"), ("points", "block")} <= {*levels}

@@ -20,7 +20,8 @@ from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.correlation import Correlation, too_much
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
-from upconv.problem import DataLayout, Direction, DType
+from upconv.engines.jit.schedule import can_vectorise_positions
+from upconv.problem import Direction, DType
 
 X86, AVX2 = "x86_64-unknown-linux-gnu", {"avx", "avx2", "fma", "f16c"}
 AVX512 = AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
@@ -31,7 +32,7 @@ CPUS = {
     "AArch64": (target("aarch64-unknown-linux-gnu", "cortex-a72", "", {"neon"}), 0.1),
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
-MODULES = ("channel_code", "positions", "row_code", "channel_weights", "weights")
+MODULES = ("channel_code", "positions", "row_code", "packing")
 CODES = [import_module(f"upconv.engines.jit.{name}") for name in (*MODULES, "weight_grad_code")]
 NAMES = ("tile", "wide")
 
@@ -76,7 +77,7 @@ def build(seed: int, cpu: Cpu) -> None:
             continue
         correlation = Correlation.of(inner)
         channels.Channels(correlation, 1, cpu)
-        if direction is Direction.FORWARD and problem.layout is DataLayout.NCX:
+        if can_vectorise_positions(correlation):
             positions.Positions(correlation, 1, cpu)
 
 

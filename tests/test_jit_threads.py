@@ -17,6 +17,10 @@ from upconv.problem import DataLayout, Direction, DType, Problem
 PLANE = (Axis(33, 4, 2, 1, 1, 1), Axis(41, 5, 3, 1, 2, 0))
 LARGE = [
     Problem(Direction.FORWARD, PLANE, 2, 24, 20, bias=True),
+    Problem(Direction.INPUT_GRAD, (Axis(40, 3, 1, 1, 1, 1), Axis(71, 7, 1, 1, 3, 3)), 2, 9, 24),
+    Problem(
+        Direction.INPUT_GRAD, (Axis(50, 3, 1, 1, 1, 1), Axis(80, 3, 1, 1, 1, 1)), 2, 64, 64, 64
+    ),
     Problem(Direction.FORWARD, PLANE, 3, 24, 18, 6, dtype=DType.FLOAT64),
     Problem(Direction.FORWARD, PLANE, 2, 48, 16, 2, dtype=DType.BFLOAT16, layout=DataLayout.NXC),
     Problem(Direction.FORWARD, (Axis(9001, 16, 8, 1, 4, 4),), 1, 16, 12),

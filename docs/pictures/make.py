@@ -15,8 +15,9 @@ import jit
 import overlap
 import overview
 import pool
+import speed
 
-FAMILIES = (overview, axes, inside, jit, overlap, pool)
+FAMILIES = (overview, axes, inside, jit, overlap, pool, speed)
 
 
 def main(folder: Path) -> None:

@@ -123,6 +123,11 @@ class Drawing:
             f' stroke-width="1.6" class="{kind}"/>'
         )
 
+    def circle(self, x: float, y: float, radius: float, kind: str) -> None:
+        """A dot, through which others can be seen."""
+        centre = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}"'
+        self.marks.append(f'<circle {centre} fill-opacity="0.7" class="{kind}"/>')
+
     def arrow(
         self, x: float, y: float, to_x: float, to_y: float, kind: str = "rule", tip: str = "tip"
     ) -> None:

@@ -13,6 +13,7 @@ from .bench import bench
 from .doctor import doctor
 from .endings import ended
 from .lint import lint
+from .mxnet import mxnet
 from .optimize import optimize
 from .run import run
 from .shape import explain, shape
@@ -87,3 +88,4 @@ def _whole(
 
 for _command in (bench, run, shape, explain, lint, optimize, verify, doctor):
     app.command(_command.__name__)(_command)
+app.add_typer(mxnet, name="mxnet")

@@ -1,8 +1,4 @@
-"""Where inputs and taps of one axis lie, for engines that add products into a canvas.
-
-What lives here: Lattice and its runs, sets of products that no two of which meet the same output.
-What never does: sizes and crops of an axis, which are geometry's.
-"""
+"""Where inputs and taps of one axis lie, for engines that add products into a canvas."""
 
 from __future__ import annotations
 

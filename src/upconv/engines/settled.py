@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..problem import DataLayout, Direction, Problem
+from ..problem import Direction, Problem
 from . import load
 from .base import Primitive
 
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 
 class SettledEngine:
-    """The JIT engine with the kernel `variant` in every forward problem of channels-first data.
+    """The JIT engine with the kernel `variant`; weight gradients have one kernel only.
 
-    The other directions and layouts have one kernel, whatever the size. One for each variant in a
-    process: pickling keeps that.
+    One for each variant in a process: pickling keeps that.
     """
 
     name = "jit"
@@ -47,8 +46,8 @@ class SettledEngine:
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The JIT engine's primitive."""
-        free = problem.direction is Direction.FORWARD and problem.layout is DataLayout.NCX
-        return self._jit.build(problem, threads, self.variant if free else "")
+        only = problem.direction is Direction.WEIGHT_GRAD
+        return self._jit.build(problem, threads, "" if only else self.variant)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _with, (self.variant,)

@@ -44,8 +44,8 @@ def batch_norm(
     mean, var: (C,), the moving statistics; may be None where the batch's are used.
     eps: added to the variance. Where it and a batch's variance are both 0, y is beta.
     statistics, momentum: whose rule the new moving statistics follow, where the batch's were used:
-        "torch"  old * (1-momentum) + batch * momentum, the variance divided by n-1; usually 0.1
-        "mxnet"  old * momentum + batch * (1-momentum), the variance divided by n; usually 0.9
+        "torch"  old * (1-momentum) + batch * momentum, the variance divided by n-1; usually 0.1;
+        "mxnet"  old * momentum + batch * (1-momentum), the variance divided by n; usually 0.9;
         `momentum` is from 0 to 1; None is the usual one.
     engine: None lets upconv choose; or the name of an engine.
     out: an array of x's shape and dtype for y, which may be x itself; or a `BatchNormResult` with

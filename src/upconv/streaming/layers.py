@@ -35,6 +35,7 @@ FixedOrder = SettledEngine | OrderedEngine
 _FAR = 1 << 40  # a size that no crop in use leaves nothing of
 _KEPT_BYTES = 64 << 20  # of packed weights, for windows of different sizes
 _FEWEST, _MOST = 4, 32
+_FEW_TAPS = 32
 
 
 def layer_of(
@@ -62,6 +63,8 @@ def layer_of(
     problem, number = signature.problem, integers("length", frozen("length", length), 1, 1)[0]
     progress = _progress(problem.axes[0], keywords, convolves)
     size = max(number, progress.takes(1), 1)
+    if progress.kernel > _FEW_TAPS:  # what the engine can do is decided by those an input reaches
+        size = max(size, 4 * progress.extent)
     nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.total(size)),))
     engine: FixedOrder = settled_engine(nominal)
     if engine.refuses(nominal) is not None or not is_finite(weight):

@@ -4,8 +4,6 @@ Along an axis with size I, input i lies in cell i and output position j of every
 there are `cells` of them, enough for both and for the zeros that shifts reach between one row and
 the next: max(I + e_max, J - e_min). Rows follow each other without gaps, so one shift of an outer
 axis is a constant number of lanes away, across rows, planes and images alike.
-
-What lives here: cells, rows, lanes. What never does: tiles, windows, arrays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Lanes: what the vectors of the channels kernel run along, and what each of them adds up.
-
-What lives here: Lanes, and what of a correlation and a processor they depend on. What never does:
-how outputs are cut into blocks of lanes (channel_schedule.py).
-"""
+"""Lanes: what the vectors of the channels kernel run along, and what each of them adds up."""
 
 from __future__ import annotations
 

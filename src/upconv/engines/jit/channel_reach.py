@@ -2,8 +2,6 @@
 
 A tap that is outside the input for all points of a tile is skipped. How many that are depends on
 how many points a tile has, so it is counted, where points are few enough for it to matter.
-
-What lives here: Along, Reach and the counting. What never does: what follows from it.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ r' = s*i + r, which reads input n*j' - (e - i). A *bundle* is a run of phases r'
 side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Bundles
 of one phase suit many channels; with few, more phases fill the vectors.
 
-What lives here: Schedule and how it is chosen, with the model of cost it is chosen by. Nothing
-here touches an array or emits code. Tiles depend on the layer's class and on how few points there
-are; on extents, once points are many, nothing that is compiled depends.
+Nothing here touches an array or emits code. Tiles depend on the layer's class and on how few points
+there are; on extents, once points are many, nothing that is compiled depends.
 """
 
 from __future__ import annotations
@@ -244,7 +243,7 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
     vectors, costs = block.vectors, lanes.costs
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.own:
-        return 20 + 1.5 * points + 0.75 * points * vectors
+        return 10 + 0.75 * points + 0.4 * points * vectors
     if lanes.dots:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
         each = max(points * vectors / lanes.dots, loads, weights, 8)
@@ -260,7 +259,7 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
 def schedule(
     correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None
 ) -> Schedule:
-    """The schedule of a forward correlation that has outputs; `dots` as in `lanes_of`."""
+    """The schedule of a correlation that has outputs; `dots` as in `lanes_of`."""
     threads = max(1, min(threads, correlation.multiply_adds // 200_000))
     return jobs(correlation, _cut(correlation, cpu, dots), threads, cpu)
 

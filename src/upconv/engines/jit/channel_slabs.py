@@ -5,7 +5,7 @@ takes little memory. A slab is some whole images, or part of one image along the
 outputs begin at a multiple of the stride, so that phases, blocks and packed weights are those of
 the whole correlation.
 
-What lives here: Slab, and how a correlation is cut into them. Nothing here touches an array.
+Nothing here touches an array.
 """
 
 from __future__ import annotations

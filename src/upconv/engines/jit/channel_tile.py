@@ -12,9 +12,6 @@ in the order of use. Where a tap's input lies outside, the point reads a row of 
 tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
 lanes that use it: no input meets an output that it does not reach, so that NaN and infinity stay
 where they belong. (Infinity in the weights does meet those zeros.)
-
-What lives here: ChannelTile, what a point is in memory, and the tile's code. What never does: which
-points and lanes there are.
 """
 
 from __future__ import annotations

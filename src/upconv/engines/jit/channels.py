@@ -2,14 +2,11 @@
 
 It serves channels-last data as it lies, and channels-first data of few positions, which it turns.
 Weights must be finite: inputs outside are rows of zeros, and 0 times infinity is not 0.
-
-What lives here: the primitive, the arguments of its runs, and when to take it for channels-first
-data. What never does: tables (channel_tables.py), code (channel_code.py).
 """
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -44,21 +41,16 @@ predictions' ratio is on the right side of this number for every one of them."""
 
 
 def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether this kernel, not the one of positions, should do a forward correlation with outputs.
+    """Whether this kernel should do a correlation with outputs that the one of positions can do.
 
     The two add up in different orders, so the number of threads has no say in it: a result is the
     same, bit for bit, for any number.
     """
-    if correlation.layout is DataLayout.NXC:
-        return True
     if least_bytes(correlation, BYTES[element_of(correlation)]) > _allowed_bytes(correlation, 1):
         return False
     mine = predicted_cycles(correlation, channel_schedule(correlation, 1, cpu))
     plan = schedule.schedule(correlation, 1, cpu)
-    # That prediction counts parts of tiles, but the last tile takes as long as a whole one.
-    tiles = plan.cells.total / plan.tiles[0].width
-    theirs = schedule.predicted_cycles(correlation, plan) * ceil(tiles) / tiles
-    return mine < _OPTIMISM * theirs
+    return mine < _OPTIMISM * schedule.predicted_cycles(correlation, plan)
 
 
 def _allowed_bytes(correlation: Correlation, threads: int) -> int:
@@ -67,7 +59,7 @@ def _allowed_bytes(correlation: Correlation, threads: int) -> int:
 
 
 class Channels:
-    """A forward correlation, compiled and laid out; `dots` as in `lanes_of`."""
+    """A correlation, compiled and laid out; `dots` as in `lanes_of`."""
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, dots: bool | None = None

@@ -171,10 +171,18 @@ def _emit_spans(module: Module) -> None:
             rest = f.div(f.add(f.sub(length, f.mul(whole, width)), f.sub(lanes, 1)), lanes)
             # A rest of nearly a whole tile is cheaper as one than in single vectors.
             nearly = f.compare("sgt", rest, a["most_narrow"])
-            done = f.mul(f.select(nearly, f.add(whole, 1), whole), width)
-            x = f.at(f["x"], f.mul(f.sub(span.index, f["first"]), a["element"]))
-            middle, end = f.add(span.index, done), f.add(span.index, length)
-            f.call("tiles", *same, wide, x, span.index, middle, width, end)
-            with f.when(f.compare("slt", middle, end)):
-                x = f.at(x, f.mul(done, a["element"]))
-                f.call("tiles", *same, narrow, x, middle, end, lanes, end)
+            tile, own = f.select(nearly, wide, narrow), f.select(nearly, width, lanes)
+            middle = f.mul(whole, width)
+            # Its tiles end where the run does, and compute some results again, rather than store
+            # what lies behind it by way of the stage; but where they are added, only once.
+            behind = f.mul(f.select(nearly, vectors, rest), lanes)
+            early = f.max(f.min(middle, f.sub(length, behind)), 0)
+            early = f.select(f.compare("ne", a["direct"], 0), early, middle)
+            first, end = f["first"], f.add(span.index, length)
+            for start, stop, code, size in (
+                (f.integer(0), middle, wide, width), (early, f.add(early, behind), tile, own),
+            ):  # fmt: skip
+                start, stop = f.add(span.index, start), f.add(span.index, stop)
+                with f.when(f.compare("slt", start, stop)):
+                    x = f.at(f["x"], f.mul(f.sub(start, first), a["element"]))
+                    f.call("tiles", *same, code, x, start, stop, size, end)

@@ -4,9 +4,6 @@ Kernels are written as text because that is ten times as fast as building object
 the first result counts. Values are in static single assignment form from the start: a loop carries
 what changes in it, so no pass has to find that out again.
 
-What lives here: arithmetic, memory, loops and branches, functions, modules. What never
-does: what a kernel computes, and how a module becomes machine code.
-
     with f.loop(0, count, carried=[total]) as loop:     total = init
         x = f.load(FLOAT, f.at(p, loop.index, FLOAT))   for index in range(0, count):
         loop.next([f.fadd(loop.carried[0], x)])             total = total + p[index]

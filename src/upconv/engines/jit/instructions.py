@@ -1,7 +1,5 @@
 """Instructions: arithmetic, vectors and memory, each a method that appends a line and names its
 result.
-
-What lives here: what one instruction is. What never does: loops, branches and functions.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ SLOTS = Slots((
     "block_run", "block_runs", "jobs",
     "lanes", "vectors", "most_narrow",
     "direct",  # whether tiles may store what they compute as it is
-    "mixed",  # whether to look at each vector of a tile that is not all of one row's outputs
 ), ("next_pack", "packed", "next_job", "next_thread"))  # fmt: skip
 BLOCK = ("wide", "narrow", "channel", "live", "phase", "phases")
 """Numbers per block: two tiles' addresses, first channel, how many, first phase, how many."""

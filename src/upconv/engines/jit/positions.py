@@ -1,12 +1,7 @@
-"""The positions primitive: vectors run along positions of one phase; see driver.py and tile.py.
-
-What lives here: the tables and arguments of a scheduled correlation, packing, running.
-"""
+"""The positions primitive: vectors run along positions of one phase; see driver.py and tile.py."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -28,12 +23,12 @@ from .layout import SLOTS
 from .operands import Operands
 from .row_code import fill_code, finish_code, plain
 from .rows import Finish
-from .schedule import Schedule, predicted_cycles, schedule
-from .slots import Block
+from .schedule import Schedule, most_narrow, predicted_cycles, schedule
+from .slots import Block, Blocks
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE, STORED
-from .weights import Entries, Packing
+from .weights import Packing
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -41,16 +36,8 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Call:
-    """An argument block, and the biases in the type of computing, of one call at a time."""
-
-    args: Block
-    biases: Array
-
-
 class Positions:
-    """A forward correlation, compiled and laid out."""
+    """A correlation without steps in its operand, compiled and laid out."""
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
@@ -71,8 +58,7 @@ class Positions:
         self._driver, self._inner = driver_code(cpu), inner_code(cpu)
         self._direct = kind == plain(self._element)
         self._tables: list[Numbers] = []
-        uses = _entries(correlation, plan)
-        self._packing = Packing(correlation, self._compute, uses, threads, cpu)
+        self._packing = Packing(correlation, plan, self._compute, threads, cpu)
         itemsize = BYTES[self._element]
         lanes = -(-plan.buffer_lanes // 16)
         self._channel_bytes = (
@@ -82,10 +68,10 @@ class Positions:
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
         self.workspace_bytes = parts * self._part_bytes + 64
-        self._template = SLOTS.block(**self._arguments())
+        self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._compute)
+        self._blocks = Blocks(SLOTS.block(**self._arguments()))
         tables = sum(table.nbytes for table in self._tables) + self._packing.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
-        self._calls: deque[_Call] = deque(maxlen=8)
 
     def pack(self, weight: Array) -> Array:
         """The weight in the tiles' order of use."""
@@ -101,32 +87,23 @@ class Positions:
     ) -> None:
         """Compute into `out`."""
         given = Operands.of(self.correlation, out, a, residual)
-        call = self._call()
-        call.biases[: self.correlation.made] = 0 if bias is None else bias
-        self._tell(call, given, b)
+        biases = self._no_bias
+        if bias is not None:
+            biases = biases.copy()
+            biases[: self.correlation.made] = bias
+        args = self._blocks.take()
+        self._tell(args, given, b)
         with Workspace(self.workspace_bytes) as buffer:
-            call.args.update(buffer=buffer)
-            pool.run(self._driver.addresses["positions"], call.args.address, self.schedule.threads)
-        self._calls.append(call)
+            args.update(buffer=buffer, bias=address_of(biases))
+            pool.run(self._driver.addresses["positions"], args.address, self.schedule.threads)
+        self._blocks.keep(args)
         given.deliver()
 
-    def _call(self) -> _Call:
-        """What a call works with: that of an earlier one which is over, or a new one."""
-        try:
-            call = self._calls.pop()
-        except IndexError:
-            biases = np.zeros(self.correlation.made + _MOST_CHANNELS, self._compute)
-            call = _Call(self._template.copy(), biases)
-            call.args.update(bias=biases.ctypes.data)
-        else:
-            call.args.restart()
-        return call
-
-    def _tell(self, call: _Call, given: Operands, weight: Array) -> None:
+    def _tell(self, args: Block, given: Operands, weight: Array) -> None:
         groups = self.correlation.groups
         x, y, residual = given.x, given.y, given.residual
         (x_image, x_channel), (y_image, y_channel) = x.strides[:2], y.strides[:2]
-        call.args.update(
+        args.update(
             x=address_of(x),
             y=address_of(y),
             w=address_of(weight),
@@ -196,9 +173,8 @@ class Positions:
             "block_run": plan.block_run, "block_runs": plan.block_runs,
             "jobs": correlation.groups * plan.windows * plan.block_runs,
             "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
-            "most_narrow": plan.most_narrow,
+            "most_narrow": most_narrow(plan.tiles[0]),
             "direct": int(self._direct),
-            "mixed": int(self._direct and plan.cells.pitch >= 4 * plan.tiles[0].lanes),
         }  # fmt: skip
 
     def _input_rows(self) -> dict[str, int]:
@@ -274,32 +250,6 @@ def _output_rows(correlation: Correlation, plan: Schedule) -> Any:
             missing = missing[..., None] | (cells >= phase.length)
         tables.append(np.where(missing, -1, offsets).ravel())
     return np.concatenate(tables)
-
-
-def _entries(correlation: Correlation, plan: Schedule) -> Entries:
-    """Which weights the tiles use, in their order."""
-    last = plan.cells.last
-    indices = []
-    for block in plan.blocks:
-        tile = plan.tiles[block.kind]
-        indices.append(_tile_entries(tile, last.phases[block.phase : block.phase + tile.phases]))
-    taps = [
-        [tuple(t.index for t in chosen) for chosen in product(*(phase.taps for phase in phases))]
-        for phases in plan.cells.combos()
-    ]
-    channels = [block.channel for block in plan.blocks]
-    return Entries(tuple(channels), tuple(indices), tuple(map(tuple, taps)))
-
-
-@lru_cache(maxsize=256)
-def _tile_entries(tile: Tile, phases: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
-    """(channel of the tile, tap of the last axis) of every weight of one input channel."""
-    return tuple(
-        (channel, next(t.index for t in phases[number].taps if t.shift == step.shift))
-        for step in tile.steps
-        for channel in range(tile.channels)
-        for number in step.phases
-    )
 
 
 # Compiled code ------------------------------------------------------------------------------------

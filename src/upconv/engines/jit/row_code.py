@@ -1,8 +1,7 @@
 """Compiled row functions, which both kernels share, each class once per process.
 
-What lives here: the caches. What never does: what the functions do, which is in rows.py and
-turn.py. Each is compiled when it is first needed: turning for channels-first data in the channels
-kernel only, finishing once per epilogue.
+Each is compiled when it is first needed: turning for channels-first data in the channels kernel
+only, finishing once per epilogue.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...problem import DataLayout
 from .cells import Cells
 from .correlation import Correlation
 from .cpu import Cpu
@@ -52,11 +53,6 @@ class Schedule:
         return -(-self.cells.total // self.window)
 
     @property
-    def most_narrow(self) -> int:
-        """Up to how many vectors at a row's end tiles of one vector compute."""
-        return int(self.tiles[0].vectors / single_vector_cost(self.tiles[0]))
-
-    @property
     def block_runs(self) -> int:
         """How many runs of blocks there are."""
         return -(-len(self.blocks) // self.block_run)
@@ -73,17 +69,30 @@ class Schedule:
         )
 
 
+_MOST_SHIFTS = 48  # along the last axis: each is code in the tile
 _WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
+
+
+def can_vectorise_positions(correlation: Correlation) -> bool:
+    """Whether the positions kernel can do a correlation: channels first, without steps in the
+    operand, and of few shifts along the last axis."""
+    lines = correlation.lines
+    shifts = {tap.shift for phase in lines[-1].phases for tap in phase.taps}
+    first = correlation.layout is DataLayout.NCX
+    return first and all(line.step == 1 for line in lines) and len(shifts) <= _MOST_SHIFTS
 
 
 def schedule(
     correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHES
 ) -> Schedule:
-    """The schedule of a forward correlation that has outputs."""
+    """The schedule of a correlation that has outputs."""
     cells = Cells.of(correlation)
     tiles, blocks = tiles_for(correlation, cells.last, cpu, wishes)
-    front, back = cells.high, tiles[0].width - cells.low
+    # A tile that cuts its inputs from neighbours reads a vector more.
+    front, back = cells.high, tiles[0].width + tiles[0].lanes - cells.low
     room = _room(correlation, tiles[0], front + back, cpu)
+    lanes, rows = (_row_cycles(correlation, cells, tiles[0], each) for each in (False, True))
+    by_row = rows <= lanes
     whole = Schedule(
         cells,
         tiles,
@@ -91,7 +100,7 @@ def schedule(
         front,
         back,
         window=cells.total,
-        by_row=_fits_rows(cells, tiles[0]) and cells.pitch <= room,
+        by_row=by_row and cells.pitch <= room,
         block_run=len(blocks),
         shared=True,
         threads=max(1, min(threads, correlation.multiply_adds // _WORTH_A_THREAD)),
@@ -103,33 +112,48 @@ def schedule(
 def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
     own, cells = correlation.reduced // correlation.groups, plan.cells
-    taps = sum(prod(len(phase.taps) for phase in phases) for phases in cells.combos())
-    combos = prod(len(each.phases) for each in cells.outer)
-    lanes = cells.total
-    if plan.by_row:
-        width = plan.tiles[0].lanes
-        row = -(-cells.last.phases[0].length // width) * width
-        lanes = row * -(-cells.total // cells.pitch)
-    each = [
-        own * taps * cycles_per_channel(tile.costs, tile.vectors, tile.channels, tile.steps)
-        + combos * placing_cycles(tile.vectors, tile.channels, tile.phases, tile.pieces)
-        for tile in plan.tiles
-    ]
-    tiles = sum(each[block.kind] for block in plan.blocks) * lanes / plan.tiles[0].width
-    packing = 3 * own * (lanes + plan.front + plan.back) / plan.tiles[0].lanes
+    each = [_row_cycles(correlation, cells, tile, plan.by_row) for tile in plan.tiles]
+    # Of the last row, or of all lanes, the last tile takes as long as a whole one.
+    part = cells.pitch if plan.by_row else plan.tiles[0].width
+    rows = -(-cells.total // part) * part / cells.pitch
+    tiles = sum(each[block.kind] for block in plan.blocks) * rows
+    packing = 3 * own * (cells.total + plan.front + plan.back) / plan.tiles[0].lanes
     return correlation.groups * (tiles + packing) / plan.threads
 
 
-def _fits_rows(cells: Cells, tile: Tile) -> bool:
-    """Whether tiles that start at every row's begin cost less than tiles that run on across rows.
+_STAGED = 6  # cycles that a row's end costs in a tile that goes by way of the stage, per channel
 
-    Those waste lanes at a row's end, or compute them in slow tiles of one vector; these compute the
-    cells between rows and must sort results out that lie in two rows (8 %).
+
+def _row_cycles(correlation: Correlation, cells: Cells, tile: Tile, by_row: bool) -> float:
+    """Cycles that all tiles of one block take for a row.
+
+    Where they start at every row's begin, the last ones of a row compute some results twice, or are
+    slow ones of one vector. Where they run on across rows they compute the cells between rows, and
+    results that lie in two rows go by way of the stage.
     """
-    wide, rest = divmod(cells.last.phases[0].length, tile.width)
+    depth = correlation.reduced // correlation.groups
+    taps = sum(prod(len(phase.taps) for phase in phases) for phases in cells.combos())
+    combos = prod(len(each.phases) for each in cells.outer)
+
+    def cycles(vectors: int) -> float:
+        each = cycles_per_channel(tile.costs, vectors, tile.channels, tile.steps)
+        placing = placing_cycles(vectors, tile.channels, tile.phases, tile.pieces)
+        return depth * taps * each + combos * placing
+
+    staged = combos * _STAGED * (1 + tile.channels)
+    if not by_row:
+        return cycles(tile.vectors) * cells.pitch / tile.width + staged
+    whole, rest = divmod(cells.last.phases[0].length, tile.width)
     narrow = -(-rest // tile.lanes)
-    by_row = tile.vectors * wide + min(single_vector_cost(tile) * narrow, tile.vectors)
-    return by_row <= 1.08 * cells.pitch / tile.lanes
+    nearly = narrow > most_narrow(tile)
+    tail = cycles(tile.vectors) if nearly else narrow * cycles(1)
+    fits = whole or (not nearly and rest >= tile.lanes)
+    return whole * cycles(tile.vectors) + tail + (0 if fits else staged)
+
+
+def most_narrow(tile: Tile) -> int:
+    """Up to how many vectors at a row's end tiles of one vector compute."""
+    return int(tile.vectors / single_vector_cost(tile))
 
 
 def _evened(total: int, window: int, width: int, groups: int, threads: int) -> int:

@@ -171,7 +171,7 @@ def _misfit(vectors: int, rank: int) -> float:
 
 _PIECE = 3.0
 """Cycles that storing results of one position takes, where a tile has some phases only."""
-_TURNS = 40
+_TURNS = 60
 """Cycles that the beginning and the end of a tile's loops take."""
 _FETCH = 1.5
 """Cycles that waiting for the inputs of one shift takes, whatever is done with them.
@@ -198,7 +198,7 @@ def _longest(steps: tuple[Step, ...]) -> int:
 
 def placing_cycles(vectors: int, channels: int, phases: int, pieces: int) -> float:
     """Cycles that finding out where a tile's results go, and storing them, takes."""
-    return 40 + vectors * channels * (2 * phases + _PIECE * pieces)
+    return 20 + vectors * channels * (2 * phases + _PIECE * pieces)
 
 
 def single_vector_cost(tile: Tile) -> float:

@@ -1,7 +1,4 @@
-"""The values that code is made of: types as LLVM spells them, registers and constants.
-
-What lives here: names of types, their sizes, constants as text. What never does: instructions.
-"""
+"""The values that code is made of: types as LLVM spells them, registers and constants."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The weight gradient's primitive; see weight_grad_plan.py.
-
-What lives here: the primitive, and the arguments of its runs. What never does: tables, code.
-"""
+"""The weight gradient's primitive; see weight_grad_plan.py."""
 
 from __future__ import annotations
 

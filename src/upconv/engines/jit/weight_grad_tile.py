@@ -1,8 +1,4 @@
-"""The tile of a weight gradient, which side of it is which, and the model that chooses both.
-
-What lives here: Tile and Sides, as plain data. What never does: tables (weight_grad_plan.py), code
-(weight_grad_code.py).
-"""
+"""The tile of a weight gradient, which side of it is which, and the model that chooses both."""
 
 from __future__ import annotations
 

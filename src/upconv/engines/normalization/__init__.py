@@ -2,8 +2,6 @@
 
 They are tables of their own because a normalisation is no `Problem`, but they go by the names of
 `upconv.engines()`: an engine that has no row here refuses in words.
-
-What lives here: the table and the choice. What never does: arithmetic.
 """
 
 from __future__ import annotations

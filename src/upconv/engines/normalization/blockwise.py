@@ -12,8 +12,6 @@ The American Statistician 37, 1983).
 y is made in the accumulator's type as (x - m) * scale + shift, m being the mean rounded to that
 type; what the rounding left over is in the shift, so data far from zero lose nothing. The gradient
 of x is made likewise, as a * g + b * (x - m) + c.
-
-What lives here: the NumPy engine. What never does: which statistics to use.
 """
 
 from __future__ import annotations

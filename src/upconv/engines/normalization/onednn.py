@@ -6,8 +6,6 @@ array that does not lie so without gaps is copied.
 
 The library sums in float32, and means come out rounded to it. Where data lie a million deviations
 from zero that costs the digits which the NumPy engine keeps, as it does in PyTorch and MXNet.
-
-What lives here: the engine. What never does: finding or declaring the library.
 """
 
 from __future__ import annotations

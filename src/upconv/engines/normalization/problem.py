@@ -12,9 +12,6 @@ and, g being the gradient of y,
 
 Where mean and var are given, and not made from the batch, the sums drop out of d_x. (Ioffe and
 Szegedy, "Batch Normalization", 2015, section 3.)
-
-What lives here: the value, by which primitives are cached, and the protocols. What never does: how
-to compute it; which mean and variance to use, and what becomes of the moving ones.
 """
 
 from __future__ import annotations

@@ -1,0 +1,54 @@
+"""How many inputs of a decoder one output depends on, by the output's place between two inputs."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from style import HUES
+
+from upconv.geometry import Axis, padded
+
+# (kernel, stride, padding) of each transposed convolution, the first one first.
+STACKS = {
+    "U-Net: kernel 2, stride 2, four times": [(2, 2, 0)] * 4,
+    "DCGAN: kernel 4, stride 2, padding 1, four times": [(4, 2, 1)] * 4,
+    "HiFi-GAN V1: kernels 16, 16, 4, 4, strides 8, 8, 2, 2": [
+        (16, 8, 4), (16, 8, 4), (4, 2, 1), (4, 2, 1),
+    ],
+}  # fmt: skip
+SIZE = 15
+
+
+def axes(stack: list[tuple[int, int, int]]) -> list[Axis]:
+    """The axis of every layer."""
+    made: list[Axis] = []
+    for kernel, stride, padding in stack:
+        size = made[-1].out if made else SIZE
+        made.append(padded(size, kernel, stride, 1, padding, padding, 0))
+    return made
+
+
+def depends_on(chain: list[Axis], o: int) -> range:
+    """The inputs of the first layer that output `o` of the last depends on."""
+    found = range(o, o + 1)
+    for axis in reversed(chain):
+        found = axis.reads(found.start, found.stop)
+    return found
+
+
+def draw() -> Figure:
+    """The number of inputs over one input's share of the output, in the middle of the data."""
+    figure, plot = plt.subplots(figsize=(9, 2.8))
+    for number, (name, stack) in enumerate(STACKS.items()):
+        chain = axes(stack)
+        step = chain[-1].out // SIZE
+        first = (SIZE // 2) * step
+        counts = [len(depends_on(chain, first + o)) for o in range(step)]
+        edges = [o / step for o in range(step + 1)]
+        plot.stairs(counts, edges, color=HUES[number], label=name, linewidth=2.5, baseline=None)
+    plot.set_xlabel("place of the output between one input and the next")
+    plot.set_ylabel("inputs it depends on")
+    plot.set_yticks(range(5))
+    plot.set_ylim(0, 4.6)
+    plot.legend(loc="upper center", fontsize=9, ncols=1)
+    return figure

@@ -1,0 +1,30 @@
+"""Times of each layer of docs/benchmarks.md as multiples of upconv's."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+from benchmarks import NAMES, layers
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from style import HUES
+
+
+def draw() -> Figure:
+    """A row for each layer, a mark for each library."""
+    figure, plot = plt.subplots(figsize=(9, 6))
+    rows = layers()
+    for number, (column, name) in enumerate(NAMES.items()):
+        done = [at for at, row in enumerate(rows) if row[column] != "-"]
+        times = [float(rows[at][column]) / float(rows[at]["jit"]) for at in done]
+        plot.scatter(times, done, color=HUES[number], marker="osD^"[number], label=name)
+    plot.axvline(1, color=plt.rcParams["text.color"], linewidth=1)
+    plot.set_xscale("log", base=2)
+    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plot.xaxis.set_minor_formatter(NullFormatter())
+    plot.set_yticks(range(len(rows)), [f"{row['layer']}  {row['input']}" for row in rows])
+    plot.invert_yaxis()
+    plot.grid(axis="both", alpha=0.5)
+    plot.set_axisbelow(True)
+    plot.set_xlabel("time as a multiple of upconv's JIT engine; right of 1 upconv is faster")
+    figure.legend(loc="outside upper center", ncols=4)
+    return figure

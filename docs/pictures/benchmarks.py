@@ -1,0 +1,36 @@
+"""The table of engines in docs/benchmarks.md, for figures: what is shown is what stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "benchmarks.md"
+NAMES = {
+    "torch": "PyTorch",
+    "torch-last": "PyTorch, channels last",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+}
+"""Columns of other libraries, and what to call them."""
+
+
+def layers() -> list[dict[str, str]]:
+    """The table's rows, one for each layer, with the words of its head for keys."""
+    text = PAGE.read_text(encoding="utf-8")
+    table = re.search(r"^\| layer \| input \| jit .*?\n\n", text, re.MULTILINE | re.DOTALL)
+    assert table, "docs/benchmarks.md has no table of engines"
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("| ").split("|")]
+        for line in table.group().strip().splitlines()
+    )
+    return [dict(zip(head, row, strict=True)) for row in rows if re.match(r"\d+x", row[1])]
+
+
+def ratios() -> dict[str, list[float]]:
+    """For each library its time over the JIT's, by layer; layers it does not do are absent."""
+    rows = layers()
+    return {
+        name: [float(row[name]) / float(row["jit"]) for row in rows if row[name] != "-"]
+        for name in NAMES
+    }

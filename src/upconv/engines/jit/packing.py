@@ -1,0 +1,169 @@
+"""Packing weights into a kernel's order of use, for both kernels.
+
+A packed weight is cut into *pieces* of [input channel][entries]: for every piece a table says which
+elements it gathers. Where entries lie far apart in the weight, and all taps of all reduced channels
+side by side, as in every input gradient of weights in the order IOX, gathering would read a line of
+the cache for each number. There squares are turned in registers (`turned_packing_code`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ..base import Array
+from ..copies import contiguous
+from . import pool
+from .compile import Code
+from .correlation import Correlation
+from .cpu import Cpu
+from .emit import Module
+from .row_code import gather_code, turn_code
+from .slots import Slots, jobs
+from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, STORED, Value, vector
+
+_SLOTS = Slots(
+    ("dst", "src", "pieces", "tables", "gather"),
+    ("count", "channels", "part", "parts", "jobs", "element",
+     "dst_group", "src_group", "src_channel", "src_lane", "stored", "columns", "taps"),
+    ("next",),
+)  # fmt: skip
+_PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
+_PART = 8  # input channels that are packed together: their source stays in the cache
+_COLUMNS = 64  # taps and input channels that are turned at once, in scratch of at most 32 KiB
+_TURNED_PART = 16 * _COLUMNS  # of a job
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Packer:
+    """Packs the weights of a correlation, of `groups` groups of `channels` input channels, into
+    numbers of type `compute`; pairs of 16 bits are one. With `turned_taps`, the taps of a result,
+    pieces are blocks of lanes, and their third number is how many lanes there are."""
+
+    def __init__(
+        self,
+        correlation: Correlation,
+        compute: np.dtype[Any],
+        groups: int,
+        channels: int,
+        group_bytes: int,
+        pieces: Numbers,
+        tables: Numbers,
+        threads: int,
+        cpu: Cpu,
+        turned_taps: int | None = None,
+    ) -> None:
+        self.group_bytes, self.nbytes = group_bytes, groups * group_bytes
+        self.resident_bytes = int(pieces.nbytes + tables.nbytes)
+        self._compute, self._threads, self._read = compute, threads, (pieces, tables)
+        stored = STORED[correlation.dtype]
+        kept = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize]
+        if turned_taps is not None:  # which may be 0, where crops leave a result no tap
+            self._move, name = turn_code(stored, kept, cpu), "turn"
+            self._code = turned_packing_code(kept, cpu)
+            columns, part, count = channels * turned_taps, _TURNED_PART, len(pieces)
+        else:
+            self._move, name = gather_code(stored, kept, cpu), "gather"
+            self._code = packing_code(cpu)
+            columns, part, count = channels, _PART, 1
+        parts, itemsize = -(-columns // part), correlation.dtype.itemsize
+        by_group, by_reduced, by_made = (s * itemsize for s in correlation.weight_strides[:3])
+        self._block = _SLOTS.block(
+            gather=self._move.addresses[name],
+            pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
+            channels=channels, part=part, parts=parts, jobs=parts * groups * count,
+            element=compute.itemsize, columns=columns, taps=turned_taps or 0,
+            dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
+            src_lane=by_made, stored=itemsize,
+        )  # fmt: skip
+
+    def pack(self, weight: Array) -> Array:
+        """A weight of the correlation's shape in the order of use."""
+        memory.require(self.nbytes, "the packed weight")
+        if not weight.flags.c_contiguous:
+            memory.require(weight.nbytes, "a copy of the weight")
+        weight = contiguous(weight)
+        packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
+        block = self._block.copy()
+        block.update(dst=packed.ctypes.data, src=weight.ctypes.data)
+        threads = self._threads if packed.size > 1 << 16 else 1
+        pool.run(self._code.addresses["pack"], block.address, threads)
+        return packed
+
+
+def aligned(count: int, dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array that begins with a cache line.
+
+    NumPy's begin anywhere, and then each load of a whole vector touches two lines: that took up to
+    a tenth of a layer's time on a Xeon (2026-11-21)."""
+    spare = LINE // dtype.itemsize
+    array = np.empty(count + spare, dtype)
+    first = -array.ctypes.data % LINE // dtype.itemsize
+    return array[first : first + count]
+
+
+@lru_cache(maxsize=16)
+def turned_packing_code(element: str, cpu: Cpu) -> Code:
+    """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
+    and input channels as they lie, of all lanes of a block."""
+    module = Module(cpu.attributes)
+    lanes = cpu.lanes(BYTES[element])
+    kind = vector(element, lanes)
+    with module.function("pack", {"args": PTR}) as f:
+        a = _SLOTS.reader(f)
+        scratch = f.scratch(_COLUMNS * 8 * lanes * BYTES[element])
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            number, rest = f.rem(job, a["count"]), f.div(job, a["count"])
+            part, group = f.rem(rest, a["parts"]), f.div(rest, a["parts"])
+            piece = f.at(a["pieces"], f.mul(number, _PIECE), I64)
+            to, start, live, width = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
+            dst = f.at(a["dst"], f.add(f.mul(group, a["dst_group"]), to))
+            src = f.at(a["src"], f.add(f.mul(group, a["src_group"]), start))
+            row = f.mul(width, a["element"])
+            # What lies behind the last lane is zero.
+            behind = f.select(f.compare("slt", live, width), f.mul(width, _COLUMNS), 0)
+            with f.loop(0, behind, lanes) as lane:
+                f.store(Value(kind, "zeroinitializer"), f.at(scratch, lane.index, element))
+            first = f.mul(part, a["part"])
+            stop = f.min(a["columns"], f.add(first, a["part"]))
+            with f.loop(first, stop, _COLUMNS) as loop:
+                count = f.min(f.sub(stop, loop.index), _COLUMNS)
+                here = f.at(src, f.mul(loop.index, a["stored"]))
+                f.call(a["gather"], scratch, here, live, count, a["src_lane"], row)
+                with f.loop(0, count) as each:
+                    column = f.add(loop.index, each.index)
+                    channel, tap = f.div(column, a["taps"]), f.rem(column, a["taps"])
+                    place = f.mul(f.add(f.mul(tap, a["channels"]), channel), row)
+                    with f.loop(0, width, lanes) as lane:
+                        offset = f.mul(lane.index, a["element"])
+                        line = f.load(kind, f.at(scratch, f.add(f.mul(each.index, row), offset)))
+                        f.store(line, f.at(dst, f.add(place, offset)))
+    return Code(module, ("pack",), cpu, opt=1)
+
+
+@lru_cache(maxsize=16)
+def packing_code(cpu: Cpu) -> Code:
+    """The function `pack(args)`, which every thread runs."""
+    module = Module(cpu.attributes)
+    with module.function("pack", {"args": PTR}) as f:
+        a = _SLOTS.reader(f)
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            part, group = f.rem(job, a["parts"]), f.div(job, a["parts"])
+            first = f.mul(part, a["part"])
+            count = f.min(a["part"], f.sub(a["channels"], first))
+            dst = f.at(a["dst"], f.mul(group, a["dst_group"]))
+            src = f.add(f.mul(group, a["src_group"]), f.mul(first, a["src_channel"]))
+            src = f.at(a["src"], src)
+            with f.loop(0, a["count"]) as loop:
+                piece = f.at(a["pieces"], f.mul(loop.index, _PIECE), I64)
+                to, start, table, lanes = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
+                row = f.mul(lanes, a["element"])
+                f.call(
+                    a["gather"], f.at(dst, f.add(to, f.mul(first, row))), f.at(src, start),
+                    f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
+                )  # fmt: skip
+    return Code(module, ("pack",), cpu, opt=0)

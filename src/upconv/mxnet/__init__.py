@@ -1,0 +1,34 @@
+"""MXNet's operator, and enough around it, without MXNet: `import upconv.mxnet as mx`.
+
+Arrays (`mx.nd`, `mx.np`, `mx.npx`), gradients (`mx.autograd`), graphs (`mx.sym`), layers
+(`mx.gluon`) and models (`load`, `to_onnx`). Transposed convolution, convolution and batch
+normalisation are upconv's; docs/mxnet.md lists the operators and what differs from MXNet.
+
+>>> import upconv.mxnet as mx
+>>> x, w = mx.nd.array([[[1, 2, 3]]]), mx.nd.array([[[1, 10, 100]]])
+>>> mx.nd.Deconvolution(x, w, kernel=(3,), stride=(2,), pad=(1,), adj=(1,), num_filter=1).asnumpy()
+array([[[ 10., 102.,  20., 203.,  30., 300.]]], dtype=float32)
+"""
+
+import sys
+
+from . import autograd, base, convert, executor, gluon, ndarray, np, npx, random, symbol, test_utils
+from .base import Context, Device, MXNetError, cpu, current_context, current_device, gpu, num_gpus
+from .base import use_np as use_np
+from .model import Model, load
+from .to_onnx import to_onnx
+
+random.uniform, random.normal = ndarray.random.uniform, ndarray.random.normal  # type: ignore
+nd, sym, init, initializer = ndarray, symbol, random, random
+context = device = util = base
+numpy, numpy_extension = np, npx
+"""The other names that MXNet has for these modules."""
+for _name in "nd sym init initializer context device util numpy numpy_extension".split():  # noqa: SIM905
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name]
+
+__all__ = [
+    "Context", "Device", "MXNetError", "Model", "autograd", "base", "context", "convert", "cpu",
+    "current_context", "current_device", "device", "executor", "gluon", "gpu", "init",
+    "initializer", "load", "nd", "ndarray", "np", "npx", "num_gpus", "numpy", "numpy_extension",
+    "random", "sym", "symbol", "test_utils", "to_onnx", "use_np", "util",
+]  # fmt: skip

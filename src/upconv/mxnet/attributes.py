@@ -1,0 +1,161 @@
+"""Attributes of operators: Python values, or MXNet's text for them, made into Python values.
+
+MXNet hands every attribute on as text, so "(3, 3)", (3, 3) and [3, 3] are one value, as are True,
+"True", "true", 1 and "1". A bare int is a shape of one axis and is never spread over axes.
+
+An operator declares its attributes as `name:kind` or `name:kind=default`, where a kind is one of
+`KINDS` or words between bars, "?" lets None in, and the default is text like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError, brief
+
+Kind = Callable[[str, Any], Any]
+Attributes = SimpleNamespace
+"""The attributes of one call, by name."""
+
+_REQUIRED: Any = object()
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Attribute(NamedTuple):
+    """What an attribute may be, and what it is when it is not given."""
+
+    kind: Kind
+    default: Any
+
+
+def declared(text: str) -> dict[str, Attribute]:
+    """The attributes that a text declares.
+
+    >>> attributes = declared("kernel:shape stride:shape=() mode:max|avg=max size:int?=None")
+    >>> parsed(attributes, {"kernel": "(3, 3)"})
+    namespace(kernel=(3, 3), stride=(), mode='max', size=None)
+    """
+    found = {}
+    for item in text.split():
+        name, _, rest = item.partition(":")
+        word, gives, default = rest.partition("=")
+        bare = word.rstrip("?")
+        kind = KINDS[bare] if bare in KINDS else partial(_one_of, bare.split("|"))
+        kind = partial(_optional, kind) if word.endswith("?") else kind
+        found[name] = Attribute(kind, kind(name, default) if gives else _REQUIRED)
+    return found
+
+
+def parsed(attributes: Mapping[str, Attribute], given: Mapping[str, Any]) -> Attributes:
+    """All attributes of an operator from those given; raises `ArgumentError`."""
+    for name in given:
+        if name not in attributes:
+            raise ArgumentError("an attribute", brief(name), "one of " + ", ".join(attributes))
+    values = {name: attribute.default for name, attribute in attributes.items()}
+    values |= {name: attributes[name].kind(name, value) for name, value in given.items()}
+    for name, value in values.items():
+        if value is _REQUIRED:
+            raise ArgumentError(name, "not given", "a value", "This attribute has no default.")
+    return Attributes(**values)
+
+
+def _literal(name: str, value: Any, expected: str) -> Any:
+    """The Python value a text stands for, and anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value.strip().replace("L", ""))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise ArgumentError(name, brief(value), expected) from None
+
+
+def _integer(name: str, value: Any, low: int | None = None, high: float = inf) -> int:
+    expected = "an integer" if low is None else f"an integer >= {low}"
+    expected = expected if high == inf else f"an integer from {low} to {high}"
+    value = _literal(name, value, expected)
+    fits = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not fits or (low is not None and value < low) or value > high:
+        raise ArgumentError(name, brief(value), expected)
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    """A real number; text may be as C prints one ("inf", "1e-05")."""
+    try:
+        if isinstance(value, (str, int, float, np.number)):
+            return float(value)
+    except ValueError:
+        pass
+    raise ArgumentError(name, brief(value), "a number")
+
+
+def _scalar(name: str, value: Any) -> float | int:
+    """A number that stays an integer if it is one, as arrays of integers need."""
+    if isinstance(value, (int, np.integer, np.bool_)):
+        return int(value)
+    found = _number(name, value)
+    return int(found) if isinstance(value, str) and value.lstrip("+-").isdigit() else found
+
+
+def _boolean(name: str, value: Any) -> bool:
+    word = str(value).strip().lower()
+    if not isinstance(value, (str, int, np.bool_)) or word not in _BOOLEANS:
+        raise ArgumentError(name, brief(value), "True, False, 1, 0 or the text of one")
+    return _BOOLEANS[word]
+
+
+def _shape(name: str, value: Any, entry: Kind = _integer) -> tuple[Any, ...]:
+    value = _literal(name, value, 'a shape such as "(3, 3)"')
+    entries = tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else (value,)
+    return tuple(entry(f"{name}[{i}]", e) for i, e in enumerate(entries))
+
+
+def _optional(kind: Kind, name: str, value: Any) -> Any:
+    return None if value is None or value == "None" else kind(name, value)
+
+
+def _one_of(words: list[str], name: str, value: Any) -> str:
+    if value not in words:
+        raise ArgumentError(name, brief(value), "one of " + ", ".join(words))
+    return str(value)
+
+
+def _dtype(name: str, value: Any) -> Any:
+    try:
+        return np.dtype(value)
+    except TypeError:
+        raise DTypeError(name, brief(value), "an element type such as 'float32'") from None
+
+
+KINDS: dict[str, Kind] = {
+    "shape": _shape,
+    "bounds": partial(_shape, entry=partial(_optional, _integer)),
+    "int": _integer,
+    "count": partial(_integer, low=1),
+    "few": partial(_integer, low=1, high=2**16),
+    "size": partial(_integer, low=0),
+    "number": _number,
+    "scalar": _scalar,
+    "bool": _boolean,
+    "dtype": _dtype,
+    "text": lambda name, value: str(value),
+    "any": lambda name, value: value,
+}
+
+
+def text(value: Any) -> str:
+    """The text that MXNet stores for an attribute.
+
+    >>> text((3, 3)), text([3]), text(True), text("relu")
+    ('(3, 3)', '(3,)', 'True', 'relu')
+    """
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return str(tuple(int(e) if isinstance(e, np.integer) else e for e in value))
+    return np.dtype(value).name if isinstance(value, (type, np.dtype)) else str(value)

@@ -1,0 +1,78 @@
+"""Recording and gradients, by the names that they have in MXNet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from .base import MXNetError
+from .ndarray import NDArray, differentiate
+from .tape import STATE, mode
+
+
+def record(train_mode: bool = True) -> AbstractContextManager[None]:
+    """Record what is computed within a block, in training mode or not."""
+    return mode(True, train_mode)
+
+
+def pause(train_mode: bool = False) -> AbstractContextManager[None]:
+    """Do not record within a block."""
+    return mode(False, train_mode)
+
+
+def train_mode() -> AbstractContextManager[None]:
+    """Compute as in training within a block."""
+    return mode(None, True)
+
+
+def predict_mode() -> AbstractContextManager[None]:
+    """Compute as in prediction within a block."""
+    return mode(None, False)
+
+
+def is_recording() -> bool:
+    """Whether this thread records."""
+    return STATE.recording
+
+
+def is_training() -> bool:
+    """Whether this thread computes as in training."""
+    return STATE.training
+
+
+def backward(
+    heads: Any, head_grads: Any = None, retain_graph: bool = False, train_mode: bool = True
+) -> None:
+    """Compute the gradients of all that the heads depend on; head_grads are ones by default."""
+    one = isinstance(heads, NDArray)
+    grads = [head_grads] if one else head_grads
+    differentiate([heads] if one else heads, grads, retain_graph, train_mode)
+
+
+def grad(
+    heads: Any,
+    variables: Any,
+    head_grads: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    train_mode: bool = True,
+) -> list[NDArray]:
+    """The gradients by these arrays, which keep what they have; there are no second derivatives."""
+    if create_graph:
+        raise MXNetError("create_graph is True; upconv.mxnet has first derivatives only.")
+    wanted: Sequence[NDArray] = [variables] if isinstance(variables, NDArray) else variables
+    found: dict[int, Any] = {}
+    differentiate(
+        [heads] if isinstance(heads, NDArray) else heads,
+        [head_grads] if isinstance(head_grads, NDArray) else head_grads,
+        bool(retain_graph),
+        train_mode,
+        lambda leaf, value: found.update({id(leaf): value}),
+    )
+    missing = [x for x in wanted if id(x.source) not in found]
+    if missing:
+        raise MXNetError(f"No head depends on the variable {missing[0]!r}.")
+    return [type(x)(np.array(found[id(x.source)])) for x in wanted]

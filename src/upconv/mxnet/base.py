@@ -1,0 +1,157 @@
+"""Errors, devices and small things, by the names they have in MXNet.
+
+`mx.base`, `mx.context` and `mx.util` are this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..errors import UpconvError
+
+_NUMBERS = {"cpu": 1, "gpu": 2, "cpu_pinned": 3, "cpu_shared": 5}
+
+
+class MXNetError(UpconvError, RuntimeError):
+    """An operator refuses its arguments, or a graph is not complete; the message says why.
+
+    >>> issubclass(MXNetError, RuntimeError)
+    True
+    """
+
+
+class MXNetTypeError(MXNetError, TypeError):
+    """A name or a value of a kind that a function of Python does not take."""
+
+
+class MXNetValueError(MXNetError, ValueError):
+    """A value that a function of Python refuses."""
+
+
+class MXNetIndexError(MXNetError, IndexError):
+    """An index beyond an array."""
+
+
+class MXNetKeyError(MXNetError, KeyError):
+    """A word that names nothing."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its text
+
+
+class MXNetAssertionError(MXNetError, AssertionError):
+    """What MXNet's Python layers assert."""
+
+
+def require(condition: Any, text: str) -> None:
+    """Raise `MXNetAssertionError` with this text unless the condition holds."""
+    if not condition:
+        raise MXNetAssertionError(text)
+
+
+class DeferredInitializationError(MXNetError):
+    """A parameter is asked for before a first forward call has said what its shape is."""
+
+
+@contextmanager
+def raised_by(name: str) -> Iterator[None]:
+    """Whatever goes wrong with the arguments of the operator called `name`, as an `MXNetError`."""
+    try:
+        yield
+    except MXNetError:
+        raise
+    except (UpconvError, ValueError, TypeError, IndexError, MemoryError) as error:
+        kinds = (MXNetIndexError, MXNetTypeError, MXNetValueError)
+        kind = next((k for k in kinds if isinstance(error, k.__bases__[1])), MXNetError)
+        raise kind(f"{name}: {error}") from error
+
+
+class Context:
+    """A device by name and number, usable in a `with` block; all compute on this processor.
+
+    A GPU can be named, so that scripts can ask for one, but `num_gpus()` is 0, and making an array
+    there raises `MXNetError`.
+
+    >>> cpu(0)
+    cpu(0)
+    """
+
+    def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
+        like = device_type if isinstance(device_type, Context) else None
+        self.device_type: str = like.device_type if like is not None else str(device_type)
+        self.device_id: int = like.device_id if like is not None else device_id
+        if self.device_type not in _NUMBERS:
+            known = ", ".join(_NUMBERS)
+            raise MXNetError(f"device_type is {device_type!r}; expected one of {known}.")
+        self.device_typeid = _NUMBERS[self.device_type]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        return f"{self.device_type}({self.device_id})"
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+Device = Context
+
+
+def cpu(device_id: int = 0) -> Context:
+    """The processor."""
+    return Context("cpu", device_id)
+
+
+def gpu(device_id: int = 0) -> Context:
+    """The name of a GPU, on which no array can be made."""
+    return Context("gpu", device_id)
+
+
+def num_gpus() -> int:
+    """0: this front end computes on the processor."""
+    return 0
+
+
+def current_context() -> Context:
+    """Where arrays are made when nothing else is said: the processor."""
+    return cpu()
+
+
+current_device = current_context
+
+
+def require_processor(ctx: Any) -> None:
+    """Raise `MXNetError` for a GPU; None and lists of one device are as good as the processor."""
+    device = ctx[0] if isinstance(ctx, list) else ctx
+    if device is not None and Context(device).device_type == "gpu":
+        raise MXNetError(f"ctx is {device}; upconv.mxnet computes on the processor: use mx.cpu().")
+
+
+def set_np(shape: bool = True, array: bool = True, dtype: bool = False) -> None:
+    """Nothing: arrays of `mx.np` have NumPy's rules, those of `mx.nd` the older ones."""
+
+
+def use_np(func: Any) -> Any:
+    """The function or class as it is; see `set_np`."""
+    return func
+
+
+reset_np, use_np_array, use_np_shape = set_np, use_np, use_np
+
+
+def is_np_array() -> bool:
+    """True: both kinds of arrays are there at any time."""
+    return True
+
+
+def py_str(value: bytes | str) -> str:
+    """Text from what a callback is given."""
+    return value.decode() if isinstance(value, bytes) else value

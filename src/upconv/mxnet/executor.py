@@ -1,0 +1,197 @@
+"""Executors: a graph with arrays for its variables, which runs forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import brief
+from .base import MXNetError, MXNetKeyError, MXNetTypeError, MXNetValueError, require
+from .ndarray import NDArray, differentiate
+from .symbol import Node, Symbol
+from .tape import REQUESTS, Leaf, compute, mode
+
+_UNNAMED = ("Activation", "softmax", "log_softmax", "SoftmaxActivation")
+_LOSSES = ("MakeLoss", "SoftmaxOutput")
+Report = Callable[[str, NDArray], Any]
+
+
+def run_graph(
+    graph: Symbol, arrays: Mapping[str, NDArray], report: Report | None = None, inputs: bool = False
+) -> list[NDArray]:
+    """The outputs of a graph for these arrays, recorded if this thread records.
+
+    report: called with the name and the array of every output, and with `inputs` of every input.
+    """
+    values: dict[tuple[int, int], NDArray] = {}
+    for node in graph.nodes():
+        if node.row is None:
+            values[id(node), 0] = arrays[node.name]
+            continue
+        given = [values[id(parent), i] for parent, i in node.inputs]
+        if report is not None and inputs:
+            _report_inputs(node, given, report)
+        sources = [x.source for x in given]
+        outputs, recorded, _ = compute(node.row, node.attributes, [x.value for x in given], sources)
+        for i, (name, value) in enumerate(zip(node.outputs(), outputs, strict=True)):
+            found = values[id(node), i] = type(given[0])(value)
+            found.source = None if recorded is None else (recorded, i)
+            if report is not None:
+                report(name, found)
+    return [values[id(node), i] for node, i in graph.entries]
+
+
+def _report_inputs(node: Node, arrays: list[NDArray], report: Report) -> None:
+    unnamed = node.row is not None and node.row.name in _UNNAMED
+    for i, (x, name) in enumerate(zip(arrays, node.named_inputs(), strict=True)):
+        if node.inputs[i][0].row is None:
+            report(node.inputs[i][0].name, x)
+        report(f"{node.name}_{f'input{i}' if unnamed else name}", x)
+
+
+class Executor:
+    """What `bind` returns. Arrays are in the order of `list_arguments` and of states."""
+
+    arg_arrays: Any = property(lambda self: list(self.arg_dict.values()), doc="The arguments.")
+    grad_arrays: Any = property(lambda self: list(self.grad_dict.values()), doc="None for null.")
+    aux_arrays: Any = property(lambda self: list(self.aux_dict.values()), doc="The states.")
+
+    def __init__(
+        self, symbol: Symbol, arrays: dict[str, Any], grads: dict[str, Any],
+        requests: dict[str, str], version: int,
+    ) -> None:  # fmt: skip
+        self.arg_dict = {name: arrays[name] for name in symbol.list_arguments()}
+        self.aux_dict = {name: arrays[name] for name in symbol.list_auxiliary_states()}
+        self.grad_dict = {
+            name: None if requests[name] == "null" else grads.get(name) for name in self.arg_dict
+        }
+        self.outputs: list[NDArray] = []
+        self._symbol, self._version, self._requests = symbol, version, requests
+        self._monitor: tuple[Report | None, bool] = (None, False)
+
+    @property
+    def output_dict(self) -> dict[str, NDArray]:
+        """The outputs by name."""
+        return dict(zip(self._symbol.list_outputs(), self.outputs, strict=True))
+
+    def set_monitor_callback(self, callback: Report, monitor_all: bool = False) -> None:
+        """Call `callback(name, array)` for every output computed, with monitor_all for inputs."""
+        self._monitor = callback, monitor_all
+
+    def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
+        """Run the graph, after writing these arrays into the arguments; returns `outputs`."""
+        for name, value in arrays.items():
+            target = self.arg_dict.get(name)
+            if target is None and self._version == 1:
+                raise MXNetTypeError(
+                    f"{name!r} is no argument; there are {', '.join(self.arg_dict)}."
+                )
+            if target is not None:
+                if np.shape(value) != target.shape:
+                    raise MXNetValueError(
+                        f"{name}: shape {np.shape(value)}; expected {target.shape}."
+                    )
+                target[:] = value
+        leaves = {name: self._leaf(name, x) for name, x in self.arg_dict.items()}
+        records = any(grad is not None for grad in self.grad_dict.values())
+        with mode(recording=records, training=bool(is_train)):
+            self.outputs = run_graph(self._symbol, leaves | self.aux_dict, *self._monitor)
+        return self.outputs
+
+    def _leaf(self, name: str, array: NDArray) -> NDArray:
+        """An argument as a leaf of its own: two names may share one array."""
+        own, grad = NDArray(array.value), self.grad_dict[name]
+        own.source = None if grad is None else Leaf(grad, self._requests[name])
+        return own
+
+    def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
+        """Compute the gradients from those of the outputs: an array, or one for each."""
+        if isinstance(out_grads, (NDArray, np.ndarray)):
+            out_grads = [out_grads]
+        if not self.outputs:
+            raise MXNetError("backward comes after forward(is_train=True).")
+        losses = all(node.row and node.row.name in _LOSSES for node, _ in self._symbol.entries)
+        if out_grads is None and self._version == 1 and not losses:
+            raise MXNetError("out_grads is not given, and an output is not a loss; give gradients.")
+        given = [None] * len(self.outputs) if out_grads is None else out_grads
+        pairs = [(y, g) for y, g in zip(self.outputs, given, strict=False) if y.source is not None]
+        differentiate([y for y, _ in pairs], [g for _, g in pairs], True, is_train)
+
+
+def _named(what: str, names: list[str], given: Any, required: bool = True) -> dict[str, Any]:
+    """Arrays by name, from a list in the names' order or a dict that may hold others."""
+    if not isinstance(given, Mapping):
+        given = dict(zip(names, given or (), strict=False))
+    found = {name: given[name] for name in names if given.get(name) is not None}
+    missing = [name for name in names if name not in found]
+    if missing and required:
+        raise MXNetValueError(f"{what} has no array for {missing[0]!r}.")
+    for name, value in found.items():
+        if not isinstance(value, NDArray):
+            raise MXNetTypeError(f"{name} in {what} is {brief(value)}; expected an NDArray.")
+    return found
+
+
+def _requests(names: list[str], grad_req: Any, version: int) -> dict[str, str]:
+    """What is asked for by name; in 1.x a dict may leave names out, which asks for nothing."""
+    if isinstance(grad_req, str):
+        found = dict.fromkeys(names, grad_req)
+    elif isinstance(grad_req, Mapping):
+        default = dict.fromkeys(names, "null") if version == 1 else {}
+        found = {**default, **grad_req}
+        if not found.keys() >= {*names}:
+            raise MXNetKeyError(f"grad_req has not all of {', '.join(names)}.")
+        found = {name: found[name] for name in names}
+    else:
+        require(version == 1, "grad_req is a list; expected a word or a dict")
+        found = dict(zip(names, grad_req, strict=True))
+    for name, word in found.items():
+        if word not in REQUESTS:
+            raise MXNetValueError(
+                f"grad_req of {name} is {brief(word)}; expected null, write or add."
+            )
+    return found
+
+
+def bind(
+    symbol: Symbol, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write",
+    aux_states: Any = None, *, version: int = 1,
+) -> Executor:  # fmt: skip
+    """An executor on these arrays, by name or in the order of `list_arguments`.
+
+    Gradients are written to the arrays of args_grad; without one an argument has none. version is
+    MXNet's: in 2 a backward without gradients takes ones, and unknown names are ignored.
+    """
+    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
+    arrays = _named("args", names, args) | _named("aux_states", states, aux_states)
+    given = {name: arrays[name].shape for name in names}
+    for name, shape in zip(names, symbol.infer_shape_partial(**given)[0], strict=True):
+        if given[name] != shape:
+            raise MXNetError(f"{name} has shape {given[name]}; expected {shape}.")
+    if version > 1:  # later changes to the caller's arrays are not seen
+        arrays = {name: NDArray(np.array(x.value)) for name, x in arrays.items()}
+    grads = _named("args_grad", names, args_grad, required=False)
+    return Executor(symbol, arrays, grads, _requests(names, grad_req, version), version)
+
+
+def simple_bind(
+    symbol: Symbol, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, *,
+    version: int = 1, **shapes: Any,
+) -> Executor:  # fmt: skip
+    """An executor on arrays of zeros whose shapes follow from these; type_dict: types by name."""
+    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
+    arguments, _, others = symbol.infer_shape(**shapes)
+    if arguments is None:
+        raise MXNetError(f"The shapes given do not say those of all of {', '.join(names)}.")
+    types = type_dict or {}
+    default = next(iter(types.values()), np.float32)  # one type for all, or the types of all
+    arrays, grads = (
+        {
+            name: NDArray(np.zeros(shape, types.get(name, default)))
+            for name, shape in zip(names + states, arguments + others, strict=True)
+        }
+        for _ in range(2)
+    )
+    return Executor(symbol, arrays, grads, _requests(names, grad_req, version), version)

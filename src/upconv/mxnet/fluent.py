@@ -1,0 +1,107 @@
+"""What arrays and symbols share: operators between them, and operators' names as methods."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from .base import MXNetTypeError
+from .operators import OPERATORS, Operator
+
+_DUNDERS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "mod": "mod", "pow": "power",
+    "eq": "equal", "ne": "not_equal", "gt": "greater", "ge": "greater_equal", "lt": "lesser",
+    "le": "lesser_equal",
+}  # fmt: skip
+FUNCTIONS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
+    "modulo": "mod", "power": "power", "maximum": "maximum", "minimum": "minimum",
+}  # fmt: skip
+"""Functions of two arrays, or of an array and a number, by the names that they have in MXNet."""
+_METHODS = (
+    "sum mean max min prod norm abs sign exp log sqrt square reciprocal sigmoid tanh relu softmax "
+    "log_softmax clip transpose expand_dims squeeze flatten repeat split slice slice_axis "
+    "slice_like zeros_like ones_like"
+)
+_NUMPY = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
+_NUMPY |= {"lesser_equal": "less_equal"}
+
+
+class Fluent:
+    """A value that operators apply to; `_apply` computes an operator, or adds it to a graph."""
+
+    numpy_like = False
+    wide = "broadcast_"  # how the operators of two begin that apply to shapes that differ
+    __array_ufunc__ = None  # a number of NumPy on the left leaves the operator to us
+
+    def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def call(self, name: str, *values: Any, **named: Any) -> Any:
+        """Apply the operator of this name, in `mx.np` the one it has there, to self and others."""
+        numpy_name = f"_npi_{name}"
+        row = OPERATORS[numpy_name if self.numpy_like and numpy_name in OPERATORS else name]
+        inputs, attributes = row.bind((self, *values), named)
+        return self._apply(row, [x for x in inputs if x is not None], attributes)
+
+    def reshape(self, *shape: Any, **named: Any) -> Any:
+        """The same elements in another shape, in which MXNet's codes may be but for `mx.np`."""
+        codes = named.pop("shape", shape[0] if len(shape) == 1 else shape)
+        return self.call("reshape", **{"newshape" if self.numpy_like else "shape": codes}, **named)
+
+    def with_other(self, word: str, other: Any, left: bool = False) -> Any:
+        """An operator of two, the other being a number or of self's kind, on the left or not."""
+        start, wide = ("_npi_", "_npi_") if self.numpy_like else ("_", self.wide)
+        word = _NUMPY.get(word, word) if self.numpy_like else word
+        if isinstance(other, Fluent):
+            row = OPERATORS[f"{wide}{word}"]
+            return self._apply(row, [other, self] if left else [self, other], {})
+        row = OPERATORS[f"{start}{'r' if left else ''}{word}_scalar"]
+        return self._apply(row, [self], {"scalar": other})
+
+    def __neg__(self) -> Any:
+        return self.call("negative")
+
+    def __abs__(self) -> Any:
+        return self.call("abs")
+
+    T = property(lambda self: self.call("transpose"), doc="The axes in the opposite order.")
+
+
+def _fits(other: Any) -> bool:
+    """Whether an operator takes it: an array or a symbol, or a number."""
+    return isinstance(other, (Fluent, Number, np.number, np.bool_))
+
+
+def _add_operator(name: str, word: str) -> None:
+    def apply(self: Fluent, other: Any) -> Any:
+        return self.with_other(word, other) if _fits(other) else NotImplemented
+
+    def apply_left(self: Fluent, other: Any) -> Any:
+        return self.with_other(word, other, left=True) if _fits(other) else NotImplemented
+
+    setattr(Fluent, f"__{name}__", apply)
+    if f"_r{word}_scalar" in OPERATORS:
+        setattr(Fluent, f"__r{name}__", apply_left)
+
+
+def _add_method(name: str) -> None:
+    setattr(Fluent, name, lambda self, *values, **named: self.call(name, *values, **named))
+
+
+for _name, _word in _DUNDERS.items():
+    _add_operator(_name, _word)
+for _name in _METHODS.split():
+    _add_method(_name)
+Fluent.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+def two(word: str, first: Any, second: Any) -> Any:
+    """A function of two of which at least one is an array or a symbol."""
+    if isinstance(first, Fluent):
+        return first.with_other(word, second)
+    if isinstance(second, Fluent):
+        return second.with_other(word, first, left=True)
+    raise MXNetTypeError(f"{word} takes arrays or symbols; got {type(first)} and {type(second)}.")

@@ -1,0 +1,18 @@
+"""Blocks, parameters and layers: `mx.gluon`."""
+
+from ..base import DeferredInitializationError
+from . import block, nn, parameter
+from .block import Block, HybridBlock, SymbolBlock
+from .parameter import Parameter, ParameterDict
+
+__all__ = [
+    "Block",
+    "DeferredInitializationError",
+    "HybridBlock",
+    "Parameter",
+    "ParameterDict",
+    "SymbolBlock",
+    "block",
+    "nn",
+    "parameter",
+]

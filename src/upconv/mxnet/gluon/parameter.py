@@ -1,0 +1,176 @@
+"""Parameters: arrays of a layer, whose shape may become known at the first forward call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ...errors import brief
+from ..base import (
+    DeferredInitializationError,
+    MXNetError,
+    MXNetValueError,
+    require,
+    require_processor,
+)
+from ..ndarray import NDArray
+from ..np import ndarray
+from ..operators import Shape, unified
+from ..params import read_params, write_params
+from ..random import Uniform, initializer
+from ..tape import REQUESTS
+
+
+class Parameter:
+    """An array with a gradient. A size of 0 or -1 in `shape` is not known yet.
+
+    `data()` raises `DeferredInitializationError` until the shape is known, and `RuntimeError`
+    before `initialize()`.
+    """
+
+    def __init__(
+        self, name: str = "weight", grad_req: str = "write", shape: Any = None,
+        dtype: Any = np.float32, init: Any = None, differentiable: bool = True, **unused: Any,
+    ) -> None:  # fmt: skip
+        self.name, self.init, self.dtype = name, init, dtype
+        sizes = (shape,) if isinstance(shape, int) else shape
+        self._shape: Shape | None = None if sizes is None else tuple(max(0, s) for s in sizes)
+        self._array: NDArray | None = None
+        self._pending: Any = None  # what to begin with, once the shape is known
+        self.grad_req = grad_req if differentiable else "null"
+
+    @property
+    def grad_req(self) -> str:
+        """What happens to the gradient: null, write or add."""
+        return self._grad_req
+
+    @grad_req.setter
+    def grad_req(self, word: str) -> None:
+        require(word in REQUESTS, f"grad_req is {brief(word)}; expected null, write or add")
+        self._grad_req = word
+        if self._array is not None:
+            self._array.attach_grad(word)
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape, with 0 for what is not known."""
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        self._shape = unified(f"the shape of {self.name}", self._shape, tuple(shape))
+        self._make()
+
+    def initialize(
+        self, init: Any = None, ctx: Any = None, default_init: Any = None,
+        force_reinit: bool = False, device: Any = None,
+    ) -> None:  # fmt: skip
+        """Make the array, or note what it begins with until its shape is known."""
+        require_processor(ctx or device)
+        if self._array is not None and not force_reinit:
+            text = f"Parameter {self.name} is initialized; force_reinit=True does it again."
+            warnings.warn(text, stacklevel=3)
+            return
+        self._pending = initializer(init or self.init or default_init or Uniform())
+        self._make()
+
+    def _make(self) -> None:
+        if self._pending is not None and self._shape is not None and 0 not in self._shape:
+            self._hold(self._pending(self._shape))
+
+    def _hold(self, values: Any) -> None:
+        self._pending, self._array = None, ndarray(np.array(values, self.dtype))
+        self._array.attach_grad(self.grad_req)
+
+    def data(self, ctx: Any = None) -> Any:
+        """The array."""
+        if self._array is None and self._pending is None:
+            raise MXNetError(f"Parameter {self.name} is not initialized; call initialize().")
+        if self._array is None:
+            raise DeferredInitializationError(
+                f"The shape of {self.name} is {self._shape}; a first forward call will say it."
+            )
+        return self._array
+
+    def grad(self, ctx: Any = None) -> Any:
+        """The gradient."""
+        if self.grad_req == "null":
+            raise MXNetError(f"Parameter {self.name} has grad_req null, and so no gradient.")
+        return self.data().grad
+
+    def list_data(self) -> list[Any]:
+        """The array on every device there is."""
+        return [self.data()]
+
+    def zero_grad(self) -> None:
+        """Set the gradient to zero."""
+        self.data().zero_grad()
+
+    def set_data(self, data: Any) -> None:
+        """Write values, which also say a shape that is not known."""
+        values = np.array(data, self.dtype)
+        old = self._shape or values.shape
+        fits = len(old) == values.ndim and all(
+            a in (0, b) for a, b in zip(old, values.shape, strict=False)
+        )
+        require(fits, f"the values of {self.name} have shape {values.shape}; expected {old}")
+        self._shape = values.shape
+        if self._array is None:
+            self._hold(values)
+        else:
+            self._array[:] = values
+
+    def cast(self, dtype: Any) -> None:
+        """Change the type of the elements."""
+        self.dtype = dtype
+        if self._array is not None:
+            self._hold(self._array.value)
+
+    def __repr__(self) -> str:
+        return f"Parameter {self.name} (shape={self._shape}, dtype={np.dtype(self.dtype)})"
+
+
+class ParameterDict(dict[str, Parameter]):
+    """Parameters by name."""
+
+    def initialize(self, *values: Any, **named: Any) -> None:
+        """Initialize all; see `Parameter.initialize`."""
+        for parameter in {id(p): p for p in self.values()}.values():
+            parameter.initialize(*values, **named)
+
+    def zero_grad(self) -> None:
+        """Set all gradients to zero."""
+        for parameter in self.values():
+            parameter.zero_grad()
+
+    def setattr(self, name: str, value: Any) -> None:
+        """Set an attribute of all."""
+        for parameter in self.values():
+            setattr(parameter, name, value)
+
+    def get(self, name: str, default: Any = None, **named: Any) -> Any:
+        """The parameter of this name, made from the rest where there is none."""
+        if name not in self and named:
+            self[name] = Parameter(name, **named)
+        return super().get(name, default)
+
+    def save(self, filename: Any) -> None:
+        """Write the values to a .params file."""
+        write_params(filename, {k: p.data().asnumpy() for k, p in self.items()}, force=True)
+
+    def load(
+        self, filename: Any, ctx: Any = None, allow_missing: bool = False,
+        ignore_extra: bool = False, **unused: Any,
+    ) -> None:  # fmt: skip
+        """Set the values to what a .params file holds by name, `arg:` and `aux:` aside."""
+        found = {name.split(":", 1)[-1]: value for name, value in read_params(filename).items()}
+        missing, extra = [n for n in self if n not in found], [n for n in found if n not in self]
+        if (missing and not allow_missing) or (extra and not ignore_extra):
+            name, verb = (
+                (missing[0], "lacks") if missing and not allow_missing else (extra[0], "has")
+            )
+            raise MXNetValueError(f"{filename} {verb} {name!r}; expected {', '.join(self)}.")
+        for name in found.keys() & self.keys():
+            self[name].set_data(found[name])

@@ -1,0 +1,352 @@
+"""Arrays: `mx.nd`. An `NDArray` holds a NumPy array, and what its gradient depends on.
+
+Operators compute at once; `waitall` and the like have nothing to wait for. Every function of
+`mx.nd` that is not here is an operator by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, Self
+
+import numpy as np
+
+from ..errors import brief
+from .base import (
+    Context,
+    MXNetError,
+    MXNetKeyError,
+    MXNetValueError,
+    cpu,
+    raised_by,
+    require_processor,
+)
+from .fluent import FUNCTIONS, Fluent, two
+from .operators import OPERATORS, Array, Operator
+from .packed import written
+from .params import read_params, write_params
+from .random import generator
+from .tape import REQUESTS, STATE, Leaf, compute, gradients
+
+
+class NDArray(Fluent):
+    """An array. `attach_grad` keeps a gradient for it, which `backward` computes.
+
+    >>> x = array([1, 2, 3])
+    >>> x.attach_grad()
+    >>> from upconv.mxnet import autograd
+    >>> with autograd.record():
+    ...     y = (x * x).sum()
+    >>> y.backward()
+    >>> x.grad.asnumpy()
+    array([2., 4., 6.], dtype=float32)
+    """
+
+    stype = "default"
+    shape: Any = property(lambda self: self.value.shape, doc="Sizes along the axes.")
+    dtype: Any = property(lambda self: self.value.dtype.type, doc="The type of the elements.")
+    ndim: Any = property(lambda self: self.value.ndim, doc="How many axes there are.")
+    size: Any = property(lambda self: self.value.size, doc="How many elements there are.")
+    context = ctx = device = property(lambda self: cpu(), doc="The processor.")
+
+    def __init__(self, value: Array) -> None:
+        self.value = value
+        self.source: Any = None  # the node that computed it, or a leaf
+        self.grad: Any = None
+
+    def asnumpy(self) -> Array:
+        """A copy as a NumPy array."""
+        return np.array(self.value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.value, dtype)
+
+    def asscalar(self) -> Any:
+        """The one element."""
+        if self.value.size != 1:
+            raise MXNetValueError(f"The array has {self.value.size} elements; expected one.")
+        return self.value.item()
+
+    item = asscalar
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """The same values with elements of another type."""
+        return self.call("Cast", dtype=dtype)
+
+    def copy(self) -> Any:
+        """A copy, which gradients pass."""
+        return self.call("identity")
+
+    def copyto(self, other: Any) -> Any:
+        """Write the values into an array, or make a copy on a device."""
+        if isinstance(other, Context):
+            require_processor(other)
+            return self.copy()
+        if other.shape != self.shape:
+            raise MXNetValueError(f"other has shape {other.shape}; expected {self.shape}.")
+        other[:] = self
+        return other
+
+    def as_in_context(self, ctx: Any) -> Self:
+        """Self, for the processor."""
+        require_processor(ctx)
+        return self
+
+    as_in_ctx = to_device = as_in_context
+
+    def tostype(self, stype: str) -> Self:
+        """Self: the sparse forms are held densely."""
+        if stype not in ("default", "row_sparse", "csr"):
+            raise MXNetError(f"stype is {stype!r}; expected default, row_sparse or csr.")
+        return self
+
+    def wait_to_read(self) -> None:
+        """Nothing: values are there when a call returns."""
+
+    def attach_grad(self, grad_req: str = "write", stype: Any = None) -> None:
+        """Keep a gradient, zero at first; grad_req is "null", "write" or "add"."""
+        if grad_req not in REQUESTS:
+            raise MXNetKeyError(f"grad_req is {brief(grad_req)}; expected null, write or add.")
+        self.grad = None if grad_req == "null" else type(self)(np.zeros_like(self.value))
+        self.source = None if grad_req == "null" else Leaf(self.grad, grad_req)
+
+    def detach(self) -> Any:
+        """The same values, without what they depend on."""
+        return type(self)(self.value)
+
+    def zero_grad(self) -> None:
+        """Set the gradient to zero."""
+        if self.grad is not None:
+            self.grad[...] = 0
+
+    def backward(
+        self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
+    ) -> None:
+        """Compute the gradients of all arrays that this one was recorded to depend on."""
+        differentiate([self], [out_grad], retain_graph, train_mode)
+
+    def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        return invoke(row, inputs, attributes)
+
+    def __getitem__(self, key: Any) -> Any:
+        key = _plain_key(key)
+        if STATE.recording and self.source is not None:
+            return self._apply(OPERATORS["_index"], [self], {"key": key})
+        with raised_by("an index"):
+            keys = key if isinstance(key, tuple) else (key,)
+            basic = all(isinstance(k, (int, np.integer, slice)) for k in keys)
+            found = np.asarray(self.value[(*keys, ...) if basic else key])  # "...": a view, if 0-d
+        found = found if found.ndim or self.numpy_like else found.reshape(1)
+        # A part that lies together is a view, any other a copy, as in MXNet.
+        return type(self)(found if found.flags.c_contiguous else found.copy())
+
+    def reshape(self, *shape: Any, **named: Any) -> Any:
+        """The same elements in another shape; a view of them where nothing is recorded."""
+        found = super().reshape(*shape, **named)
+        apart = self.numpy_like or (STATE.recording and self.source is not None)
+        return found if apart else type(self)(self.value.reshape(found.shape))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if STATE.recording and self.source is not None:
+            raise MXNetError("An array that is recorded was to be written; pause() recording.")
+        with raised_by("an assignment"):
+            self.value[_plain_key(key)] = value.value if isinstance(value, NDArray) else value
+        written(self.value)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return bool(self.asscalar())
+
+    def __float__(self) -> float:
+        return float(self.asscalar())
+
+    def __int__(self) -> int:
+        return int(self.asscalar())
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return type(self)(np.array(self.value))
+
+    def __repr__(self) -> str:
+        sizes = "x".join(map(str, self.shape))
+        return f"\n{self.value}\n<{type(self).__name__} {sizes} @{self.context}>"
+
+
+def _add_in_place(name: str, word: str) -> None:
+    def apply(self: NDArray, other: Any) -> NDArray:
+        self[...] = self.with_other(word, other)
+        return self
+
+    setattr(NDArray, f"__i{name}__", apply)
+
+
+for _name, _word in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}.items():
+    _add_in_place(_name, _word)
+
+
+def _plain_key(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(map(_plain_key, key))
+    if isinstance(key, NDArray):
+        return key.value if key.value.dtype.kind == "b" else key.value.astype(np.int64)
+    return key
+
+
+def invoke(
+    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], out: Any = None
+) -> Any:
+    """Run an operator on arrays: one array, or a list where it has several outputs."""
+    for i, x in enumerate(inputs):
+        if not isinstance(x, NDArray):
+            raise MXNetError(f"{row.name}: input {i} is {brief(x)}; expected an NDArray.")
+    outputs, node, visible = compute(
+        row, attributes, [x.value for x in inputs], [x.source for x in inputs]
+    )
+    targets = out if isinstance(out, (list, tuple)) else [out] * visible
+    found = []
+    for i, (value, target) in enumerate(zip(outputs, targets, strict=False)):
+        given = type(inputs[0])(value) if target is None else target
+        if given.value.shape != value.shape or given.value.dtype != value.dtype:
+            raise MXNetError(f"{row.name}: out is not of shape {value.shape} and {value.dtype}.")
+        if target is not None:
+            given[...] = NDArray(value)
+        if node is not None:
+            given.source = node, i
+        found.append(given)
+    return found[0] if visible == 1 else found
+
+
+def differentiate(
+    heads: Sequence[NDArray],
+    head_grads: Sequence[Any] | None,
+    retain: bool,
+    training: bool,
+    keep: Any = None,
+) -> None:
+    """Write the gradients of what the heads depend on, or hand leaf and gradient to `keep`."""
+    given = [None] * len(heads) if head_grads is None else list(head_grads)
+    if len(given) != len(heads):
+        raise MXNetError(f"{len(given)} head gradients; expected {len(heads)}, one for each head.")
+    starts = []
+    for head, grad in zip(heads, given, strict=True):
+        if head.source is None:
+            raise MXNetError(
+                "A head was not recorded, or depends on no array with a gradient. Compute it "
+                "within autograd.record() from arrays that attach_grad() was called on."
+            )
+        value = np.ones_like(head.value) if grad is None else np.asarray(grad, head.value.dtype)
+        if value.shape != head.shape:
+            raise MXNetError(f"A head gradient has shape {value.shape}; expected {head.shape}.")
+        starts.append((head.source, value))
+    for leaf, value in gradients(starts, training, retain):
+        if keep is not None:
+            keep(leaf, value)
+        else:
+            leaf.grad[...] = value + (leaf.grad.value if leaf.grad_req == "add" else 0)
+
+
+@cache
+def function(name: str, row: Operator) -> Any:
+    """An operator as a function of arrays: inputs, attributes, and `out` to write into."""
+
+    def apply(*values: Any, out: Any = None, name: Any = None, **named: Any) -> Any:
+        with raised_by(row.name):
+            inputs, attributes = row.bind(values, named)
+        return invoke(row, inputs, attributes, out)
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{row.name}({', '.join((*row.inputs, *row.attributes))})"
+    return apply
+
+
+def array(source: Any, ctx: Any = None, dtype: Any = None) -> NDArray:
+    """An array of these values, float32 unless a dtype is given or an NDArray has another."""
+    require_processor(ctx)
+    default = source.dtype if isinstance(source, NDArray) else np.float32
+    return NDArray(np.array(source, dtype or default))
+
+
+def _sizes(shape: Any) -> Any:
+    return tuple(shape) if isinstance(shape, (list, tuple)) else (int(shape),)
+
+
+def full(shape: Any, val: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
+    """An array of this shape (an int is one axis) that holds one value; float32 without dtype."""
+    require_processor(ctx)
+    with raised_by("an array"):
+        return NDArray(np.full(_sizes(shape), val, dtype or np.float32))
+
+
+def zeros(shape: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
+    """An array of zeros."""
+    return full(shape, 0, ctx, dtype)
+
+
+def ones(shape: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
+    """An array of ones."""
+    return full(shape, 1, ctx, dtype)
+
+
+empty = zeros
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> NDArray:
+    """Equally spaced values."""
+    first, last = (0, start) if stop is None else (start, stop)
+    return NDArray(np.arange(first, last, step).astype(dtype or np.float32))
+
+
+def waitall() -> None:
+    """Nothing: values are there when a call returns."""
+
+
+def load(fname: Any) -> dict[str, NDArray]:
+    """The arrays of a .params file by name."""
+    return {name: NDArray(value) for name, value in read_params(fname).items()}
+
+
+def save(fname: Any, data: Any) -> None:
+    """Write arrays by name to a .params file."""
+    write_params(fname, {name: x.asnumpy() for name, x in data.items()}, force=True)
+
+
+def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
+    """A function that draws random numbers by the generator's method."""
+
+    def draw(
+        first: Any = 0, second: Any = 1, shape: Any = shape, dtype: Any = None, ctx: Any = None, *,
+        low: Any = None, high: Any = None, loc: Any = None, scale: Any = None, size: Any = None,
+        device: Any = None,
+    ) -> Any:  # fmt: skip
+        require_processor(ctx or device)
+        begin = next(x for x in (low, loc, first) if x is not None)
+        end = next(x for x in (high, scale, second) if x is not None)
+        sizes = size if size is not None else shape
+        value = getattr(generator(), method)(begin, end, () if sizes is None else _sizes(sizes))
+        return kind(np.asarray(value, dtype or np.float32))
+
+    return draw
+
+
+random = SimpleNamespace(
+    uniform=drawing("uniform", NDArray, (1,)), normal=drawing("normal", NDArray, (1,))
+)
+_sync = function("SyncBatchNorm", OPERATORS["_contrib_SyncBatchNorm"])
+contrib = SimpleNamespace(SyncBatchNorm=_sync)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("np", "npx"):  # as F.np in a hybrid_forward
+        return import_module(f"..{name}", __name__)
+    if name in FUNCTIONS:
+        return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)
+    if name not in OPERATORS:
+        raise AttributeError(f"upconv.mxnet has no operator {name!r}; docs/mxnet.md lists them.")
+    return function(name, OPERATORS[name])  # not kept here, where it would hide max, sum, ...

@@ -1,0 +1,96 @@
+"""Arrays as in NumPy: `mx.np`. Operators that are not here are those of `mx.np` by their names.
+
+A function of NumPy for which there is no operator is computed by NumPy; while recording, on an
+array that a gradient passes, it is refused, as it has none.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as _numpy
+
+from .base import MXNetError, require_processor
+from .fluent import FUNCTIONS, two
+from .ndarray import NDArray, drawing, function
+from .operators import OPERATORS
+from .tape import STATE
+
+
+class ndarray(NDArray):  # noqa: N801 - MXNet's and NumPy's name
+    """An `NDArray` with NumPy's rules: axes may be none, comparisons are bool."""
+
+    numpy_like = True
+
+    def as_nd_ndarray(self) -> NDArray:
+        """The same values with MXNet's older rules."""
+        return NDArray(self.value)
+
+
+NDArray.as_np_ndarray = lambda self: ndarray(self.value)  # type: ignore[attr-defined]
+
+
+def _creating(name: str) -> Any:
+    def create(
+        *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, **named: Any
+    ) -> Any:
+        require_processor(ctx or device)
+        found = getattr(_numpy, name)(*map(_plain, values), **named)
+        keeps = found.dtype == bool or any(isinstance(value, NDArray) for value in values)
+        return ndarray(_numpy.asarray(found, dtype or (None if keeps else _numpy.float32)))
+
+    create.__name__ = name
+    create.__doc__ = f"As numpy.{name}, with float32 for the default of `dtype`."
+    return create
+
+
+array, zeros, ones, empty, full, arange = map(
+    _creating, ("array", "zeros", "ones", "zeros", "full", "arange")
+)
+random = SimpleNamespace(
+    uniform=drawing("uniform", ndarray, None), normal=drawing("normal", ndarray, None)
+)
+
+
+def copy(a: Any) -> Any:
+    """A copy, which gradients pass."""
+    return a.copy()
+
+
+def concatenate(seq: Any, axis: int = 0) -> Any:
+    """Arrays one after another along an axis."""
+    return seq[0].call("concatenate", *seq[1:], axis=axis)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's arrays for ours, within lists and tuples as well."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value.value if isinstance(value, NDArray) else value
+
+
+def _by_numpy(name: str) -> Any:
+    def apply(*values: Any, **named: Any) -> Any:
+        given = [*values, *named.values()]
+        if STATE.recording and any(getattr(x, "source", None) is not None for x in given):
+            raise MXNetError(f"mx.np.{name} has no gradient here; docs/mxnet.md lists what has.")
+        named = {key: _plain(value) for key, value in named.items()}
+        found = getattr(_numpy, name)(*map(_plain, values), **named)
+        wraps = isinstance(found, _numpy.ndarray | _numpy.generic)
+        return ndarray(_numpy.asarray(found)) if wraps else found
+
+    apply.__name__ = name
+    return apply
+
+
+def __getattr__(name: str) -> Any:
+    if name in FUNCTIONS:
+        return lambda x1, x2: two(FUNCTIONS[name], x1, x2)
+    if f"_npi_{name}" in OPERATORS:
+        return function(name, OPERATORS[f"_npi_{name}"])
+    theirs = getattr(_numpy, name, None) if not name.startswith("_") else None
+    if theirs is None:
+        raise AttributeError(f"upconv.mxnet.np has no {name!r}.")
+    # Types and constants are NumPy's own.
+    return _by_numpy(name) if callable(theirs) and not isinstance(theirs, type) else theirs

@@ -1,0 +1,63 @@
+"""Operators of networks on arrays as in NumPy: `mx.npx`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import (
+    MXNetTypeError,
+    cpu,
+    current_device,
+    gpu,
+    is_np_array,
+    num_gpus,
+    require,
+    reset_np,
+    set_np,
+)
+from .ndarray import function, invoke, waitall
+from .operators import OPERATORS
+
+__all__ = [
+    "convolution", "cpu", "current_device", "deconvolution", "gpu", "is_np_array", "num_gpus",
+    "reset_np", "set_np", "waitall",
+]  # fmt: skip
+
+
+_DEFAULTS = {"num_filter": 1, "workspace": 1024, "no_bias": False}
+
+
+def _windowed(name: str) -> Any:
+    row = OPERATORS[name]
+
+    def apply(*values: Any, **named: Any) -> Any:
+        inputs, given = row.bind(values, named)
+        unknown = given.keys() - row.attributes.keys()
+        given = {**_DEFAULTS, **{key: value for key, value in given.items() if value is not None}}
+        if unknown:
+            raise MXNetTypeError(
+                f"{sorted(unknown)[0]!r} is not an argument of mx.npx.{name.lower()}."
+            )
+        enough = len(inputs) > 1 and None not in inputs and "kernel" in given
+        require(enough, "data, weight and kernel are needed")
+        require(given["num_filter"] >= 1, "num_filter is at least 1")
+        require(given["workspace"] >= 0, "workspace is at least 0")
+        require(not given["no_bias"] or len(inputs) < 3, "bias is given with no_bias")
+        return invoke(row, inputs, given)
+
+    apply.__name__ = name.lower()
+    apply.__doc__ = (
+        f"{name} by MXNet 2's defaults: a bias, unless no_bias says otherwise. None stands for an "
+        "attribute that is not given. Raises `AssertionError` where MXNet's wrapper does."
+    )
+    return apply
+
+
+deconvolution, convolution = _windowed("Deconvolution"), _windowed("Convolution")
+
+
+def __getattr__(name: str) -> Any:
+    row = OPERATORS.get(f"_npx_{name}")
+    if row is None:
+        raise AttributeError(f"upconv.mxnet.npx has no {name!r}; docs/mxnet.md lists what it has.")
+    return function(name, row)

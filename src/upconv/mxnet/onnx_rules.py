@@ -1,0 +1,313 @@
+"""MXNet's operators in ONNX's: `RULES` has a function of a `Writer` for each that can be written.
+
+Every shape is known, so pads, windows and codes of Reshape become numbers. Where a pooling counts
+otherwise than ONNX's, its average is multiplied by what the operator itself makes of ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..dialects.mxnet import from_mxnet
+from ..dialects.onnx import to_onnx
+from .base import MXNetError
+from .operators import OPERATORS
+from .operators.row import Call
+
+_GEOMETRY = ("kernel", "stride", "dilate", "pad", "adj", "target_shape", "num_group")
+
+
+class Writer:
+    """A graph that is being written, and the node at hand, which `write` begins.
+
+    met: shape and type of every value. p: the node's attributes; x, shapes: names and shapes of its
+    inputs; out: the shape of its first output; last: data's axis of channels; size: the others.
+    """
+
+    def __init__(self, names: set[str], met: Mapping[Any, Any], opset: int) -> None:
+        self.taken, self.met, self.opset = {*names}, met, opset
+        self.nodes, self.constants, self.values = list[Any](), dict[str, Any](), dict[Any, str]()
+
+    def write(self, node: Any) -> None:
+        """Write an operator, or name a variable; raises `MXNetError` where there is no rule."""
+        if node.row is None:
+            self.values[id(node), 0] = node.name
+            return
+        keys = [(id(parent), i) for parent, i in node.inputs if (id(parent), i) in self.met]
+        self.node, self.p, self.x = node, node.p, [self.values[key] for key in keys]
+        self.shapes, self.dtype = [self.met[key][0] for key in keys], self.met[keys[0]][1]
+        self.out, self.shape = self.met[id(node), 0][0], self.shapes[0]
+        self.rank = len(self.shape)
+        self.last = self.rank - 1 if (getattr(self.p, "layout", None) or "NCX")[-1] == "C" else 1
+        self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.last))
+        if node.row.name not in RULES:
+            self.refuse("docs/mxnet.md lists the operators that can be")
+        found = RULES[node.row.name](self)
+        for i, name in enumerate([found] if isinstance(found, str) else found):
+            self.values[id(node), i] = name
+
+    def op(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        """The output, or outputs, of a new node; numbers, tuples and arrays become constants."""
+        from onnx.helper import make_node
+
+        names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
+        found = [self._fresh() for _ in range(outputs)]
+        self.nodes.append(make_node(kind, names, found, found[0], **attributes))
+        return found if outputs > 1 else found[0]
+
+    def refuse(self, why: str) -> Any:
+        """Raise an error that names the node."""
+        raise MXNetError(f"{self.node.name} ({self.node.row.name}): it cannot be written: {why}.")
+
+    def moved(self, x: str, axis: int, place: int = 1) -> str:
+        """Data with an axis moved to another place."""
+        order = [a for a in range(self.rank) if a != axis]
+        order.insert(place, axis)
+        return x if axis == place else self.op("Transpose", x, perm=order)
+
+    def cast(self, x: str, dtype: Any) -> Any:
+        """Elements of another type, or those of this one as they are if it is None."""
+        from onnx.helper import np_dtype_to_tensor_dtype as code
+
+        return x if dtype is None else self.op("Cast", x, to=code(np.dtype(dtype)))
+
+    def _fresh(self) -> str:
+        own = self.node.name or "node"
+        name = next(n for i in count() if (n := f"{own}.{i}" if i else own) not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def _constant(self, x: Any) -> str:
+        kind = self.dtype if isinstance(x, (int, float)) else getattr(x, "dtype", np.int64)
+        name = self._fresh()
+        self.constants[name] = np.array(x, kind)
+        return name
+
+
+def _convolution(w: Writer) -> str:
+    p, n, kind = w.p, len(w.p.kernel), "ConvTranspose" if hasattr(w.p, "adj") else "Conv"
+    if kind == "Conv":
+        how = {"kernel_shape": p.kernel, "strides": p.stride or (1,) * n, "group": p.num_group,
+               "dilations": p.dilate or (1,) * n, "pads": (p.pad or (0,) * n) * 2}  # fmt: skip
+    else:
+        given = {name: getattr(p, name) for name in _GEOMETRY}
+        how = to_onnx(from_mxnet(w.size, **given))
+    y = w.op(kind, w.moved(w.x[0], w.last), w.moved(w.x[1], w.last), *w.x[2:], **how)
+    return w.moved(y, 1, w.last)
+
+
+def _normalized(w: Writer) -> list[str]:
+    (x, gamma, beta, mean, var), p = w.x, w.p
+    axis = getattr(p, "axis", 1) % w.rank if w.rank > 1 else w.refuse("data has one axis")
+    scale = np.ones(w.shape[axis], w.dtype) if p.fix_gamma else gamma
+    y = w.op("BatchNormalization", w.moved(x, axis), scale, beta, mean, var, epsilon=p.eps)
+    if p.output_mean_var and w.node.row.name == "BatchNorm":
+        var = w.op("Reciprocal", w.op("Sqrt", w.op("Add", var, p.eps)))
+    return [w.moved(y, 1, axis), mean, var]
+
+
+def _leaky(w: Writer) -> Any:
+    kind, x = w.p.act_type, w.x[0]
+    if kind == "gelu":
+        wide = w.op("Add", w.op("Erf", w.op("Mul", x, 0.5**0.5)), 1.0)
+        return w.op("Mul", w.op("Mul", x, 0.5), wide)
+    if kind == "prelu":
+        return w.op("PRelu", x, w.op("Reshape", w.x[1], (-1,) + (1,) * (w.rank - 2)))
+    if kind == "selu":
+        return w.op("Selu", x)
+    slope = (w.p.lower_bound + w.p.upper_bound) / 2 if kind == "rrelu" else w.p.slope
+    return w.op("Elu" if kind == "elu" else "LeakyRelu", x, alpha=slope)
+
+
+def _connected(w: Writer) -> Any:
+    x, weight, *bias = w.x
+    if w.p.flatten or w.rank == 2:
+        return w.op("Gemm", x if w.rank == 2 else w.op("Flatten", x), weight, *bias, transB=1)
+    y = w.op("MatMul", x, w.op("Transpose", weight))
+    return w.op("Add", y, *bias) if bias else y
+
+
+def _pooling(w: Writer) -> str:
+    p, ones, zeros = w.p, (1,) * len(w.size), (0,) * len(w.size)
+    given = (w.size, ones, zeros)
+    kernel, stride, pad = given if p.global_pool else (p.kernel, p.stride or ones, p.pad or zeros)
+    outs = [o for a, o in enumerate(w.out) if a not in (0, w.last)]
+    reach = zip(outs, stride, kernel, pad, w.size, strict=True)
+    pads = (*pad, *(max(0, (o - 1) * s + k - b - i) for o, s, k, b, i in reach))
+    if any(e >= k for e, k in zip(pads, kernel * 2, strict=True)):
+        w.refuse("a window lies beside the data")
+    x = w.moved(w.x[0], w.last)
+    how: Any = {"kernel_shape": kernel, "strides": stride, "pads": pads}
+    if p.pool_type == "lp":
+        w.refuse("lp pooling has no counterpart that counts as it does")
+    if p.pool_type == "max":
+        return w.moved(w.op("MaxPool", x, **how), 1, w.last)
+    y, factor = (
+        w.op("AveragePool", x, count_include_pad=1, **how),
+        np.full(outs, prod(kernel), float),
+    )
+    if p.pool_type == "avg":
+        tries = [{**vars(p), "pool_type": kind, "layout": None} for kind in ("avg", "sum")]
+        calls = [Call(SimpleNamespace(**each), inputs=[np.ones((1, 1, *w.size))]) for each in tries]
+        mean, inside = (w.node.row.run(call)[0][0, 0] for call in calls)
+        factor *= np.divide(mean, inside, out=1 / factor, where=inside > 0)
+    plain = np.allclose(factor, 1, atol=1e-9)
+    return w.moved(y if plain else w.op("Mul", y, factor.astype(w.dtype)), 1, w.last)
+
+
+def _upsampled(w: Writer) -> Any:
+    if w.p.sample_type == "bilinear":
+        begin, n = w.p.scale // 2, len(w.size)
+        strides, pads = (w.p.scale,) * n, (begin,) * 2 * n
+        return w.op("ConvTranspose", *w.x, strides=strides, pads=pads, group=w.p.num_filter)
+    how: Any = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    scales = [np.divide(w.out, s, dtype=np.float32) for s in w.shapes]
+    scales = [np.concatenate([np.ones(2, s.dtype), s[2:]]) for s in scales]
+    pairs = zip(w.x, scales, strict=True)
+    parts = [w.op("Resize", x, "", s, nearest_mode="floor", **how) for x, s in pairs]
+    if len(parts) > 1 and w.p.multi_input_mode == "sum":
+        return w.op("Sum", *parts)
+    return w.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def _softmax(w: Writer) -> Any:
+    p, x, kind = w.p, w.x[0], "LogSoftmax" if "log" in w.node.row.name else "Softmax"
+    if getattr(p, "use_length", False):
+        w.refuse("use_length has no counterpart")
+    x = w.op("Div", x, p.temperature) if getattr(p, "temperature", None) else x
+    channel = getattr(p, "mode", "") == "channel" or getattr(p, "multi_output", False)
+    if channel or getattr(p, "preserve_shape", True):
+        return w.op(kind, x, axis=getattr(p, "axis", 1 if channel else -1))
+    return w.op("Reshape", w.op(kind, w.op("Flatten", x)), w.out)  # over all but the batch
+
+
+def _slice(w: Writer) -> Any:
+    """slice; and, of the size of the output, slice_axis, slice_like and Crop."""
+    begins, steps, p = [0] * w.rank, [1] * w.rank, w.p
+    if hasattr(p, "offset"):
+        room = [(i - o) // 2 for i, o in zip(w.shape, w.out, strict=True)]
+        begins[2:] = room[2:] if p.center_crop else p.offset
+    elif hasattr(p, "axis"):
+        begins[p.axis] = slice(p.begin, p.end).indices(w.shape[p.axis])[0]
+    elif hasattr(p, "begin"):
+        rows = zip(p.begin, p.end, p.step or [None] * w.rank, w.shape, strict=False)
+        for i, (*part, size) in enumerate(rows):
+            begins[i], _, steps[i] = slice(*part).indices(size)
+    whole = zip(begins, steps, w.out, w.shape, strict=True)
+    ends = [e if e >= 0 else -i - 1 for b, s, o, i in whole for e in [b + s * o]]
+    return w.op("Slice", w.x[0], begins, ends, range(w.rank), steps)
+
+
+def _split(w: Writer) -> list[str]:
+    axis, n = w.p.axis % w.rank, w.p.num_outputs
+    parts = w.op("Split", w.x[0], [w.shape[axis] // n] * n, axis=axis, outputs=n)
+    parts = parts if n > 1 else [parts]
+    return [w.op("Reshape", y, w.out) if len(w.out) < w.rank else y for y in parts]
+
+
+def _repeat(w: Writer) -> Any:
+    shape, axis = ((prod(w.shape),), 0) if w.p.axis is None else (w.shape, w.p.axis % w.rank)
+    head, tail = shape[: axis + 1], shape[axis + 1 :]
+    x = w.op("Reshape", w.x[0], (*head, 1, *tail))
+    return w.op("Reshape", w.op("Expand", x, (*head, w.p.repeats, *tail)), w.out)
+
+
+def _reduced(w: Writer) -> Any:
+    word = w.node.row.name.removeprefix("_npi_")
+    kind = "ReduceL2" if word == "norm" else f"Reduce{word.title()}"
+    named = {axis % w.rank for axis in w.p.axis or range(w.rank)}
+    axes = tuple(i for i in range(w.rank) if (i in named) != w.p.exclude)
+    by_input = w.opset >= 18 or word == "sum"
+    given: Any = ((axes,), {}) if by_input else ((), {"axes": axes})
+    x = w.op(kind, w.x[0], *given[0], **given[1], keepdims=0) if axes else w.x[0]
+    return w.op("Reshape", w.cast(x, w.p.dtype), w.out)
+
+
+def _stack(w: Writer) -> Any:
+    axis = w.p.axis % len(w.out)
+    return w.op("Concat", *(w.op("Unsqueeze", x, (axis,)) for x in w.x), axis=axis)
+
+
+_UNARY = {
+    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "exp": "Exp",
+    "softsign": "Softsign", "log_sigmoid": "Neg Softplus Neg", "negative": "Neg", "abs": "Abs",
+    "sign": "Sign", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal", "sin": "Sin",
+    "cos": "Cos", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "square": "", "mish": "",
+}  # fmt: skip
+_BINARY = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "mod": "Mod", "power": "Pow",
+    "maximum": "Max", "minimum": "Min", "equal": "Equal ", "not_equal": "Equal Not",
+    "greater": "Greater ", "greater_equal": "GreaterOrEqual ", "lesser": "Less ",
+    "lesser_equal": "LessOrEqual ",
+}  # fmt: skip
+"""What makes one of them, in order; a space among them: the result is a comparison's."""
+
+
+def _unary(w: Writer, word: str) -> str:
+    y = x = w.x[0]
+    if not _UNARY[word]:
+        y = w.op("Mul", x, x if word == "square" else w.op("Tanh", w.op("Softplus", x)))
+    for kind in _UNARY[word].split():
+        y = w.op(kind, y)
+    return y
+
+
+def _binary(w: Writer, word: str, left: bool = False) -> Any:
+    x, y = w.x if len(w.x) == 2 else (w.x[0], w.p.scalar)
+    x, y = (y, x) if left else (x, y)
+    if word == "mod":  # of the divisor's sign; ONNX has the dividend's for floats
+        rest = w.op("Mod", x, y, fmod=1)
+        return w.op("Where", w.op("Less", w.op("Mul", rest, y), 0), w.op("Add", rest, y), rest)
+    first, *others = _BINARY[word].split()
+    y = w.op(first, x, y)
+    for kind in others:
+        y = w.op(kind, y)
+    as_bool = "_npi" in w.node.row.name or " " not in _BINARY[word]
+    return w.cast(y, None if as_bool else w.dtype)
+
+
+def _rules() -> dict[str, Callable[[Writer], Any]]:
+    found: dict[str, Callable[[Writer], Any]] = {
+        "Deconvolution Convolution": _convolution, "BatchNorm _contrib_SyncBatchNorm": _normalized,
+        "Activation": lambda w: _unary(w, w.p.act_type), "UpSampling": _upsampled, "stack": _stack,
+        "LeakyReLU": _leaky, "FullyConnected": _connected, "Pooling": _pooling, "repeat": _repeat,
+        "softmax log_softmax SoftmaxActivation SoftmaxOutput": _softmax, "SliceChannel": _split,
+        "slice slice_axis slice_like Crop": _slice, "identity BlockGrad MakeLoss": lambda w: w.x[0],
+        "Concat": lambda w: w.op("Concat", *w.x, axis=w.p.dim),
+        "_npi_concatenate": lambda w: w.op("Concat", *w.x, axis=w.p.axis),
+        "Reshape _npi_reshape _npx_reshape expand_dims squeeze _npi_squeeze Flatten":
+            lambda w: w.op("Reshape", w.x[0], w.out),
+        "transpose": lambda w: w.op("Transpose", w.x[0], perm=w.p.axes or [*range(w.rank)][::-1]),
+        "Pad": lambda w: w.op("Pad", w.x[0], np.reshape(w.p.pad_width, (-1, 2)).T.ravel(),
+                              w.p.constant_value, mode=w.p.mode),
+        "Dropout": lambda w: w.refuse("its mode is always") if w.p.mode == "always" else w.x[0],
+        "clip": lambda w: w.op("Clip", w.x[0], *("" if v is None else v
+                                                 for v in (w.p.a_min, w.p.a_max))),
+        "LRN": lambda w: w.op("LRN", w.x[0], alpha=w.p.alpha, beta=w.p.beta, bias=w.p.knorm,
+                              size=w.p.nsize),
+        "Cast": lambda w: w.cast(w.x[0], w.p.dtype), "add_n": lambda w: w.op("Sum", *w.x),
+        "zeros_like": lambda w: w.op("Expand", 0, w.out),
+        "ones_like": lambda w: w.op("Expand", 1, w.out),
+        " ".join(f"{k} _npi_{k}" for k in ("sum", "mean", "max", "min", "prod", "norm")): _reduced,
+    }  # fmt: skip
+    for word in _UNARY:
+        found[f"{word} _npi_{word}"] = partial(_unary, word=word)
+    other = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
+    for word in _BINARY:
+        own = other.get(word, word.replace("lesser", "less"))
+        names = f"elemwise_{word} broadcast_{word} _{word}_scalar _npi_{own} _npi_{own}_scalar"
+        found[names] = partial(_binary, word=word)
+        found[f"_r{word}_scalar _npi_r{own}_scalar"] = partial(_binary, word=word, left=True)
+    named = [(name, rule) for names, rule in found.items() for name in names.split()]
+    return {OPERATORS[name].name: rule for name, rule in named if name in OPERATORS}
+
+
+RULES = _rules()
+"""What writes an operator, by its name: the names of its outputs."""

@@ -1,0 +1,188 @@
+"""Deconvolution and Convolution, computed by upconv's public functions.
+
+Attributes are read by the dialect (`upconv.dialects.mxnet`): pad and adj, or a target_shape that
+replaces both. Beyond MXNet, channels last is computed, and so are float16 and dilated layers of
+rank 3, which its engines for processors refuse.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...dialects.mxnet import from_mxnet
+from ...errors import ArgumentError, ShapeError
+from ...ops import conv, conv_backward, conv_transpose, conv_transpose_backward
+from ...plans import conv_plan, plan
+from ...threads import get_num_threads
+from ..attributes import Attributes
+from ..packed import plan_of
+from .row import Array, Call, Shape, Shapes, row, unified
+
+_WINDOW = "kernel:shape stride:shape=() dilate:shape=() pad:shape=()"
+_DEVICE = "cudnn_tune:off|limited_workspace|fastest?=None cudnn_off:bool=False"
+CONVOLUTION = (
+    f"{_WINDOW} num_filter:count num_group:count=1 workspace:size=1024 no_bias:bool=False {_DEVICE}"
+    " layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None"
+)
+DECONVOLUTION = (
+    f"{_WINDOW} adj:shape=() target_shape:shape=() num_filter:count num_group:count=1 "
+    f"workspace:size=512 no_bias:bool=True {_DEVICE} layout:NCW|NCHW|NCDHW|NHWC|NDHWC?=None "
+    "rule:document|library=document"
+)
+
+
+def _check(p: Attributes) -> None:
+    """What MXNet refuses before it has seen an array."""
+    rank = len(p.kernel)
+    if not 1 <= rank <= 3:
+        raise ArgumentError("kernel", str(p.kernel), "a shape of 1, 2 or 3 axes")
+    for name, low in {"kernel": 1, "stride": 1, "dilate": 1, "pad": 0, "adj": 0}.items():
+        value = getattr(p, name, ())
+        if value and len(value) != rank:
+            raise ArgumentError(name, str(value), f"{rank} entries, as kernel has")
+        if min(value, default=low) < low:
+            raise ArgumentError(name, str(value), f"integers >= {low}")
+    if p.layout is not None and len(p.layout) != rank + 2:
+        raise ArgumentError("layout", p.layout, f"a layout of {rank} spatial axes")
+
+
+def _is_last(p: Attributes) -> bool:
+    """Whether the channels are data's last axis."""
+    return p.layout is not None and p.layout[-1] == "C"
+
+
+def _parts(p: Attributes, data: Shape) -> tuple[int, int, Shape]:
+    """Batch, channels and spatial sizes of data's shape."""
+    rank = len(p.kernel)
+    if len(data) != rank + 2:
+        raise ShapeError("the shape of data", str(data), f"{rank + 2} axes, kernel's rank and two")
+    return (data[0], data[-1], data[1:-1]) if _is_last(p) else (data[0], data[1], data[2:])
+
+
+def _whole(p: Attributes, first: int, second: int, size: Shape) -> Shape:
+    return (first, *size, second) if _is_last(p) else (first, second, *size)
+
+
+def _layer(p: Attributes, size: Shape) -> Any:
+    """The transposed layer for this spatial size; raises `ShapeError` and the like."""
+    target = p.target_shape if any(p.target_shape) else ()
+    layer = from_mxnet(
+        size,
+        kernel=p.kernel,
+        stride=p.stride,
+        dilate=p.dilate,
+        pad=() if target else p.pad,
+        adj=() if target else p.adj,
+        target_shape=target,
+        num_filter=p.num_filter,
+        num_group=p.num_group,
+        layout=p.layout,
+    )
+    derived = tuple(begin for begin, _ in layer.crops)
+    if target and p.rule == "library" and (p.pad or (0,) * len(size)) != derived:
+        why = 'MXNet\'s library fails here; rule="document" derives the pad.'
+        raise ArgumentError("pad", str(p.pad), f"{derived}, as target_shape derives it", why)
+    return layer
+
+
+def _keywords(p: Attributes, data: Shape) -> dict[str, Any]:
+    """The keywords of upconv's function for data of this shape, worked out once."""
+    _, _, size = _parts(p, data)
+    if hasattr(p, "adj"):
+        known: dict[Shape, Any] = vars(p).setdefault("_keywords", {})
+        if size not in known:
+            known[size] = _layer(p, size).keywords()
+        return dict(known[size])
+    return {
+        "stride": p.stride or 1,
+        "padding": p.pad or 0,
+        "dilation": p.dilate or 1,
+        "groups": p.num_group,
+        "layout": "NXC" if _is_last(p) else "NCX",
+        "weight_layout": "OXI" if _is_last(p) else "OIX",
+    }
+
+
+def _weight_shape(p: Attributes, data: Shape) -> Shape:
+    """The weight's shape: (C, F/G, ...) if transposed (with an adj), else (F, C/G, ...)."""
+    channels, transposed = _parts(p, data)[1], hasattr(p, "adj")
+    if p.num_filter % p.num_group or channels % p.num_group:
+        numbers = f"num_filter = {p.num_filter} and of {channels} channels of data"
+        raise ArgumentError("num_group", str(p.num_group), f"a divisor of {numbers}")
+    if transposed:
+        return _whole(p, channels, p.num_filter // p.num_group, p.kernel)
+    return _whole(p, p.num_filter, channels // p.num_group, p.kernel)
+
+
+def _transposed_size(p: Attributes, size: Shape) -> Shape:
+    if 0 not in size:
+        return tuple(axis.out for axis in _layer(p, size).axes)
+    if any(p.target_shape):
+        return tuple(p.target_shape[: len(size)])
+    whole = _layer(p, tuple(entry or 1 for entry in size)).axes
+    return tuple(axis.out if i else 0 for i, axis in zip(size, whole, strict=True))
+
+
+def _size(p: Attributes, size: Shape) -> Shape:
+    ones, found = (1,) * len(size), []
+    rows = zip(size, p.kernel, p.stride or ones, p.dilate or ones, p.pad or (0,) * 3, strict=False)
+    for i, k, s, d, pad in rows:
+        room = i + 2 * pad - (k - 1) * d - 1
+        if i and room < 0:
+            raise ShapeError("kernel", str(p.kernel), f"one that fits in {size} with pad {pad}")
+        found.append(room // s + 1 if i else 0)
+    return tuple(found)
+
+
+def _shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    data, rest = inputs[0], inputs[1:]
+    if data is None:
+        return inputs, []
+    batch, _, size = _parts(p, data)
+    follow = [_weight_shape(p, data), (p.num_filter,)]
+    known = [unified(f"the shape of input {i + 1}", follow[i], s) for i, s in enumerate(rest)]
+    size = (_transposed_size if hasattr(p, "adj") else _size)(p, size)
+    return [data, *known], [_whole(p, batch, p.num_filter, size)]
+
+
+def _forward(c: Call, data: Array, weight: Array, *bias: Array) -> Array:
+    transposed = hasattr(c.p, "adj")
+    expected = _weight_shape(c.p, data.shape)
+    keywords = _keywords(c.p, data.shape)
+    if weight.shape != expected:
+        raise ShapeError("the shape of weight", str(weight.shape), str(expected))
+    if not c.training and {x.dtype for x in (weight, *bias)} == {data.dtype}:
+        make = partial(plan if transposed else conv_plan, data.shape, weight, *bias, **keywords)
+        key = (transposed, data.shape, get_num_threads(), tuple(keywords.values()))
+        packed = plan_of([weight, *bias], key, make)
+        if packed is not None:
+            return np.asarray(packed(data))
+    return (conv_transpose if transposed else conv)(data, weight, *bias, **keywords)
+
+
+def _backward(c: Call, grad: Array) -> list[Array | None]:
+    function = conv_transpose_backward if hasattr(c.p, "adj") else conv_backward
+    names = ("x", "weight", "bias")[: len(c.inputs)]
+    needs = [name for name, wanted in zip(names, c.wanted, strict=True) if wanted]
+    keywords = _keywords(c.p, c.inputs[0].shape)
+    found = function(grad, *c.inputs[:2], **keywords, needs=needs)
+    return [getattr(found, name) for name in names]
+
+
+for _names, _attributes in (
+    ("Deconvolution _npx_deconvolution", DECONVOLUTION),
+    ("Convolution _npx_convolution Convolution_v1", CONVOLUTION),
+):
+    row(
+        _names,
+        _forward,
+        _backward,
+        inputs="data weight bias",
+        attributes=_attributes,
+        shapes=_shapes,
+        absent=lambda p: ("bias",) if p.no_bias else (),
+        check=_check,
+    )

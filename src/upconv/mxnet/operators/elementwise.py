@@ -1,0 +1,196 @@
+"""Arithmetic and functions element by element: short tables with derivatives.
+
+MXNet has each of the binary ones four times: elemwise_* for equal shapes, broadcast_*, with a
+number on the right (_*_scalar) and on the left (_r*_scalar); `mx.np` has them once more (_npi_*).
+All are made from one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf
+from typing import Any
+
+import numpy as np
+
+from ..attributes import Attributes
+from .row import Array, Call, Shape, Shapes, row, same_shape
+
+Function = Callable[..., Any]
+
+
+def _sigmoid(x: Array) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * x))  # exp(-x) would overflow
+
+
+def _softplus(x: Array) -> Any:
+    return np.logaddexp(x, np.zeros((), x.dtype))
+
+
+def _erf(x: Array) -> Any:
+    return np.vectorize(erf, otypes=[x.dtype])(x)
+
+
+def _mish_slope(x: Array) -> Any:
+    t = np.tanh(_softplus(x))
+    return t + x * _sigmoid(x) * (1 - t * t)
+
+
+# name: the function of x, its derivative from x and y
+UNARY: dict[str, tuple[Function, Function]] = {
+    "relu": (lambda x: np.maximum(x, 0), lambda x, y: x > 0),
+    "sigmoid": (_sigmoid, lambda x, y: y * (1 - y)),
+    "tanh": (np.tanh, lambda x, y: 1 - y * y),
+    "softrelu": (_softplus, lambda x, y: _sigmoid(x)),
+    "softsign": (lambda x: x / (1 + np.abs(x)), lambda x, y: 1 / np.square(1 + np.abs(x))),
+    "log_sigmoid": (lambda x: -_softplus(-x), lambda x, y: _sigmoid(-x)),
+    "mish": (lambda x: x * np.tanh(_softplus(x)), lambda x, y: _mish_slope(x)),
+    "negative": (np.negative, lambda x, y: -1),
+    "abs": (np.abs, lambda x, y: np.sign(x)),
+    "sign": (np.sign, lambda x, y: 0),
+    "exp": (np.exp, lambda x, y: y),
+    "log": (np.log, lambda x, y: 1 / x),
+    "sqrt": (np.sqrt, lambda x, y: 0.5 / y),
+    "square": (np.square, lambda x, y: 2 * x),
+    "reciprocal": (lambda x: 1 / x, lambda x, y: -y * y),
+    "sin": (np.sin, lambda x, y: np.cos(x)),
+    "cos": (np.cos, lambda x, y: -np.sin(x)),
+    "erf": (_erf, lambda x, y: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "floor": (np.floor, lambda x, y: 0),
+    "ceil": (np.ceil, lambda x, y: 0),
+    "identity": (np.array, lambda x, y: 1),
+    "BlockGrad": (np.array, lambda x, y: 0),
+    "zeros_like": (np.zeros_like, lambda x, y: 0),
+    "ones_like": (np.ones_like, lambda x, y: 0),
+}
+_ALIASES = {"identity": ("_copy", "_np_copy"), "abs": ("_npi_absolute",)}
+_ALIASES |= {"BlockGrad": ("stop_gradient",), "relu": ("_npx_relu",), "sigmoid": ("_npx_sigmoid",)}
+
+# name: the function of x and y, its derivatives by each from x, y and the result
+BINARY: dict[str, tuple[Function, ...]] = {
+    "add": (np.add, lambda x, y, z: 1, lambda x, y, z: 1),
+    "sub": (np.subtract, lambda x, y, z: 1, lambda x, y, z: -1),
+    "mul": (np.multiply, lambda x, y, z: y, lambda x, y, z: x),
+    "div": (np.divide, lambda x, y, z: 1 / y, lambda x, y, z: -z / y),
+    "mod": (np.mod, lambda x, y, z: 1, lambda x, y, z: -np.floor(x / y)),
+    "power": (
+        np.power,
+        lambda x, y, z: y * np.power(x, y - 1),
+        lambda x, y, z: z * np.log(np.where(x > 0, x, 1)),
+    ),
+    "maximum": (np.maximum, lambda x, y, z: x >= y, lambda x, y, z: x < y),
+    "minimum": (np.minimum, lambda x, y, z: x <= y, lambda x, y, z: x > y),
+    "equal": (np.equal,),
+    "not_equal": (np.not_equal,),
+    "greater": (np.greater,),
+    "greater_equal": (np.greater_equal,),
+    "lesser": (np.less,),
+    "lesser_equal": (np.less_equal,),
+}
+_WORDS = {"add": ("plus",), "sub": ("minus",)}
+_NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
+_NUMPY_WORDS |= {"lesser": "less", "lesser_equal": "less_equal"}
+
+
+def summed_to(grad: Any, shape: Shape) -> Array:
+    """A gradient summed over the axes along which an operand of this shape was repeated."""
+    extra = grad.ndim - len(shape)
+    axes = [a for a in range(grad.ndim) if a < extra or shape[a - extra] == 1 != grad.shape[a]]
+    return np.asarray(grad.sum(tuple(axes)).reshape(shape) if axes else grad)
+
+
+def broadcast(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    """The shape to which all inputs are repeated, once it is known."""
+    known = [s for s in inputs if s is not None and 0 not in s]
+    return inputs, [np.broadcast_shapes(*known)] if len(known) == len(inputs) else []
+
+
+def _enter(
+    names: list[str], function: Function, slopes: Any, left: bool | None = None, **rest: Any
+) -> None:
+    """One operator; with a number it stands on the left or not, else `left` is None.
+
+    The older operators give their inputs' one type, also to comparisons, which have no derivative.
+    """
+    older = not names[0].startswith("_npi")
+
+    def operands(c: Call, inputs: Any) -> Any:
+        if left is None:
+            return inputs
+        x = inputs[0]
+        number = x.dtype.type(c.p.scalar) if older or x.dtype.kind == "f" else c.p.scalar
+        return (number, x) if left else (x, number)
+
+    def forward(c: Call, *inputs: Array) -> Array:
+        rest["shapes"](c.p, [x.shape for x in inputs])
+        kinds = {x.dtype for x in inputs}
+        if older and len(kinds) > 1:
+            raise TypeError(f"the types {', '.join(map(str, kinds))} differ; expected one type.")
+        with np.errstate(all="ignore"):
+            found = np.asarray(function(*operands(c, inputs)))
+        if older:
+            return found.astype(inputs[0].dtype)
+        wide = found.dtype == np.float64 and np.dtype(np.float64) not in kinds
+        return found.astype(np.float32) if wide else found
+
+    def backward(c: Call, grad: Array) -> list[Array]:
+        own = slopes if left is None else [slopes[left]]
+        with np.errstate(all="ignore"):
+            found = [grad * slope(*operands(c, c.inputs), c.outputs[0]) for slope in own]
+        pairs = zip(found, c.inputs, strict=True)
+        return [np.asarray(summed_to(g, x.shape), x.dtype) for g, x in pairs]
+
+    none = lambda c, grad: [None] * len(c.inputs)  # noqa: E731
+    row(" ".join(names), forward, backward if slopes else none, **rest)
+
+
+def _enter_all() -> None:
+    for name, (function, slope) in UNARY.items():
+        names = [name, f"_npi_{name}", f"_np_{name}", *_ALIASES.get(name, ())]
+        _enter(names, function, [slope], shapes=same_shape)
+    for word, (function, *slopes) in BINARY.items():
+        spelt, numpy_word = [word, *_WORDS.get(word, ())], _NUMPY_WORDS.get(word, word)
+        two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": broadcast}
+        one: dict[str, Any] = {
+            "attributes": "scalar:scalar=1.0 is_int:bool=True",
+            "shapes": same_shape,
+        }
+        plain = [f"{start}_{s}" for start in ("elemwise", "") for s in spelt]
+        _enter(plain, function, slopes, **{**two, "shapes": same_shape})
+        _enter([f"broadcast_{s}" for s in spelt], function, slopes, **two)
+        _enter([f"_npi_{numpy_word}"], function, slopes, **two)
+        for left, r in ((False, ""), (True, "r")) if slopes else ((False, ""),):
+            _enter([f"_{r}{s}_scalar" for s in reversed(spelt)], function, slopes, left, **one)
+            _enter([f"_npi_{r}{numpy_word}_scalar"], function, slopes, left, **one)
+
+
+_enter_all()
+row(
+    "clip _npi_clip",
+    lambda c, x: np.asarray(np.clip(x, c.p.a_min, c.p.a_max), x.dtype),
+    lambda c, grad: [grad * (c.inputs[0] == c.outputs[0])],
+    attributes="a_min:number? a_max:number?",
+    shapes=same_shape,
+)
+row(
+    "MakeLoss make_loss",
+    lambda c, x: np.array(x),
+    lambda c, grad: [np.full_like(grad, c.p.grad_scale)],
+    attributes="grad_scale:number=1",
+    shapes=same_shape,
+)
+row(
+    "Cast cast _npx_cast",
+    lambda c, x: x.astype(c.p.dtype),
+    lambda c, grad: [grad.astype(c.inputs[0].dtype)],
+    attributes="dtype:dtype",
+    shapes=same_shape,
+)
+row(
+    "add_n ElementWiseSum",
+    lambda c, *inputs: np.asarray(sum(inputs[1:], inputs[0].copy())),
+    lambda c, grad: [grad] * len(c.inputs),
+    inputs="arg{}",
+    attributes="num_args:few",
+    shapes=same_shape,
+)

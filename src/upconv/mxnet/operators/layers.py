@@ -1,0 +1,216 @@
+"""Activation, LeakyReLU, FullyConnected, softmax, Dropout: the small layers of a network."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..attributes import Attributes
+from ..random import generator
+from .elementwise import UNARY, summed_to
+from .row import Array, Call, Shapes, row, same_shape, unified
+
+_SELU = (1.0507009873554805, 1.6732632423543772)  # scale and alpha
+ACTIVATIONS = ("relu", "sigmoid", "log_sigmoid", "mish", "tanh", "softrelu", "softsign")
+
+
+def _slope(c: Call, x: Array, *gamma: Array) -> Any:
+    """What negative values are multiplied by; rrelu draws it in training."""
+    p = c.p
+    if p.act_type == "prelu":
+        return gamma[0].reshape((-1,) + (1,) * (x.ndim - 2))
+    if p.act_type == "rrelu" and c.training:
+        return generator().uniform(p.lower_bound, p.upper_bound, x.shape).astype(x.dtype)
+    return x.dtype.type((p.lower_bound + p.upper_bound) / 2 if p.act_type == "rrelu" else p.slope)
+
+
+def _leaky(c: Call, x: Array, *gamma: Array) -> Any:
+    if c.p.act_type == "gelu":
+        return np.asarray(0.5 * x * (1 + UNARY["erf"][0](x / 2**0.5)), x.dtype)
+    if c.p.act_type == "selu":
+        found = _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0)))
+        return np.asarray(found, x.dtype)
+    slope = _slope(c, x, *gamma)
+    below = np.expm1(np.minimum(x, 0)) if c.p.act_type == "elu" else x
+    found = np.where(x > 0, x, below * slope)
+    return (found, np.broadcast_to(slope, x.shape)) if c.p.act_type == "rrelu" else found
+
+
+def _leaky_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
+    x, *gamma = c.inputs
+    kind, y = c.p.act_type, c.outputs[0]
+    if kind == "gelu":
+        density = np.exp(-0.5 * x * x) / (2 * np.pi) ** 0.5
+        return [np.asarray(grad * (0.5 * (1 + UNARY["erf"][0](x / 2**0.5)) + x * density), x.dtype)]
+    if kind == "selu":
+        return [np.asarray(grad * np.where(x > 0, _SELU[0], y + _SELU[0] * _SELU[1]), x.dtype)]
+    slope = c.outputs[1] if kind == "rrelu" else _slope(c, x, *gamma)
+    found = [grad * np.where(x > 0, x.dtype.type(1), y + slope if kind == "elu" else slope)]
+    if gamma:
+        found.append(summed_to(grad * np.minimum(x, 0), slope.shape).reshape(gamma[0].shape))
+    return found
+
+
+def _leaky_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    data = inputs[0]
+    return [data, *(s or (data and (data[1],)) for s in inputs[1:])], [data]
+
+
+def _connected_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    data = inputs[0]
+    if data is None:
+        return inputs, []
+    follow = [(p.num_hidden, prod(data[1:]) if p.flatten else data[-1]), (p.num_hidden,)]
+    known = [unified(f"the shape of input {i + 1}", follow[i], s) for i, s in enumerate(inputs[1:])]
+    return [data, *known], [(*(data[:1] if p.flatten else data[:-1]), p.num_hidden)]
+
+
+def _connect(c: Call, x: Array, weight: Array, *bias: Array) -> Array:
+    _connected_shapes(c.p, [x.shape, weight.shape, *(b.shape for b in bias)])
+    found = (x.reshape(len(x), -1) if c.p.flatten else x) @ weight.T
+    return np.asarray(found + bias[0] if bias else found)
+
+
+def _connect_gradients(c: Call, grad: Array) -> list[Array]:
+    x, weight, *bias = c.inputs
+    grad = grad.reshape(-1, c.p.num_hidden)
+    found = [(grad @ weight).reshape(x.shape), grad.T @ x.reshape(len(grad), -1)]
+    return [*found, grad.sum(0)] if bias else found
+
+
+def _rows(p: Attributes, x: Array) -> tuple[Array, int]:
+    """What softmax is taken of, and along which axis.
+
+    The older operators take channels, the last axis, or all but the batch.
+    """
+    if hasattr(p, "axis"):
+        return x, int(p.axis)
+    if getattr(p, "mode", "") == "channel" or getattr(p, "multi_output", False):
+        return x, 1
+    return (x if getattr(p, "preserve_shape", True) else x.reshape(len(x), -1)), -1
+
+
+def _softmax(c: Call, x: Array, *label: Array) -> Array:
+    rows, axis = _rows(c.p, x)
+    scaled = rows / x.dtype.type(getattr(c.p, "temperature", None) or 1)
+    powers = np.exp(scaled - scaled.max(axis, keepdims=True))
+    return np.asarray(powers / powers.sum(axis, keepdims=True)).reshape(x.shape)
+
+
+def _softmax_gradient(c: Call, grad: Array) -> list[Array]:
+    y, axis = _rows(c.p, c.outputs[0])
+    grad = grad / y.dtype.type(getattr(c.p, "temperature", None) or 1)
+    return [y * (grad - (grad * y).sum(axis, keepdims=True))]
+
+
+def _log_softmax(c: Call, x: Array) -> Array:
+    shifted = x / x.dtype.type(c.p.temperature or 1)
+    shifted = shifted - shifted.max(c.p.axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(c.p.axis, keepdims=True)))
+
+
+def _label_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    data, label = inputs
+    if label is None and data is not None:
+        label = (data[0], prod(data[2:])) if p.multi_output else data[:-1]
+    return [data, label], [data]
+
+
+def _loss_gradient(c: Call, grad: Array) -> list[Array | None]:
+    """A loss: whatever comes from above, the gradient is y - onehot(label)."""
+    x, label = c.inputs
+    y, axis = _rows(c.p, c.outputs[0])
+    kept = np.ones((), bool)
+    if label.shape != x.shape:
+        each = list(y.shape)
+        classes, each[axis] = each[axis], 1
+        label = label.reshape(each)
+        kept = label != c.p.ignore_label if c.p.use_ignore else kept
+        places = np.arange(classes).reshape([-1 if n == 1 and a == axis % y.ndim else 1
+                                             for a, n in enumerate(each)])  # fmt: skip
+        off = c.p.smooth_alpha / max(1, classes - 1)
+        label = np.where(label == places, 1 - c.p.smooth_alpha, off)
+    found = (y - label.reshape(y.shape)) * kept
+    found = found.reshape(x.shape) * (grad if c.p.out_grad else 1)
+    valid = np.sum(kept) if kept.ndim else y.size // y.shape[axis]
+    image = x.size // (len(x) * y.shape[axis]) if c.p.multi_output else 1  # positions of one
+    counts = {"null": image, "batch": image * len(x), "valid": max(1, valid)}
+    return [np.asarray(found * (c.p.grad_scale / counts[c.p.normalization]), x.dtype), None]
+
+
+def _drop(c: Call, x: Array) -> tuple[Array, Array]:
+    mask = np.ones(x.shape, x.dtype)
+    if c.training or c.p.mode == "always":
+        shape = tuple(1 if a in c.p.axes else size for a, size in enumerate(x.shape))
+        mask = mask * (generator().random_sample(shape) >= c.p.p) / x.dtype.type(1 - c.p.p)
+    return x * mask, mask
+
+
+_AXIS = "axis:int=-1 temperature:number?=None dtype:dtype?=None use_length:bool=False length:text="
+row(
+    "Activation _npx_activation",
+    lambda c, x: np.asarray(UNARY[c.p.act_type][0](x), x.dtype),
+    lambda c, grad: [
+        np.asarray(grad * UNARY[c.p.act_type][1](c.inputs[0], c.outputs[0]), grad.dtype)
+    ],
+    attributes=f"act_type:{'|'.join(ACTIVATIONS)}",
+    shapes=same_shape,
+)
+row(
+    "LeakyReLU _npx_leaky_relu",
+    _leaky,
+    _leaky_gradients,
+    inputs="data gamma",
+    attributes="act_type:elu|gelu|leaky|prelu|rrelu|selu=leaky slope:number=0.25 "
+    "lower_bound:number=0.125 upper_bound:number=0.334",
+    shapes=_leaky_shapes,
+    absent=lambda p: () if p.act_type == "prelu" else ("gamma",),
+    outputs=lambda p: ("output", "mask") if p.act_type == "rrelu" else ("output",),
+)
+row(
+    "FullyConnected _npx_fully_connected",
+    _connect,
+    _connect_gradients,
+    inputs="data weight bias",
+    attributes="num_hidden:count no_bias:bool=False flatten:bool=True",
+    shapes=_connected_shapes,
+    absent=lambda p: ("bias",) if p.no_bias else (),
+)
+row("softmax _npx_softmax", _softmax, _softmax_gradient, attributes=_AXIS, shapes=same_shape)
+row(
+    "SoftmaxActivation",
+    _softmax,
+    _softmax_gradient,
+    attributes="mode:instance|channel=instance",
+    shapes=same_shape,
+)
+row(
+    "log_softmax _npx_log_softmax",
+    _log_softmax,
+    lambda c, grad: [
+        (grad - np.exp(c.outputs[0]) * grad.sum(c.p.axis, keepdims=True))
+        / grad.dtype.type(c.p.temperature or 1)
+    ],
+    attributes=_AXIS,
+    shapes=same_shape,
+)
+row(
+    "SoftmaxOutput",
+    _softmax,
+    _loss_gradient,
+    inputs="data label",
+    attributes="grad_scale:number=1 ignore_label:number=-1 multi_output:bool=False "
+    "use_ignore:bool=False preserve_shape:bool=False normalization:null|batch|valid=null "
+    "out_grad:bool=False smooth_alpha:number=0",
+    shapes=_label_shapes,
+)
+row(
+    "Dropout _npx_dropout",
+    _drop,
+    lambda c, grad, *_: [grad * c.outputs[1]],
+    attributes="p:number=0.5 mode:training|always=training axes:shape=() cudnn_off:bool?=False",
+    shapes=lambda p, inputs: (inputs, inputs * 2),
+    outputs=lambda p: ("output", "mask"),
+)

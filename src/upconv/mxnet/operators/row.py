@@ -1,0 +1,152 @@
+"""What an operator is: one row of a table that arrays, symbols and loaded models share.
+
+A shape is a tuple in which 0 stands for a size that is not known yet; None is a shape of which
+nothing is known. Arrays are NumPy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ShapeError
+from ..attributes import Attributes, declared, parsed
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+Shapes = list[Shape | None]
+
+
+@dataclass(slots=True)
+class Call:
+    """One computation of an operator: its attributes, its arrays, and how it is run.
+
+    training: MXNet's flag. wanted: which inputs' gradients a backward pass needs. inputs, outputs:
+    all of them, as the forward pass had them.
+    """
+
+    p: Attributes
+    training: bool = False
+    wanted: tuple[bool, ...] = ()
+    inputs: Sequence[Array] = ()
+    outputs: Sequence[Array] = ()
+
+
+class Operator:
+    """An operator.
+
+    forward(call, *inputs): its outputs, an array or a list.
+    backward(call, *grads): the gradients of the inputs from those of the outputs, None for none.
+    inputs: their names, or (name + "{}",) for any number. absent(p): names that attributes leave
+        out. auxiliary: those that are state and not learned.
+    shapes(p, inputs): shapes of inputs and outputs as far as they follow; None: by trying zeros.
+    outputs(p): names of the outputs; visible(p): how many of them a caller sees.
+    check(p): raises for attributes that do not fit together, before there is any array.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        forward: Callable[..., Any],
+        backward: Callable[..., Sequence[Array | None]] | None = None,
+        inputs: str = "data",
+        attributes: str = "",
+        shapes: Callable[[Attributes, Shapes], tuple[Shapes, Shapes]] | None = None,
+        absent: Callable[[Attributes], tuple[str, ...]] = lambda p: (),
+        auxiliary: tuple[str, ...] = (),
+        outputs: Callable[[Attributes], Sequence[str]] = lambda p: ("output",),
+        visible: Callable[[Attributes], int] = lambda p: 1,
+        check: Callable[[Attributes], None] = lambda p: None,
+    ) -> None:
+        self.name, self.forward, self.backward = name, forward, backward
+        self.inputs, self.attributes = tuple(inputs.split()), declared(attributes)
+        self.shapes, self.absent, self.auxiliary = shapes, absent, auxiliary
+        self.outputs, self.visible, self.check = outputs, visible, check
+        self.variadic = inputs.endswith("{}")
+
+    def parse(self, given: Mapping[str, Any], inputs: int) -> Attributes:
+        """The attributes of a call with so many inputs; raises `ArgumentError`."""
+        if "num_args" in self.attributes:
+            given = {"num_args": inputs, **given}
+        p = parsed(self.attributes, given)
+        self.check(p)
+        return p
+
+    def named_inputs(self, p: Attributes) -> tuple[str, ...]:
+        """The names of the inputs that a call with these attributes has."""
+        if getattr(p, "sample_type", "") == "bilinear":  # UpSampling, which else takes any number
+            return ("data", "weight")
+        if self.variadic:
+            return tuple(self.inputs[0].format(i) for i in range(p.num_args))
+        absent = self.absent(p)
+        return tuple(name for name in self.inputs if name not in absent)
+
+    def bind(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What a call in Python gives, as inputs (None for one left out) and attributes.
+
+        Positional values are inputs first, then attributes in the order they are declared in.
+        """
+        if self.variadic:
+            one = len(values) == 1 and isinstance(values[0], (list, tuple))
+            return list(values[0] if one else values), dict(named)
+        names = (*self.inputs, *self.attributes)
+        given = dict(zip(names, values, strict=False))
+        twice = [name for name in named if name in given]
+        if twice or len(values) > len(names):
+            raise TypeError(f"{twice} given twice, or more than {len(names)} positional arguments.")
+        given |= named
+        inputs = [given.pop(name, None) for name in self.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        return inputs, given
+
+    def run(self, call: Call) -> Sequence[Array]:
+        """All outputs, as arrays, which the call then holds."""
+        found = self.forward(call, *call.inputs)
+        found = found if isinstance(found, (tuple, list)) else (found,)
+        call.outputs = tuple(map(np.asarray, found))
+        return call.outputs
+
+    def infer(self, p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+        """The shapes of inputs and outputs, as far as those of the inputs say."""
+        if self.shapes is not None:
+            return self.shapes(p, inputs)
+        zero = np.zeros((), np.float32)  # repeated without taking memory
+        zeros = [np.broadcast_to(zero, s) for s in inputs if s is not None and 0 not in s]
+        if len(zeros) < len(inputs):
+            return inputs, []
+        return inputs, [x.shape for x in self.run(Call(p, inputs=zeros))]
+
+
+OPERATORS: dict[str, Operator] = {}
+"""Operators by name, and by every other name they go by."""
+
+
+def row(names: str, forward: Any, backward: Any = None, **rest: Any) -> None:
+    """Enter an operator, its name first and then its other names; see `Operator`."""
+    first, *others = names.split()
+    operator = Operator(first, forward, backward, **rest)
+    OPERATORS.update(dict.fromkeys((first, *others), operator))
+
+
+def unified(name: str, first: Shape | None, second: Shape | None) -> Shape | None:
+    """What two descriptions of one shape say together; raises `ShapeError` if they disagree."""
+    if first is None or second is None:
+        return second if first is None else first
+    found = tuple(a or b for a, b in zip(first, second, strict=False))
+    agree = all(b in (0, a) for a, b in zip(found, second, strict=False))
+    if not agree or len(first) != len(second):
+        raise ShapeError(name, str(second), f"a shape that fits {first}")
+    return found
+
+
+def same_shape(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    """All inputs and the output have one shape."""
+    shape: Shape | None = None
+    for i, other in enumerate(inputs):
+        shape = unified(f"the shape of input {i}", shape, other)
+    return [shape] * len(inputs), [shape]

@@ -1,0 +1,207 @@
+"""Reshape, Concat, SliceChannel, Crop, transpose and all else that only moves elements.
+
+A gradient follows from where an operator moves things: run on the numbers of its inputs' elements,
+it says which element each output came from, 0 standing for a constant.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...errors import ArgumentError, ShapeError
+from ..attributes import Attributes
+from .row import Array, Call, Shape, Shapes, row, unified
+
+
+def moving(names: str, move: Any, attributes: str = "", **rest: Any) -> None:
+    """Enter an operator that moves elements, with the gradient that follows from it."""
+
+    def forward(c: Call, *inputs: Array) -> list[Array]:
+        found = move(c.p, *inputs)  # copies: outputs are never parts of inputs
+        return [np.array(y) for y in (found if isinstance(found, list) else [found])]
+
+    def backward(c: Call, *grads: Array) -> list[Array]:
+        ends = list(accumulate(x.size for x in c.inputs))
+        places = np.split(np.arange(1.0, ends[-1] + 1), ends[:-1])
+        given = [place.reshape(x.shape) for place, x in zip(places, c.inputs, strict=True)]
+        p = Attributes(**{**vars(c.p), "constant_value": 0})
+        sources = np.concatenate([y.ravel() for y in forward(Call(p), *given)]).astype(np.int64)
+        values = np.concatenate([g.ravel() for g in grads])
+        total = np.bincount(sources, values, ends[-1] + 1)[1:].astype(values.dtype)
+        parts = zip(np.split(total, ends[:-1]), c.inputs, strict=True)
+        return [part.reshape(x.shape) for part, x in parts]
+
+    row(names, forward, backward, attributes=attributes, **rest)
+
+
+def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
+    """The shape that Reshape's codes mean.
+
+    0 copies a size, -1 is what is left, -2 copies all that remain, -3 joins two, and -4 splits one
+    into the two sizes that follow, of which one may be -1.
+
+    >>> reshaped((2, 3, 4), (0, -1)), reshaped((2, 3, 4), (-3, 0)), reshaped((6, 5), (-4, 2, -1, 0))
+    ((2, 12), (6, 4), (2, 3, 5))
+    """
+    if reverse:
+        return reshaped(old[::-1], codes[::-1])[::-1]
+    new: list[int] = []
+    sizes, rest = list(old), list(codes)
+    while rest:
+        code = rest.pop(0)
+        if code == -2:
+            new, sizes = new + sizes, []
+        elif code == -3:
+            new.append(sizes.pop(0) * sizes.pop(0))
+        elif code == -4:
+            size, first, second = sizes.pop(0), rest.pop(0), rest.pop(0)
+            first = size // second if first == -1 else first
+            new += [first, size // first if second == -1 else second]
+        else:
+            copied = sizes.pop(0) if sizes else 0
+            new.append(copied if code == 0 else code)
+    return filled(old, tuple(new))
+
+
+def filled(old: Shape, new: Shape) -> Shape:
+    """A shape of as many elements as the old one, with -1 replaced by what is left."""
+    others = prod(size for size in new if size != -1)
+    found = tuple(prod(old) // others if size == -1 and others else size for size in new)
+    if prod(found) != prod(old):
+        raise ShapeError("shape", str(new), f"a shape for the {prod(old)} elements of {old}")
+    return found
+
+
+def axis_of(axis: int, ndim: int) -> int:
+    """An axis counted from the front."""
+    if not -ndim <= axis < ndim:
+        raise ArgumentError("axis", str(axis), f"an axis of {ndim}")
+    return axis % ndim
+
+
+def _flat_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    data = inputs[0]
+    return inputs, [] if data is None else [(data[0], prod(data[1:]))]
+
+
+def _pad(p: Attributes, x: Array) -> Array:
+    value: dict[str, Any] = {"constant_values": p.constant_value} if p.mode == "constant" else {}
+    return np.pad(x, np.reshape(p.pad_width, (-1, 2)).tolist(), mode=p.mode, **value)
+
+
+def _slice(p: Attributes, x: Array) -> Any:
+    steps = p.step or (None,) * len(p.begin)
+    return x[tuple(slice(*part) for part in zip(p.begin, p.end, steps, strict=True))]
+
+
+def _slice_like(p: Attributes, x: Array, like: Array) -> Any:
+    axes = [axis_of(a, x.ndim) for a in p.axes] or range(x.ndim)
+    return x[tuple(slice(0, like.shape[a]) if a in axes else slice(None) for a in range(x.ndim))]
+
+
+def crop_window(p: Attributes, shapes: list[Shape]) -> tuple[Shape, Shape]:
+    """Where Crop's window begins on the last two axes, and its size."""
+    size = shapes[1][2:] if len(shapes) > 1 else p.h_w
+    room = [full - part for full, part in zip(shapes[0][2:], size, strict=True)]
+    begin = tuple(r // 2 for r in room) if p.center_crop else p.offset
+    if len(begin) != 2 or any(not 0 <= b <= r for b, r in zip(begin, room, strict=True)):
+        raise ShapeError("Crop's window", f"{size} at {begin}", f"a part of {shapes[0][2:]}")
+    return begin, tuple(size)
+
+
+def _crop(p: Attributes, *inputs: Array) -> Any:
+    (y, x), (h, w) = crop_window(p, [each.shape for each in inputs])
+    return inputs[0][:, :, y : y + h, x : x + w]
+
+
+def _axis(p: Attributes) -> int:
+    return int(p.dim if hasattr(p, "dim") else p.axis)
+
+
+def _joined(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    shapes = [s for s in inputs if s is not None]
+    if not shapes or len(shapes) < len(inputs):
+        return inputs, []
+    axis, rest = axis_of(_axis(p), len(shapes[0])), None
+    for i, s in enumerate(shapes):
+        others = (*s[:axis], 1, *s[axis + 1 :])
+        rest = unified(f"the shape of input {i} beside axis {axis}", rest, others)
+    sizes = [s[axis] for s in shapes]
+    size = sum(sizes) if all(sizes) else 0
+    return inputs, [tuple(size if a == axis else n for a, n in enumerate(rest or ()))]
+
+
+def _concat(p: Attributes, *inputs: Array) -> Any:
+    return np.concatenate(inputs, _axis(p))
+
+
+def _split(p: Attributes, x: Array) -> list[Array]:
+    parts = np.split(x, p.num_outputs, axis_of(p.axis, x.ndim))
+    drop = p.squeeze_axis and parts[0].shape[p.axis] == 1
+    return [part.squeeze(p.axis) if drop else part for part in parts]
+
+
+moving(
+    "Reshape reshape",
+    lambda p, x: x.reshape(reshaped(x.shape, p.shape, p.reverse)),
+    "shape:shape reverse:bool=False target_shape:shape=() keep_highest:bool=False",
+)
+moving(
+    "_npx_reshape",
+    lambda p, x: x.reshape(reshaped(x.shape, p.newshape, p.reverse)),
+    "newshape:shape reverse:bool=False order:C=C",
+)
+moving(
+    "_npi_reshape _np_reshape",
+    lambda p, x: x.reshape(filled(x.shape, p.newshape)),
+    "newshape:shape order:C=C",
+)
+moving("Flatten flatten", lambda p, x: x.reshape(len(x), -1), shapes=_flat_shapes)
+moving("expand_dims _npi_expand_dims", lambda p, x: np.expand_dims(x, p.axis), "axis:int")
+moving("_npi_squeeze _np_squeeze", lambda p, x: x.squeeze(p.axis), "axis:shape?=None")
+moving("squeeze", lambda p, x: np.atleast_1d(x.squeeze(p.axis)), "axis:shape?=None")
+moving(
+    "transpose _npi_transpose _np_transpose",
+    lambda p, x: x.transpose(p.axes or None),
+    "axes:shape=()",
+)
+moving("Pad pad", _pad, "mode:constant|edge|reflect pad_width:shape constant_value:number=0")
+moving("slice _npx_slice", _slice, "begin:bounds end:bounds step:bounds=()")
+moving(
+    "slice_axis",
+    lambda p, x: x[(slice(None),) * axis_of(p.axis, x.ndim) + (slice(p.begin, p.end),)],
+    "axis:int begin:int end:int?",
+)
+moving("slice_like", _slice_like, "axes:shape=()", inputs="data shape_like")
+moving("_index", lambda p, x: x[p.key], "key:any")
+moving(
+    "Crop",
+    _crop,
+    "num_args:few=1 offset:shape=(0,0) h_w:shape=(0,0) center_crop:bool=False",
+    inputs="data crop_like",
+    absent=lambda p: () if p.num_args == 2 else ("crop_like",),
+)
+moving("Concat concat", _concat, "num_args:few dim:int=1", inputs="arg{}", shapes=_joined)
+moving("_npi_concatenate", _concat, "num_args:few axis:int=0", inputs="arg{}", shapes=_joined)
+moving(
+    "stack _npi_stack",
+    lambda p, *inputs: np.stack(inputs, p.axis),
+    "num_args:few axis:int=0",
+    inputs="arg{}",
+)
+moving(
+    "SliceChannel split",
+    _split,
+    "num_outputs:few axis:int=1 squeeze_axis:bool=False",
+    outputs=lambda p: [f"output{i}" for i in range(p.num_outputs)],
+    visible=lambda p: p.num_outputs,
+)
+moving(
+    "repeat _np_repeat _npi_repeats",
+    lambda p, x: x.repeat(p.repeats, p.axis),
+    "repeats:size axis:int?=None",
+)

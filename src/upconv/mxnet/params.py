@@ -1,0 +1,227 @@
+"""The `.params` files of MXNet: arrays with names, from files nobody vouches for, and into files.
+
+1. The binary form, little endian. A list: u64 0x112, u64 ignored, u64 count, the arrays, u64 count
+   of names (or 0), each u64 length and UTF-8. An array: u32 magic, i32 storage (not with the first
+   magic), shape of the values (sparse), shape as i32 rank and i64 sizes, i32 device and its number,
+   i32 element type, type and shape of each index array (sparse), values, index arrays. The oldest
+   arrays have their rank for a magic, u32 sizes and no storage.
+2. The archive of 2.x, a `.npz`; `numpy.load` would allocate whatever the headers in it declare.
+3. Nothing is allocated before the file has shown that it holds it, and no pickle is read. What
+   sparse and compressed arrays grow to has a limit: 64 times the file and 1 MiB.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .. import files, memory
+from ..arrays import Array
+from ..errors import ArgumentError, DTypeError, ModelError, brief
+
+Name: TypeAlias = str | os.PathLike[str]
+
+_LIST, _FIRST, _SECOND, _NUMPY = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+_TYPES = ["<f4", "<f8", "<f2", "|u1", "<i4", "|i1", "<i8", "|b1", "<i2", "<u2", "<u4", "<u8"]
+_BFLOAT16, _INDICES, _MOST_AXES = 12, (4, 6), 32
+_HEADER = re.compile(
+    rb"\x93NUMPY(?s:\x01\0..|[\x02\x03]\0....)\{'descr': '([^']*)', "
+    rb"'fortran_order': False, 'shape': \(([\d, ]{0,999})\), \} *\n"
+)
+_FOREIGN = (ValueError, RuntimeError, OSError, EOFError, LookupError, ArithmeticError)
+
+
+def read_params(path: Name) -> dict[str, Array]:
+    """The arrays of a `.params` file by their names as stored, such as "arg:conv0_weight".
+
+    Sparse arrays become dense, bfloat16 becomes float32, and unnamed arrays are "0", "1", ...
+    Raises `FileError` for what cannot be read, `ModelError` for what is damaged or has an array
+    without a value, and `MemoryLimitError` for what does not fit into memory.
+
+    >>> read_params("/nowhere/net-0000.params")
+    Traceback (most recent call last):
+    upconv.errors.FileError: Cannot read '/nowhere/net-0000.params': No such file or directory.
+    """
+    name = os.fspath(path)
+    with files.reported(name, "read"), files.opened(Path(name)) as file:
+        size = os.fstat(file.fileno()).st_size
+        memory.require(2 * size, f"the parameters {brief(name)}")
+        reader = _Reader(file.read(size), 64 * size + (1 << 20))
+    try:
+        return _archive(reader) if reader.data[:2] == b"PK" else _list(reader)
+    except (*_FOREIGN, zipfile.BadZipFile, zlib.error, struct.error) as error:
+        raise ModelError(f"{brief(name)}, {reader.place}, byte {reader.at}: {error}.") from None
+
+
+def write_params(
+    path: Name, arrays: Mapping[str, Array], *, np_shape: bool = False, force: bool = False
+) -> None:
+    """Write named arrays into one file of the binary form, whole or not at all.
+
+    arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 itself reads no
+        int16, and no unsigned integers but uint8.
+    np_shape: write what MXNet reads under NumPy's shape semantics alone: 2.x knows no other, 1.x
+        has them after `npx.set_np()`. An array without axes or elements is always written so.
+    force: overwrite what exists.
+
+    Raises `DTypeError`, `ArgumentError` for a name that is none, and `FileError`.
+
+    >>> write_params("/nowhere/net-0000.params", {"arg:w": np.ones(3, np.float32)})
+    Traceback (most recent call last):
+    upconv.errors.FileError: '/nowhere' is not a directory. Make it first.
+    """
+    rows = [_row(name, np.asarray(values)) for name, values in arrays.items()]
+    np_shape |= any(0 in (values.ndim, *values.shape) for _, _, values in rows)
+    with files.reported(os.fspath(path)):
+        target = Path(path).resolve()
+        files.require_free(os.fspath(path), target, force=force, inputs=())
+        with files.published(target, force=force) as file:
+            file.write(struct.pack("<QQQ", _LIST, 0, len(rows)))
+            for _, kind, values in rows:
+                head = (_NUMPY if np_shape else _SECOND, 0, values.ndim, *values.shape, 1, 0, kind)
+                file.write(struct.pack(f"<Iii{values.ndim}qiii", *head))
+                file.write(values.reshape(-1).view(np.uint8).data)
+            file.write(struct.pack("<Q", len(rows)))
+            for name, _, _ in rows:
+                file.write(struct.pack("<Q", len(name)) + name)
+
+
+def _row(name: str, values: Array) -> tuple[bytes, int, Array]:
+    """A name, the number of the element type, and the values, all as they go into a file."""
+    if not isinstance(name, str) or re.search("[\0\ud800-\udfff]", name):
+        raise ArgumentError("arrays", f"named {brief(name)}", "UTF-8 without null characters")
+    if values.dtype.name == "bfloat16":
+        return name.encode(), _BFLOAT16, np.asarray(values, order="C").view("<u2")
+    text = values.dtype.newbyteorder("<").str
+    if text not in _TYPES:
+        raise DTypeError(f"{brief(name)}.dtype", str(values.dtype), "bool, integers or floats")
+    return name.encode(), _TYPES.index(text), np.asarray(values, text, order="C")
+
+
+@dataclass
+class _Reader:
+    """What a file holds, how much may be allocated beyond that, and where reading is."""
+
+    data: bytes
+    growth: int
+    place: str = "the header"
+    at: int = 0
+
+    def take(self, nbytes: int) -> int:
+        """Step over that many bytes, which must be there; where they begin."""
+        _require(nbytes <= len(self.data) - self.at, f"the file ends, {nbytes} bytes are missing")
+        self.at += nbytes
+        return self.at - nbytes
+
+    def grow(self, nbytes: int) -> None:
+        self.growth -= nbytes
+        _require(self.growth >= 0, f"{nbytes} bytes come of a file of {len(self.data)}")
+        memory.require(nbytes, "an array of parameters")
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack_from("<" + form, self.data, self.take(struct.calcsize("<" + form)))
+
+    def shape(self, least: int = 1, rank: int | None = None, size: str = "q") -> tuple[int, ...]:
+        rank = self.numbers("i")[0] if rank is None else rank
+        _require(least <= rank <= _MOST_AXES, f"an array has {rank} axes")
+        sizes = self.numbers(f"{rank}{size}")
+        # NumPy wants the size of an empty array to be countable without its zeros.
+        countable = min(sizes, default=0) >= 0 and prod(each or 1 for each in sizes) < 1 << 60
+        _require(countable, f"an array has the shape {brief(sizes)}")
+        return sizes
+
+    def values(self, kind: int, shape: tuple[int, ...]) -> Array:
+        _require(0 <= kind <= _BFLOAT16, f"an element type is {kind}")
+        dtype, count = np.dtype([*_TYPES, "<u2"][kind]), prod(shape)
+        start = self.take(count * dtype.itemsize)
+        found = np.frombuffer(self.data, dtype, count, start).reshape(shape)
+        if kind == _BFLOAT16:
+            return np.stack([np.zeros_like(found), found], axis=-1).view("<f4")[..., 0]
+        # A bool has any byte in a file.
+        return found.view(np.uint8).astype(bool) if dtype.kind == "b" else found.copy()
+
+
+def _require(sound: object, otherwise: str) -> None:
+    if not sound:
+        raise ValueError(otherwise)
+
+
+def _list(reader: _Reader) -> dict[str, Array]:
+    magic, _, count = reader.numbers("QQQ")
+    _require(magic == _LIST, "no list of arrays begins here")
+    arrays = [_array(reader, f"array {index + 1} of {count}") for index in range(count)]
+    reader.place = "the names"
+    (named,) = reader.numbers("Q")
+    _require(named in (0, count), f"there are {named} names for {count} arrays")
+    names = [str(reader.numbers(f"{reader.numbers('Q')[0]}s")[0], "utf-8") for _ in range(named)]
+    found = dict(zip(names or map(str, range(count)), arrays, strict=True))
+    _require(len(found) == count, "two arrays have the same name")
+    _require(reader.at == len(reader.data), "there is more in the file")
+    return found
+
+
+def _array(reader: _Reader, place: str) -> Array:
+    reader.place, storage = place, 0
+    (magic,) = reader.numbers("I")
+    if magic in (_SECOND, _NUMPY):
+        (storage,) = reader.numbers("i")
+        _require(0 <= storage <= 2 * (magic == _SECOND), f"the storage is {storage}")
+    stored = reader.shape() if storage else ()
+    oldest = magic not in (_FIRST, _SECOND, _NUMPY)
+    shape = reader.shape(1, magic, "I") if oldest else reader.shape(magic != _NUMPY)
+    kind = reader.numbers("iii")[2]
+    described = [(reader.numbers("i")[0], reader.shape()) for _ in range(storage)]
+    listed = all(each in _INDICES and len(sizes) == 1 for each, sizes in described)
+    _require(listed, "indices are no lists of int32 or int64")
+    values = reader.values(kind, stored if storage else shape)
+    indices = [reader.values(*each) for each in described]
+    return _dense(reader, shape, values, indices) if storage else values
+
+
+def _dense(reader: _Reader, shape: tuple[int, ...], values: Array, indices: list[Array]) -> Array:
+    """What a sparse array stands for: rows with their numbers, or ends of rows and columns."""
+    reader.grow(prod(shape) * values.itemsize)
+    dense = np.zeros(shape, values.dtype)
+    if not values.size:
+        return dense
+    *ends, last = indices
+    fit = len(shape) > len(ends) and values.shape == (len(last), *shape[len(indices) :])
+    for end in ends:
+        fit = fit and len(end) == shape[0] + 1 and bool((end[1:] >= end[:-1]).all())
+        fit = fit and end[0] == 0 and end[-1] == len(last)
+        indices[0] = np.repeat(np.arange(shape[0]), np.diff(end)) if fit else end
+    for index, size in zip(indices, shape, strict=False):
+        fit = fit and index.min() >= 0 and index.max() < size
+    _require(fit, "the parts of a sparse array do not fit each other")
+    dense[tuple(indices)] = values
+    return dense
+
+
+def _archive(reader: _Reader) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    with zipfile.ZipFile(BytesIO(reader.data)) as archive:
+        for member in archive.infolist():
+            reader.place = f"member {brief(member.filename)}"
+            name = member.filename.removesuffix(".npy")
+            _require(name not in (member.filename, *found), "it is there twice, or no .npy")
+            reader.grow(member.file_size)
+            with archive.open(member) as file:
+                parts = _HEADER.split(file.read(member.file_size), 1)
+            _require(len(parts) == 4 and not parts[0], "it is no .npy of numbers in C order")
+            _, text, sizes, data = parts
+            shape = tuple(int(size) for size in sizes.replace(b",", b" ").split())
+            inner = _Reader(data, 0)
+            found[name] = inner.values(_TYPES.index(text.decode()), shape)
+            _require(inner.at == len(data), f"there is more than the shape {brief(shape)} has")
+    return found

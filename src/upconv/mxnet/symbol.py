@@ -1,0 +1,373 @@
+"""Graphs: `mx.sym`. A `Symbol` is one or several outputs of a graph of operators.
+
+The JSON is that of MXNet 1.x and 2.x: nodes in an order in which each follows its inputs, and
+attributes as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partialmethod
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError, brief
+from ..files import opened, published, reported
+from . import attributes as kinds
+from .base import MXNetError, MXNetTypeError, MXNetValueError, raised_by
+from .fluent import FUNCTIONS, Fluent, two
+from .operators import OPERATORS, Operator, Shape, operator, unified
+
+_COUNTS: dict[str, int] = {}
+
+
+class Node:
+    """A variable (without a row) or an operator applied to outputs of other nodes."""
+
+    def __init__(
+        self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any]
+    ) -> None:
+        self.row, self.name, self.attributes, self.inputs = row, name, attributes, inputs
+        self.p: Any = row.parse(attributes, len(inputs)) if row else None
+
+    def outputs(self) -> tuple[str, ...]:
+        """The names of all outputs."""
+        if self.row is None:
+            return (self.name,)
+        return tuple(f"{self.name}_{name}" for name in self.row.outputs(self.p))
+
+    def named_inputs(self) -> tuple[str, ...]:
+        """The operator's names of the inputs."""
+        return self.row.named_inputs(self.p) if self.row else ()
+
+    def texts(self) -> dict[str, str]:
+        """The attributes that were given, as MXNet writes them."""
+        return {key: kinds.text(value) for key, value in self.attributes.items()}
+
+    def visible(self) -> list[tuple[Node, int]]:
+        """The outputs that a caller sees."""
+        return [(self, i) for i in range(self.row.visible(self.p) if self.row else 1)]
+
+    def states(self) -> list[Node]:
+        """The inputs that are state."""
+        pairs = zip(self.named_inputs(), self.inputs, strict=True)
+        return [parent for name, (parent, _) in pairs if self.row and name in self.row.auxiliary]
+
+
+class Symbol(Fluent):
+    """Outputs of a graph: pairs of a node and which of its outputs it is.
+
+    >>> import upconv.mxnet as mx
+    >>> y = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(4, 4), stride=(2, 2), num_filter=8)
+    >>> y.infer_shape(x=(1, 3, 5, 5))
+    ([(1, 3, 5, 5), (3, 8, 4, 4)], [(1, 8, 12, 12)], [])
+    """
+
+    wide = "elemwise_"  # between symbols, as in MXNet
+
+    def __init__(self, entries: Sequence[tuple[Node, int]]) -> None:
+        self.entries = list(entries)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the node, if there is only one."""
+        nodes = {id(node): node for node, _ in self.entries}
+        return next(iter(nodes.values())).name if len(nodes) == 1 else None
+
+    def nodes(self) -> list[Node]:
+        """All nodes, each after its inputs."""
+        seen, done = set(), []
+        stack = [(node, False) for node, _ in reversed(self.entries)]
+        while stack:
+            node, left = stack.pop()
+            if left:
+                done.append(node)
+            elif id(node) not in seen:
+                seen.add(id(node))
+                stack.append((node, True))
+                stack += [(parent, False) for parent, _ in reversed(node.inputs)]
+        return done
+
+    def _variables(self) -> tuple[list[str], list[str]]:
+        """Names of arguments and of auxiliary states."""
+        nodes = self.nodes()
+        state = {id(parent) for node in nodes for parent in node.states()}
+        names: tuple[list[str], list[str]] = ([], [])
+        for node in nodes:
+            if node.row is None:
+                names[id(node) in state].append(node.name)
+        return names
+
+    def list_arguments(self) -> list[str]:
+        """Names of the variables, in the order in which they are needed."""
+        return self._variables()[0]
+
+    def list_auxiliary_states(self) -> list[str]:
+        """Names of the variables that are state."""
+        return self._variables()[1]
+
+    def list_inputs(self) -> list[str]:
+        """Names of all variables."""
+        return [node.name for node in self.nodes() if node.row is None]
+
+    def list_outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return [node.outputs()[i] for node, i in self.entries]
+
+    def get_internals(self) -> Symbol:
+        """A symbol of all outputs of all nodes."""
+        return Symbol([entry for node in self.nodes() for entry in node.visible()])
+
+    def attr_dict(self) -> dict[str, dict[str, str]]:
+        """Attributes as text, those given, by node."""
+        return {n.name: n.texts() for n in self.nodes() if n.attributes}
+
+    def infer_shape(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
+        """Shapes of arguments, outputs and states; three times None where they do not follow."""
+        found = self._inferred(shapes, named)
+        unknown = any(shape is None or 0 in shape for part in found for shape in part)
+        return (None, None, None) if unknown else found
+
+    def infer_shape_partial(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
+        """As `infer_shape`, with 0 for sizes that do not follow and () for unknown shapes."""
+        first, second, third = self._inferred(shapes, named)
+        return [s or () for s in first], [s or () for s in second], [s or () for s in third]
+
+    def _inferred(self, shapes: Any, named: Any) -> tuple[Any, Any, Any]:
+        arguments, states = self._variables()
+        given = dict(zip(arguments, shapes, strict=False)) | named
+        names = [*arguments, *states]
+        for name in (*given, *names):
+            if name not in names or names.count(name) > 1:
+                raise MXNetError(f"{name!r} is not one variable; there are {', '.join(names)}.")
+        known = self.shapes({name: tuple(shape) for name, shape in given.items() if shape})
+        keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
+        outputs = [known.get((id(node), i)) for node, i in self.entries]
+        return [known[keys[n]] for n in arguments], outputs, [known[keys[n]] for n in states]
+
+    def shapes(self, given: Mapping[str, Shape]) -> dict[tuple[int, int], Shape | None]:
+        """The shapes of all outputs, by the node's id and the output's number."""
+        nodes, known = self.nodes(), {}
+        for node in nodes:
+            if node.row is None:
+                shape = given.get(node.name, node.attributes.get("__shape__"))
+                sizes = kinds.KINDS["shape"]("shape", shape) if shape else None
+                known[id(node), 0] = sizes and tuple(max(0, size) for size in sizes)
+        before: dict[tuple[int, int], Shape | None] = {}
+        while before != known:  # what an operator says of its inputs may be news to others
+            before = dict(known)
+            for node in nodes:
+                if node.row and (node.row.shapes is not None or (id(node), 0) not in known):
+                    _infer(node, node.row, known)
+        return known
+
+    def infer_type(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
+        """Types of arguments, outputs and states: the first one given, or float32, until a Cast."""
+        given = dict(zip(self.list_arguments(), types, strict=False)) | named
+        default = next((t for t in given.values() if t is not None), np.float32)
+        known: dict[int, Any] = {}
+        for node in self.nodes():
+            first = known[id(node.inputs[0][0])] if node.inputs else given.get(node.name) or default
+            known[id(node)] = np.dtype(getattr(node.p, "dtype", None) or first).type
+        by_name = {node.name: known[id(node)] for node in self.nodes() if node.row is None}
+        outputs = [known[id(node)] for node, _ in self.entries]
+        arguments, states = self._variables()
+        return [by_name[n] for n in arguments], outputs, [by_name[n] for n in states]
+
+    def bind(self, ctx: Any = None, args: Any = None, *values: Any, **named: Any) -> Any:
+        """An executor on these arrays; see `executor.bind`."""
+        return import_module("..executor", __name__).bind(self, ctx, args, *values, **named)
+
+    def simple_bind(self, ctx: Any = None, *values: Any, **named: Any) -> Any:
+        """An executor on new arrays, from the shapes of some; see `executor.simple_bind`."""
+        return import_module("..executor", __name__).simple_bind(self, ctx, *values, **named)
+
+    _bind, _simple_bind = partialmethod(bind, version=2), partialmethod(simple_bind, version=2)
+
+    def tojson(self) -> str:
+        """The graph as MXNet's JSON."""
+        nodes = self.nodes()
+        place = {id(node): i for i, node in enumerate(nodes)}
+        rows = []
+        for node in nodes:
+            inputs = [[place[id(parent)], i, 0] for parent, i in node.inputs]
+            row = {"op": node.row.name if node.row else "null", "name": node.name}
+            texts = {"attrs": node.texts()} if node.attributes else {}
+            rows.append({**row, **texts, "inputs": inputs})
+        graph = {
+            "nodes": rows,
+            "arg_nodes": [i for i, node in enumerate(nodes) if node.row is None],
+            "node_row_ptr": list(range(len(nodes) + 1)),
+            "heads": [[place[id(node)], i, 0] for node, i in self.entries],
+            "attrs": {"mxnet_version": ["int", 10901]},
+        }
+        return json.dumps(graph, indent=2)
+
+    def save(self, fname: Any) -> None:
+        """Write the JSON to a file."""
+        with published(Path(fname), force=True) as handle:
+            handle.write(self.tojson().encode())
+
+    def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
+        return compose(row, inputs, attributes)
+
+    def __getitem__(self, key: Any) -> Symbol:
+        if isinstance(key, str):
+            names = self.list_outputs()
+            if key not in names:
+                raise MXNetValueError(f"There is no output {key!r}; there are {', '.join(names)}.")
+            key = names.index(key)
+        return Symbol(self.entries[key] if isinstance(key, slice) else [self.entries[key]])
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return (Symbol([entry]) for entry in self.entries)
+
+    def __repr__(self) -> str:
+        return f"<Symbol {self.name or ', '.join(self.list_outputs())}>"
+
+
+def _infer(node: Node, row: Operator, known: dict[tuple[int, int], Any]) -> None:
+    """Add what one operator says of the shapes around it."""
+    keys = [(id(parent), i) for parent, i in node.inputs]
+    with raised_by(f"{node.name} ({row.name})"):
+        inputs, outputs = row.infer(node.p, [known.get(key) for key in keys])
+        for key, shape in zip(keys, inputs, strict=True):
+            known[key] = unified("the shape of an input", known.get(key), shape)
+        for i, shape in enumerate(outputs):
+            known[id(node), i] = unified("the shape of the output", known.get((id(node), i)), shape)
+
+
+def compose(
+    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None
+) -> Symbol:
+    """The outputs of an operator on symbols; an input that is None becomes a variable."""
+    if name is None:  # as MXNet names them: convolution0, convolution1, ...
+        hint = row.name.lower().lstrip("_")
+        _COUNTS[hint] = _COUNTS.get(hint, -1) + 1
+        name = f"{hint}{_COUNTS[hint]}"
+    given = dict(attributes)
+    with raised_by(f"{name} ({row.name})"):
+        names = row.named_inputs(row.parse(given, len(inputs)))
+        if row.variadic:
+            inputs = [*inputs, *[None] * (len(names) - len(inputs))]
+        else:
+            places = [row.inputs.index(each) for each in names]
+            extra = [i for i, x in enumerate(inputs) if x is not None and i not in places]
+            if extra:
+                raise MXNetError(f"{row.inputs[extra[0]]} is given, but these attributes say not.")
+            inputs = [inputs[i] if i < len(inputs) else None for i in places]
+        entries = [_entry(x, f"{name}_{each}") for x, each in zip(inputs, names, strict=True)]
+        if row.variadic:
+            given.setdefault("num_args", len(inputs))
+        node = Node(row, name, given, entries)
+    return Symbol(node.visible())
+
+
+def _entry(x: Any, name: str) -> tuple[Node, int]:
+    if x is None:
+        return Node(None, name, {}, []), 0
+    if not isinstance(x, Symbol) or len(x.entries) != 1:
+        raise MXNetError(f"an input is {brief(x)}; expected a Symbol with one output.")
+    return x.entries[0]
+
+
+def var(name: str, attr: Any = None, shape: Any = None, **unused: Any) -> Symbol:
+    """A variable, which an array is bound to."""
+    if not isinstance(name, str):
+        raise MXNetTypeError(f"name is {brief(name)}; expected text.")
+    given = {**(attr or {})} | ({"__shape__": tuple(shape)} if shape is not None else {})
+    return Symbol([(Node(None, name, given, []), 0)])
+
+
+Variable = var
+
+
+def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
+    """A symbol of all outputs of several."""
+    return Symbol([entry for symbol in symbols for entry in symbol.entries])
+
+
+@cache
+def function(name: str, row: Operator) -> Any:
+    """An operator as a function of symbols."""
+
+    def apply(*values: Any, name: Any = None, attr: Any = None, **named: Any) -> Symbol:
+        with raised_by(row.name):
+            inputs, attributes = row.bind(values, named)
+        return compose(row, inputs, attributes, name)
+
+    apply.__name__ = apply.__qualname__ = name
+    return apply
+
+
+def load(fname: Any) -> Symbol:
+    """The graph of a -symbol.json file."""
+    with reported(str(fname), "read"), opened(Path(fname)) as handle:
+        return load_json(handle.read(), str(fname))
+
+
+def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
+    """The graph of MXNet's JSON; raises `ModelError` for a damaged one, `MXNetError` for an
+    operator that is not known."""
+    try:
+        graph = json.loads(text)
+        rows, heads = graph["nodes"], graph["heads"]
+        nodes: list[Node] = []
+        for row in rows:
+            nodes.append(_node(row, nodes))
+        return Symbol(_entries(heads, nodes))
+    except MXNetError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError) as error:
+        raise ModelError(f"{name} is not a graph of MXNet: {brief(error)}.") from None
+
+
+def _entries(places: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
+    """Outputs of nodes, from the file's [node, output, ...]."""
+    if not places:
+        raise ValueError("there are no heads")
+    for place, index, *_ in places:
+        if not 0 <= place < len(nodes) or not 0 <= index < len(nodes[place].outputs()):
+            raise ValueError(f"[{place}, {index}] is no output of a node before")
+    return [(nodes[place], index) for place, index, *_ in places]
+
+
+def _node(row: dict[str, Any], before: list[Node]) -> Node:
+    """A node of the file, whose inputs are among those before it."""
+    texts = row.get("attrs") or row.get("attr") or row.get("param") or {}
+    if not isinstance(texts, dict) or not isinstance(row["name"], str):
+        raise ValueError("a node is not as it should be")
+    inputs = _entries(row["inputs"], before) if row["inputs"] else []
+    if row["op"] == "null":
+        kept = {key: texts[key] for key in ("__shape__",) if key in texts}
+        return Node(None, row["name"], kept, [])
+    kind = operator(row["op"])
+    known = {k: v for k, v in texts.items() if not k.startswith("__") and v != "None"}
+    with raised_by(f"{row['name']} ({kind.name})"):
+        node = Node(kind, row["name"], known, inputs)
+        if len(inputs) != len(kind.named_inputs(node.p)):
+            raise MXNetError(f"{node.name}: it has {len(inputs)} inputs.")
+    return node
+
+
+contrib = SimpleNamespace(
+    SyncBatchNorm=function("SyncBatchNorm", OPERATORS["_contrib_SyncBatchNorm"])
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in FUNCTIONS:
+        return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)
+    if name not in OPERATORS:
+        raise AttributeError(f"upconv.mxnet has no operator {name!r}; docs/mxnet.md lists them.")
+    return function(name, OPERATORS[name])  # not kept here, where it would hide max, sum, ...

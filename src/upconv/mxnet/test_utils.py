@@ -1,0 +1,124 @@
+"""What MXNet's tests use to compare arrays and to check gradients: `mx.test_utils`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.testing import assert_allclose
+
+from .base import cpu, current_context, py_str, use_np
+from .ndarray import NDArray, array
+from .operators import OPERATORS
+from .operators.elementwise import summed_to
+from .random import generator
+from .symbol import Symbol, compose, var
+
+__all__ = [
+    "almost_equal", "assert_allclose", "assert_almost_equal",
+    "check_numeric_gradient", "collapse_sum_like", "default_context", "default_device",
+    "effective_dtype", "py_str", "rand_ndarray", "rand_shape_nd", "same", "set_default_context",
+    "use_np",
+]  # fmt: skip
+
+default_context = default_device = current_context
+
+
+def set_default_context(ctx: Any) -> None:
+    """Nothing: there is one device."""
+
+
+def _numpy(x: Any) -> Any:
+    return x.asnumpy() if isinstance(x, NDArray) else np.asarray(x)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two arrays are equal."""
+    return bool(np.array_equal(_numpy(a), _numpy(b)))
+
+
+def _limits(rtol: float | None, atol: float | None, *arrays: Any) -> tuple[float, float]:
+    usual = 1e-2 if any(x.dtype == np.float16 for x in arrays) else 1e-5
+    return (usual if rtol is None else rtol), (usual if atol is None else atol)
+
+
+def almost_equal(
+    a: Any, b: Any, rtol: float | None = None, atol: float | None = None, equal_nan: bool = False
+) -> bool:
+    """Whether two arrays are equal within tolerances."""
+    a, b = _numpy(a), _numpy(b)
+    return bool(np.allclose(a, b, *_limits(rtol, atol, a, b), equal_nan))
+
+
+def assert_almost_equal(
+    a: Any, b: Any, rtol: float | None = None, atol: float | None = None,
+    names: Any = ("a", "b"), equal_nan: bool = False, **unused: Any,
+) -> None:  # fmt: skip
+    """Raise `AssertionError` unless two arrays are equal within tolerances."""
+    a, b = _numpy(a), _numpy(b)
+    assert_allclose(a, b, *_limits(rtol, atol, a, b), equal_nan)
+
+
+def rand_shape_nd(num_dim: int, dim: int = 10) -> tuple[int, ...]:
+    """A random shape of sizes from 1 to dim."""
+    return tuple(int(n) for n in generator().randint(1, dim + 1, num_dim))
+
+
+def rand_ndarray(
+    shape: Any, stype: str = "default", density: Any = None, dtype: Any = None, **unused: Any
+) -> NDArray:
+    """An array of random values from -1 to 1."""
+    return array(generator().uniform(-1, 1, shape), dtype=dtype or np.float32)
+
+
+def effective_dtype(dat: Any) -> Any:
+    """The type whose precision a computation has."""
+    return np.dtype(dat.dtype)
+
+
+def collapse_sum_like(a: Any, shape: Any) -> Any:
+    """Sum over the axes along which an array of this shape was repeated."""
+    return summed_to(_numpy(a), tuple(shape))
+
+
+def check_numeric_gradient(
+    sym: Symbol, location: Any, aux_states: Any = None, numeric_eps: float | None = None,
+    rtol: float | None = None, atol: float | None = None, grad_nodes: Any = None,
+    use_forward_train: bool = True, ctx: Any = None, dtype: Any = np.float32, **unused: Any,
+) -> None:  # fmt: skip
+    """Compare gradients with differences of float64 forward calls, along a random projection.
+
+    location: arrays by name, or in the order of `list_arguments`; those beyond it are ignored.
+    """
+    names, states = sym.list_arguments(), sym.list_auxiliary_states()
+    given = location if isinstance(location, Mapping) else dict(zip(names, location, strict=False))
+    kept = aux_states or {}
+    kept = kept if isinstance(kept, Mapping) else dict(zip(states, kept, strict=True))
+    values = {name: _numpy(given[name]).astype(dtype) for name in names}
+    shape = sym.infer_shape(**{name: x.shape for name, x in values.items()})[1][0]
+    values["__proj"] = (generator().random_sample(shape) + 0.1).astype(dtype)
+    projected = sym[0].with_other("mul", var("__proj"))
+    loss = compose(OPERATORS["MakeLoss"], [projected.call("sum")], {})
+
+    def bound(kind: Any) -> Any:
+        arrays = {name: array(x, dtype=kind) for name, x in values.items()}
+        grads = {name: array(np.zeros(x.shape), dtype=kind) for name, x in values.items()}
+        aux = {name: array(_numpy(kept[name]), dtype=kind) for name in states}
+        return loss.bind(cpu(), arrays, grads, "write", aux)
+
+    exact, wide = bound(dtype), bound(np.float64)
+    exact.forward(is_train=True)
+    exact.backward()
+    step = numeric_eps or 1e-3
+    for name in [n for n in grad_nodes or names if n in names]:
+        x = wide.arg_dict[name]
+        found = np.zeros(x.shape)
+        for place in np.ndindex(x.shape):
+            old, ends = x.value[place], []
+            for sign in (0.5, -0.5):
+                x[place] = old + sign * step
+                ends.append(wide.forward(is_train=use_forward_train)[0].asscalar())
+            x[place] = old
+            found[place] = (ends[0] - ends[1]) / step
+        assert_almost_equal(found, exact.grad_dict[name], rtol or 1e-2, atol or 1e-4)
