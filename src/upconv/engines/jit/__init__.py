@@ -18,6 +18,7 @@ from .channel_lanes import can_dot
 from .channels import Channels, prefers_channels
 from .correlation import Correlation, too_much
 from .cpu import host
+from .planes import Planes, plane_tile
 from .positions import Positions
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
@@ -119,6 +120,9 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     correlation = Correlation.of(problem)
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
+    tile = None if variant else plane_tile(correlation, host())
+    if tile is not None:
+        return Planes(correlation, tile, threads, host())
     possible = can_vectorise_positions(correlation)
     if not possible or (not variant and prefers_channels(correlation, host())):
         return Channels(correlation, threads, host())
