@@ -72,6 +72,8 @@ class JitEngine:
         heavy = correlation.groups == 1 and prod(problem.weight_shape) > data
         if first and (depthwise or heavy or can_vectorise_positions(correlation)):
             return None  # libdnnl reorders data as much, and weights more slowly
+        if depthwise and correlation.rank > 2:
+            return None  # libdnnl takes 5 to 21 times as long
         if correlation.reduced // correlation.groups < _FEW_CHANNELS:
             return f"it is slow on fewer than {_FEW_CHANNELS} channels to sum over"
         if made < _LANES and (correlation.groups > 1 or made > _LANES // 4):
