@@ -13,7 +13,6 @@ from ...geometry import Phase, Tap
 from ...problem import DataLayout
 from ..addresses import address_of
 from ..base import Array
-from . import pool
 from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
@@ -67,17 +66,15 @@ class Planes:
     ) -> None:
         """Compute into `out`."""
         given = Operands.of(self.correlation, out, a, residual)
-        x, y, residual = given.x, given.y, given.residual
+        x, y, more = given.x, given.y, given.residual
         biases = self._no_bias if bias is None else np.ascontiguousarray(bias, self._compute)
-        args = self._blocks.take()
-        args.update(
+        self._blocks.run(
+            self._code.addresses["planes"], self._threads,
             x=address_of(x), x_image=x.strides[0], x_channel=x.strides[1],
             y=address_of(y), y_image=y.strides[0], y_channel=y.strides[1],
             w=address_of(b), bias=address_of(biases),
-            residual=0 if residual is None else address_of(residual),
+            residual=0 if more is None else address_of(more),
         )  # fmt: skip
-        pool.run(self._code.addresses["planes"], args.address, self._threads)
-        self._blocks.keep(args)
         given.deliver()
 
     def close(self) -> None:
