@@ -69,7 +69,8 @@ def test_the_jit_keeps_the_others() -> None:
     basis = CONVOLUTION.replace(axes=(Axis(40, 512, 128),), in_channels=514, out_channels=1)
     depthwise = CONVOLUTION.replace(groups=64)
     narrow = CONVOLUTION.replace(groups=8)
-    kept = CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow
+    volume = LAST.replace(axes=PLANE[:1] * 3, groups=64)
+    kept = CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow, volume
     for problem in kept:
         assert load("jit").defers(problem) is None
         assert choices.choose(problem).engine is load("jit")

@@ -34,6 +34,19 @@ ALL_BFLOAT16 = (
     "    return replace(made, problem=made.problem.replace(dtype=DType.BFLOAT16))\n"
     "r.case = case\n"
 )
+DEPTHWISE = (
+    "import random_problems as r; from dataclasses import replace\n"
+    "from upconv.geometry import Axis; from upconv.problem import DataLayout, Direction\n"
+    "drawn = r.case\n"
+    "def case(seed):\n"
+    "    made = drawn(seed); p = made.problem; *outer, last = p.axes\n"
+    "    kernel, stride = min(9, last.kernel), 1 + seed % 2\n"
+    "    last = Axis(last.size + 6, kernel, stride, 1 + seed % 3, seed % 5 - 1, seed % 4 - 1)\n"
+    "    p = p.replace(axes=(*outer, last), groups=3, in_channels=3, out_channels=3,\n"
+    "                  layout=DataLayout.NCX, direction=Direction.INPUT_GRAD)\n"
+    "    return replace(made, problem=p)\n"
+    "r.case = case\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,7 @@ WAYS = {
     "tiny windows": Way(variant="packing=each", plant=SMALL_CACHES),
     "thin slabs": Way(plant=THIN_SLABS),
     "bfloat16": Way("skylake-avx512", "avx512vl", "channels", ALL_BFLOAT16),
+    "depthwise": Way("skylake-avx512", "avx512vl", "", DEPTHWISE),
     "dot products": Way(needs="avx512bf16", variant="dots", plant=ALL_BFLOAT16),
 }
 MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others

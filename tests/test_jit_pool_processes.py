@@ -158,9 +158,9 @@ def test_ctrl_c_comes_after_a_whole_run():
 hits = 0
 for attempt in range(50):
     work = Work(2000)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005 * (attempt % 5 + 1))
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 * (attempt % 5 + 1))
         while True:
             work.start(3, 200)
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ import pytest
 
 from upconv import testing
 from upconv.engines.interior import Interior
-from upconv.engines.jit import channels, positions, weight_grad
+from upconv.engines.jit import channels, planes, positions, weight_grad
 from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.correlation import Correlation, too_much
 from upconv.engines.jit.cpu import Cpu, target
@@ -32,9 +32,9 @@ CPUS = {
     "AArch64": (target("aarch64-unknown-linux-gnu", "cortex-a72", "", {"neon"}), 0.1),
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
-MODULES = ("channel_code", "positions", "row_code", "packing")
+MODULES = ("channel_code", "positions", "row_code", "packing", "plane_tile")
 CODES = [import_module(f"upconv.engines.jit.{name}") for name in (*MODULES, "weight_grad_code")]
-NAMES = ("tile", "wide")
+NAMES = ("tile", "wide", "planes")
 
 
 class Recorded:
@@ -77,6 +77,9 @@ def build(seed: int, cpu: Cpu) -> None:
             continue
         correlation = Correlation.of(inner)
         channels.Channels(correlation, 1, cpu)
+        tile = planes.plane_tile(correlation, cpu)
+        if tile is not None:
+            planes.Planes(correlation, tile, 1, cpu)
         if can_vectorise_positions(correlation):
             positions.Positions(correlation, 1, cpu)
 

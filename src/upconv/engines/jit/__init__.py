@@ -18,6 +18,7 @@ from .channel_lanes import can_dot, lanes_of
 from .channels import Channels, prefers_channels
 from .correlation import Correlation, too_much
 from .cpu import host
+from .planes import Planes, plane_tile
 from .positions import Positions
 from .row_code import activate
 from .schedule import can_vectorise_positions
@@ -74,6 +75,8 @@ class JitEngine:
         heavy = correlation.groups == 1 and prod(problem.weight_shape) > data
         if first and (depthwise or heavy or can_vectorise_positions(correlation)):
             return None  # libdnnl reorders data as much, and weights more slowly
+        if depthwise and correlation.rank > 2:
+            return None  # libdnnl takes 5 to 21 times as long
         if correlation.reduced // correlation.groups < _FEW_CHANNELS:
             return f"it is slow on fewer than {_FEW_CHANNELS} channels to sum over"
         if made < _LANES and (correlation.groups > 1 or made > _LANES // 4):
@@ -138,6 +141,9 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     correlation = Correlation.of(problem)
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
+    tile = None if variant else plane_tile(correlation, host())
+    if tile is not None:
+        return Planes(correlation, tile, threads, host())
     possible = can_vectorise_positions(correlation)
     if not possible or (not variant and prefers_channels(correlation, host())):
         return Channels(correlation, threads, host())

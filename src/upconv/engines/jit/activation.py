@@ -1,7 +1,6 @@
 """The activations as code on vectors in registers: no call, no branch, one rounding per operation.
 
-What lives here: the approximations and their coefficients. What never does: where values come from
-and where results go. With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
+With n = round(v / ln 2) and r = v - n ln 2, so that |r| <= ln(2) / 2:
 
     exp(v)   = 2^n e, e = exp(r) = 1 + (r + r^2 q(r)), q a polynomial
     tanh     = u / (u + 2) with v's sign, u = exp(2|v|) - 1 = 2^n (r + r^2 q(r)) + (2^n - 1)

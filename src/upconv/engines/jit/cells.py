@@ -1,9 +1,7 @@
 """A correlation's positions laid out in cells: what is one long row for the positions kernel.
 
-Along an axis with size I, input i lies in cell i and output position j of every phase in cell j;
-there are `cells` of them, enough for both and for the zeros that shifts reach between one row and
-the next: max(I + e_max, J - e_min). Rows follow each other without gaps, so one shift of an outer
-axis is a constant number of lanes away, across rows, planes and images alike.
+Of an axis there are enough for inputs, outputs, and the zeros that shifts reach between one row and
+the next: max(I + e_max, J - e_min).
 """
 
 from __future__ import annotations

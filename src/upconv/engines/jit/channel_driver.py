@@ -1,18 +1,7 @@
 """The channels kernel around its tiles: points, jobs, and placing results.
 
-Compiled once per process, as the positions kernel's driver is; what differs between layers is in
-its arguments (`SLOTS`), in tables, and in the functions it calls by their addresses. There are two
-modules, since most of this is called too seldom to be worth LLVM's time: what runs for each tile or
-point (`emit_inner`), and what only hands out jobs (`emit_driver`).
-
-Grids, points, blocks and jobs are explained in channel_layout.py. A job works out where the points
-of a grid lie (channel_points.py), then has tiles compute them, R at a time.
-
-Weights of a block that would not stay in the cache are cut into *passes* of some taps or some
-input channels. A pass does all points of the job, so that its weights come from memory once; sums
-wait in the output in between. The order of a sum is the same for all cuts.
-
-Channels-first data is turned into channels-last scratch before, and the result back after.
+Compiled once per process, as the positions kernel's driver is, and in two modules as well. Grids,
+points, blocks and jobs are explained in channel_layout.py, slabs in channel_slabs.py.
 """
 
 from __future__ import annotations

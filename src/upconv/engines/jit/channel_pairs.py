@@ -1,15 +1,8 @@
 """Products of bfloat16 inputs that lie side by side in channels-last memory: two at a time.
 
-One broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half) in every lane. float32
-of the one is those bits moved up, of the other those bits without the low half: one instruction
-each, where a broadcast of 16 bits and its move up are two (`paired_tap`). Sums are made in the same
-order as by `broadcast_tap`, so that no bit differs.
-
-Or dot-product instructions add both products to a sum at once (`dot_tap`): lanes of weights are
-pairs too, w[c] and w[c + 1].
-
-The last of an odd number of channels has no neighbour that may be read: it is done alone, by a dot
-product with zeros in place of a neighbour.
+One broadcast of 32 bits puts the inputs c (low half) and c + 1 (high half) in every lane: each is
+made float32 by one instruction more (`paired_tap`), or dot products add both at once (`dot_tap`).
+The last of an odd number of channels has no neighbour that may be read: it is done alone.
 """
 
 from __future__ import annotations

@@ -7,11 +7,9 @@ the same taps. For each tap and each input channel
     V loads of weights
     for each point: broadcast its input, V multiply-adds into acc[point]
 
-so that R * V accumulators stay in registers from the bias to the store, and weights lie in memory
-in the order of use. Where a tap's input lies outside, the point reads a row of zeros instead; a
-tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
-lanes that use it: no input meets an output that it does not reach, so that NaN and infinity stay
-where they belong. (Infinity in the weights does meet those zeros.)
+A tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
+lanes that use it: no input meets an output that it does not reach. (Infinity in the weights does
+meet the zeros that are read outside.)
 """
 
 from __future__ import annotations

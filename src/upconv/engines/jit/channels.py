@@ -14,7 +14,7 @@ from ...problem import DataLayout
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
-from . import pool, schedule
+from . import schedule
 from .channel_code import Codes
 from .channel_lanes import element_of, lanes_of
 from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
@@ -26,7 +26,7 @@ from .channel_weights import ChannelPacking
 from .correlation import Correlation
 from .cpu import Cpu
 from .operands import Operands
-from .slots import Block, Blocks
+from .slots import Blocks
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -181,27 +181,24 @@ class _Work:
         self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Array | None
     ) -> None:
         """Compute into `y`, with `nbytes` of scratch memory."""
-        args = self._blocks.take()
         more = 0 if residual is None else address_of(residual)
-        args.update(buffer=buffer, w=address_of(w), bias=address_of(biases), residual=more)
-        self._tell(args, y, x, buffer + self._inner)
-        pool.run(self._driver, args.address, self._threads)
-        self._blocks.keep(args)
-
-    def _tell(self, args: Block, y: Array, x: Array, inner: int) -> None:
-        """Where data is; `inner` is the address of the scratch memory for turned data."""
-        if not self._turned:
-            args.update(
-                x=address_of(x), y=address_of(y), x_image=x.strides[0], y_image=y.strides[0]
-            )
-            return
-        (in_image, in_channel), (out_image, out_channel) = x.strides[:2], y.strides[:2]
-        args.update(
-            x=inner + self._ahead, last_x=inner, y=inner + self._x_size,
-            first_x=address_of(x), first_y=address_of(y),
-            in_image=in_image, in_channel=in_channel,
-            out_image=out_image, out_channel=out_channel,
+        self._blocks.run(
+            self._driver, self._threads,
+            buffer=buffer, w=address_of(w), bias=address_of(biases), residual=more,
+            **self._places(y, x, buffer + self._inner),
         )  # fmt: skip
+
+    def _places(self, y: Array, x: Array, inner: int) -> dict[str, int]:
+        """Where data is; `inner` is the address of the scratch memory for turned data."""
+        given = address_of(x), address_of(y)
+        if not self._turned:
+            images = {"x_image": x.strides[0], "y_image": y.strides[0]}
+            return {"x": given[0], "y": given[1], **images}
+        return {
+            "x": inner + self._ahead, "last_x": inner, "y": inner + self._x_size,
+            "first_x": given[0], "in_image": x.strides[0], "in_channel": x.strides[1],
+            "first_y": given[1], "out_image": y.strides[0], "out_channel": y.strides[1],
+        }  # fmt: skip
 
     def _fixed(self) -> dict[str, int]:
         """Arguments that all runs share."""

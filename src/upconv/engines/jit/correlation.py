@@ -1,18 +1,6 @@
 """What kernels compute: a correlation, of which forward results and input gradients are two cases.
 
-Along each axis, for every phase of the result (an offset) with its taps (index, shift), and j
-counting from 0,
-
-    result[stride * j + offset]  =  sum over taps of  operand[step * j - shift] * weight[index]
-
-where the operand is zero outside. Per group, `made` channels of the result are each the sum over
-`reduced` channels of the operand.
-
-    forward           operand x, step 1         result y, stride s, s phases
-    input gradient    operand g, step s         result dx, stride 1, one phase: shift p - d*t
-
-An ordinary convolution is the input gradient of a transposed one. Nothing below this file knows a
-direction, or how the weight is laid out.
+Nothing below this file knows a direction, or how the weight is laid out; docs/jit.md explains it.
 """
 
 from __future__ import annotations

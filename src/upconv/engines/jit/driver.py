@@ -1,10 +1,9 @@
 """The positions kernel around its tiles: packing windows of the input, and jobs.
 
-Compiled once per process: what differs between layers is in its arguments (layout.py), in tables
-they point to, and in the tiles and row functions, which it calls by their addresses. There are two
-modules, since some of this is called too seldom to be worth LLVM's time: what runs for each row or
-tile (`emit_inner`; placing.py has what happens to a tile), and what hands out jobs (`emit_driver`;
-the function `positions` is what every thread runs).
+Compiled once per process: what differs between layers is in its arguments (layout.py), in tables,
+and in the functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
+placing.py has what happens to a tile) is a module of its own: the rest is called too seldom to be
+worth LLVM's time.
 """
 
 from __future__ import annotations

@@ -286,6 +286,10 @@ class Instructions:
             self._declare("declare void @llvm.aarch64.hint(i32)")
             self._lines.append("  call void @llvm.aarch64.hint(i32 1)")  # yield
 
+    def order(self) -> None:
+        """What is read after this is not read before: LLVM would load more than registers hold."""
+        self._lines.append('  fence syncscope("singlethread") seq_cst')
+
     def scratch(self, nbytes: int) -> Value:
         """Memory of this function's own, aligned to 64 bytes, for as long as it runs."""
         value = Value(PTR, f"%{self._fresh('scratch')}")

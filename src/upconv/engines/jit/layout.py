@@ -1,14 +1,7 @@
 """What the driver of the positions kernel is told: its argument block and its tables.
 
-The algebra. Input rows (all outer positions of all images) are laid one after another, each with
-`pitch` lanes: its inputs, then zeros. In these *lanes*, position j of row r is lane
-q = r*pitch + j, and what a tap with shifts (e_1 .. e_n) reads there is lane q - t with one
-constant t = (e_1 rows_1 + e_2 rows_2 + ...) pitch + e_n: a whole layer is one long row. Lanes that
-are no output (`yrows` < 0, or beyond `limit`) are computed with the others and not stored.
-
-A *window* is a run of lanes. A job is one window of one group for a run of blocks (rows of tiles).
-Either every job packs its own window (`shared` = 0), or all threads pack everything first and wait
-for each other (`shared` = 1).
+Lanes, windows and jobs are explained in docs/jit.md. Lanes that are no output (`yrows` < 0, or
+beyond `limit`) are computed with the others and not stored.
 """
 
 from __future__ import annotations

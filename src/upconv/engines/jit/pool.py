@@ -1,8 +1,7 @@
 """Helper threads for compiled work, and `run`, which puts them to it.
 
-What lives here: the helpers of this process, from their start to a fork or to the end. What never
-does: how work is divided. Work functions do that with an atomic counter, so that any number of
-helpers may take part, and none need. How a run is opened, joined and closed is in `protocol`.
+Work functions divide the work, by an atomic counter, so that any number of helpers may take part,
+and none need. How a run is opened, joined and closed is in `protocol`.
 
 1.  Helpers are daemon threads that stay in native code without the interpreter's lock. Where there
     is a futex they sleep there and never come back, not even at exit: so neither their code nor

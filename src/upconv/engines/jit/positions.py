@@ -13,7 +13,6 @@ from ...activations import Activation
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
-from . import pool
 from .compile import CODE_BYTES, Code
 from .correlation import Correlation
 from .cpu import Cpu
@@ -24,7 +23,7 @@ from .operands import Operands
 from .row_code import fill_code, finish_code, plain
 from .rows import Finish
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
-from .slots import Block, Blocks
+from .slots import Blocks
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE, STORED
@@ -91,30 +90,19 @@ class Positions:
         if bias is not None:
             biases = biases.copy()
             biases[: self.correlation.made] = bias
-        args = self._blocks.take()
-        self._tell(args, given, b)
-        with Workspace(self.workspace_bytes) as buffer:
-            args.update(buffer=buffer, bias=address_of(biases))
-            pool.run(self._driver.addresses["positions"], args.address, self.schedule.threads)
-        self._blocks.keep(args)
-        given.deliver()
-
-    def _tell(self, args: Block, given: Operands, weight: Array) -> None:
+        x, y, more = given.x, given.y, given.residual
         groups = self.correlation.groups
-        x, y, residual = given.x, given.y, given.residual
-        (x_image, x_channel), (y_image, y_channel) = x.strides[:2], y.strides[:2]
-        args.update(
-            x=address_of(x),
-            y=address_of(y),
-            w=address_of(weight),
-            residual=0 if residual is None else address_of(residual),
-            x_image=x_image,
-            x_channel=x_channel,
-            x_group=x_channel * (self.correlation.reduced // groups),
-            y_image=y_image,
-            y_channel=y_channel,
-            y_group=y_channel * (self.correlation.made // groups),
-        )
+        with Workspace(self.workspace_bytes) as buffer:
+            self._blocks.run(
+                self._driver.addresses["positions"], self.schedule.threads,
+                buffer=buffer, x=address_of(x), y=address_of(y), w=address_of(b),
+                bias=address_of(biases), residual=0 if more is None else address_of(more),
+                x_image=x.strides[0], x_channel=x.strides[1],
+                x_group=x.strides[1] * (self.correlation.reduced // groups),
+                y_image=y.strides[0], y_channel=y.strides[1],
+                y_group=y.strides[1] * (self.correlation.made // groups),
+            )  # fmt: skip
+        given.deliver()
 
     def close(self) -> None:
         """Let go of compiled code."""

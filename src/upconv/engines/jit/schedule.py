@@ -70,7 +70,7 @@ class Schedule:
 
 
 _MOST_SHIFTS = 48  # along the last axis: each is code in the tile
-_WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
+WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
 
 
 def can_vectorise_positions(correlation: Correlation) -> bool:
@@ -103,7 +103,7 @@ def schedule(
         by_row=by_row and cells.pitch <= room,
         block_run=len(blocks),
         shared=True,
-        threads=max(1, min(threads, correlation.multiply_adds // _WORTH_A_THREAD)),
+        threads=max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD)),
         buffer_lanes=cells.total + front + back,
     )
     return _cut(whole, correlation, cpu, wishes)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from . import pool
 from .emit import Function
 from .values import I64, PTR, Value
 
@@ -66,23 +67,22 @@ class Block:
 
 
 class Blocks:
-    """Argument blocks like a template: those of runs that are over, or new ones."""
+    """Argument blocks like a template, those of runs that are over or new ones: their other values
+    are perhaps an earlier run's."""
 
     def __init__(self, template: Block) -> None:
         self._template = template
         self._free: deque[Block] = deque(maxlen=8)
 
-    def take(self) -> Block:
-        """A block with the template's values, some of them perhaps an earlier run's."""
+    def run(self, work: int, threads: int, **values: int) -> None:
+        """Have threads run the function at address `work` with a block of these values."""
         try:
             block = self._free.pop()
+            block.restart()
         except IndexError:
-            return self._template.copy()
-        block.restart()
-        return block
-
-    def keep(self, block: Block) -> None:
-        """A block whose run is over."""
+            block = self._template.copy()
+        block.update(**values)
+        pool.run(work, block.address, threads)
         self._free.append(block)
 
 

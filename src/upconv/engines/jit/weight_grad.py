@@ -9,7 +9,6 @@ from ...problem import DataLayout, Problem
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
-from . import pool
 from .compile import CODE_BYTES
 from .cpu import Cpu
 from .operands import laid_out, lying_well
@@ -87,15 +86,13 @@ class WeightGrad:
         dw = laid_out("the result", out, filled=self.problem.accumulate)
         x, g = self._operand("x", b, 0), self._operand("grad", a, 1)
         with Workspace(self.workspace_bytes) as buffer:
-            args = self._blocks.take()
             rows, lanes = (x, g) if self._lanes_of_g else (g, x)
-            args.update(
+            self._blocks.run(
+                self._run, self._threads,
                 buffer=buffer, stages=buffer + self._stages, dw=address_of(dw),
                 rows=address_of(rows), lanes=address_of(lanes),
                 **self._strides("x", x), **self._strides("g", g),
             )  # fmt: skip
-            pool.run(self._run, args.address, self._threads)
-            self._blocks.keep(args)
         if dw is not out:
             out[...] = dw
 

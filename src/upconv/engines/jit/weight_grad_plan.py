@@ -1,21 +1,9 @@
 """How a weight gradient is computed, as plain data: its tile, slabs, jobs, and their tables.
 
-    dw[c, f, t]  =  sum over images n and positions i of  x[n, c, i] * g[n, f, s*i + d*t - p]
-
-For one tap this is a product of matrices whose inner dimension is the positions i at which
-s*i + d*t - p is an output. One side's channels are the *rows* of a tile, the other's run along its
-*lanes*; both sides are packed into panels, [block of channels][position][channel], a *slab* of
-positions at a time, such that two panels stay in the second-level cache. A *segment* is what a tap
-does with one row of the last axis: where it begins in both panels. How many positions it has, and
-which rows have one at all, is counted exactly, so that nothing outside is multiplied.
-
-Slabs are dealt out to *sets*. A job is a set, and some blocks of lanes of dw with some taps: it
-packs what it needs into memory of its thread, slab after slab. So threads share nothing but what
-they read from the caller's arrays: what another core has packed may be far away. Sums of all sets
-are added up in order at the end. How many sets there are depends on the problem alone, and so do
-all sums.
-
-All that is decided here is a table; weight_grad_code.py has what walks it.
+docs/jit.md explains it. One side's channels are the *rows* of a tile, the other's run along its
+*lanes*. A *segment* is what a tap does with one row of the last axis: where it begins in both
+panels. A job packs what it needs into memory of its thread: what another core has packed may be far
+away.
 """
 
 from __future__ import annotations

@@ -1,0 +1,209 @@
+"""The planes primitive: depthwise layers of channels-first data; see plane_tile.py."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...activations import Activation
+from ...geometry import Phase, Tap
+from ...problem import DataLayout
+from ..addresses import address_of
+from ..base import Array
+from .compile import CODE_BYTES
+from .correlation import Correlation, Line
+from .cpu import Cpu
+from .operands import Operands
+from .packing import Numbers, Packer
+from .plane_tile import SLOTS, PlaneTile, plane_code
+from .row_code import finish_code, plain
+from .rows import Finish
+from .schedule import WORTH_A_THREAD
+from .slots import Blocks
+from .tiling import in_tile
+from .values import BYTES, DOUBLE, FLOAT, LINE, STORED
+
+_MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
+_MOST_PRODUCTS = 400  # of a tile: each is code
+_LEAST = 0.4  # of a vector, positions in a row: with fewer the channels kernel is as fast
+_MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
+_MOST_TAPS = 1 << 14  # of all outer positions: each is in a table
+_BAND_BYTES = 1 << 16  # of results that a job makes
+_POINT = Line(1, 1, 1, 1, (Phase(0, 1, (Tap(0, 0),)),), 0, 0)
+
+
+class Planes:
+    """A depthwise correlation, of stride 1 in its result, compiled and laid out."""
+
+    def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
+        self.correlation, self._tile = correlation, tile
+        self._code = plane_code(tile, cpu)
+        self._finish = finish_code(_finish(correlation), cpu) if tile.staged else None
+        self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
+        self._compute = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
+        self._packer = _packer(correlation, self._compute, threads, cpu)
+        self._no_bias = np.zeros(correlation.made, self._compute)
+        self._tables = _tables(correlation, self._compute.itemsize)
+        self._blocks = Blocks(SLOTS.block(**self._arguments()))
+        self.workspace_bytes = 0
+        tables = sum(table.nbytes for table in self._tables)
+        self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
+
+    def pack(self, weight: Array) -> Array:
+        """The taps of each channel side by side."""
+        return self._packer.pack(weight)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        given = Operands.of(self.correlation, out, a, residual)
+        x, y, more = given.x, given.y, given.residual
+        biases = self._no_bias if bias is None else np.ascontiguousarray(bias, self._compute)
+        self._blocks.run(
+            self._code.addresses["planes"], self._threads,
+            x=address_of(x), x_image=x.strides[0], x_channel=x.strides[1],
+            y=address_of(y), y_image=y.strides[0], y_channel=y.strides[1],
+            w=address_of(b), bias=address_of(biases),
+            residual=0 if more is None else address_of(more),
+        )  # fmt: skip
+        given.deliver()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        tile = self._tile
+        return (
+            f"planes: tile of {tile.rows} rows x {tile.vectors} vectors of {tile.lanes}, read in"
+            f" place, {self._threads} threads"
+        )
+
+    @property
+    def predicted_cycles(self) -> float:
+        """Cycles that each thread takes, by the tile's model."""
+        return _cycles(self.correlation, self._tile) / self._threads
+
+    def _arguments(self) -> dict[str, int]:
+        correlation, tile = self.correlation, self._tile
+        *outer, rows, last = _lines(correlation)
+        x_row, y_row = (n * correlation.dtype.itemsize for n in (last.size, last.out))
+        tiles = -(-rows.out // tile.rows)
+        bands = -(-tiles // max(1, _BAND_BYTES // (y_row * tile.rows)))
+        band = -(-tiles // bands) * tile.rows
+        bands = -(-rows.out // band)
+        planes = prod(line.out for line in outer)
+        units = correlation.batch * correlation.made * planes * bands
+        run = max(1, min(_BAND_BYTES // (band * y_row), units // (8 * self._threads)))
+        ranges, taps = self._tables
+        return {
+            "finish": self._finish.addresses["finish"] if self._finish else 0,
+            "ranges": ranges.ctypes.data, "taps": taps.ctypes.data,
+            "w_channel": self._packer.nbytes // correlation.made,
+            "x_row": x_row, "y_row": y_row, "y_plane": y_row * rows.out,
+            "made": correlation.made, "each": correlation.made // correlation.groups,
+            "x_rows": rows.size, "x_width": last.size, "y_rows": rows.out, "y_width": last.out,
+            "planes": planes, "bands": bands, "band": band,
+            "units": units, "run": run, "jobs": -(-units // run),
+        }  # fmt: skip
+
+
+def _lines(correlation: Correlation) -> tuple[Line, ...]:
+    """The axes: outer ones, rows, positions of a row."""
+    return (_POINT, *correlation.lines) if correlation.rank == 1 else correlation.lines
+
+
+def _packer(correlation: Correlation, compute: np.dtype[Any], threads: int, cpu: Cpu) -> Packer:
+    _, _, by_made, *by_tap = correlation.weight_strides
+    taps = product(*(line.phases[0].taps for line in correlation.lines))
+    entries = np.array([
+        sum(tap.index * step for tap, step in zip(each, by_tap, strict=True)) for each in taps
+    ])  # fmt: skip
+    nbytes, own = len(entries) * compute.itemsize, correlation.made // correlation.groups
+    itemsize = correlation.dtype.itemsize
+    pieces = np.array([(m * nbytes, m * by_made * itemsize, 0, len(entries)) for m in range(own)])
+    groups = correlation.groups, 1, own * nbytes
+    return Packer(correlation, compute, *groups, pieces, entries, threads, cpu)
+
+
+def _tables(correlation: Correlation, itemsize: int) -> tuple[Numbers, Numbers]:
+    """The arguments `ranges` and `taps`: of each outer position the taps that meet inputs."""
+    *outer, rows, last = _lines(correlation)
+    plane_bytes = rows.size * last.size * correlation.dtype.itemsize
+    tap_bytes = len(rows.phases[0].taps) * len(last.phases[0].taps) * itemsize
+    taps = list(product(*([tap.shift for tap in line.phases[0].taps] for line in outer)))
+    ranges, found = [], [(0, 0)]
+    for position in product(*(range(line.out) for line in outer)):
+        start = len(found)
+        for number, shifts in enumerate(taps):
+            plane = 0
+            for line, j, shift in zip(outer, position, shifts, strict=True):
+                i = line.step * j - shift
+                plane = plane * line.size + i if 0 <= i < line.size and plane >= 0 else -1
+            if plane >= 0:
+                found.append((plane * plane_bytes, number * tap_bytes))
+        ranges.append((start, len(found) - start))
+    return np.array(ranges, np.int64), np.array(found, np.int64)
+
+
+def _finish(correlation: Correlation) -> Finish:
+    """What tiles do not do themselves."""
+    late = correlation.epilogue.activation, correlation.epilogue.slope
+    if in_tile(correlation) == late:
+        late = (Activation.NONE, 0.0)
+    stored = STORED[correlation.dtype]
+    element = DOUBLE if stored == DOUBLE else FLOAT
+    return Finish(element, stored, *late, correlation.epilogue.residual, correlation.accumulate)
+
+
+def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
+    """The tile of a correlation that this kernel can do, or None."""
+    lines = _lines(correlation)
+    *outer, rows, last = lines
+    possible = (
+        1 < correlation.groups == correlation.reduced
+        and correlation.layout is DataLayout.NCX
+        and cpu.vector_bytes == LINE  # others have no masks, or no cuts by one instruction
+        and all(line.stride == 1 and line.phases[0].taps for line in lines)
+        and last.step <= 2
+        and prod(line.out * len(line.phases[0].taps) for line in outer) <= _MOST_TAPS
+    )
+    if not possible:
+        return None
+    finish = _finish(correlation)
+    lanes = cpu.lanes(BYTES[finish.computed])
+    down, across = (tuple(tap.shift for tap in line.phases[0].taps) for line in (rows, last))
+    most = min(_MOST_ROWS, rows.out, _MOST_PRODUCTS // (len(down) * len(across)))
+    reach = last.high - last.low
+    if most < 1 or last.out < _LEAST * lanes or reach > _MOST_REACH * lanes * last.step:
+        return None
+    sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
+    if last.step > 1 and most >= 4:
+        sizes.append((4, 2))  # which loads less for each vector
+    tiles = [
+        PlaneTile(
+            finish.computed, finish.stored, lanes, count, min(vectors, -(-last.out // lanes)),
+            (rows.step, last.step), (down, across), *in_tile(correlation),
+            finish != plain(finish.computed),
+        )
+        for count, vectors in sizes
+    ]  # fmt: skip
+    return min(tiles, key=lambda tile: _cycles(correlation, tile))
+
+
+def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
+    """Cycles of all tiles."""
+    *outer, rows, last = _lines(correlation)
+    tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
+    planes = prod(line.out * len(line.phases[0].taps) for line in outer)
+    return correlation.batch * correlation.made * planes * tiles * tile.cycles

@@ -1,0 +1,86 @@
+"""The planes kernel: which layers it takes, and values where its tiles meet borders."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from upconv import testing
+from upconv.activations import Activation
+from upconv.engines import load
+from upconv.engines.jit.cpu import host
+from upconv.geometry import Axis
+from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
+
+needs_masks = pytest.mark.skipif(host().vector_bytes != 64, reason="for AVX-512")
+
+
+def problem(*axes: Axis, channels: int = 3, **more: object) -> Problem:
+    """An ordinary depthwise convolution."""
+    return Problem(Direction.INPUT_GRAD, axes, 2, channels, channels, channels, **more)  # type: ignore[arg-type]
+
+
+def described(asked: Problem) -> str:
+    return load("jit").build(asked, 1).description
+
+
+SIDES = [
+    Axis(size, kernel, stride, dilation, crop, crop)
+    for (size, kernel), stride, dilation, crop in product(
+        ((7, 3), (16, 7), (33, 5), (50, 2)), (1, 2), (1, 2), (-2, 0, 1)
+    )
+]
+
+
+@needs_masks
+@pytest.mark.parametrize("last", SIDES, ids=str)
+def test_values(last: Axis) -> None:
+    engine = load("jit")
+    for rows, more in (
+        ((), {}),
+        ((Axis(9, 3, 1, 2, 1, 2),), {"bias": True, "epilogue": Epilogue(Activation.RELU)}),
+        ((Axis(4, 2, 3),), {"dtype": DType.BFLOAT16, "epilogue": Epilogue(Activation.RELU)}),
+        ((Axis(3, 3, 2, 1, 1, 1), Axis(8, 5, 1, 1, 2, 2)), {"accumulate": True}),
+        ((Axis(5, 4),), {"dtype": DType.FLOAT64, "epilogue": Epilogue(residual=True)}),
+    ):
+        asked = problem(*rows, last, **more)
+        assert described(asked).startswith("planes"), asked
+        given = testing.operands(asked)
+        found = testing.compute(engine, asked, given, threads=1)
+        wanted = testing.expected(asked, given)
+        assert (np.abs(found.astype(np.float64) - wanted.value) <= wanted.allowed).all(), asked
+        for threads in (2, 5):
+            again = testing.compute(engine, asked, given, threads)
+            assert again.tobytes() == found.tobytes(), (asked, threads)
+
+
+@needs_masks
+def test_what_it_leaves_to_others() -> None:
+    wide = Axis(40, 3, 1, 1, 1, 1)
+    assert described(problem(wide)).startswith("planes")
+    for other in (
+        problem(Axis(5, 3, 1, 1, 1, 1)),  # a third of a vector
+        problem(Axis(40, 3, 3)),  # every third position
+        problem(Axis(400, 3, 1, 60)),  # shifts far apart
+        problem(wide, channels=1),
+        problem(wide, layout=DataLayout.NXC),
+    ):
+        assert not described(other).startswith("planes"), other
+
+
+@needs_masks
+def test_nothing_comes_from_beside_a_row() -> None:
+    x = np.zeros((1, 2, 9, 20), np.float32)
+    x[:, 1] = np.nan
+    x[0, 0, 4, 19] = np.inf
+    asked = problem(*(Axis(n, 3, 1, 1, 1, 1) for n in (9, 20)), channels=2)
+    primitive = load("jit").build(asked.replace(batch=1), 1)
+    out = np.empty_like(x)
+    primitive.run(out, x, primitive.pack(np.ones((2, 1, 3, 3), np.float32)))
+    assert np.isnan(out[:, 1]).all()
+    reached = np.zeros((9, 20), bool)
+    reached[3:6, 18:] = True
+    assert (np.isinf(out[0, 0]) == reached).all()
+    assert not np.isnan(out[0, 0]).any()
