@@ -39,6 +39,7 @@ class TestEveryModel:
         model, plain, x = pair(name)
         keys = list(model.state_dict())
         assert ut.accelerate(model, x) is model
+        assert len(ut.report(model).layers) == {"dcgan": 3, "unet": 4, "vocoder": 3}[name]
         assert all(layer.inference for layer in ut.report(model).layers)
         assert list(model.state_dict()) == keys
         with torch.no_grad():
@@ -177,6 +178,9 @@ class TestRuns:
             assert close(model(x), plain(x))
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert close(model(x).float(), plain(x).float(), 0.1)
+        with torch.no_grad():
+            mapped = torch.vmap(model)(x.unsqueeze(1))
+            assert close(mapped[:, 0], plain(x))
         assert close(torch.func.functional_call(model, dict(plain.named_parameters()), x), plain(x))
 
 
@@ -216,14 +220,16 @@ def test_a_slower_model_is_given_back(upconv_is_faster, monkeypatch) -> None:
 
 
 def test_wrong_results_are_not_taken(upconv_is_faster, monkeypatch) -> None:
-    monkeypatch.setattr(trials, "_apart", lambda *_: 0.5)
-    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
-    assert {layer.why for layer in ut.report(model).layers} == {"results are 0.5 apart"}
-    monkeypatch.undo()
-    a, b = torch.ones(3), torch.tensor([1.0, 1.0, 1.1])
-    assert trials._apart(a, a + 1e-6) == 0
-    assert trials._apart(a, b) == pytest.approx(0.1 / 1.1)
-    assert trials._apart(a, a[:2]) == float("inf")
+    with monkeypatch.context() as patched:
+        patched.setattr(trials, "_differ", lambda *_: True)
+        model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+    assert {layer.why for layer in ut.report(model).layers} == {"results differ"}
+    assert not any(layer.replaced for layer in ut.report(model).layers)
+    a, infinite = torch.ones(3), torch.tensor([1.0, float("inf"), float("nan")])
+    assert not trials._differ(a, a + 1e-6)
+    assert not trials._differ(infinite, infinite.clone())
+    for other in (torch.tensor([1.0, 1.0, 1.1]), infinite, a[:2], a.double()):
+        assert trials._differ(a, other)
 
 
 @pytest.mark.usefixtures("upconv_is_faster")
@@ -240,6 +246,8 @@ def test_what_is_not_taken() -> None:
     model = nn.Sequential(Mine(2, 2, 1), odd)
     assert swaps.candidates(model) == []
     assert swaps.candidates(nn.Conv1d(2, 2, 1, device="meta")) == []
+    padded = nn.Conv1d(2, 2, 3, padding=1, padding_mode="reflect")
+    assert swaps.candidates(nn.Sequential(padded, nn.Conv1d(2, 2, 2, padding="same"))) == []
     ut.accelerate(model, torch.randn(1, 2, 4))
 
 

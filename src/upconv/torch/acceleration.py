@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -147,7 +147,8 @@ def _chosen(model: Any, found: list[Candidate], examples: list[Example], trainin
             after=_finite(max(one.after for one in times)),
             why=_why(times),
         )
-    best = _whole(model, layers, examples[0])
+    with torch.no_grad():
+        best = _compared(layers, lambda: model(*examples[0][0], **examples[0][1]))
     if best[1] > _NOISE * best[0]:
         why = "the whole model was not faster"
         layers = {each: replace(row, inference=False, why=why) for each, row in layers.items()}
@@ -165,9 +166,8 @@ def _finite(value: float) -> float:
 
 
 def _why(times: list[trials.Times]) -> str:
-    wrong = max(one.wrong for one in times)
-    if wrong:
-        return f"results are {wrong:.1g} apart"
+    if any(one.wrong for one in times):
+        return "results differ"
     if any(_finite(one.before) == 0.0 for one in times):
         return "not called"
     gains = [one.before / one.after for one in times]
@@ -182,18 +182,17 @@ def _install(layers: dict[Candidate, LayerReport]) -> None:
             candidate.install(inference=row.inference, training=row.training)
 
 
-def _whole(
-    model: Any, layers: dict[Candidate, LayerReport], example: Example
+def _compared(
+    layers: dict[Candidate, LayerReport], run: Callable[[], object]
 ) -> tuple[float, float]:
-    """The model's best milliseconds before and after, in turns; classes are put back."""
+    """The best milliseconds of a run by PyTorch and as the rows say, in turns; nothing stays."""
     bare = dict.fromkeys(layers, LayerReport("", "", ()))
 
-    def run(table: dict[Candidate, LayerReport]) -> Any:
-        _install(table)
-        return model(*example[0], **example[1])
+    def run_as(rows: dict[Candidate, LayerReport]) -> None:
+        _install(rows)
+        run()
 
-    with torch.no_grad():
-        before, after = trials.best_of([lambda: run(bare), lambda: run(layers)], 5.0)
+    before, after = trials.best_of([lambda: run_as(bare), lambda: run_as(layers)], 5.0)
     _install(bare)
     return before, after
 
@@ -211,14 +210,7 @@ def _trained(
     for each, row in layers.items():
         cases = [trials.case_of(each, *call) for call in seen[each]]
         made[each] = replace(row, training=int(trials.choice(cases)))
-    bare = dict.fromkeys(layers, LayerReport("", "", ()))
-
-    def run(table: dict[Candidate, LayerReport]) -> None:
-        _install(table)
-        steps[0]()
-
-    before, after = trials.best_of([lambda: run(bare), lambda: run(made)], 5.0)
-    _install(bare)
+    before, after = _compared(made, steps[0])
     if after > _NOISE * before:
         made = {each: replace(row, training=0) for each, row in layers.items()}
     return made

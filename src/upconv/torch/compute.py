@@ -32,11 +32,7 @@ _ACTIVATIONS: dict[str, Any] = {
 
 
 def activated(y: Tensor, activation: str) -> Tensor:
-    """An activation, in `upconv.conv_transpose`'s words, by PyTorch's own function.
-
-    >>> activated(torch.tensor([-1.0, 2.0]), "leaky_relu:0.5")
-    tensor([-0.5000,  2.0000])
-    """
+    """An activation, in `upconv.conv_transpose`'s words, by PyTorch's own function."""
     name, _, slope = activation.partition(":")
     if name == "leaky_relu":
         return torch.nn.functional.leaky_relu(y, float(slope or 0.01))

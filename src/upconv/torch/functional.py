@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from .compute import activated
 from .operators import CONVOLUTION, FUSED
 from .problems import Ours
 from .tensors import Tensor
@@ -95,11 +96,7 @@ def geometry(
     output_padding: Any,
     groups: Any,
 ) -> tuple[Any, ...]:
-    """The six arguments of the operators, from ints or one int per axis.
-
-    >>> geometry(2, 2, (1, 0), 1, True, 0, 1)
-    ((2, 2), (1, 0), (1, 1), True, (0, 0), 1)
-    """
+    """The six arguments of the operators, from ints or one int per axis."""
     axes = [_each(each, rank) for each in (stride, padding, dilation, output_padding)]
     return (*axes[:3], transposed, axes[3], groups)
 
@@ -135,7 +132,7 @@ def convolved(
     if not batched:
         x = x.unsqueeze(0)
     if weight.is_complex() or (not torch.compiler.is_compiling() and derived_otherwise()):
-        y = _by_function(rank, x, weight, bias, *how)
+        y = activated(_by_function(rank, x, weight, bias, *how), activation)
     elif recorded(x, weight, bias):
         y = CONVOLUTION(x, weight, bias, *how, int(ours))
     elif activation:

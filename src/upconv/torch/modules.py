@@ -142,10 +142,8 @@ class End:
         ones = (1,) * (weight.dim() - 2)
         if not layer.transposed:
             return weight * scale.reshape(-1, 1, *ones), offset
-        by_group = weight.unflatten(0, (layer.groups, -1)) * scale.reshape(
-            layer.groups, 1, -1, *ones
-        )
-        return by_group.flatten(0, 1), offset
+        by_group = weight.unflatten(0, (layer.groups, -1))
+        return (by_group * scale.reshape(layer.groups, 1, -1, *ones)).flatten(0, 1), offset
 
 
 def _convolution(layer: Any, rank: int, x: Tensor, end: End | None) -> Tensor:
@@ -155,7 +153,7 @@ def _convolution(layer: Any, rank: int, x: Tensor, end: End | None) -> Tensor:
     if padding is None or layer.padding_mode != "zeros":
         return _by_pytorch(layer, x)
     how = layer.stride, padding, layer.dilation, False, (0,) * rank, layer.groups
-    return _computed(layer, rank, x, how, end, _by_pytorch)
+    return _computed(layer, rank, x, how, end)
 
 
 def _transposed(layer: Any, rank: int, x: Tensor, output_size: Any, end: End | None) -> Tensor:
@@ -164,7 +162,7 @@ def _transposed(layer: Any, rank: int, x: Tensor, output_size: Any, end: End | N
         sizes = (layer.stride, layer.padding, layer.kernel_size, rank, layer.dilation)
         extra = tuple(layer._output_padding(x, output_size, *sizes))
     how = layer.stride, layer.padding, layer.dilation, True, extra, layer.groups
-    return _computed(layer, rank, x, how, end, lambda it, x: _by_pytorch(it, x, output_size))
+    return _computed(layer, rank, x, how, end, output_size)
 
 
 def _by_pytorch(layer: Any, *arguments: Any) -> Tensor:
@@ -175,18 +173,16 @@ def _by_pytorch(layer: Any, *arguments: Any) -> Tensor:
     return super(Layer, layer).forward(*arguments)
 
 
-def _computed(
-    layer: Any, rank: int, x: Tensor, how: Any, end: End | None, otherwise: Callable[..., Tensor]
-) -> Tensor:
+def _computed(layer: Any, rank: int, x: Tensor, how: Any, end: End | None, *rest: Any) -> Tensor:
     acceleration = vars(layer).get("_acceleration")
     weight, bias = weight_of(layer), layer.bias
     if recorded(x, weight, bias):
         ours = Ours.ALL if acceleration is None else acceleration.training
         if not ours:
-            return otherwise(layer, x)
+            return _by_pytorch(layer, x, *rest)
         return convolved(rank, x, weight, bias, geometry(rank, *how), ours)
     if acceleration is not None and not acceleration.inference:
-        return otherwise(layer, x)
+        return _by_pytorch(layer, x, *rest)
     if end is not None and end.norm is not None:
         weight, bias = _folded(layer, end, weight, bias)
     if not layer.training and not torch.compiler.is_compiling():
@@ -197,10 +193,7 @@ def _computed(
 def _own(layer: Any, weight: Tensor) -> None:
     """Hold what is packed of a weight, so that it ends with the layer."""
     if weight.device.type == "cpu":
-        before: Packed | None = vars(layer).get("_packed")
-        made = owned(weight, before)
-        if made is not before:
-            vars(layer)["_packed"] = made
+        vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
 
 
 def weight_of(layer: Any) -> Tensor:
@@ -248,12 +241,6 @@ def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], An
     return value
 
 
-ORIGINALS: dict[type, Any] = {
-    Conv1d: nn.Conv1d,
-    Conv2d: nn.Conv2d,
-    Conv3d: nn.Conv3d,
-    ConvTranspose1d: nn.ConvTranspose1d,
-    ConvTranspose2d: nn.ConvTranspose2d,
-    ConvTranspose3d: nn.ConvTranspose3d,
-}
+_OURS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+ORIGINALS: dict[type, Any] = {ours: getattr(nn, ours.__name__) for ours in _OURS}
 """PyTorch's class of each of ours."""

@@ -46,11 +46,7 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, arguments: Any) -> Geometry:
-        """From an operator's six arguments, which may be lists.
-
-        >>> Geometry.of([[2], [0], [1], True, [0], 1]).stride
-        (2,)
-        """
+        """From an operator's six arguments, which may be lists."""
         stride, padding, dilation, is_transposed, output_padding, groups = arguments
         axes = tuple(stride), tuple(padding), tuple(dilation)
         return cls(*axes, is_transposed, tuple(output_padding), groups)

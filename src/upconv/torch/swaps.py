@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.weight_norm import WeightNorm
 
+from .functional import symmetric
 from .modules import ORIGINALS, Acceleration
 from .sequences import OURS_OF, Run, Sequential, run_at
 from .tensors import DTYPES
@@ -110,8 +111,11 @@ def candidates(model: Any) -> list[Candidate]:
 
 
 def _known(module: Any) -> bool:
-    """Whether the weight is plain, or made by what depends on its own tensors alone."""
+    """Whether upconv computes it, the weight plain or made by what depends on its own tensors."""
     known = all(each.device.type == "cpu" and each.dtype in DTYPES for each in module.parameters())
+    if isinstance(module.padding, str):
+        known = known and symmetric(module.padding, module.kernel_size, module.dilation) is not None
+    known = known and module.padding_mode == "zeros"
     if parametrize.is_parametrized(module):
         lists = module.parametrizations
         known = known and list(lists) == ["weight"]

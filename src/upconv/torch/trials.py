@@ -37,7 +37,7 @@ class Times:
 
     before: float = float("inf")
     after: float = float("inf")
-    wrong: float = 0.0
+    wrong: bool = False
 
     @property
     def pays(self) -> bool:
@@ -125,7 +125,7 @@ def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator
             finally:
                 candidate.install(inference=True, training=0)
             times = table[candidate]
-            times.wrong = max(times.wrong, _apart(result, expected))
+            times.wrong = times.wrong or _differ(result, expected)
 
         return hook
 
@@ -137,16 +137,13 @@ def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator
             handle.remove()
 
 
-def _apart(result: Tensor, expected: Tensor) -> float:
-    """How far apart two results are by the larger's size; 0 where rounding explains it."""
+def _differ(result: Tensor, expected: Tensor) -> bool:
+    """Whether two results differ by more than rounding."""
     if result.shape != expected.shape or result.dtype is not expected.dtype:
-        return float("inf")
-    one, other = result.double(), expected.double()
-    if torch.equal(one.isfinite(), other.isfinite()):
-        one, other = one.nan_to_num(0, 0, 0), other.nan_to_num(0, 0, 0)
-    size = max(float(other.abs().max()) if other.numel() else 0.0, 1e-30)
-    apart = float((one - other).abs().max()) / size if one.numel() else 0.0
-    return 0.0 if apart <= _TOLERANCE[result.dtype] else apart
+        return True
+    finite = expected[expected.isfinite()].abs()
+    bound = _TOLERANCE[result.dtype] * (float(finite.max()) if finite.numel() else 1.0)
+    return not torch.allclose(result, expected, 0.0, bound, equal_nan=True)
 
 
 def best_of(ways: list[Callable[[], object]], seconds: float = 1.0) -> list[float]:
