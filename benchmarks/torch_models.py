@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from upconv.threads import rest
 from upconv.torch import accelerate, report
+from upconv.torch.graphs import backend
 
 
 class ResBlock(nn.Module):
@@ -327,7 +328,7 @@ def measured(name: str, arguments: argparse.Namespace) -> tuple[list[str], list[
         ways += [
             kind(folded(copied(original, name)), example),
             kind(torch.compile(copied(original, name)), example),
-            kind(torch.compile(copied(original, name), backend="upconv"), example),
+            kind(torch.compile(copied(original, name), backend=backend), example),
             kind(frozen(copied(original, name)), example),
         ]
     times = best(ways, arguments.rounds, arguments.seconds)

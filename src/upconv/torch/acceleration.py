@@ -192,7 +192,7 @@ def _compared(
         _install(rows)
         run()
 
-    before, after = trials.best_of([lambda: run_as(bare), lambda: run_as(layers)], 5.0)
+    before, after = trials.best_of([lambda: run_as(bare), lambda: run_as(layers)], 10.0)
     _install(bare)
     return before, after
 

@@ -24,8 +24,8 @@ from .swaps import Candidate
 from .tensors import Tensor
 
 GAIN = 0.95
-_SECONDS = 10.0
-_ROUNDS = (4, 25)
+_SECONDS = 15.0
+_ROUNDS = (6, 25)
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
