@@ -1,13 +1,13 @@
 """Whole models of PyTorch before and after `upconv.torch.accelerate`: the table of docs/pytorch.md.
 
-    pip install transformers monai         # what is missing is left out, and said
+    pip install transformers monai         # for their models; without, those are left out, and said
     python benchmarks/torch_models.py      # all models; names choose some; --rounds, --threads
+    python benchmarks/torch_models.py --training "DCGAN generator" "HiFi-GAN V1"
+    python benchmarks/torch_models.py --compile     # PyTorch's own ways to be faster as well
 
-Weights are random: time does not depend on them. Every model is run in eval mode under
-`torch.no_grad()`, float32, contiguous. The original and its accelerated copy take turns; the mean
-of the fastest third of the rounds is shown. "share" is the part of the original's time that its
-deconvolutions take, each with what was fused into it, measured by hooks in runs of their own; the
-next column says how many times faster that part became.
+Weights are random: time does not depend on them. Without --training every model is run in eval mode
+under `torch.no_grad()`, float32, contiguous; with it a step is forward, backward and SGD. The
+original and the others take turns; the best of the rounds is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import copy
 import itertools
 import math
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -28,10 +27,8 @@ from torch import nn
 from torch.nn import functional
 
 from upconv.threads import rest
-from upconv.torch import accelerate, acceleration_report
-from upconv.torch.accelerate_chains import chains_watched
-from upconv.torch.accelerate_choices import choices_of, fusable
-from upconv.torch.fused import Fused
+from upconv.torch import accelerate, report
+from upconv.torch.graphs import backend
 
 
 class ResBlock(nn.Module):
@@ -164,6 +161,37 @@ def monai_dynunet() -> nn.Module:
     return DynUNet(3, 1, 3, kernels, strides, strides[1:])
 
 
+def monai_vnet() -> nn.Module:
+    from monai.networks.nets import VNet
+
+    return VNet(3, 1, 2)
+
+
+def monai_autoencoder() -> nn.Module:
+    from monai.networks.nets import AutoEncoder
+
+    return AutoEncoder(2, 1, 1, (32, 64, 128), (2, 2, 2))
+
+
+def monai_unet_2d() -> nn.Module:
+    from monai.networks.nets import UNet
+
+    return UNet(2, 1, 2, (32, 64, 128, 256), (2, 2, 2), num_res_units=2, norm="BATCH")
+
+
+class Dac(nn.Module):
+    """The decoder of DAC (descript audio codec) for 44 kHz."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import DacConfig, DacModel
+
+        self.decoder = DacModel(DacConfig()).decoder
+
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:
+        return self.decoder(codes)
+
+
 @dataclass(frozen=True)
 class Model:
     """A model and what it is called with: shapes of float tensors, by position or by name."""
@@ -200,159 +228,146 @@ MODELS = {
     "UNet 3D": Model(monai_unet, ((1, 1, 64, 64, 64),), "monai"),
     "UNet 3D, batch norm": Model(lambda: monai_unet("BATCH"), ((1, 1, 64, 64, 64),), "monai"),
     "DynUNet": Model(monai_dynunet, ((1, 1, 64, 64, 64),), "monai"),
+    "UNet 2D": Model(monai_unet_2d, ((1, 1, 256, 256),), "monai"),
+    "VNet": Model(monai_vnet, ((1, 1, 48, 48, 48),), "monai"),
+    "AutoEncoder": Model(monai_autoencoder, ((1, 1, 128, 128),), "monai"),
+    "DAC decoder": Model(Dac, ((1, 1024, 22),), "transformers"),
     "DCGAN generator": Model(dcgan_generator, ((16, 100, 1, 1),), "here"),
     "FSRCNN x3": Model(Fsrcnn, ((1, 1, 120, 160),), "here"),
     "ViTPose head": Model(pose_head, ((1, 768, 16, 12),), "here"),
 }
 
 
-_SECONDS = 25.0
-"""After which a model gets no more rounds."""
+def folded(model: nn.Module) -> nn.Module:
+    """A copy with batch normalisation folded where a Sequential has it, channels-last if 2D."""
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    model = copy.deepcopy(model)
+    for sequence in [each for each in model.modules() if type(each) is nn.Sequential]:
+        for i, (layer, norm) in enumerate(itertools.pairwise(sequence)):
+            if isinstance(norm, nn.modules.batchnorm._BatchNorm) and hasattr(layer, "transposed"):
+                sequence[i] = fuse_conv_bn_eval(layer, norm, layer.transposed)
+                sequence[i + 1] = nn.Identity()
+    if any(isinstance(each, (nn.Conv3d, nn.ConvTranspose3d)) for each in model.modules()):
+        return model.to(memory_format=torch.channels_last_3d)
+    if any(isinstance(each, (nn.Conv2d, nn.ConvTranspose2d)) for each in model.modules()):
+        return model.to(memory_format=torch.channels_last)
+    return model
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model's times in milliseconds, and those of its deconvolutions with what is fused."""
+def frozen(model: nn.Module) -> Any:
+    """The model compiled by Inductor with its parameters as constants."""
+    from torch._inductor import config
 
-    name: str
-    before: float
-    after: float
-    layers_before: float
-    layers_after: float
-    replaced: str
-
-    @property
-    def gain(self) -> float:
-        return self.layers_before / self.layers_after
-
-    def cells(self) -> list[str]:
-        share = f"{100 * self.layers_before / self.before:.0f} %"
-        times = [f"{value:.1f}" for value in (self.before, self.after)]
-        whole = f"{self.before / self.after:.2f}"
-        return [self.name, *times, whole, share, f"{self.gain:.2f}", self.replaced]
+    config.freezing = True
+    return torch.compile(model)
 
 
-def milliseconds(model: nn.Module, example: Any) -> float:
-    start = time.perf_counter()
-    model(**example) if isinstance(example, dict) else model(*example)
-    return (time.perf_counter() - start) * 1e3
+def called(model: Any, example: Any) -> Any:
+    return model(**example) if isinstance(example, dict) else model(*example)
 
 
-class Clock:
-    """Adds up the milliseconds between pairs of hooks, or inside a function."""
+def inference(model: Any, example: Any) -> Callable[[], object]:
+    def run() -> object:
+        with torch.no_grad():
+            return called(model, example)
 
-    def __init__(self) -> None:
-        self.total = self.start = 0.0
-
-    def begin(self, *_: Any) -> None:
-        self.start = time.perf_counter()
-
-    def end(self, *_: Any) -> None:
-        self.total += (time.perf_counter() - self.start) * 1e3
-
-    def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any) -> Any:
-            self.begin()
-            result = function(*args)
-            self.end()
-            return result
-
-        return timed
+    return run
 
 
-def layers_time(model: nn.Module, example: Any, modules: set[nn.Module]) -> float:
-    """Milliseconds that modules, and what upconv computes, take in one run of a model."""
-    clock, compute = Clock(), Fused.compute
-    hooks = [module.register_forward_pre_hook(clock.begin) for module in modules]
-    hooks += [module.register_forward_hook(clock.end) for module in modules]
-    Fused.compute = clock.inside(compute)
-    try:
-        milliseconds(model, example)
-    finally:
-        Fused.compute = compute
-        for hook in hooks:
-            hook.remove()
-    return clock.total
+def training(model: nn.Module, example: Any) -> Callable[[], object]:
+    optimiser = torch.optim.SGD(model.train().parameters(), lr=1e-4)
+
+    def run() -> None:
+        optimiser.zero_grad()
+        y = called(model, example)
+        y = y if isinstance(y, torch.Tensor) else y[0]
+        y.square().mean().backward()
+        optimiser.step()
+
+    return run
 
 
-def parts(
-    original: nn.Module, accelerated: nn.Module, example: Any
-) -> tuple[set[nn.Module], set[nn.Module]]:
-    """The original's deconvolutions with what was fused, and what is left of them in the copy."""
-    before, after = set(), set()
-    with torch.no_grad(), chains_watched(original, fusable(original, measured=True)) as seen:
-        milliseconds(original, example)
-    choices = choices_of(original, seen, fuse=True)
-    for choice, layer in zip(
-        choices.values(), acceleration_report(accelerated).layers, strict=True
-    ):
-        for way in choice.ways:
-            if len(way.names) == layer.before.count(" + "):
-                before |= set(way.modules)
-                break
-        if not layer.replaced:
-            after.add(accelerated.get_submodule(layer.name))
-    return before, after
+def best(ways: list[Callable[[], object]], rounds: int, seconds: float) -> list[float]:
+    """The best milliseconds of each way; who comes second finds other caches, so they rotate."""
+    for way in ways:
+        way()
+    times = [math.inf] * len(ways)
+    end = time.perf_counter() + seconds
+    for i in range(rounds):
+        if i > 3 and time.perf_counter() > end:
+            break
+        for j in range(len(ways)):
+            at = (i + j) % len(ways)
+            rest()
+            for _ in range(2):
+                start = time.perf_counter()
+                ways[at]()
+                times[at] = min(times[at], (time.perf_counter() - start) * 1e3)
+    return times
 
 
-def fast(times: list[float]) -> float:
-    """The mean of the fastest third: the fastest alone may be luck."""
-    return statistics.fmean(sorted(times)[: -(-len(times) // 3)])
+def copied(model: nn.Module, name: str) -> nn.Module:
+    """A copy; parametrized weights refuse deepcopy once they were used, so it is built anew."""
+    other = MODELS[name].build()
+    other.load_state_dict(model.state_dict())
+    return other.eval()
 
 
-def measured(name: str, rounds: int) -> Row:
+def measured(name: str, arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
     torch.manual_seed(0)
     original = MODELS[name].build().eval()
     example = MODELS[name].example()
-    accelerated = copy.deepcopy(original)
-    accelerate(accelerated, example)
-    old_parts, new_parts = parts(original, accelerated, example)
-    ways = [(original, old_parts), (accelerated, new_parts)]
-    whole: list[list[float]] = [[], []]
-    alone: list[list[float]] = [[], []]
-    begin = time.perf_counter()
-    with torch.no_grad():
-        for i in range(rounds):
-            if i > 5 and time.perf_counter() - begin > _SECONDS:
-                break
-            for at in (0, 1) if i % 2 else (1, 0):  # who comes second finds other caches
-                model, modules = ways[at]
-                rest()
-                milliseconds(model, example)
-                whole[at].append(min(milliseconds(model, example) for _ in range(2)))
-                alone[at].append(layers_time(model, example, modules))
-    before, after, old_layers, new_layers = map(fast, (*whole, *alone))
-    layers = acceleration_report(accelerated).layers
-    replaced = f"{sum(layer.replaced for layer in layers)} of {len(layers)}"
-    fused = sum(" + " in layer.before for layer in layers if layer.replaced)
-    replaced = f"{replaced}, {fused} fused" if fused else replaced
-    return Row(name, before, after, old_layers, new_layers, replaced)
+    accelerated = copied(original, name)
+    accelerate(accelerated, example, training=arguments.training)
+    if arguments.verbose:
+        print(report(accelerated), file=sys.stderr, flush=True)
+    kind = training if arguments.training else inference
+    ways = [kind(original, example), kind(accelerated, example)]
+    if arguments.compile:
+        ways += [
+            kind(folded(copied(original, name)), example),
+            kind(torch.compile(copied(original, name)), example),
+            kind(torch.compile(copied(original, name), backend=backend), example),
+            kind(frozen(copied(original, name)), example),
+        ]
+    times = best(ways, arguments.rounds, arguments.seconds)
+    layers = report(accelerated).layers
+    taken = sum(bool(each.training) if arguments.training else each.inference for each in layers)
+    cells = [name, *(f"{each:.1f}" for each in times), f"{times[0] / times[1]:.2f}"]
+    return [*cells, f"{taken} of {len(layers)}"], times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--rounds", type=int, default=40, help="of original and accelerated")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for one model")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--training", action="store_true", help="steps, not inference")
+    parser.add_argument("--compile", action="store_true", help="PyTorch's other ways too")
+    parser.add_argument("--verbose", action="store_true", help="print what was decided of layers")
     arguments = parser.parse_args()
     for name in arguments.models:
         if name not in MODELS:
             parser.error(f"there is no model {name!r}; there are {', '.join(MODELS)}")
     torch.set_num_threads(arguments.threads)
-    heads = ["model", "ms before", "ms after", "times as fast", "deconvolutions' share"]
-    heads += ["deconvolutions times as fast", "replaced"]
+    heads = ["model", "ms eager", "ms accelerated"]
+    if arguments.compile:
+        heads += ["folded, channels-last", "torch.compile", 'backend="upconv"', "freezing"]
+    heads += ["times as fast", "layers replaced"]
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}", flush=True)
     gains = []
     for name in arguments.models or MODELS:
         try:
-            row = measured(name, arguments.rounds)
+            cells, times = measured(name, arguments)
         except ImportError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
             continue
-        gains.append(row.gain)
-        print(f"| {' | '.join(row.cells())} |", flush=True)
+        gains.append(times[0] / times[1])
+        print(f"| {' | '.join(cells)} |", flush=True)
     mean = math.exp(sum(map(math.log, gains)) / max(1, len(gains)))
-    print(f"\nDeconvolutions, geometric mean: {mean:.2f} times as fast.")
+    print(f"\nGeometric mean: {mean:.2f} times as fast.")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,27 @@
-"""A PyTorch generator accelerated in place, followed through a change, and given back.
+"""A PyTorch generator accelerated in place, followed through a change, saved, and given back.
 
-Claims: results agree before and after; a changed parameter is seen in the next call; `restore`
-gives back the very classes. Without PyTorch the script says so and ends.
+Claims: results agree before and after; a changed parameter is seen in the next call; saved
+decisions make the same model of a copy; `restore` gives back the very classes. Without PyTorch the
+script says so and ends.
 """
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 
 
 def main() -> None:
-    """Build a small DCGAN generator, accelerate it, change it, restore it."""
+    """Build a small DCGAN generator, accelerate it, change it, save decisions, restore it."""
     if find_spec("torch") is None:
         print("PyTorch is not installed: pip install 'upconv[torch]'")
         return
     import torch
     from torch import nn
 
-    from upconv.torch import accelerate, acceleration_report, restore
+    from upconv.torch import accelerate, report, restore
 
     torch.manual_seed(0)
     layers: list[nn.Module] = []
@@ -27,16 +31,22 @@ def main() -> None:
     model = nn.Sequential(*layers, nn.ConvTranspose2d(24, 3, 4, 2, 1), nn.Tanh()).eval()
     noise = torch.randn(4, 32, 1, 1)
     classes = [type(module) for module in model.modules()]
+    twin = copy.deepcopy(model)
 
     with torch.no_grad():
         expected = model(noise)
-        accelerate(model)
-        print(acceleration_report(model))
+        accelerate(model, noise)
+        print(report(model))
         apart = float((model(noise) - expected).abs().max())
         print(f"largest difference {apart:.1e}")
         assert apart < 1e-5
 
-        model[1].bias.add_(0.5)  # of a normalisation that was folded into a weight
+        with tempfile.TemporaryDirectory() as folder:
+            report(model).save(Path(folder) / "decisions.json")
+            accelerate(twin, decisions=Path(folder) / "decisions.json")
+        assert torch.equal(twin(noise), model(noise))
+
+        model[1].bias.add_(0.5)  # of a normalisation that may be folded into a weight
         changed = model(noise)
         assert float((changed - expected).abs().max()) > 1e-3
 

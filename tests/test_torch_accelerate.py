@@ -1,257 +1,327 @@
-"""`upconv.torch.accelerate`: whole models, changed in place, that compute what they computed.
-
-Speed is no matter here: where a test needs a decision, the clock is replaced.
-"""
+"""`accelerate`, `report` and `restore`: what is replaced, what is kept, and saved decisions."""
 
 from __future__ import annotations
 
 import copy
+import json
+import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 
-from accelerated_models import (  # noqa: E402
-    X,
-    generator,
-    pair,
-    same,
-    stirred,
-    volumes,
-)
-from upconv.torch import (  # noqa: E402
-    accelerate,
-    acceleration_report,
-    restore,
-)
+import upconv.torch as ut  # noqa: E402
+from small_models import MODELS, Vocoder, close, dcgan, stirred  # noqa: E402
+from upconv.errors import ArgumentError  # noqa: E402
+from upconv.torch import packing, sequences, swaps, trials  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-class TestSequences:
-    def test_a_generator_computes_the_same_fused(self) -> None:
-        model, plain, x = pair(generator, *X)
-        with torch.no_grad():
-            assert same(model(x), plain(x))
-            assert same(model(x[:1]), plain(x[:1]))  # another batch
-            last = x.to(memory_format=torch.channels_last)
-            assert same(model(last), plain(last))
-        names = [layer.before for layer in acceleration_report(model).layers]
-        assert names == [
-            "ConvTranspose2d + BatchNorm2d + ReLU",
-            "ConvTranspose2d + Dropout + BatchNorm2d + LeakyReLU",
-            "ConvTranspose2d + Tanh",
-        ]
+def pair(name):
+    build, shape = MODELS[name]
+    model = stirred(build())
+    return model, copy.deepcopy(model) if name != "vocoder" else twin(model), torch.randn(shape)
 
-    def test_what_is_fused_is_not_run_by_pytorch(self, monkeypatch) -> None:
-        model, _, x = pair(generator, *X)
-        for name in ("batch_norm", "leaky_relu", "conv_transpose2d"):
-            monkeypatch.setattr(functional, name, lambda *_, **__: pytest.fail("was called"))
-        monkeypatch.setattr(torch, "tanh", lambda *_: pytest.fail("was called"))
+
+def twin(model):
+    """A copy of a model that deepcopy refuses for its parametrizations' weights."""
+    other = type(model)().eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+@pytest.mark.parametrize("name", MODELS)
+class TestEveryModel:
+    def test_has_the_values_it_had_and_packs_once(self, name) -> None:
+        model, plain, x = pair(name)
+        keys = list(model.state_dict())
+        assert ut.accelerate(model, x) is model
+        assert len(ut.report(model).layers) == {"dcgan": 3, "unet": 4, "vocoder": 3}[name]
+        assert all(layer.inference for layer in ut.report(model).layers)
+        assert list(model.state_dict()) == keys
+        with torch.no_grad():
+            assert close(model(x), plain(x))
+            before = packing.counts()
+            for _ in range(3):
+                assert close(model(x), plain(x))
+        assert packing.counts() == before
+
+    def test_follows_its_parameters(self, name) -> None:
+        model, plain, x = pair(name)
+        ut.accelerate(model, x)
         with torch.no_grad():
             model(x)
+            for change in (lambda t: t.mul_(1.5), lambda t: t.data.copy_(t * 0.7)):
+                for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+                    change(one)
+                    change(other)
+                assert close(model(x), plain(x))
+            model.load_state_dict({k: v + 0.1 for k, v in plain.state_dict().items()})
+            plain.load_state_dict({k: v + 0.1 for k, v in plain.state_dict().items()})
+            assert close(model(x), plain(x))
 
-    def test_without_fuse_nothing_is_taken_in(self) -> None:
-        model = accelerate(generator(), fuse=False)
-        assert [layer.after for layer in acceleration_report(model).layers] == ["upconv"] * 3
-        assert type(model) is nn.Sequential
-
-    def test_hooks_and_slices_see_what_they_saw(self) -> None:
-        model, plain, x = pair(generator, *X)
-        seen: list[torch.Tensor] = []
+    def test_is_restored(self, name) -> None:
+        model, plain, x = pair(name)
+        before = [type(each) for each in model.modules()]
+        hooks = [len(each._forward_pre_hooks) for each in model.modules()]
+        ut.accelerate(model, x)
+        assert ut.restore(model) is model
+        assert [type(each) for each in model.modules()] == before
+        assert [len(each._forward_pre_hooks) for each in model.modules()] == hooks
         with torch.no_grad():
-            assert same(model[:1](x), plain[:1](x))
-            handle = model[0].register_forward_hook(lambda _, __, y: seen.append(y.clone()))
-            assert same(model(x), plain(x))
-            assert same(seen[0], plain[0](x))
-            handle.remove()
-            model(x)
-        assert len(seen) == 1
+            assert torch.equal(model(x), plain(x))
+        with pytest.raises(ArgumentError, match="model is not accelerated"):
+            ut.report(model)
 
-    def test_a_changed_sequence_computes_what_it_holds(self) -> None:
-        model, plain, x = pair(generator, *X)
+    def test_trains_as_before(self, name) -> None:
+        """In train mode PyTorch's operators compute, unless training was asked for."""
+        model, plain, x = pair(name)
+        ut.accelerate(model, x)
         for each in (model, plain):
-            each[2] = nn.Sigmoid()
-            each.append(nn.ReLU())
-        with torch.no_grad():
-            assert same(model(x), plain(x))
-
-    @pytest.mark.parametrize(
-        "follower",
-        [
-            nn.BatchNorm2d(4, track_running_stats=False),
-            nn.InstanceNorm2d(4),
-            nn.PReLU(4),
-            nn.GELU("tanh"),
-            nn.ELU(),
-        ],
-        ids=lambda module: type(module).__name__,
-    )
-    def test_other_followers_stay(self, follower) -> None:
-        model = stirred(nn.Sequential(nn.ConvTranspose2d(3, 4, 2), follower))
-        plain, x = copy.deepcopy(model), torch.randn(2, 3, 5, 4)
-        accelerate(model)
-        with torch.no_grad():
-            assert same(model(x), plain(x))
-        assert acceleration_report(model).layers[0].before == "ConvTranspose2d"
-
-    @pytest.mark.parametrize("rank", [1, 2, 3])
-    def test_ranks_and_unbatched_inputs(self, rank) -> None:
-        kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[rank - 1]
-        model, plain, x = pair(
-            lambda: nn.Sequential(kind(3, 4, 3, 2), nn.PReLU()).eval(), 2, 3, *range(4, 4 + rank)
-        )
-        with torch.no_grad():
-            assert same(model(x), plain(x))
-            assert same(model(x[0]), plain(x[0]))
-            size = [2 * n + 2 for n in range(4, 4 + rank)]
-            assert same(model[0](x, output_size=size), plain[0](x, output_size=size))
-
-
-class TestParameters:
-    @pytest.mark.parametrize("way", ["copy_", ".data", "swap", "load", "statistics", "slope"])
-    def test_changes_are_followed(self, way) -> None:
-        def build() -> nn.Module:
-            up = nn.ConvTranspose1d(3, 4, 4, 2)
-            return stirred(nn.Sequential(up, nn.BatchNorm1d(4), nn.PReLU()))
-
-        model, plain, x = pair(build, 2, 3, 7)
-        with torch.no_grad():
-            before = model(x)
-            for each in (model, plain):
-                if way == "copy_":
-                    each[0].weight.copy_(each[0].weight.flip(0) * 2)
-                elif way == ".data":
-                    each[0].weight.data.mul_(0.5)
-                elif way == "swap":
-                    each[0].weight = nn.Parameter(each[0].weight * 3)
-                elif way == "load":
-                    each.load_state_dict({k: v * 2 for k, v in each.state_dict().items()})
-                elif way == "statistics":
-                    each[1].running_mean += 1
-                    each[1].running_var *= 4
-                else:
-                    each[2].weight.fill_(-0.7)
-            assert same(model(x), plain(x))
-            assert not same(model(x), before)
-
-    @pytest.mark.parametrize(
-        ("build", "shape"), [(lambda: generator(), X), (lambda: volumes(), (1, 2, 4, 4, 4))]
-    )
-    def test_training_is_pytorchs_and_evaluation_follows_it(self, build, shape) -> None:
-        model, plain, x = pair(build, *shape)
-        losses = []
-        for each in (model, plain):
-            each.train()
             torch.manual_seed(3)
-            optimiser = torch.optim.Adam(each.parameters(), 0.01)
-            taken = []
-            for _ in range(20):
-                optimiser.zero_grad()
-                loss = (each(x) - 0.3).square().mean()
-                loss.backward()
-                optimiser.step()
-                taken.append(loss.item())
-            losses.append(taken)
-            each.eval()
-        assert losses[0] == losses[1]
-        with torch.no_grad():
-            assert same(model(x), plain(x))
+            each.train()(x).square().mean().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
 
-    def test_gradients_in_eval_mode(self) -> None:
-        model, plain, x = pair(generator, *X)
-        grads = []
+    def test_trains_by_upconv_where_asked(self, name) -> None:
+        model, plain, x = pair(name)
+        ut.accelerate(model, x, training=True)
+        assert {layer.training for layer in ut.report(model).layers} == {7}
         for each in (model, plain):
-            x = x.detach().requires_grad_()
-            (first,) = torch.autograd.grad(each(x).square().sum(), x, create_graph=True)
-            first.square().sum().backward()  # a second derivative too
-            grads.append((first.detach(), x.grad, each[0].weight.grad, each[6].bias.grad))
-        for one, other in zip(*grads, strict=True):
-            assert torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+            torch.manual_seed(3)
+            each.train()(x).square().mean().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert close(one.grad, other.grad, 1e-4)
 
-    def test_state_dict_is_the_originals(self) -> None:
-        model, plain, _ = pair(generator, *X)
-        assert list(model.state_dict()) == list(plain.state_dict())
-        assert [n for n, _ in model.named_modules()] == [n for n, _ in plain.named_modules()]
-        plain.load_state_dict(model.state_dict())
-
-
-OLD = pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-
-
-class TestWeightNormalisations:
-    @pytest.mark.parametrize(
-        "norm",
-        [
-            parametrizations.weight_norm,
-            parametrizations.spectral_norm,
-            pytest.param(lambda m: nn.utils.weight_norm(m), marks=OLD),
-            lambda m: nn.utils.spectral_norm(m),
-        ],
-        ids=["weight_norm", "spectral_norm", "old weight_norm", "old spectral_norm"],
-    )
-    def test_are_respected(self, norm) -> None:
-        def build() -> nn.Module:
-            up = norm(nn.ConvTranspose1d(3, 4, 4, 2))
-            model = stirred(nn.Sequential(up, nn.BatchNorm1d(4), nn.ReLU()))
-            with torch.no_grad():  # PyTorch copies models with old weight_norm only after a call
-                model(torch.zeros(1, 3, 2))
-            return model
-
-        model, plain, x = pair(build, 2, 3, 7)
-        assert acceleration_report(model).layers[0].before.startswith("ConvTranspose1d + Batch")
+    def test_decisions_are_saved_and_applied(self, name, tmp_path) -> None:
+        model, plain, x = pair(name)
+        ut.accelerate(model, x, training=True)
+        ut.report(model).save(tmp_path / "decisions.json")
+        ut.accelerate(plain, decisions=tmp_path / "decisions.json")
+        assert [type(each) for each in plain.modules()] == [type(e) for e in model.modules()]
         with torch.no_grad():
-            assert same(model(x), plain(x))
-            for each in (model, plain):
-                for parameter in each[0].parameters():
-                    parameter.mul_(1.5).add_(0.1)
-            assert same(model(x), plain(x))
-            assert same(copy.deepcopy(model)(x), plain(x))
-        for each in (model, plain):
-            each.train()(x).square().sum().backward()
-        assert torch.equal(model[1].weight.grad, plain[1].weight.grad)
+            assert torch.equal(model(x), plain(x))
+        assert ut.report(plain).layers == ut.report(model).layers
 
-    def test_removing_it_afterwards_works(self) -> None:
-        model = nn.Sequential(parametrizations.weight_norm(nn.ConvTranspose1d(3, 4, 4, 2))).eval()
-        original, x = type(model[0]), torch.randn(1, 3, 5)
+    def test_state_is_as_it_was(self, name) -> None:
+        model, plain, x = pair(name)
+        model.train()
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        seed = torch.random.get_rng_state()
+        ut.accelerate(model, x, training=True)
+        assert torch.equal(torch.random.get_rng_state(), seed)
+        assert all(each.training for each in model.modules())
+        assert all(bool((each.grad == 1).all()) for each in model.parameters())
+        for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+class TestRuns:
+    def test_what_is_computed_together(self) -> None:
+        model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+        assert type(model) is sequences.Sequential
+        assert [layer.followers for layer in ut.report(model).layers] == [
+            ("BatchNorm2d", "ReLU"),
+            ("BatchNorm2d", "LeakyReLU"),
+            ("Tanh",),
+        ]
+        with torch.profiler.profile() as seen, torch.no_grad():
+            model(torch.randn(2, 6, 1, 1))
+        names = [event.key for event in seen.events()]
+        assert names.count("upconv::fused_convolution") == 3
+        assert not any("batch_norm" in name or "relu" in name for name in names)
+
+    def test_survive_pickle_and_deepcopy(self) -> None:
+        model, x = dcgan(), torch.randn(2, 6, 1, 1)
+        ut.accelerate(model, x)
         with torch.no_grad():
-            y = accelerate(model)(x)
-            restore(model)
-            assert type(model[0]) is original
-            accelerate(model)
-            parametrize.remove_parametrizations(model[0], "weight")
-            assert same(model(x), y)
-        assert type(restore(model)[0]) is nn.ConvTranspose1d
+            expected = model(x)
+            for each in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+                assert type(each[0]) is ut.ConvTranspose2d
+                assert torch.equal(each(x), expected)
+                assert close(ut.restore(each)(x), expected)
 
-    def test_other_parametrizations_are_refused_in_words(self) -> None:
-        class Noisy(nn.Module):
-            def forward(self, weight):
-                return weight * torch.rand(())
-
-        model = nn.Sequential(nn.ConvTranspose1d(3, 4, 4))
-        parametrize.register_parametrization(model[0], "weight", Noisy())
-        (layer,) = acceleration_report(accelerate(model)).layers
-        assert layer.engine == "pytorch"
-        assert layer.why == "its weight is made by Noisy, which may depend on anything"
-
-
-class TestCompile:
-    def test_without_graph_breaks(self) -> None:
-        model, plain, x = pair(generator, *X)
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    def test_a_module_that_is_exchanged_ends_the_run(self) -> None:
+        model, x = dcgan(), torch.randn(2, 6, 1, 1)
+        ut.accelerate(model, x)
+        model[2], model[8] = nn.Sigmoid(), nn.Identity()
+        plain = ut.restore(copy.deepcopy(model))
         with torch.no_grad():
-            assert same(compiled(x), plain(x))
-            for each in (model, plain):
-                each[1].running_mean.add_(1)
-                each[3][0].weight.mul_(2)
-            assert same(compiled(x), plain(x))
-            from torch.export import export
+            assert close(model(x), plain(x))
 
-            targets = {str(node.target) for node in export(model, (x,)).graph.nodes}
-        assert {"upconv.conv_transpose_norm.default", "upconv.conv_transpose.default"} <= targets
-        trained = torch.compile(model.train(), fullgraph=True, backend="aot_eager")(x)
-        torch.manual_seed(0)
-        assert trained.requires_grad
+    def test_hooks_and_training_modules_are_called(self) -> None:
+        model, x = dcgan(), torch.randn(2, 6, 1, 1)
+        calls = []
+        model[1].register_forward_hook(lambda *_: calls.append(1))
+        ut.accelerate(model, x)
+        calls.clear()
+        with torch.no_grad():
+            model(x)
+            assert calls == [1]
+            model[4].train()
+            torch.manual_seed(1)
+            made = model(x)
+            torch.manual_seed(1)
+            model[4].running_mean.copy_(model[4].running_mean)
+            assert made.shape == (2, 3, 16, 16)
+
+    def test_autocast_and_inference_mode(self) -> None:
+        model, x = dcgan(), torch.randn(2, 6, 1, 1)
+        plain = copy.deepcopy(model)
+        ut.accelerate(model, x)
+        with torch.inference_mode():
+            assert close(model(x), plain(x))
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert close(model(x).float(), plain(x).float(), 0.1)
+        with torch.no_grad():
+            mapped = torch.vmap(model)(x.unsqueeze(1))
+            assert close(mapped[:, 0], plain(x))
+        assert close(torch.func.functional_call(model, dict(plain.named_parameters()), x), plain(x))
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+def test_several_inputs_and_every_form_of_them() -> None:
+    model = Vocoder().eval()
+    shapes = [torch.randn(1, 5, length) for length in (7, 12)]
+    ut.accelerate(model, [shapes[0], (shapes[1],), {"x": shapes[1]}])
+    assert "of 3 inputs" in ut.report(model).layers[0].why
+    for wrong in ([], None):
+        with pytest.raises(ArgumentError, match="example_inputs"):
+            ut.accelerate(model, wrong)
+    with pytest.raises(ArgumentError, match="model is of type list"):
+        ut.accelerate([], shapes[0])
+
+
+def test_a_layer_stays_only_where_it_pays_on_all_inputs(monkeypatch) -> None:
+    model, inputs = Vocoder().eval(), [torch.randn(1, 5, length) for length in (7, 12)]
+    told = iter([True, False])
+
+    def measured(_model, found, _example):
+        pays = next(told)
+        return {each: trials.Times(2.0, 1.0 if pays else 3.0) for each in found}
+
+    monkeypatch.setattr(trials, "measured", measured)
+    ut.accelerate(model, inputs)
+    assert not any(layer.replaced for layer in ut.report(model).layers)
+    assert type(model.last) is nn.Conv1d
+
+
+def test_a_slower_model_is_given_back(upconv_is_faster, monkeypatch) -> None:
+    monkeypatch.setattr(trials, "best_of", lambda ways, _=0: [1.0, 2.0])
+    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+    assert type(model) is nn.Sequential
+    assert {layer.why for layer in ut.report(model).layers} == {"the whole model was not faster"}
+    assert "The whole model: 1.00 ms before, 2.00 after." in str(ut.report(model))
+
+
+def test_wrong_results_are_not_taken(upconv_is_faster, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(trials, "_differ", lambda *_: True)
+        model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))
+    assert {layer.why for layer in ut.report(model).layers} == {"results differ"}
+    assert not any(layer.replaced for layer in ut.report(model).layers)
+    a, infinite = torch.ones(3), torch.tensor([1.0, float("inf"), float("nan")])
+    assert not trials._differ(a, a + 1e-6)
+    assert not trials._differ(infinite, infinite.clone())
+    for other in (torch.tensor([1.0, 1.0, 1.1]), infinite, a[:2], a.double()):
+        assert trials._differ(a, other)
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+def test_what_is_not_taken() -> None:
+    class Mine(nn.Conv1d):
+        pass
+
+    class Double(nn.Module):
+        def forward(self, weight):
+            return 2 * weight
+
+    odd = nn.Conv1d(2, 2, 1)
+    nn.utils.parametrize.register_parametrization(odd, "weight", Double())
+    model = nn.Sequential(Mine(2, 2, 1), odd)
+    assert swaps.candidates(model) == []
+    assert swaps.candidates(nn.Conv1d(2, 2, 1, device="meta")) == []
+    padded = nn.Conv1d(2, 2, 3, padding=1, padding_mode="reflect")
+    assert swaps.candidates(nn.Sequential(padded, nn.Conv1d(2, 2, 2, padding="same"))) == []
+    ut.accelerate(model, torch.randn(1, 2, 4))
+
+
+def damaged(content, how):
+    layers = content["layers"]
+    if how == "format":
+        content["format"] = "another"
+    elif how == "version":
+        content["version"] = 2
+    elif how == "no layers":
+        del content["layers"]
+    elif how == "a field less":
+        del layers[0]["kind"]
+    elif how == "a field more":
+        layers[0]["run"] = "rm"
+    elif how == "type":
+        layers[0]["inference"] = 1
+    elif how == "bits":
+        layers[0]["training"] = 8
+    elif how == "shape":
+        layers[0]["weight"] = [1, 2, "3", 4]
+    elif how == "twice":
+        layers.append(layers[0])
+    elif how == "name":
+        layers[0]["name"] = "elsewhere"
+    elif how == "other weight":
+        layers[0]["weight"][0] += 1
+    elif how == "other kind":
+        layers[0]["kind"] = "Conv2d"
+    elif how == "other followers":
+        layers[0]["followers"] = []
+    return json.dumps(content)[: -20 if how == "cut" else None]
+
+
+DAMAGES = (
+    "format",
+    "version",
+    "no layers",
+    "a field less",
+    "a field more",
+    "type",
+    "bits",
+    "shape",
+)
+MISFITS = ("shape", "twice", "name", "other weight", "other kind", "other followers", "cut")
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+@pytest.mark.parametrize("how", [*DAMAGES, *MISFITS])
+def test_damaged_and_foreign_decisions_are_refused(how, tmp_path) -> None:
+    path = tmp_path / "decisions.json"
+    ut.report(ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))).save(path)
+    path.write_text(damaged(json.loads(path.read_text()), how))
+    model = dcgan()
+    with pytest.raises(ArgumentError, match="decisions is "):
+        ut.accelerate(model, decisions=path)
+    assert type(model) is nn.Sequential
+    assert type(model[0]) is nn.ConvTranspose2d
+    path.write_bytes(b"\x00\xff[")
+    with pytest.raises(ArgumentError, match="no JSON"):
+        ut.accelerate(model, decisions=path)
+    with pytest.raises(OSError, match="missing"):
+        ut.accelerate(model, decisions=tmp_path / "missing.json")
+
+
+def test_measuring_is_in_place_and_takes_what_is_faster() -> None:
+    """With the real clock: whatever is chosen, values agree and the report is whole."""
+    model, x = dcgan(12, 16), torch.randn(4, 12, 1, 1)
+    with torch.no_grad():
+        expected = model(x)
+        ut.accelerate(model, x)
+        assert close(model(x), expected)
+    report = ut.report(model)
+    assert len(report.layers) == 3
+    assert all(layer.before > 0 and layer.after > 0 for layer in report.layers)
+    assert report.before > 0
+    assert "times as fast" in str(report) or "not faster" in str(report)

@@ -1,7 +1,4 @@
-"""PyTorch's own sample inputs for conv_transpose1d/2d/3d: values, derivatives, registrations.
-
-python -m pytest tests/test_torch_operators.py
-"""
+"""The operators of `torch.ops.upconv`: values, derivatives, and what PyTorch asks of operators."""
 
 from __future__ import annotations
 
@@ -9,179 +6,217 @@ import warnings
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the face for PyTorch needs PyTorch")
-pytest.importorskip("expecttest", reason="PyTorch's own test cases need expecttest")
+torch = pytest.importorskip("torch")
+from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
-import upconv.torch  # noqa: E402
+import upconv.torch as ut  # noqa: E402
+from small_models import close  # noqa: E402
+from upconv.torch import compute  # noqa: E402
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
-NAMES = [f"conv_transpose{rank}d" for rank in (1, 2, 3)]
-INFOS = {op.name.rpartition(".")[2]: op for op in op_db if op.name.rpartition(".")[2] in NAMES}
-SAMPLES = [(name, i) for name in NAMES for i in range(12 if name == NAMES[1] else 10)]
-# conv_transpose_backward's second derivatives are linear in each operand, so exact up to rounding.
-CHECK = {"check_batched_grad": True, "fast_mode": True}
-
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-
-
-def sample(name: str, number: int, dtype: torch.dtype, requires_grad: bool = False):
-    torch.manual_seed(number)
-    found = list(INFOS[name].sample_inputs("cpu", dtype, requires_grad))
-    assert len(found) == sum(each == name for each, _ in SAMPLES)
-    return found[number]
+OPS = torch.ops.upconv
+FUNCTIONAL = torch.nn.functional
+CASES = {
+    "transposed": ((2, 6, 5, 4), (6, 4, 3, 2), ([2, 1], [1, 0], [1, 2], True, [1, 0], 1)),
+    "transposed, groups": ((2, 6, 7), (6, 2, 3), ([3], [1], [1], True, [0], 3)),
+    "ordinary": ((2, 6, 5, 7), (4, 6, 3, 2), ([2, 1], [1, 1], [1, 2], False, [0, 0], 1)),
+    "ordinary, groups": ((1, 6, 4, 5), (9, 2, 2, 3), ([1] * 2, [1, 0], [1] * 2, False, [0] * 2, 3)),
+    "3d": ((1, 4, 4, 5, 3), (3, 4, 2, 3, 1), ([1, 2, 1], [1, 0, 0], [1] * 3, False, [0] * 3, 1)),
+    "depthwise": ((2, 6, 9), (6, 1, 3), ([1], [1], [1], False, [0], 6)),
+}  # fmt: skip
 
 
-def function(name: str):
-    return getattr(upconv.torch, name)
+def operands(case, dtype=torch.float64, graded=True):
+    x, weight, how = CASES[case]
+    outputs = weight[1] * how[5] if how[3] else weight[0]
+    tensors = [torch.randn(shape, dtype=dtype) for shape in (x, weight, (outputs,))]
+    return [each.requires_grad_(graded) for each in tensors], how
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_forward_is_pytorchs(name: str, number: int, dtype: torch.dtype) -> None:
-    case = sample(name, number, dtype)
-    got = function(name)(case.input, *case.args, **case.kwargs)
-    # PyTorch's own sums of 16-bit numbers are rounded more often: float64 is the judge.
-    wide = [None if arg is None else arg.double() for arg in (case.input, *case.args)]
-    wanted = getattr(torch.nn.functional, name)(*wide, **case.kwargs)
-    assert got.dtype is dtype
-    assert got.stride() == wanted.stride()
-    assert bool(((got.double() - wanted).abs() <= bound(name, wide, case.kwargs, dtype)).all())
+@pytest.mark.parametrize("case", CASES)
+class TestEveryCase:
+    def test_the_result_is_pytorchs(self, case) -> None:
+        (x, w, b), how = operands(case, torch.float32, graded=False)
+        expected = torch.convolution(x, w, b, *how)
+        assert close(OPS.convolution(x, w, b, *how), expected)
+        for _ in range(3):  # the second call packs, the third finds what was packed
+            assert close(
+                OPS.fused_convolution(x, w, None, *how), torch.convolution(x, w, None, *how)
+            )
+
+    def test_what_follows_is_fused(self, case) -> None:
+        (x, w, b), how = operands(case, torch.float32, graded=False)
+        y = torch.convolution(x, w, b, *how)
+        residual = torch.randn_like(y)
+        fused = OPS.fused_convolution(x, w, b, *how, residual, "leaky_relu:0.3")
+        assert close(fused, FUNCTIONAL.leaky_relu(y + residual, 0.3))
+        for name, function in compute._ACTIVATIONS.items():
+            assert close(OPS.fused_convolution(x, w, b, *how, None, name), function(y))
+
+    def test_derivatives_of_both_orders_are_right(self, case) -> None:
+        tensors, how = operands(case)
+        assert gradcheck(lambda *each: OPS.convolution(*each, *how), tensors)
+        assert gradgradcheck(lambda *each: OPS.convolution(*each, *how), tensors)
+
+    @pytest.mark.parametrize("ours", range(8))
+    def test_each_result_may_be_pytorchs(self, case, ours) -> None:
+        tensors, how = operands(case)
+        y = torch.convolution(*tensors, *how)
+        g = torch.randn_like(y)
+        expected = torch.autograd.grad(y, tensors, g)
+        made = torch.autograd.grad(OPS.convolution(*tensors, *how, ours), tensors, g)
+        assert all(close(one, other, 1e-12) for one, other in zip(made, expected, strict=True))
+
+    def test_opcheck_has_no_complaint(self, case) -> None:
+        tensors, how = operands(case)
+        x, w, b = tensors
+        g = torch.randn_like(torch.convolution(x, w, b, *how)).requires_grad_()
+        torch.library.opcheck(OPS.convolution.default, (x, w, b, *how))
+        torch.library.opcheck(OPS.convolution_input_grad.default, (g, w, list(x.shape[2:]), *how))
+        torch.library.opcheck(OPS.convolution_weight_grad.default, (g, x, list(w.shape[2:]), *how))
+        plain = [each.detach() for each in tensors]
+        torch.library.opcheck(OPS.fused_convolution.default, (*plain, *how))
+
+    def test_channels_last_in_channels_last_out(self, case) -> None:
+        (x, w, b), how = operands(case, torch.float32)
+        if x.dim() == 3:
+            pytest.skip("PyTorch has no such format for one spatial axis")
+        form = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+        x = x.detach().to(memory_format=form).requires_grad_()
+        expected = torch.convolution(x, w, b, *how)
+        y = OPS.convolution(x, w, b, *how)
+        assert close(y, expected)
+        assert y.is_contiguous(memory_format=form)
+        g = torch.randn_like(y)
+        made, told = (torch.autograd.grad(each, (x, w, b), g) for each in (y, expected))
+        assert all(close(one, other, 1e-4) for one, other in zip(made, told, strict=True))
+
+    def test_strided_operands_are_taken_as_they_are(self, case) -> None:
+        (x, w, b), how = operands(case, torch.float32, graded=False)
+        strided = torch.stack([x, x], -1)[..., 0]
+        assert close(OPS.convolution(strided, w, b, *how), torch.convolution(x, w, b, *how))
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_sixteen_bits(self, case, dtype) -> None:
+        (x, w, b), how = operands(case, torch.float32, graded=False)
+        low = [each.to(dtype) for each in (x, w, b)]
+        expected = torch.convolution(*(each.float() for each in low), *how)
+        assert close(OPS.convolution(*low, *how).float(), expected, 0.02)
+
+    def test_other_devices_run_pytorchs_operator(self, case) -> None:
+        tensors, how = operands(case)
+        y = torch.convolution(*tensors, *how)
+        meta = [each.detach().to("meta").requires_grad_() for each in tensors]
+        made = OPS.convolution(*meta, *how)
+        assert made.shape == y.shape
+        made.sum().backward()
+        assert [each.grad.shape for each in meta] == [each.shape for each in tensors]
+        fused = OPS.fused_convolution(
+            *(each.detach() for each in meta), *how, made.detach(), "relu"
+        )
+        assert fused.device.type == "meta"
 
 
-def bound(name: str, operands: list, kwargs: dict, dtype: torch.dtype):
-    """Sums of n products err by at most n roundings of their magnitudes, and one of the result."""
-    magnitudes = [None if each is None else each.abs() for each in operands]
-    total = getattr(torch.nn.functional, name)(*magnitudes, **kwargs)
-    terms = operands[1][:, 0].numel()
-    summed = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
-    return total * (terms * summed + torch.finfo(dtype).eps)
-
-
-# PyTorch's reference refuses dilation beyond the stride with that much output padding, as its own
-# list of expected failures says.
-BROKEN = [(name, i) for name in NAMES[1:] for i in (2, 3)]
-REFERRED = [
-    pytest.param(
-        *each,
-        marks=pytest.mark.xfail(
-            each in BROKEN,
-            raises=RuntimeError,
-            reason="the reference fails: https://github.com/pytorch/pytorch/issues/86356",
-        ),
-    )
-    for each in SAMPLES
-]
-
-
-@pytest.mark.parametrize(("name", "number"), REFERRED)
-def test_forward_is_the_reference_value(name: str, number: int) -> None:
-    """PyTorch's reference for the operator: the input gradient of a convolution."""
-    case = sample(name, number, torch.float64)
-    arrays = [None if arg is None else arg.numpy() for arg in (case.input, *case.args)]
-    kwargs = dict(case.kwargs)
+@pytest.mark.filterwarnings("ignore:Using padding")
+@pytest.mark.parametrize(
+    "name", [f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)]
+)
+def test_samples_of_pytorchs_own_tests(name) -> None:
+    """OpInfo's: unbatched, padded by words, grouped, empty, strided."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = INFOS[name].ref(*arrays, **kwargs)
-    got = function(name)(case.input, *case.args, **case.kwargs)
-    torch.testing.assert_close(got, torch.as_tensor(wanted), rtol=1e-12, atol=1e-10)
+        from torch.testing._internal.common_methods_invocations import op_db
+    (info,) = [each for each in op_db if each.name == f"nn.functional.{name}"]
+    function = ut.conv_transpose if "transpose" in name else ut.conv
+    count = 0
+    for dtype in (torch.float32, torch.float64):
+        for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
+            expected = info.op(sample.input, *sample.args, **sample.kwargs)
+            made = function(sample.input, *sample.args, **sample.kwargs)
+            assert made.dtype is expected.dtype
+            assert close(made, expected), sample
+            count += 1
+    assert count >= 10
 
 
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_strided_operands_make_no_difference(name: str, number: int) -> None:
-    case = sample(name, number, torch.float64)
-    spread = case.noncontiguous()
-    got = function(name)(spread.input, *spread.args, **spread.kwargs)
-    torch.testing.assert_close(got, function(name)(case.input, *case.args, **case.kwargs))
+def test_errors_are_pytorchs_own() -> None:
+    x, w = torch.zeros(1, 3, 5), torch.zeros(4, 2, 3)
+    with pytest.raises(RuntimeError, match="expected input"):
+        ut.conv(x, w)
+    with pytest.raises(RuntimeError, match="expected input"):
+        ut.conv_transpose(x, w)
+    with pytest.raises(RuntimeError):
+        ut.conv(x.long(), w)
+    with pytest.raises(RuntimeError, match="output padding must be smaller"):
+        ut.conv_transpose(x, torch.zeros(3, 2, 3), output_padding=4)
 
 
-def differentiable(name: str, number: int):
-    case = sample(name, number, torch.float64, requires_grad=True)
-    operands = [each for each in (case.input, *case.args) if each is not None]
-
-    def call(*tensors):
-        rest = () if len(tensors) == 3 else (None,)
-        return function(name)(*tensors, *rest, **case.kwargs)
-
-    return call, operands
+def test_complex_and_integer_tensors_are_pytorchs() -> None:
+    x, w = torch.randn(1, 2, 5, dtype=torch.complex64), torch.randn(2, 2, 3, dtype=torch.complex64)
+    made, expected = ut.conv(x, w), FUNCTIONAL.conv1d(x, w)
+    assert torch.equal(torch.view_as_real(made), torch.view_as_real(expected))
+    counts, ones = torch.arange(5).reshape(1, 1, 5), torch.ones(1, 1, 2, dtype=torch.int64)
+    assert torch.equal(ut.conv(counts, ones), FUNCTIONAL.conv1d(counts, ones))
 
 
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_gradcheck(name: str, number: int) -> None:
-    call, operands = differentiable(name, number)
-    assert torch.autograd.gradcheck(
-        call, operands, check_forward_ad=True, check_batched_forward_grad=True, **CHECK
-    )
+def test_negated_and_freed_tensors() -> None:
+    x, w = torch.randn(1, 2, 5, dtype=torch.complex64), torch.randn(2, 3, 2)
+    negated = x.conj().imag
+    assert negated.is_neg()
+    assert close(ut.conv_transpose(negated, w), FUNCTIONAL.conv_transpose1d(negated.clone(), w))
+    freed = torch.zeros(1, 2, 5)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError):
+        ut.conv_transpose(freed, w)
 
 
-@pytest.mark.parametrize(("name", "number"), SAMPLES)
-def test_gradgradcheck(name: str, number: int) -> None:
-    call, operands = differentiable(name, number)
-    assert torch.autograd.gradgradcheck(call, operands, check_fwd_over_rev=True, **CHECK)
+def test_weights_that_are_not_finite_are_pytorchs() -> None:
+    x, w = torch.randn(1, 2, 5), torch.randn(2, 3, 2)
+    w[0, 0, 0] = float("inf")
+    for _ in range(3):
+        made, expected = ut.conv_transpose(x, w), FUNCTIONAL.conv_transpose1d(x, w)
+        assert torch.equal(made.isfinite(), expected.isfinite())
 
 
-OPERATORS = torch.ops.upconv
-HOW = ([2, 1], [1, 0], [1, 0], [1, 2], 2)
-SHAPES = {"g": (2, 6, 6, 9), "x": (2, 4, 3, 5), "w": (4, 3, 3, 3)}
+def test_autocast_computes_in_the_lower_precision() -> None:
+    x, w, b = torch.randn(2, 3, 8), torch.randn(3, 4, 4), torch.randn(4)
+    with torch.autocast("cpu", torch.bfloat16):
+        for graded in (False, True):
+            made = ut.conv_transpose(x, w.requires_grad_(graded), b, stride=2)
+            expected = FUNCTIONAL.conv_transpose1d(x, w, b, stride=2)
+            assert made.dtype is expected.dtype is torch.bfloat16
+            assert close(made.float(), expected.float(), 0.02)
+        doubles = [each.detach().double() for each in (x, w, b)]
+        assert ut.conv_transpose(*doubles).dtype is torch.float64
 
 
-def operand(role: str, *, last: bool = False, graded: bool = True):
-    torch.manual_seed(ord(role))
-    made = torch.randn(SHAPES[role], dtype=torch.float64)
-    made = made.to(memory_format=torch.channels_last) if last else made
-    return made.requires_grad_(graded)
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_transforms_of_torch_func_and_forward_mode() -> None:
+    x, w = torch.randn(3, 2, 5, dtype=torch.float64), torch.randn(2, 3, 2, dtype=torch.float64)
+
+    def ours(w):
+        return ut.conv_transpose(x, w, stride=2).sin().sum()
+
+    def pytorchs(w):
+        return FUNCTIONAL.conv_transpose1d(x, w, stride=2).sin().sum()
+
+    for transform in (torch.func.grad, torch.func.hessian, torch.func.jacfwd):
+        assert close(transform(ours)(w), transform(pytorchs)(w), 1e-12)
+    mapped = torch.vmap(lambda x: ut.conv(x, w.transpose(0, 1)))(x.unsqueeze(1))
+    assert close(mapped[:, 0], FUNCTIONAL.conv1d(x, w.transpose(0, 1)), 1e-12)
 
 
-@pytest.mark.parametrize("graded", [False, True])
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize(
-    ("name", "roles", "extra"),
-    [
-        ("conv_transpose", "xw", None),
-        ("conv_transpose", "xw", torch.arange(6.0, dtype=torch.float64)),
-        ("conv_transpose_input_grad", "gw", [3, 5]),
-        ("conv_transpose_weight_grad", "gx", [3, 3]),
-    ],
-)
-def test_opcheck(name: str, roles: str, extra, last: bool, graded: bool) -> None:
-    operands = [operand(role, last=last, graded=graded) for role in roles]
-    op = getattr(OPERATORS, name).default
-    results = torch.library.opcheck(op, (*operands, extra, *HOW))
-    assert set(results.values()) == {"SUCCESS"}
-
-
-@pytest.mark.parametrize("graded", [False, True])
-def test_opcheck_of_a_call_with_all_there_is(graded: bool) -> None:
-    more = (torch.arange(6.0, dtype=torch.float64), *HOW, operand("g"), "leaky_relu:0.2", True)
-    operands = operand("x", graded=graded), operand("w", graded=graded)
-    results = torch.library.opcheck(OPERATORS.conv_transpose.default, (*operands, *more))
-    assert set(results.values()) == {"SUCCESS"}
-
-
-@pytest.mark.parametrize("activation", ["", "relu", "leaky_relu:0.2", "tanh", "sigmoid", "silu"])
-def test_what_is_fused_is_what_follows(activation: str) -> None:
-    """With a derivative the ends are PyTorch's own operators, without one they are fused."""
-    tensors = operand("x"), operand("w"), torch.arange(6.0, dtype=torch.float64), operand("g")
-    x, w, b, residual = tensors
-    with torch.no_grad():
-        fused = OPERATORS.conv_transpose(x, w, b, *HOW, residual, activation)
-    unfused = OPERATORS.conv_transpose(x, w, b, *HOW, residual, activation)
-    assert unfused.requires_grad
-    torch.testing.assert_close(fused, unfused.detach(), rtol=1e-6, atol=1e-6)
-    plain = OPERATORS.conv_transpose(x, w, b, *HOW)
-    assert activation in ("", "x") or not torch.allclose(fused, plain + residual)
-
-
-@pytest.mark.parametrize("roles", ["xw", "gw", "gx"])
-def test_the_three_operators_are_one_form(roles: str) -> None:
-    """t(g, x, w) is one number, whichever operand is made from the others."""
-    g, x, w = (operand(role, graded=False) for role in "gxw")
-    made = {
-        "xw": lambda: (OPERATORS.conv_transpose(x, w, None, *HOW) * g).sum(),
-        "gw": lambda: (OPERATORS.conv_transpose_input_grad(g, w, [3, 5], *HOW) * x).sum(),
-        "gx": lambda: (OPERATORS.conv_transpose_weight_grad(g, x, [3, 3], *HOW) * w).sum(),
+def test_the_profiler_shows_them() -> None:
+    layer = ut.ConvTranspose2d(3, 4, 2).eval()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        with torch.no_grad():
+            layer(torch.zeros(1, 3, 4, 4))
+        layer(torch.zeros(1, 3, 4, 4)).sum().backward()
+    names = {event.key for event in seen.key_averages()}
+    expected = {
+        "upconv::fused_convolution",
+        "upconv::convolution",
+        "upconv::convolution_weight_grad",
     }
-    wanted = torch.nn.functional.conv_transpose2d(x, w, None, *HOW[:3], HOW[4], HOW[3])
-    torch.testing.assert_close(made[roles](), (wanted * g).sum())
+    assert expected <= names

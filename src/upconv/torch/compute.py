@@ -1,175 +1,218 @@
-"""The three directions on tensors: PyTorch allocates the result, an engine fills it.
+"""The kernels of the operators on CPU tensors: upconv computes, or PyTorch's operator.
 
-    forward      y  from x and w
-    input_grad   dx from g and w
-    weight_grad  dw from g and x
-
-All tensors here are plain, batched and in main memory, as the kernels of operators get them.
-Channels-last tensors are computed as NXC arrays, all others as NCX ones, both in place.
-
-What lives here: running. What never does: derivatives, and the words of PyTorch's functions.
+PyTorch's operator is called for other devices, for dtypes and shapes that upconv does not take
+(also to say what is wrong with them) and where upconv only has its reference engine.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from .. import memory
 from ..engines.base import Primitive
-from ..execution import packed
-from ..problem import Problem
-from .layers import Geometry, input_grad_problem, weight_grad_problem
-from .packing import Form, Kept, Ready, axis_order, form, kept, leased, ready
-from .tensors import (
-    DTYPES,
-    Tensor,
-    array,
-    channels_last,
-    new_result,
-    require,
-    same_kind,
-    thread_count,
-)
+from ..problem import Direction, Problem
+from . import packing
+from .packing import Ready
+from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
+from .tensors import Tensor, View, array, channels_last, new_result, thread_count
 
-_HOST = torch.device("cpu")
+ATEN = torch.ops.aten.convolution.default
+ATEN_BACKWARD = torch.ops.aten.convolution_backward.default
+
+_ACTIVATIONS: dict[str, Any] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+}
+
+
+def activated(y: Tensor, activation: str) -> Tensor:
+    """An activation, in `upconv.conv_transpose`'s words, by PyTorch's own function."""
+    name, _, slope = activation.partition(":")
+    if name == "leaky_relu":
+        return torch.nn.functional.leaky_relu(y, float(slope or 0.01))
+    return _ACTIVATIONS[name](y) if name else y
+
+
+def by_pytorch(
+    x: Tensor, weight: Tensor, bias: Tensor, how: Any, residual: Tensor = None, activation: str = ""
+) -> Tensor:
+    """The fused operator's result by PyTorch's own ones; `how` is the six arguments of ATen's."""
+    y = ATEN(x, weight, bias, *how)
+    if y.device.type == "cpu":
+        y = formatted(y, channels_last(x) or channels_last(weight))
+    return activated(y if residual is None else y + residual, activation)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """A call that is prepared for its signature: how tensors are seen, and what computes."""
+
+    ready: Ready
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    x: View
+    out: View
+    bias: View | None
+    residual: View | None
+
+
+_ATENS = "PyTorch's operator is to be called"
 
 
 def forward(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
-    how: Geometry,
+    how: Any,
     residual: Tensor = None,
     activation: str = "",
-    reuse_weight: bool = False,
+    keep: bool = True,
 ) -> Tensor:
-    """The transposed convolution, then + bias, + residual, and the activation.
+    """x: (N, C, *size). weight: (C, F/groups, *kernel) if transposed, else (F, C/groups, *kernel).
 
-    x: (N, C, *size). weight: (C, F/groups, *kernel). bias: (F,) or None. residual: the shape of the
-    result, or None. activation: as in `upconv.conv_transpose`, "" for none. reuse_weight: the
-    weight may be packed once for many calls (`packing`).
-
+    bias: (F,) or None. how: the six arguments that say how these are combined. residual: of the
+    result's shape, or None, is added before the activation.
+    keep: whether the packed weight may be kept for the next call, as it may not in training.
     Returns (N, F, *out_size), channels-last if x or weight is, else contiguous.
     """
-    if x.is_neg():  # lazily: its memory holds the opposite
-        x = x.resolve_neg()
-    found = kept(weight) if reuse_weight else None
-    threads = thread_count()
-    if found is None:
-        made = ready(form_of(x, weight, bias, how, residual, activation), weight, threads)
-    else:
-        call = (
-            x.shape,
-            x.stride(),
-            x.dtype,
-            None if bias is None else bias.shape,
-            None if residual is None else residual.shape,
-            how,
-            activation,
-            threads,
-        )
-        looked_up = found.calls.get(call)
-        if looked_up is None:
-            formed = form_of(x, weight, bias, how, residual, activation)
-            looked_up = _shared(found, call, formed, weight, threads)
-        made = looked_up
-    if (bias is not None and bias.dtype is not x.dtype) or residual is not None:
-        _require_kinds(x, bias, residual)
-    how_seen = made.form
-    y = torch.empty_strided(how_seen.shape, how_seen.strides, dtype=x.dtype, device=_HOST)
-    out, a = how_seen.filled.at(y.data_ptr(), y), how_seen.seen.on(x)
-    more = None if residual is None else _ordered(residual, how_seen.order)
-    offset = None if bias is None else array(bias) if found is None else found.view(bias)
-    _run(made.primitive, out, a, made.weight, offset, more)
+    if x.dtype is not weight.dtype or not weight.numel():
+        return by_pytorch(x, weight, bias, how, residual, activation)
+    table = packing.found(weight) if keep else None
+    geometry = Geometry.of(how)
+    signature = (
+        x.shape,
+        x.stride(),
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype),
+        None if residual is None else (residual.shape, residual.stride(), residual.dtype),
+        geometry,
+        activation,
+        thread_count(),
+    )
+    call = None if table is None else table.calls.get(signature)
+    if call is None:
+        call = _prepared(x, weight, bias, geometry, residual, activation)
+        if table is not None:
+            table.keep(signature, call or _ATENS)
+    if not isinstance(call, _Call):
+        return by_pytorch(x, weight, bias, how, residual, activation)
+    y = torch.empty_strided(call.shape, call.strides, dtype=x.dtype, device="cpu")
+    more = None if call.residual is None else call.residual.on(residual)
+    offset = None if call.bias is None else call.bias.on(bias)
+    _run(call.ready.primitive, call.out.on(y), call.x.on(x), call.ready.weight, offset, more)
     return y
 
 
-def _require_kinds(x: Tensor, bias: Tensor, residual: Tensor) -> None:
-    for name, operand in (("bias", bias), ("residual", residual)):
-        if operand is not None:
-            require(name, operand)
-            same_kind("input", x, name, operand)
-
-
-def _shared(found: Kept, call: Any, formed: Form, weight: Tensor, threads: int) -> Ready:
-    """A new call of a kept weight; what another call packed for the same problem is shared."""
-    for made in found.calls.values():
-        if made.form.problem == formed.problem and made.threads == threads:
-            made = replace(made, form=formed)
-            break
-    else:
-        made = ready(formed, weight, threads)
-    found.keep(call, made)
-    return made
-
-
-def form_of(
+def _prepared(
     x: Tensor, weight: Tensor, bias: Tensor, how: Geometry, residual: Tensor, activation: str
-) -> Form:
-    """The form of a call whose operands are tensors that upconv computes on."""
-    require("input", x)
-    require("weight", weight)
-    same_kind("input", x, "weight", weight)
-    _require_kinds(x, bias, residual)
-    return form(
-        tuple(x.shape),
-        x.stride(),
-        tuple(weight.shape),
-        weight.stride(),
-        x.dtype,
-        None if bias is None else tuple(bias.shape),
-        None if residual is None else tuple(residual.shape),
-        how,
-        activation,
+) -> _Call | None:
+    """A call made ready; None where PyTorch's operator is to be called."""
+    last = channels_last(x) or channels_last(weight)
+    operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last)
+    ends = bias is not None, residual is not None, activation
+    problem = forward_problem(Operands(*operands[:4], *ends), how)
+    if problem is None:
+        return None
+    shape = result_shape(problem)
+    if bias is not None and (tuple(bias.shape) != shape[1:2] or bias.dtype is not x.dtype):
+        return None
+    if residual is not None and (tuple(residual.shape) != shape or residual.dtype is not x.dtype):
+        return None
+    ready = packing.ready(problem, weight, thread_count())
+    if ready is None:
+        return None
+    order = axis_order(problem)
+    strides = new_result(shape, x.new_empty(0, device="meta"), last).stride()
+    views = (
+        View.of(x.shape, x.stride(), x.dtype, order),
+        View.of(shape, strides, x.dtype, order),
+        None if bias is None else View.of(bias.shape, bias.stride(), bias.dtype),
+        None if residual is None else View.of(residual.shape, residual.stride(), x.dtype, order),
     )
+    return _Call(ready, shape, strides, *views)
 
 
-def input_grad(
-    g: Tensor, weight: Tensor, size: tuple[int, ...], how: Geometry, last: bool | None = None
-) -> Tensor:
-    """The gradient of x, of spatial size `size`, from g of the result's shape.
-
-    last: whether it is channels-last; None: if g or the weight is.
-    """
-    if last is None:
-        last = channels_last(g) or channels_last(weight)
-    shapes = tuple(g.shape), tuple(weight.shape)
-    problem = input_grad_problem(*shapes, size, DTYPES[g.dtype], last, how)
-    dx = new_result((problem.batch, problem.in_channels, *problem.size), g, last)
-    with leased(problem, thread_count()) as primitive:
-        b = packed(primitive, array(weight))
-        _run(primitive, _in_order(dx, problem), _in_order(g, problem), b)
+def input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+    """The gradient of an input of spatial size `size`; channels-last if g or the weight is."""
+    geometry, last = Geometry.of(how), channels_last(g) or channels_last(weight)
+    shape = input_shape(g, weight, size, geometry)
+    direction = Direction.INPUT_GRAD if geometry.transposed else Direction.FORWARD
+    problem = _gradient(shape, weight.shape, g, last, geometry, direction)
+    ready = None
+    if problem is not None and g.dtype is weight.dtype:
+        ready = packing.ready(problem, weight, thread_count())
+    if ready is None or problem is None:
+        return formatted(input_grad_by_pytorch(g, weight, size, *how), last)
+    dx, order = new_result(shape, g, last), axis_order(problem)
+    _run(ready.primitive, array(dx, order), array(g, order), ready.weight)
     return dx
 
 
-def weight_grad(
-    g: Tensor, x: Tensor, kernel: tuple[int, ...], how: Geometry, last: bool = False
-) -> Tensor:
-    """The gradient of a weight with `kernel` taps, channels-last or contiguous, from g and x."""
-    both = channels_last(g) and channels_last(x)
-    shapes = tuple(g.shape), tuple(x.shape)
-    problem = weight_grad_problem(*shapes, kernel, DTYPES[g.dtype], both, how)
-    dw = new_result(problem.weight_shape, g, last)
-    with leased(problem, thread_count()) as primitive:
-        _run(primitive, array(dw), _in_order(g, problem), _in_order(x, problem))
+def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+    """The gradient of a weight with `kernel` taps; channels-last if g and x are."""
+    geometry, last = Geometry.of(how), channels_last(g) and channels_last(x)
+    shape = weight_shape(g, x, kernel, geometry)
+    problem = _gradient(x.shape, shape, g, last, geometry, Direction.WEIGHT_GRAD)
+    lease = None
+    if problem is not None and g.dtype is x.dtype:
+        lease = packing.leased(problem, thread_count())
+    if lease is None or problem is None:
+        return formatted(weight_grad_by_pytorch(g, x, kernel, *how), last)
+    dw, order = new_result(shape, g, last), axis_order(problem)
+    operands = (g, x) if geometry.transposed else (x, g)
+    with lease as primitive:
+        _run(primitive, array(dw), *(array(each, order) for each in operands))
     return dw
 
 
-def _run(primitive: Primitive, out: NDArray[Any], *operands: Any) -> None:
+def input_grad_by_pytorch(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+    """`input_grad` by PyTorch's operator, on any device."""
+    x = g.new_empty(1).expand(input_shape(g, weight, size, Geometry.of(how)))
+    return ATEN_BACKWARD(g, x, weight, None, *how, (True, False, False))[0]
+
+
+def weight_grad_by_pytorch(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+    """`weight_grad` by PyTorch's operator, on any device."""
+    weight = g.new_empty(1).expand(weight_shape(g, x, kernel, Geometry.of(how)))
+    return ATEN_BACKWARD(g, x, weight, None, *how, (False, True, False))[1]
+
+
+def input_shape(g: Tensor, weight: Tensor, size: Any, how: Geometry) -> tuple[Any, ...]:
+    """The shape of the input between a result and a weight."""
+    return (g.shape[0], weight.shape[0] if how.transposed else weight.shape[1] * how.groups, *size)
+
+
+def weight_shape(g: Tensor, x: Tensor, kernel: Any, how: Geometry) -> tuple[Any, ...]:
+    """The shape of the weight between an input and a result."""
+    first, second = (x, g) if how.transposed else (g, x)
+    return (first.shape[1], second.shape[1] // how.groups, *kernel)
+
+
+def formatted(tensor: Tensor, last: bool) -> Tensor:
+    """PyTorch's result in the memory format that the fake kernel told."""
+    wanted = new_result(tensor.shape, tensor.new_empty(0, device="meta"), last)
+    if tensor.stride() == wanted.stride():
+        return tensor
+    return new_result(tensor.shape, tensor, last).copy_(tensor)
+
+
+def _gradient(
+    x: Any, weight: Any, g: Tensor, last: bool, how: Geometry, direction: Direction
+) -> Problem | None:
+    """The problem of a gradient, if g has the shape of that call's result."""
+    forward = forward_problem(Operands(tuple(x), tuple(weight), g.dtype, last), how)
+    if forward is None or result_shape(forward) != tuple(g.shape):
+        return None
+    return forward.replace(direction=direction)
+
+
+def _run(primitive: Primitive, *operands: Any) -> None:
     try:
-        primitive.run(out, *operands)
+        primitive.run(*operands)
     except MemoryError as error:
         raise memory.refused("the scratch memory of this call", error) from None
-
-
-def _in_order(data: Tensor, problem: Problem) -> NDArray[Any]:
-    """A tensor's memory with the axes in the problem's order."""
-    return _ordered(data, axis_order(problem))
-
-
-def _ordered(data: Tensor, order: tuple[int, ...] | None) -> NDArray[Any]:
-    return array(data) if order is None else array(data).transpose(order)

@@ -1,36 +1,100 @@
-"""`ConvTranspose1d/2d/3d`: PyTorch's modules, computed by upconv.
+"""`Conv1d/2d/3d` and `ConvTranspose1d/2d/3d`: PyTorch's modules, computed by upconv.
 
 They derive from PyTorch's, so constructors, parameters, `state_dict`, printing and `isinstance` are
-theirs. In eval mode a module's weight is packed once (`packing`), in training for every call.
+theirs. `accelerate` turns a model's layers into these by assigning the class.
 
-What lives here: the modules and `from_torch`. What never does: packed weights, which belong to
-weights, so that a module is pickled and copied as any other.
+For inference a module owns its packed weight: it is packed anew when the parameter changes, and
+dropped by `train()`, by `.to()` and with the module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.overrides import has_torch_function
 
-from ..errors import brief
-from .accelerate_swaps import is_swapped
-from .functional import convolved
-from .layers import module_geometry
-from .refusals import TensorArgumentError, TensorTypeError
-from .tensors import Tensor, require
+from .functional import convolved, geometry, recorded, symmetric
+from .packing import Packed, owned
+from .problems import Ours
+from .tensors import Tensor
 
 
-def _no_script(self: nn.Module) -> None:
-    got, expected = f"an upconv.torch.{type(self).__name__}", "a module that torch.jit.script reads"
-    raise TensorArgumentError("obj", got, expected, "Trace it, or use the module of torch.nn.")
+@dataclass(slots=True, eq=False)
+class Acceleration:
+    """What `accelerate` made of a layer; a module that was made by its constructor has none."""
+
+    original: type
+    inference: bool = True
+    training: int = 0
+    """Which results upconv computes where gradients are recorded, as `Ours`."""
+    parametrized: bool = False
+    hooks: dict[int, Any] = field(default_factory=dict)
+    """Hooks of the old `weight_norm`, which would make the weight anew in every call."""
 
 
-class ConvTranspose1d(nn.ConvTranspose1d):  # type: ignore[misc]  # PyTorch is untyped here
+class Layer:
+    """What the six modules share: where the weight comes from, and what is packed of it."""
+
+    def train(self, mode: bool = True) -> Any:
+        """PyTorch's; lets go of packed weights."""
+        vars(self).pop("_packed", None)
+        return super().train(mode)  # type: ignore[misc]
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
+        vars(self).pop("_packed", None)
+        return super()._apply(*arguments, **keywords)  # type: ignore[misc]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError:  # what a parametrization computes; its class has a property
+            if name == "parametrizations" or not parametrize.is_parametrized(self, name):
+                raise
+            return self.parametrizations[name]()
+
+    def __prepare_scriptable__(self) -> Any:
+        raise RuntimeError(
+            "torch.jit.script does not read modules of upconv.torch. Trace the model, or"
+            " upconv.torch.restore it first."
+        )
+
+
+class Conv1d(Layer, nn.Conv1d):  # type: ignore[misc]  # PyTorch is untyped here
+    """`torch.nn.Conv1d`, computed by upconv.
+
+    >>> layer = Conv1d(1, 1, 2, bias=False).eval()
+    >>> _ = nn.init.ones_(layer.weight)
+    >>> with torch.no_grad():
+    ...     layer(torch.tensor([[[1.0, 2.0, 4.0]]]))
+    tensor([[[3., 6.]]])
+    """
+
+    def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
+        """(N, C, L) or (C, L) to (N, F, L') or (F, L'). `end` is for `upconv.torch.Sequential`."""
+        return _convolution(self, 1, input, end)
+
+
+class Conv2d(Layer, nn.Conv2d):  # type: ignore[misc]
+    """`torch.nn.Conv2d`, computed by upconv; see `Conv1d`."""
+
+    def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
+        """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
+        return _convolution(self, 2, input, end)
+
+
+class Conv3d(Layer, nn.Conv3d):  # type: ignore[misc]
+    """`torch.nn.Conv3d`, computed by upconv; see `Conv1d`."""
+
+    def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
+        """(N, C, D, H, W) or (C, D, H, W) to the same with F channels."""
+        return _convolution(self, 3, input, end)
+
+
+class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
     """`torch.nn.ConvTranspose1d`, computed by upconv.
 
     >>> layer = ConvTranspose1d(1, 1, 2, stride=2, bias=False).eval()
@@ -40,117 +104,143 @@ class ConvTranspose1d(nn.ConvTranspose1d):  # type: ignore[misc]  # PyTorch is u
     tensor([[[1., 1., 2., 2.]]])
     """
 
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
         """(N, C, L) or (C, L) to (N, F, L') or (F, L'), L' being `output_size` where given."""
-        return _forward(self, 1, input, output_size)
-
-    __prepare_scriptable__ = _no_script
+        return _transposed(self, 1, input, output_size, end)
 
 
-class ConvTranspose2d(nn.ConvTranspose2d):  # type: ignore[misc]
-    """`torch.nn.ConvTranspose2d`, computed by upconv.
+class ConvTranspose2d(Layer, nn.ConvTranspose2d):  # type: ignore[misc]
+    """`torch.nn.ConvTranspose2d`, computed by upconv; see `ConvTranspose1d`."""
 
-    >>> layer = ConvTranspose2d(3, 8, 4, stride=2, padding=1)
-    >>> layer(torch.zeros(2, 3, 5, 7)).shape
-    torch.Size([2, 8, 10, 14])
-    """
-
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
         """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _forward(self, 2, input, output_size)
-
-    __prepare_scriptable__ = _no_script
+        return _transposed(self, 2, input, output_size, end)
 
 
-class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
-    """`torch.nn.ConvTranspose3d`, computed by upconv.
+class ConvTranspose3d(Layer, nn.ConvTranspose3d):  # type: ignore[misc]
+    """`torch.nn.ConvTranspose3d`, computed by upconv; see `ConvTranspose1d`."""
 
-    >>> layer = ConvTranspose3d(3, 8, 3, stride=2)
-    >>> layer(torch.zeros(3, 4, 4, 4), output_size=(10, 9, 9)).shape
-    torch.Size([8, 10, 9, 9])
-    """
-
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
         """(N, C, D, H, W) or (C, D, H, W) to the same with F channels and the output's size."""
-        return _forward(self, 3, input, output_size)
-
-    __prepare_scriptable__ = _no_script
+        return _transposed(self, 3, input, output_size, end)
 
 
-def _forward(
-    module: Any,
-    rank: int,
-    x: Tensor,
-    output_size: Any,
-) -> Tensor:
-    """A module's result; sizes and their checks are PyTorch's own method's."""
-    extra = module.output_padding
+@dataclass(frozen=True, slots=True, eq=False)
+class End:
+    """What follows a layer and is computed with it: a normalisation, then an activation."""
+
+    norm: Any = None
+    activation: str = ""
+
+    def apply_to(self, layer: Any, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's weight and bias with the normalisation folded in."""
+        norm = self.norm
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight
+        offset = -norm.running_mean if bias is None else bias - norm.running_mean
+        offset = offset * scale if norm.bias is None else offset * scale + norm.bias
+        ones = (1,) * (weight.dim() - 2)
+        if not layer.transposed:
+            return weight * scale.reshape(-1, 1, *ones), offset
+        by_group = weight.unflatten(0, (layer.groups, -1))
+        return (by_group * scale.reshape(layer.groups, 1, -1, *ones)).flatten(0, 1), offset
+
+
+def _convolution(layer: Any, rank: int, x: Tensor, end: End | None) -> Tensor:
+    padding, kernel = layer.padding, layer.kernel_size
+    if isinstance(padding, str):
+        padding = symmetric(padding, kernel, layer.dilation)
+    if padding is None or layer.padding_mode != "zeros":
+        return _by_pytorch(layer, x)
+    how = layer.stride, padding, layer.dilation, False, (0,) * rank, layer.groups
+    return _computed(layer, rank, x, how, end)
+
+
+def _transposed(layer: Any, rank: int, x: Tensor, output_size: Any, end: End | None) -> Tensor:
+    extra = layer.output_padding
     if output_size is not None:
-        require("input", x)
-        sizes = (module.stride, module.padding, module.kernel_size, rank, module.dilation)
-        extra = tuple(module._output_padding(x, output_size, *sizes))
-    how = module_geometry(rank, module, extra)
-    if not isinstance(x, torch.Tensor) and not has_torch_function((x,)):
-        require("input", x)
-    # What is a plain parameter is there at once; a parametrization computes it.
-    own = module._parameters
-    weight = own["weight"] if "weight" in own else module.weight  # noqa: SIM401  # not evaluated
-    bias = own["bias"] if "bias" in own else module.bias  # noqa: SIM401  # before it is needed
-    return convolved(rank, x, weight, bias, how, reuse_weight=not module.training)
+        sizes = (layer.stride, layer.padding, layer.kernel_size, rank, layer.dilation)
+        extra = tuple(layer._output_padding(x, output_size, *sizes))
+    how = layer.stride, layer.padding, layer.dilation, True, extra, layer.groups
+    return _computed(layer, rank, x, how, end, output_size)
 
 
-OURS = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
-_MODULES: dict[type, type] = {
-    nn.ConvTranspose1d: ConvTranspose1d,
-    nn.ConvTranspose2d: ConvTranspose2d,
-    nn.ConvTranspose3d: ConvTranspose3d,
-}
+def _by_pytorch(layer: Any, *arguments: Any) -> Tensor:
+    """The forward of PyTorch's class, on a weight that is made anew if it has to be."""
+    acceleration = vars(layer).get("_acceleration")
+    for hook in () if acceleration is None else acceleration.hooks.values():
+        hook(layer, arguments)
+    return super(Layer, layer).forward(*arguments)
 
 
-def from_torch(module: Any) -> Any:
-    """The same layer computed by upconv: a new module with the parameters of a PyTorch one.
-
-    module: a `torch.nn.ConvTranspose1d/2d/3d`, with `weight_norm`, `spectral_norm` or any other
-    parametrization if it has one. Parameters, buffers and hooks are shared with it, so an optimiser
-    that has them still trains them. A module that already is upconv's comes back as it is.
-
-    Raises `TensorTypeError` for other modules; a subclass may compute something else.
-
-    >>> layer = nn.ConvTranspose2d(4, 2, 3)
-    >>> fast = from_torch(layer)
-    >>> type(fast).__module__.split(".")[0], fast.weight is layer.weight
-    ('upconv', True)
-    """
-    kind = type(module)
-    parametrized = isinstance(module, nn.Module) and parametrize.is_parametrized(module)
-    original = parametrize.type_before_parametrizations(module) if parametrized else kind
-    if original in _MODULES.values():
-        return module
-    if original not in _MODULES:
-        got = f"of class {original.__name__}" if isinstance(module, nn.Module) else brief(module)
-        expected = "a torch.nn.ConvTranspose1d, ConvTranspose2d or ConvTranspose3d"
-        remedy = "Subclasses may compute something else: make an upconv.torch module for them."
-        if is_swapped(module):
-            remedy = "It is accelerated: upconv.torch.restore(module) makes it that again."
-        raise TensorTypeError("module", got, expected, remedy)
-    if "forward" in vars(module):
-        got, expected = "one with a forward of its own", "a layer that computes as its class does"
-        remedy = "What was put there (by hooks of other libraries, say) would compute, not upconv."
-        raise TensorTypeError("module", got, expected, remedy)
-    target = _MODULES[original]
-    if parametrized:  # PyTorch gave the module a class of its own, whose properties it needs
-        own = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
-        target = type(kind.__name__, (target,), own)
-    made = _shared(module, target)
-    if parametrized:  # to remove one of them, PyTorch takes it out of the container
-        container = module.parametrizations
-        made._modules["parametrizations"] = _shared(container, type(container))
-    return made
+def _computed(layer: Any, rank: int, x: Tensor, how: Any, end: End | None, *rest: Any) -> Tensor:
+    acceleration = vars(layer).get("_acceleration")
+    weight, bias = weight_of(layer), layer.bias
+    if recorded(x, weight, bias):
+        ours = Ours.ALL if acceleration is None else acceleration.training
+        if not ours:
+            return _by_pytorch(layer, x, *rest)
+        return convolved(rank, x, weight, bias, geometry(rank, *how), ours)
+    if acceleration is not None and not acceleration.inference:
+        return _by_pytorch(layer, x, *rest)
+    if end is not None and end.norm is not None:
+        weight, bias = _folded(layer, end, weight, bias)
+    if not layer.training and not torch.compiler.is_compiling():
+        _own(layer, weight)
+    return convolved(rank, x, weight, bias, how, activation="" if end is None else end.activation)
 
 
-def _shared(module: Any, kind: type) -> Any:
-    """A module of a kind that has the parameters, buffers, modules and hooks of another."""
-    made: Any = object.__new__(kind)
-    for name, value in vars(module).items():
-        made.__dict__[name] = value.copy() if isinstance(value, dict | set) else value
-    return made
+def _own(layer: Any, weight: Tensor) -> None:
+    """Hold what is packed of a weight, so that it ends with the layer."""
+    if weight.device.type == "cpu":
+        vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
+
+
+def weight_of(layer: Any) -> Tensor:
+    """A layer's weight; one that is computed is computed once while what it is made of rests."""
+    acceleration = vars(layer).get("_acceleration")
+    if acceleration is None or not (acceleration.parametrized or acceleration.hooks):
+        return layer.weight
+    if acceleration.parametrized:
+        sources = list(layer.parametrizations["weight"].parameters())
+        sources += layer.parametrizations["weight"].buffers()
+        make = layer.parametrizations["weight"]
+    else:
+        (hook,) = acceleration.hooks.values()
+        sources = [getattr(layer, f"{hook.name}_{end}") for end in "gv"]
+        make = lambda: hook.compute_weight(layer)  # noqa: E731
+    graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
+    if graded or layer.training or torch.compiler.is_compiling():
+        return make()
+    return _derived(layer, "_baked", sources, make)
+
+
+def _folded(layer: Any, end: End, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    norm = end.norm
+    extra = (bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    sources = [weight, *(each for each in extra if each is not None)]
+
+    def fold() -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return end.apply_to(layer, weight, bias)
+
+    if torch.compiler.is_compiling():
+        return fold()
+    return _derived(layer, "_folded", sources, fold)  # type: ignore[no-any-return]
+
+
+def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
+    """What is made of some tensors, made anew only where one of them has changed."""
+    before: tuple[list[Packed | None], Any] | None = vars(layer).get(name)
+    if before is not None and len(before[0]) == len(sources):
+        pairs = zip(before[0], sources, strict=True)
+        if all(was is not None and was.of(source) for was, source in pairs):
+            return before[1]
+    value = make()
+    vars(layer)[name] = [Packed(each) for each in sources], value
+    return value
+
+
+_OURS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+ORIGINALS: dict[type, Any] = {ours: getattr(nn, ours.__name__) for ours in _OURS}
+"""PyTorch's class of each of ours."""

@@ -1,178 +1,197 @@
-"""PyTorch's custom operators: the trilinear form t(g, x, w), one operator per direction.
+"""The operators of `torch.ops.upconv`, transposed convolution and ordinary alike.
 
-    upconv::conv_transpose              y  from x and w
-    upconv::conv_transpose_input_grad   dx from g and w
-    upconv::conv_transpose_weight_grad  dw from g and x
+    convolution              y from x, w and b; differentiable
+    convolution_input_grad   dx from g and w
+    convolution_weight_grad  dw from g and x
+    fused_convolution        activation(y + residual), for inference: it has no derivative, and a
+                             weight that is given to it again is packed once
 
-Every operator takes (stride, padding, output_padding, dilation, groups) after its operands, those
-of gradients then whether the result is channels-last: PyTorch decides by the operand that it is the
-gradient of, which they do not see. By itself dx is if g or the weight is, dw never. Besides
-the CPU kernels (`compute`) there are fake ones (shapes and strides without data), and rules for
-autograd (`derivatives`), vmap (`batching`) and autocast.
+Every operator takes the arguments of `aten::convolution` (stride, padding, dilation, transposed,
+output_padding, groups) after its operands. `convolution` takes at its end which of its results
+upconv computes, as `problems.Ours`; PyTorch's operators compute the others. On other devices than
+the CPU PyTorch's operators compute all.
 
-What lives here: schemas, fake kernels, and the one place that registers. Loading this module
-registers, since PyTorch's registry is the only one there is. What never does: arithmetic.
+Derivatives of the gradients are made of PyTorch's operators, so there are derivatives of every
+order. Loading this module registers: PyTorch's registry is the only one there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import _C
 
-from . import batching, compute, derivatives
-from .fused_weights import cast_once
-from .layers import Geometry, forward_problem, geometry_of, input_grad_problem, weight_grad_problem
-from .observers import plain, recording
-from .tensors import (
-    DTYPES,
-    Tensor,
-    channels_last,
-    new_result,
-    require,
-    result_last,
-    same_kind,
+from . import compute, packing
+from .compute import (
+    ATEN,
+    ATEN_BACKWARD,
+    by_pytorch,
+    input_grad,
+    input_grad_by_pytorch,
+    weight_grad,
+    weight_grad_by_pytorch,
 )
+from .problems import Ours
+from .tensors import DTYPES, Tensor, channels_last, new_result
 
 _HOW = (
-    "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt[] dilation, SymInt groups"
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed,"
+    " SymInt[] output_padding, SymInt groups"
 )
+_X = "Tensor input, Tensor weight, Tensor? bias"
 _SCHEMAS = {
-    "conv_transpose": (
-        f"(Tensor x, Tensor weight, Tensor? bias, {_HOW}, Tensor? residual=None,"
-        ' str activation="", bool reuse_weight=False) -> Tensor'
-    ),
-    "conv_transpose_input_grad": (
-        f"(Tensor g, Tensor weight, SymInt[] size, {_HOW}, bool? channels_last=None) -> Tensor"
-    ),
-    "conv_transpose_weight_grad": (
-        f"(Tensor g, Tensor x, SymInt[] kernel, {_HOW}, bool channels_last=False) -> Tensor"
-    ),
+    "convolution": f"({_X}, {_HOW}, int ours=7) -> Tensor",
+    "fused_convolution": f'({_X}, {_HOW}, Tensor? residual=None, str activation="") -> Tensor',
+    "convolution_input_grad": f"(Tensor grad, Tensor weight, SymInt[] size, {_HOW}) -> Tensor",
+    "convolution_weight_grad": f"(Tensor grad, Tensor input, SymInt[] kernel, {_HOW}) -> Tensor",
 }
 
 
-# CPU kernels.
+# CPU kernels are in `compute`; these are for other devices, where PyTorch's operators compute.
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    return compute.forward(x, weight, bias, geometry_of(rest[:5]), *rest[5:])
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    if rest[6:] and not rest[6] & Ours.FORWARD:
+        return by_pytorch(x, weight, bias, rest[:6])
+    return compute.forward(x, weight, bias, rest[:6], keep=False)
 
 
-def _input_grad(g: Tensor, weight: Tensor, size: Any, *rest: Any) -> Tensor:
-    _require_two("grad", g, "weight", weight)
-    return compute.input_grad(g, weight, tuple(size), geometry_of(rest[:5]), *rest[5:])
+def _fused(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    return compute.forward(x, weight, bias, rest[:6], *rest[6:])
 
 
-def _weight_grad(g: Tensor, x: Tensor, kernel: Any, *rest: Any) -> Tensor:
-    _require_two("grad", g, "input", x)
-    return compute.weight_grad(g, x, tuple(kernel), geometry_of(rest[:5]), *rest[5:])
+def _anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    return ATEN(x, weight, bias, *rest[:6])
 
 
-def _require_two(first: str, a: Tensor, second: str, b: Tensor) -> None:
-    require(first, a)
-    require(second, b)
-    same_kind(first, a, second, b)
+def _fused_anywhere(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    return by_pytorch(x, weight, bias, rest[:6], *rest[6:])
 
 
-# Fake kernels: the same checks where sizes are known numbers, and the same strides.
+# Fake kernels: PyTorch's shapes and checks; on the CPU our memory formats.
 
 
-def fake_forward(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    """A result without data, of operands that are checked as those with data are."""
-    how = geometry_of(rest[:5])
-    residual = rest[5] if len(rest) > 5 else None
-    activation = rest[6] if len(rest) > 6 else ""
-    _require_two("input", x, "weight", weight)
-    for name, operand in (("bias", bias), ("residual", residual)):
-        if operand is not None:
-            same_kind("input", x, name, operand)
-    last = result_last("g", x.shape, x.stride(), weight.shape, weight.stride())
-    shapes = [None if each is None else tuple(each.shape) for each in (x, weight, bias, residual)]
-    if _known(shapes, how):
-        forward_problem(*shapes, DTYPES[x.dtype], last, how, activation)
-    size = how.out_size(x.shape[2:], weight.shape[2:])
-    return new_result((x.shape[0], weight.shape[1] * how.groups, *size), x, last)
+def _format(result: Tensor, last: bool) -> Tensor:
+    return new_result(result.shape, result, last) if result.device.type == "cpu" else result
 
 
-def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *rest: Any) -> Tensor:
-    _require_two("grad", g, "weight", weight)
-    how, last = geometry_of(rest[:5]), rest[5] if len(rest) > 5 else None
-    if last is None:
-        last = channels_last(g) or channels_last(weight)
-    shapes = [tuple(g.shape), tuple(weight.shape), tuple(size)]
-    if _known(shapes, how):
-        input_grad_problem(*shapes, DTYPES[g.dtype], last, how)
-    return new_result((g.shape[0], weight.shape[0], *size), g, last)
+def _fake(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    y = ATEN(x, weight, bias, *rest[:6])
+    return _format(y, channels_last(x) or channels_last(weight))
 
 
-def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *rest: Any) -> Tensor:
-    _require_two("grad", g, "input", x)
-    how, last = geometry_of(rest[:5]), rest[5] if len(rest) > 5 else False
-    shapes = [tuple(g.shape), tuple(x.shape), tuple(kernel)]
-    if _known(shapes, how):
-        weight_grad_problem(*shapes, DTYPES[g.dtype], False, how)
-    return new_result((x.shape[1], g.shape[1] // how.groups, *kernel), g, last)
+def _fake_input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
+    result = input_grad_by_pytorch(g, weight, size, *how)
+    return _format(result, channels_last(g) or channels_last(weight))
 
 
-def _known(shapes: list[Any], how: Geometry) -> bool:
-    """Whether all sizes are plain numbers, none a compiler's symbol."""
-    axes = [entry for entries in (*shapes, *how[:4]) if entries is not None for entry in entries]
-    return all(type(entry) is int for entry in (*axes, how.groups))
+def _fake_weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
+    result = weight_grad_by_pytorch(g, x, kernel, *how)
+    return _format(result, channels_last(g) and channels_last(x))
 
 
-# Autocast: PyTorch runs its own operator in the lower precision, and so is this one.
+# Derivatives.
 
 
-def _autocast(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-    dtype = torch.get_autocast_dtype("cpu")
-    reused = rest[7:] == (True,) and plain((weight,)) and not recording((weight,))
-    if reused and weight.dtype is not torch.float64 and not _C._are_functorch_transforms_active():
-        weight = cast_once(weight, dtype)
-    x, weight = _cast(x, dtype), _cast(weight, dtype)
-    bias, *residual = [_added(_cast(each, dtype), x) for each in (bias, *rest[5:6])]
-    with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
-        return FORWARD(x, weight, bias, *rest[:5], *residual, *rest[6:])
+def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
+    first, second, _, *how = inputs
+    ctx.save_for_backward(first, second)
+    ctx.how = how
 
 
-def _cast(tensor: Tensor, dtype: Any) -> Tensor:
-    """float64 keeps its precision, as under PyTorch's rule."""
-    if tensor is None or tensor.dtype not in DTYPES or tensor.dtype is torch.float64:
-        return tensor
-    return tensor.to(dtype)
+def _backward(ctx: Any, g: Tensor) -> Any:
+    """Gradients of x, weight and bias, each by upconv where that is asked for."""
+    x, weight = ctx.saved_tensors
+    how, ours = ctx.how[:6], Ours(ctx.how[6])
+    wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    dx = dw = None
+    if wants_x and ours & Ours.INPUT_GRAD:
+        dx = INPUT_GRAD(g, weight, x.shape[2:], *how)
+    if wants_weight and ours & Ours.WEIGHT_GRAD:
+        dw = WEIGHT_GRAD(g, x, weight.shape[2:], *how)
+    left = wants_x and dx is None, wants_weight and dw is None, False
+    if any(left):
+        others = ATEN_BACKWARD(g, x, weight, None, *how, left)
+        dx, dw = (others[0] if left[0] else dx), (others[1] if left[1] else dw)
+    db = g.sum((0, *range(2, g.dim()))) if wants_bias else None
+    return dx, dw, db, *(None,) * 7
 
 
-def _added(tensor: Tensor, x: Tensor) -> Tensor:
-    """What is added to sums of float64, of any precision."""
-    if tensor is None or x.dtype is not torch.float64 or tensor.dtype not in DTYPES:
-        return tensor
-    return tensor.to(x.dtype)
+def _input_grad_backward(ctx: Any, u: Tensor) -> Any:
+    """dx = I(g, w) is linear in both: u stands where dx does, that is where x does."""
+    g, weight = ctx.saved_tensors
+    dg = ATEN(u, weight, None, *ctx.how) if ctx.needs_input_grad[0] else None
+    mask = (False, True, False)
+    dw = ATEN_BACKWARD(g, u, weight, None, *ctx.how, mask)[1] if ctx.needs_input_grad[1] else None
+    return dg, dw, *(None,) * 7
+
+
+def _weight_grad_backward(ctx: Any, u: Tensor) -> Any:
+    """dw = W(g, x) is linear in both: u stands where dw does, that is where the weight does."""
+    g, x = ctx.saved_tensors
+    dg = ATEN(x, u, None, *ctx.how) if ctx.needs_input_grad[0] else None
+    mask = (True, False, False)
+    dx = ATEN_BACKWARD(g, x, u, None, *ctx.how, mask)[0] if ctx.needs_input_grad[1] else None
+    return dg, dx, *(None,) * 7
+
+
+# Autocast: as PyTorch's rule for its own operator, the lower precision for all.
+
+
+def _autocast(name: str) -> Any:
+    def cast(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        dtype = torch.get_autocast_dtype("cpu")
+        kept = None
+        if name == "fused_convolution" and weight.dtype in DTYPES:
+            kept = packing.found(weight)
+        if kept is not None and weight.dtype is not torch.float64:
+            weight = kept.cast(dtype)  # one tensor for all calls, so that it is packed once
+        x, weight, bias, *others = (_lowered(each, dtype) for each in (x, weight, bias, *rest[6:]))
+        with torch.autocast("cpu", enabled=False):
+            return getattr(torch.ops.upconv, name).default(x, weight, bias, *rest[:6], *others)
+
+    return cast
+
+
+def _lowered(value: Any, dtype: Any) -> Any:
+    """A tensor in the dtype; float64 keeps its precision, as under PyTorch's rule."""
+    if isinstance(value, torch.Tensor) and value.dtype in DTYPES:
+        return value if value.dtype is torch.float64 else value.to(dtype)
+    return value
 
 
 _LIBRARY = torch.library.Library("upconv", "DEF")
-_KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "conv_transpose": (_forward, fake_forward),
-    "conv_transpose_input_grad": (_input_grad, _fake_input_grad),
-    "conv_transpose_weight_grad": (_weight_grad, _fake_weight_grad),
+_KERNELS: dict[str, tuple[Any, Any, Any]] = {  # on the CPU, on other devices, fake
+    "convolution": (_convolution, _anywhere, _fake),
+    "fused_convolution": (_fused, _fused_anywhere, _fake),
+    "convolution_input_grad": (input_grad, input_grad_by_pytorch, _fake_input_grad),
+    "convolution_weight_grad": (weight_grad, weight_grad_by_pytorch, _fake_weight_grad),
+}
+_DERIVATIVES = {
+    "convolution": _backward,
+    "convolution_input_grad": _input_grad_backward,
+    "convolution_weight_grad": _weight_grad_backward,
 }
 
 
 def _register() -> None:
-    """Tell PyTorch's registry."""
     # Results have strides that follow from the operands', so compilers must not change those.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-    for name, (computed, imagined) in _KERNELS.items():
+    for name, (on_cpu, anywhere, fake) in _KERNELS.items():
         _LIBRARY.define(name + _SCHEMAS[name], tags=tags)
-        _LIBRARY.impl(name, computed, "CPU")
-        torch.library.register_fake(f"upconv::{name}", imagined, lib=_LIBRARY)
-        _LIBRARY.impl(name, derivatives.kernel(name), "Autograd", with_keyset=True)
-    _LIBRARY.impl("conv_transpose", _autocast, "AutocastCPU")
-    if hasattr(torch.library, "register_vmap"):  # before PyTorch 2.5 vmap loops
-        for name, rule in batching.RULES.items():
-            torch.library.register_vmap(f"upconv::{name}", rule, lib=_LIBRARY)
+        _LIBRARY.impl(name, on_cpu, "CPU")
+        _LIBRARY.impl(name, anywhere, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"upconv::{name}", fake, lib=_LIBRARY)
+    for name, derivative in _DERIVATIVES.items():
+        autograd = {"setup_context": _save, "lib": _LIBRARY}
+        torch.library.register_autograd(f"upconv::{name}", derivative, **autograd)
+    for name in ("convolution", "fused_convolution"):
+        _LIBRARY.impl(name, _autocast(name), "AutocastCPU")
 
 
 _register()
 
-FORWARD = torch.ops.upconv.conv_transpose.default
+CONVOLUTION = torch.ops.upconv.convolution.default
+FUSED = torch.ops.upconv.fused_convolution.default
+INPUT_GRAD = torch.ops.upconv.convolution_input_grad.default
+WEIGHT_GRAD = torch.ops.upconv.convolution_weight_grad.default

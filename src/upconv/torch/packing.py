@@ -1,31 +1,26 @@
-"""Weights packed once: primitives with the weight in their order, found again by weight and call.
+"""Weights packed once, for inference: a weight's prepared calls, found by the weight's address.
 
-Packed weights belong to a weight tensor, never to a module: so modules can be pickled and copied,
-and compiled graphs find what eager calls packed. They are used only where the caller says that the
-weight is at rest (`reuse_weight`), as a module in eval mode does. Before each use the weight must
-be what was packed. It is not if
+A `Packed` is what was prepared of one weight: for each signature of a call, a primitive and the
+weight in its order. Its key is (data_ptr, _version, shape, strides, dtype), and it holds an alias
+of the weight's memory, so that no other tensor can get the address. `_version` counts what PyTorch
+knows of; writes through `.data`, through NumPy or of other processes, and to tensors made in
+inference mode, are not counted. So up to 64 elements, spread over the weight, are compared as well.
 
-1. another tensor stands in its place, or was swapped into it;
-2. its version has changed: in-place operations, `load_state_dict`, `copy_`, optimisers;
-3. its memory or strides are others: `weight.data = ...`, `.to()`;
-4. any element of a tensor of up to 1024 has changed, or any of 64 of a larger one, among which is
-   at least one of every input channel, output channel and tap of which there are no more: writes
-   through `weight.data` and through NumPy views, which PyTorch does not count. Such a write to few
-   elements of a larger tensor may go unseen; `forget(weight)` tells of it. In memory shared with
-   other processes, whose writes are not counted either, all elements are looked at.
+1. A module owns the `Packed` of its weight: both end together.
+2. For weights without such a module a small table holds the latest, up to `_MOST_BYTES` in all.
+   Nothing is packed there for a weight that is seen for the first time: it may be a new one in
+   every step of a training. The second call with the same key packs.
+3. One weight's calls take at most `_MOST_BYTES`, or eight calls where the weight is larger.
 
-What was packed dies with its weight. One weight has at most `MOST` calls prepared.
-
-What lives here: `Ready` and the memory of them. What never does: PyTorch's operators.
+`counts()` tells how often weights were packed.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from functools import lru_cache
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,305 +31,169 @@ from ..choices import tuning_asked
 from ..engines.base import PackedWeight, Primitive
 from ..execution import packed
 from ..primitives import Lease, shared_cache
-from ..problem import DataLayout, Problem
+from ..problem import Problem
 from ..tuning import selected
-from .addresses import View
-from .layers import Geometry, Shape, forward_problem
-from .tensors import DTYPES, Tensor, array, dense_strides, numpy_dtype, result_last
+from .tensors import DTYPES, Tensor, array
 
-MOST = 4
-_PROBES, _WHOLE = 64, 1024
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """What is known of a forward call before its data: its problem, and tensors seen as arrays.
-
-    `shape` and `strides` are the result's as PyTorch has them. `order` is the permutation of axes
-    from a tensor's to the problem's, None where they are the same; `seen` and `filled` are the
-    input and the result as the primitive sees them.
-    """
-
-    problem: Problem
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    order: tuple[int, ...] | None
-    seen: View
-    filled: View
-
-
-@lru_cache(maxsize=1024)
-def form(
-    x: Shape,
-    x_strides: Shape,
-    weight: Shape,
-    weight_strides: Shape,
-    dtype: Any,
-    bias: Shape | None,
-    residual: Shape | None,
-    how: Geometry,
-    activation: str,
-) -> Form:
-    """The form of a call from shapes, strides in elements and PyTorch's dtype."""
-    last = result_last("g", x, x_strides, weight, weight_strides)
-    problem = forward_problem(x, weight, bias, residual, DTYPES[dtype], last, how, activation)
-    order = axis_order(problem)
-    shape = DataLayout.NCX.shape(problem.batch, problem.out_channels, problem.out_size)
-    kind = numpy_dtype(dtype)
-    return Form(
-        problem,
-        shape,
-        dense_strides(shape, last),
-        order,
-        View.of(x, x_strides, kind, order),
-        View.dense(problem.y_shape, kind),
-    )
+_MOST_BYTES = 64 << 20
+_LEAST_CALLS = 8
+_PROBES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """A call with its primitive, which the lease holds, and its weight packed.
+    """A primitive, held by its lease, and a weight in its order."""
 
-    `owner` holds the weight's memory, which an engine without an order of its own looks at.
-    """
-
-    form: Form
     lease: Lease[Primitive]
     primitive: Primitive
     weight: PackedWeight
-    threads: int
-    owner: Tensor
+
+
+class Packed:
+    """What is prepared of one weight; copied or pickled it is None, as a copy's weight is another.
+
+    >>> import torch
+    >>> weight = torch.zeros(1, 1, 2)
+    >>> found = Packed(weight)
+    >>> found.of(weight), found.of(weight.add_(1))
+    (True, False)
+    """
+
+    __slots__ = ("__weakref__", "_key", "_memory", "_probe", "alias", "calls", "casts", "owned")
+
+    def __init__(self, weight: Tensor) -> None:
+        self.owned = False
+        self.begin(weight)
+
+    def begin(self, weight: Tensor) -> None:
+        """Nothing is prepared yet of the weight as it is now."""
+        self.alias = weight.detach()
+        self._memory = _spread(self.alias)
+        self._probe = self._memory.tobytes()
+        self._key = key_of(weight)
+        self.calls: dict[Any, Any] = {}
+        self.casts: dict[Any, Tensor] = {}
 
     @property
-    def problem(self) -> Problem:
-        """The problem that the primitive solves."""
-        return self.form.problem
+    def nbytes(self) -> int:
+        """Of the weight."""
+        return int(self.alias.numel() * self.alias.element_size())
+
+    def of(self, weight: Tensor) -> bool:
+        """Whether it is of this weight as it is now."""
+        return self._key == key_of(weight) and self._memory.tobytes() == self._probe
+
+    def keep(self, call: Any, made: Any) -> None:
+        """Remember a call's preparation in place of the oldest, where there are too many."""
+        most = max(_LEAST_CALLS, _MOST_BYTES // max(1, self.nbytes))
+        others = list(self.calls.items())[-most + 1 :]
+        self.calls = dict([*others, (call, made)])  # replaced: other threads may read the old one
+
+    def cast(self, dtype: Any) -> Tensor:
+        """The weight in another dtype, made once."""
+        found = self.casts.get(dtype)
+        if found is None:
+            found = self.casts[dtype] = self.alias.to(dtype)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
 
-def leased(problem: Problem, threads: int) -> Lease[Primitive]:
-    """A primitive for a problem, whose scratch memory would fit."""
+def key_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What changes when a tensor is written in place, or its memory exchanged."""
+    version = -1 if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _spread(weight: Tensor) -> NDArray[Any]:
+    """Some elements all over the weight, in every row of its longest axes if that can be."""
+    values = array(weight) if weight.dtype in DTYPES and weight.numel() else np.zeros(0)
+    order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
+    dense = values.transpose(order)
+    if not dense.flags.c_contiguous:
+        return dense.reshape(-1)[:0]
+    step = -(-dense.size // _PROBES) | 1  # odd: sizes are powers of two
+    return dense.reshape(-1)[::step]
+
+
+_by_address: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary()
+_latest: OrderedDict[int, Packed] = OrderedDict()
+_lock = threading.Lock()
+_count = 0
+
+
+def owned(weight: Tensor, before: Packed | None) -> Packed:
+    """The `Packed` of a weight for its owner, who had `before`."""
+    pointer = weight.data_ptr()
+    if before is not None and before.alias.data_ptr() == pointer:
+        return before  # `found` looks whether it is still right
+    mine = _by_address.get(pointer)
+    if mine is None:
+        mine = _by_address[pointer] = Packed(weight)
+    mine.owned = True
+    with _lock:
+        _latest.pop(pointer, None)
+    return mine
+
+
+def found(weight: Tensor) -> Packed | None:
+    """What is prepared of a weight: its owner's, or the table's (case 2); None the first time."""
+    pointer = weight.data_ptr()
+    known = _by_address.get(pointer)
+    if known is not None:
+        if known.of(weight):
+            return known
+        known.begin(weight)
+        return known if known.owned else None
+    made = _by_address[pointer] = Packed(weight)
+    with _lock:
+        _latest[pointer] = made
+        held = sum(each.nbytes * (1 + len(each.calls)) for each in _latest.values())
+        while held > _MOST_BYTES and len(_latest) > 1:
+            _, dropped = _latest.popitem(last=False)
+            held -= dropped.nbytes * (1 + len(dropped.calls))
+    return None
+
+
+def leased(problem: Problem, threads: int) -> Lease[Primitive] | None:
+    """A primitive whose scratch memory would fit; None where only the reference engine would do.
+
+    PyTorch's own operator is faster than that one.
+    """
     chosen = selected(problem, None, threads, tune=tuning_asked())
+    if chosen.engine.name == "reference":
+        return None
     lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
     memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
     return lease
 
 
-def ready(form: Form, weight: Tensor, threads: int) -> Ready:
-    """A call made ready to run, its weight packed now."""
-    lease = leased(form.problem, threads)
-    owner = weight.detach()  # not the weight itself, whose end is waited for
-    values = packed(lease.primitive, array(owner))
-    return Ready(form, lease, lease.primitive, values, threads, owner)
+def ready(problem: Problem, weight: Tensor, threads: int) -> Ready | None:
+    """A primitive for a problem and the weight packed for it, now; None as in `leased`.
 
-
-def axis_order(problem: Problem) -> tuple[int, ...] | None:
-    """Where the problem's axes are among a tensor's, which PyTorch always orders N, C, X.
-
-    >>> from upconv.geometry import Axis
-    >>> from upconv.problem import Direction
-    >>> how = Problem(Direction.FORWARD, (Axis(4, 2), Axis(4, 2)), 1, 3, 5, layout=DataLayout.NXC)
-    >>> axis_order(how)
-    (0, 2, 3, 1)
+    None as well for a weight that is not finite, which only the reference engine computes with.
     """
-    if problem.layout is DataLayout.NCX:
+    global _count
+    lease = leased(problem, threads)
+    if lease is None:
         return None
-    return (0, *range(2, problem.rank + 2), 1)
-
-
-@dataclass(slots=True, eq=False)
-class Kept:
-    """What is packed of one weight, and what the weight was then."""
-
-    reference: weakref.ref[Any]
-    """To the tensor's anchor."""
-    alias: Tensor
-    """The same memory; while it is held no other weight can get this address."""
-    version: int
-    pointer: int
-    nbytes: int
-    """Of the storage, which may have been resized at its address."""
-    shape: Any
-    strides: Any
-    dtype: Any
-    memory: NDArray[Any]
-    places: NDArray[Any] | slice
-    """Those of the memory's elements that are looked at before each use."""
-    values: bytes
-    calls: dict[Any, Ready] = field(default_factory=dict)
-    """Replaced as a whole, never changed."""
-    derived: dict[Any, Any] = field(default_factory=dict)
-    """What others made of the weight, which goes with it; replaced as a whole too."""
-    bias: tuple[int, int, NDArray[Any]] | None = None
-
-    def view(self, bias: Tensor) -> NDArray[Any]:
-        """The bias's memory, looked at anew only where it lies elsewhere than last time."""
-        pointer, nbytes = bias.data_ptr(), bias.untyped_storage().nbytes()
-        last = self.bias  # read once: weights may be shared, and another thread have another bias
-        if (
-            last is not None
-            and last[0] == pointer
-            and last[1] == nbytes
-            and bias.is_contiguous()
-            and last[2].shape == bias.shape
-        ):
-            return last[2]
-        found = array(bias.detach())  # the array keeps this alias, so the address stays its own
-        if bias.is_contiguous():
-            self.bias = (pointer, nbytes, found)
-        return found
-
-    def still(self, weight: Tensor) -> bool:
-        """Whether the weight is what was packed: cases 1 to 4."""
-        return (
-            self.belongs(weight)
-            and self.version == weight._version
-            and self.pointer == weight.data_ptr()
-            and self.nbytes == weight.untyped_storage().nbytes()
-            and self.shape == weight.shape
-            and self.strides == weight.stride()
-            and self.dtype is weight.dtype
-            and self.memory[self.places].tobytes() == self.values
-        )
-
-    def belongs(self, weight: Tensor) -> bool:
-        """Whether it is of this very tensor."""
-        anchor: Any = self.reference()
-        return anchor is not None and weight.__dict__.get(_ANCHOR) is anchor
-
-    @property
-    def lives(self) -> bool:
-        """Whether there still is a tensor that it is of."""
-        return self.reference() is not None
-
-    def keep(self, call: Any, made: Ready) -> None:
-        """Remember a call, in place of the oldest when there are too many."""
-        self.calls = newest(self.calls, call, made)
-
-
-def newest(table: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
-    """A table's newest entries and one more, as a new one: other threads may read the old one.
-
-    >>> newest({1: "a", 2: "b", 3: "c", 4: "d"}, 5, "e")
-    {2: 'b', 3: 'c', 4: 'd', 5: 'e'}
-    """
-    others = [entry for entry in table.items() if entry[0] != key]
-    return dict([*others[1 - MOST :], (key, value)])
-
-
-_kept: dict[int, Kept] = {}
-
-# An attribute of a tensor whose end is the tensor's end. Weak references to the tensor itself would
-# forbid `torch.utils.swap_tensors`, which swaps attributes too, so that an anchor stays with what
-# was packed. It is pickled with a parameter, so it is of a type that `torch.load` always takes.
-_ANCHOR = "_upconv_anchor"
-
-
-def kept(weight: Tensor) -> Kept | None:
-    """What is packed of a weight as it is now; None for one whose changes cannot be seen."""
-    found = _kept.get(id(weight))
-    if found is not None and found.still(weight):
-        return found
-    return _begin(weight)
-
-
-def forget(weight: Tensor) -> None:
-    """Drop what was packed of a weight or made with a tensor: the next call makes it anew.
-
-    Needed only after a write that PyTorch does not count, such as `weight.data[0] = 0`, to a few
-    elements of a tensor of more than 1024: a weight, or the numbers of a normalisation.
-
-    >>> import torch
-    >>> forget(torch.zeros(1))
-    """
-    _kept.pop(id(weight), None)
-
-
-def release(tensor: Tensor) -> None:
-    """`forget` a tensor, and take our mark from it too.
-
-    >>> import torch
-    >>> release(torch.zeros(1))
-    """
-    forget(tensor)
-    tensor.__dict__.pop(_ANCHOR, None)
-
-
-def _begin(weight: Tensor) -> Kept | None:
-    """Nothing packed yet of a weight; None if it has no version, or gaps in its memory."""
-    number = id(weight)
-    _kept.pop(number, None)
-    if weight.is_inference():
+    _count += 1
+    values = packed(lease.primitive, array(weight))
+    if getattr(values, "engine", "") == "reference":
         return None
-    alias = weight.detach()
-    values = _dense(alias)
-    if values is None:
-        return None
-    shared = alias.is_shared()  # another process's writes are not counted here
-    places = slice(None) if shared else _places(tuple(weight.shape), weight.stride())
-
-    # The registry is an argument because a module's globals go before the last tensors do.
-    def drop(reference: weakref.ref[Any], registry: dict[int, Kept] = _kept) -> None:
-        found = registry.get(number)
-        if found is not None and found.reference is reference:
-            registry.pop(number, None)
-
-    anchor = _anchor(weight)
-    made = Kept(
-        weakref.ref(anchor, drop),
-        alias,
-        weight._version,
-        weight.data_ptr(),
-        weight.untyped_storage().nbytes(),
-        weight.shape,
-        weight.stride(),
-        weight.dtype,
-        values,
-        places,
-        values[places].tobytes(),
-    )
-    _kept[number] = made
-    if weight.__dict__.get(_ANCHOR) is not anchor:  # another thread's came later
-        _kept.pop(number, None)
-    return made
+    return Ready(lease, lease.primitive, values)
 
 
-def _anchor(weight: Tensor) -> OrderedDict[str, int]:
-    """A tensor's own anchor: `copy.copy` gives a tensor that of another, which then outlives it."""
-    found: Any = weight.__dict__.get(_ANCHOR)
-    if found is None or found.get("owner") != id(weight):
-        found = weight.__dict__[_ANCHOR] = OrderedDict(owner=id(weight))
-    return found  # type: ignore[no-any-return]
+def counts() -> int:
+    """How many times a weight was packed in this process."""
+    return _count
 
 
-def _dense(weight: Tensor) -> NDArray[Any] | None:
-    """A weight's elements in the order of its memory, as integers; None if that has gaps."""
-    values = array(weight)
-    order = sorted(range(values.ndim), key=lambda axis: -values.strides[axis])
-    dense = values.transpose(order)
-    if not dense.flags.c_contiguous:
-        return None
-    return dense.reshape(-1).view(f"u{dense.itemsize}")
+def forget() -> None:
+    """Let go of what is packed for weights that no module owns.
 
-
-@lru_cache(maxsize=256)
-def _places(shape: Shape, strides: Shape) -> NDArray[Any] | slice:
-    """Where in a weight's memory to look: everywhere, or at a Latin hypercube of `_PROBES` places.
-
-    Its axes are input channels, output channels and taps. Each axis is gone through in a random
-    order, over and over, so where it has no more entries than there are places, all are looked at.
+    >>> forget()
     """
-    if prod(shape) <= _WHOLE:
-        return slice(None)
-    rng = np.random.default_rng(0)
-    rows = []
-    for size in (*shape[:2], prod(shape[2:])):
-        rounds = -(-_PROBES // size)
-        rows.append(np.concatenate([rng.permutation(size) for _ in range(rounds)])[:_PROBES])
-    *channels, taps = rows
-    places = np.zeros(_PROBES, np.intp)
-    for row, step in zip(channels, strides, strict=False):
-        places += row * step
-    for size, step in zip(shape[:1:-1], strides[:1:-1], strict=True):
-        places += taps % size * step
-        taps //= size
-    return places
+    with _lock:
+        _latest.clear()

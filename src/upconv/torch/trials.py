@@ -1,0 +1,273 @@
+"""Measuring layers in place: the model runs with PyTorch's layers and with upconv's in turn.
+
+Hooks take each layer's time inside the running model, where caches, threads and memory are as they
+will be. A layer stays where it takes less than `GAIN` of the time on every example input, and where
+its results agree. What is measured is the best of several rounds: others' work only adds time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..threads import rest
+from .compute import ATEN, ATEN_BACKWARD
+from .functional import symmetric
+from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
+from .problems import Ours
+from .swaps import Candidate
+from .tensors import Tensor
+
+GAIN = 0.95
+_SECONDS = 15.0
+_ROUNDS = (6, 25)
+_TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+Example = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Times:
+    """A layer's best milliseconds per run of the model, by PyTorch and by upconv."""
+
+    before: float = float("inf")
+    after: float = float("inf")
+    wrong: bool = False
+
+    @property
+    def pays(self) -> bool:
+        """Whether upconv is right and faster."""
+        return not self.wrong and self.after < GAIN * self.before
+
+
+def measured(model: Any, found: list[Candidate], example: Example) -> dict[Candidate, Times]:
+    """Each layer's times without gradients on one example."""
+    table = {each: Times() for each in found}
+    with torch.no_grad():
+        _run(model, example)
+        start = time.perf_counter()
+        _run(model, example)
+        seconds = time.perf_counter() - start
+        for each in found:
+            each.install(inference=True, training=0)
+        with _checking(found, table):
+            _run(model, example)
+        _run(model, example)
+        for i in range(_rounds(2 * seconds)):
+            for ours in (i % 2 == 0, i % 2 == 1):  # who comes second finds other caches
+                for each in found:
+                    each.remove()
+                    if ours:
+                        each.install(inference=True, training=0)
+                _timed_run(model, example, found, table, ours)
+    for each in found:
+        each.remove()
+    return table
+
+
+def _rounds(seconds: float) -> int:
+    return max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS / max(seconds, 1e-9))))
+
+
+def _run(model: Any, example: Example) -> Any:
+    return model(*example[0], **example[1])
+
+
+def _timed_run(
+    model: Any, example: Example, found: list[Candidate], table: dict[Candidate, Times], ours: bool
+) -> None:
+    """One run, in which each layer's time is that of all its calls and of what follows it."""
+    totals = dict.fromkeys(found, 0.0)
+    begun: list[float] = []
+    handles = []
+
+    def end(candidate: Candidate) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            totals[candidate] += (time.perf_counter() - begun.pop()) * 1e3
+
+        return hook
+
+    for candidate in found:
+        for module in (candidate.layer, *candidate.followers):
+            start = module.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
+            handles += [start, module.register_forward_hook(end(candidate))]
+    try:
+        _run(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for candidate, total in totals.items():
+        times = table[candidate]
+        if ours:
+            times.after = min(times.after, total or float("inf"))
+        else:
+            times.before = min(times.before, total or float("inf"))
+
+
+@contextmanager
+def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator[None]:
+    """While upconv's layers run, each result is compared with PyTorch's on the same input."""
+
+    def hook_of(candidate: Candidate) -> Callable[..., None]:
+        def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
+            fused = keywords.get("end") is not None
+            plain = {name: each for name, each in keywords.items() if name != "end"}
+            candidate.remove()
+            try:
+                expected = candidate.original.forward(layer, *arguments, **plain)
+                for follower in candidate.followers if fused else ():
+                    expected = follower.forward(expected)
+            finally:
+                candidate.install(inference=True, training=0)
+            times = table[candidate]
+            times.wrong = times.wrong or _differ(result, expected)
+
+        return hook
+
+    handles = [each.layer.register_forward_hook(hook_of(each), with_kwargs=True) for each in found]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _differ(result: Tensor, expected: Tensor) -> bool:
+    """Whether two results differ by more than rounding."""
+    if result.shape != expected.shape or result.dtype is not expected.dtype:
+        return True
+    finite = expected[expected.isfinite()].abs()
+    bound = _TOLERANCE[result.dtype] * (float(finite.max()) if finite.numel() else 1.0)
+    return not torch.allclose(result, expected, 0.0, bound, equal_nan=True)
+
+
+def best_of(ways: list[Callable[[], object]], seconds: float = 1.0) -> list[float]:
+    """The best milliseconds of some ways to do a thing, which take turns."""
+    best = [float("inf")] * len(ways)
+    for way in ways:
+        way()
+    rest()
+    end, i = time.perf_counter() + seconds, 0
+    while i < _ROUNDS[0] or (i < 4 * _ROUNDS[1] and time.perf_counter() < end):
+        for at in range(len(ways)):
+            at = (at + i) % len(ways)  # each comes first once
+            start = time.perf_counter()
+            ways[at]()
+            best[at] = min(best[at], (time.perf_counter() - start) * 1e3)
+        i += 1
+    return best
+
+
+def signatures(found: list[Candidate], step: Callable[[], None]) -> dict[Any, list[Any]]:
+    """The inputs each layer gets in a training step, as (shape, strides, dtype, graded)."""
+    seen: dict[Candidate, list[Any]] = {each: [] for each in found}
+
+    def hook_of(candidate: Candidate) -> Callable[..., None]:
+        def hook(layer: Any, arguments: Any, result: Tensor) -> None:
+            x = arguments[0]
+            how = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
+            if how not in seen[candidate]:
+                seen[candidate].append(how)
+
+        return hook
+
+    handles = [each.layer.register_forward_hook(hook_of(each)) for each in found]
+    try:
+        step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """Operands of one call in a training step; `flows`: a gradient flows on to the input."""
+
+    x: Tensor
+    weight: Tensor
+    flows: bool
+    how: tuple[Any, ...]
+    trained: bool = True
+
+
+def choice(cases: list[Case]) -> Ours:
+    """Which results of a training step upconv computes faster in all cases.
+
+    Forward, gradient of the input and of the weight are each measured alone on random data; then
+    those chosen together, as autograd calls them.
+    """
+    chosen = Ours.ALL
+    for case in cases:
+        for ours, ways in _parts(case).items():
+            if ours in chosen:
+                slow, fast = best_of(list(ways), 0.2)
+                chosen = chosen if fast < GAIN * slow else chosen & ~ours
+    if not cases or not chosen:
+        return Ours(0)
+    for case in cases:
+        slow, fast = best_of([_step(case, 0), _step(case, int(chosen))], 0.3)
+        if fast >= GAIN * slow:
+            return Ours(0)
+    return chosen
+
+
+def _step(case: Case, ours: int) -> Callable[[], object]:
+    """Forward and backward of one call, by autograd."""
+    x = case.x.detach().requires_grad_(case.flows)
+    weight = case.weight.detach().requires_grad_(case.trained)
+    g = torch.randn_like(ATEN(case.x, case.weight, None, *case.how))
+    wanted = [each for each in (x, weight) if each.requires_grad]
+
+    def step() -> object:
+        with torch.enable_grad():
+            if ours:
+                y = CONVOLUTION(x, weight, None, *case.how, ours)
+            else:
+                y = ATEN(x, weight, None, *case.how)
+            return torch.autograd.grad(y, wanted, g) if wanted else y
+
+    return step
+
+
+def case_of(candidate: Candidate, shape: Any, strides: Any, dtype: Any, graded: bool) -> Case:
+    """Random operands like those of a call."""
+    layer = candidate.layer
+    x = torch.empty_strided(shape, strides, dtype=dtype).normal_()
+    weight = torch.randn(candidate.weight_shape, dtype=dtype)
+    padding = layer.padding
+    if isinstance(padding, str):
+        padding = symmetric(padding, layer.kernel_size, layer.dilation) or layer.dilation
+    axes = (layer.stride, padding, layer.dilation)
+    if x.dim() == len(layer.kernel_size) + 1:
+        x = x.unsqueeze(0)
+    return Case(x, weight, graded, (*axes, layer.transposed, layer.output_padding, layer.groups))
+
+
+def _parts(case: Case) -> dict[Ours, tuple[Callable[[], object], Callable[[], object]]]:
+    """Each result by PyTorch and by upconv; no gradient that nobody asks for."""
+    x, weight, how = case.x, case.weight, case.how
+    g = torch.randn_like(ATEN(x, weight, None, *how))
+    x_mask, w_mask = (True, False, False), (False, True, False)
+    ways: dict[Ours, tuple[Callable[[], object], Callable[[], object]]] = {
+        Ours.FORWARD: (
+            lambda: ATEN(x, weight, None, *how),
+            lambda: CONVOLUTION(x, weight, None, *how, 1),
+        )
+    }
+    if case.trained:
+        ways[Ours.WEIGHT_GRAD] = (
+            lambda: ATEN_BACKWARD(g, x, weight, None, *how, w_mask),
+            lambda: WEIGHT_GRAD(g, x, weight.shape[2:], *how),
+        )
+    if case.flows:
+        ways[Ours.INPUT_GRAD] = (
+            lambda: ATEN_BACKWARD(g, x, weight, None, *how, x_mask),
+            lambda: INPUT_GRAD(g, weight, x.shape[2:], *how),
+        )
+    return ways

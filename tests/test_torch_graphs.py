@@ -1,0 +1,166 @@
+"""Compiled and exported graphs: no break, the same values, and what is fused."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from importlib.metadata import entry_points  # noqa: E402
+
+from torch import nn  # noqa: E402
+
+import upconv.torch as ut  # noqa: E402
+from small_models import MODELS, UNet3d, close, dcgan, stirred  # noqa: E402
+from upconv.errors import DTypeError  # noqa: E402
+from upconv.torch import graphs, packing  # noqa: E402
+
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    # PyTorch's of itself.
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    torch.compiler.reset()
+    graphs._measured.cache_clear()
+    yield
+    torch.compiler.reset()
+
+
+def compiled(model, **options):
+    settings = {"backend": graphs.backend, "options": {"then": "aot_eager"}, "fullgraph": True}
+    return torch.compile(model, **{**settings, **options})
+
+
+def calls(graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_model_has_one_graph_and_its_values(name, upconv_is_faster) -> None:
+    build, shape = MODELS[name]
+    model, x = stirred(build()), torch.randn(shape)
+    with torch.no_grad():
+        expected = model(x)
+        fast = compiled(model)
+        for _ in range(3):
+            assert close(fast(x), expected)
+
+
+@pytest.mark.parametrize("name", ["dcgan", "unet"])
+def test_gradients_of_a_compiled_model(name, upconv_is_faster) -> None:
+    build, shape = MODELS[name]
+    model, x = stirred(build()), torch.randn(shape)
+    fast = compiled(model)
+    loss = fast(x).square().mean()
+    made = torch.autograd.grad(loss, list(model.parameters()))
+    expected = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+    assert all(close(one, other, 1e-4) for one, other in zip(made, expected, strict=True))
+
+
+def test_inductor_takes_the_rest_and_shapes_may_change(upconv_is_faster) -> None:
+    model = nn.Sequential(nn.ConvTranspose1d(3, 4, 4, 2), nn.LeakyReLU(0.2), nn.Conv1d(4, 2, 3))
+    fast = torch.compile(model.eval(), backend=graphs.backend, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for length in (9, 12, 15, 9, 12, 15):
+            x = torch.randn(2, 3, length)
+            assert close(fast(x), model(x))
+        before = packing.counts()
+        fast(x)
+        assert packing.counts() == before
+
+
+def test_what_follows_in_code_is_fused(upconv_is_faster) -> None:
+    seen = []
+
+    def spy(module, _inputs):
+        seen.extend(calls(module.graph))
+        return module.forward
+
+    torch._dynamo.register_backend(spy, name="spy_of_upconv")
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            return torch.tanh(x + self.conv(nn.functional.leaky_relu(x, 0.1)))
+
+    model, x = Block().eval(), torch.randn(1, 4, 9)
+    fast = compiled(model, options={"then": "spy_of_upconv"})
+    with torch.no_grad():
+        assert close(fast(x), model(x))
+    assert [name for name in seen if "leaky" not in name] == ["upconv.fused_convolution.default"]
+
+
+def test_a_layer_stays_pytorchs_where_that_is_faster(monkeypatch) -> None:
+    monkeypatch.setattr(graphs.trials, "GAIN", 0.0)
+    before = packing.counts()
+    model, x = nn.Conv2d(3, 4, 3).eval(), torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        fast = compiled(model)
+        fast(x)
+        measured = packing.counts()
+        fast(x)
+    assert before <= measured == packing.counts()
+
+
+def test_the_backend_is_found_by_its_name_and_refuses_unknown_options() -> None:
+    (found,) = entry_points(group="torch_dynamo_backends", name="upconv") or [None]
+    if found is None:
+        pytest.skip("upconv was installed before it had this entry point")
+    assert found.load() is graphs.backend
+    with pytest.raises(DTypeError, match="no option but 'then'"):
+        graphs.backend(None, [], options={"fast": True})
+
+
+@pytest.mark.parametrize("name", ["dcgan", "unet", "vocoder"])
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.filterwarnings("ignore:The tensor attribute self.up.weight:UserWarning")
+def test_exported_programs_are_rewritten(name, decomposed) -> None:
+    build, shape = MODELS[name]
+    model, x = stirred(build()), torch.randn(shape)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+        program = program.run_decompositions() if decomposed else program
+        assert ut.rewrite(program) is program
+        names = calls(program.graph)
+        assert "upconv.fused_convolution.default" in names
+        assert not [each for each in names if "aten.conv" in each]
+        assert close(program.module()(x), model(x))
+
+
+def test_a_graph_of_another_kind_is_refused() -> None:
+    with pytest.raises(DTypeError, match=r"expected a torch\.export\.ExportedProgram"):
+        ut.rewrite(dcgan())
+
+
+def test_accelerated_models_compile_and_export(upconv_is_faster) -> None:
+    for build, shape in ((dcgan, (2, 6, 1, 1)), (UNet3d, (1, 1, 6, 4, 8))):
+        model, x = stirred(build()), torch.randn(shape)
+        with torch.no_grad():
+            expected = model(x)
+            ut.accelerate(model, x)
+            fast = torch.compile(model, backend="aot_eager", fullgraph=True)
+            assert close(fast(x), expected)
+            assert close(fast(x), expected)
+            program = torch.export.export(model, (x,))
+            assert "upconv.fused_convolution.default" in calls(program.graph)
+            assert close(program.module()(x), expected)
+        y = torch.compile(model.train(), backend="aot_eager", fullgraph=True)(x)
+        y.sum().backward()
+
+
+def test_functions_compile_with_dynamic_shapes() -> None:
+    weight = torch.randn(3, 4, 4)
+    fast = torch.compile(
+        lambda x, w: ut.conv_transpose(x, w, stride=2), fullgraph=True, dynamic=True,
+        backend="aot_eager",
+    )  # fmt: skip
+    for length in (5, 8, 13):
+        x = torch.randn(2, 3, length)
+        assert close(fast(x, weight), nn.functional.conv_transpose1d(x, weight, stride=2))
