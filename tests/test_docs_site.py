@@ -87,7 +87,7 @@ def test_the_reference_has_a_page_for_every_front_end() -> None:
     public = {
         f"upconv.{folder.name}"
         for folder in PACKAGE.iterdir()
-        if folder.name in ("torch", "onnx", "mxnet", "onednn_graph")
+        if folder.name in ("torch", "onnx", "mxnet", "onednn_graph", "streaming", "dask", "linear")
     }
     assert {"upconv", "upconv.dialects", "upconv.geometry", "upconv.testing", *public} <= set(told)
     # What needs another package to be imported is read.

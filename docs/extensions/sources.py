@@ -39,7 +39,9 @@ def _public(tree: ast.Module) -> list[str]:
 
 def _resolve(file: Path, name: str) -> Entry:
     """The definition of `name`, in this file or where the file imports it from."""
-    body = ast.parse(file.read_text(encoding="utf-8")).body
+    body: list[ast.stmt] = []
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        body += node.body if isinstance(node, ast.Try) else [node]  # imports of what may be absent
     for number, node in enumerate(body):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return _entry(node)
