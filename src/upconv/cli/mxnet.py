@@ -80,7 +80,7 @@ def run(
     """
     target = _target(output, ".npz", force, [symbol, params, inputs])
     model, sizes = _load(symbol, params), models.sizes(size or [])
-    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the inputs")
+    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
     if inputs is not None:
@@ -117,7 +117,7 @@ def to_onnx(
     from ..mxnet.to_onnx import to_onnx as written
 
     sizes = models.sizes(size or [])
-    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the inputs")
+    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     model = _load(symbol, params)
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)
     counts = dict(Counter(node.op_type for node in proto.graph.node).most_common())

@@ -13,8 +13,17 @@ array([[[ 10., 102.,  20., 203.,  30., 300.]]], dtype=float32)
 import sys
 
 from . import autograd, base, convert, executor, gluon, ndarray, np, npx, random, symbol, test_utils
-from .base import Context, Device, MXNetError, cpu, current_context, current_device, gpu, num_gpus
-from .base import use_np as use_np
+from .base import (
+    Context,
+    Device,
+    MXNetError,
+    cpu,
+    current_context,
+    current_device,
+    gpu,
+    num_gpus,
+    use_np,
+)
 from .model import Model, load
 from .to_onnx import to_onnx
 

@@ -84,7 +84,8 @@ class Model:
                         values.pop(key, None)
         except _FOREIGN as error:
             shapes = ", ".join(f"{k} {x.shape}" for k, x in given.items())
-            raise MXNetError(f"{name}: {error} The inputs are {shapes or inputs}.") from error
+            text = str(error).rstrip(".")  # NumPy's have no full stop
+            raise MXNetError(f"{name}: {text}. The inputs are {shapes or inputs}.") from error
         return [np.array(values[id(node), i]) for node, i in self.graph.entries]
 
 
