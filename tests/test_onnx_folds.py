@@ -112,11 +112,11 @@ def refused(model: onnx.ModelProto, name: str) -> str:
     """As `refusal`, for models that onnx's checker would not take."""
     import onnx_ir as ir
 
+    from upconv.onnx.nodes import ConvTransposeNode, conv_transpose_nodes
     from upconv.onnx.passes import PASSES
-    from upconv.onnx.sites import Site, sites
 
-    [site] = sites(ir.from_proto(model))
-    assert isinstance(site, Site)
+    [site] = conv_transpose_nodes(ir.from_proto(model))
+    assert isinstance(site, ConvTransposeNode)
     reason = PASSES[name].refuses(site)
     assert reason is not None, f"{name} fired"
     return reason

@@ -29,13 +29,13 @@ from onnx_clock import Clock, decided_by
 from upconv.onnx import optimize, rewrite
 from upconv.onnx.building import Builder
 from upconv.onnx.models import from_model, to_proto
+from upconv.onnx.nodes import ConvTransposeNode
 from upconv.onnx.optimizing import layers, settling, trials, work
 from upconv.onnx.optimizing.choosing import LEAST_GAIN, choose
 from upconv.onnx.optimizing.results import ORIGINAL, OutputProof, Ratio, Timing, Trial
 from upconv.onnx.optimizing.rounds import Rounds, timed
 from upconv.onnx.passes import PASSES, SubPixelPass
 from upconv.onnx.runtimes import ready
-from upconv.onnx.sites import Site
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17], producer_name: "maker">
@@ -181,10 +181,10 @@ class Flawed:
 
     name: str = "flawed"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         return SubPixelPass().refuses(site)
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         array = site.array.copy()
         array.flat[0] += 0.01
         wrong = replace(site, weight=replace(site.weight, array=array))

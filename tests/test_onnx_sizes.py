@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_clock import Clock, decided_by
 from upconv.onnx import optimize
 from upconv.onnx.models import from_model, to_proto
+from upconv.onnx.nodes import conv_transpose_nodes
 from upconv.onnx.optimizing.sizes import input_shapes
 from upconv.onnx.runtimes import ready
-from upconv.onnx.sites import sites
 
 FLOAT = TensorProto.FLOAT
 
@@ -67,7 +67,7 @@ SHAPES = {"in_then": (2, 8, 5, 7), "in_else": (2, 8, 1, 1), "behind": (2, 8, 10,
 
 def seen(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     whole = from_model(proto)
-    found = sites(whole)
+    found = conv_transpose_nodes(whole)
     shapes = input_shapes(whole, found, ready("onnxruntime"), FEEDS)
     return {str(found[i].node.name): shape for i, shape in shapes.items()}
 

@@ -22,38 +22,35 @@ if find_spec("onnx") is None or find_spec("onnx_ir") is None:
 from .backend import conv_transpose
 from .linting import Finding, Findings, Severity, lint
 from .models import Source, load, save, to_proto
+from .nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
-from .recognising import Recognised, recognise
 from .report import as_html, as_text, write_report
 from .rewriting import Rewritten, rewrite
-from .sites import Site, Unreadable, sites
 from .verifying import Comparison, verify
 
 __all__ = [
     "PASSES",
     "Comparison",
+    "ConvTransposeNode",
     "Finding",
     "Findings",
     "Optimization",
     "Pass",
-    "Recognised",
     "Rewritten",
     "Severity",
-    "Site",
     "Source",
     "Step",
     "Unreadable",
     "as_html",
     "as_text",
     "conv_transpose",
+    "conv_transpose_nodes",
     "lint",
     "load",
     "optimize",
-    "recognise",
     "rewrite",
     "save",
-    "sites",
     "to_proto",
     "verify",
     "write_report",

@@ -16,7 +16,7 @@ from ...dialects import values
 from ...dialects.onnx import Rule as Reading
 from ...errors import ArgumentError, brief
 from ..models import Source, from_model
-from ..sites import Unreadable, read
+from ..nodes import Unreadable, read
 from .findings import Finding, Findings, Severity
 from .places import Place, Standing, shape_of, standings
 from .rules import RULES

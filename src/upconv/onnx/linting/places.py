@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ...dialects.onnx import Rule
 from ..constants import DEFAULT_DOMAINS
-from ..sites import Site, Unreadable, read
+from ..nodes import ConvTransposeNode, Unreadable, read
 
 Shape = tuple[int | None, ...]
 
@@ -32,7 +32,7 @@ class Place:
     node: ir.Node
     graph: str
     opset: int
-    found: Site | Unreadable
+    found: ConvTransposeNode | Unreadable
     target: Rule | None
     declared: Shape | None
 
@@ -42,22 +42,22 @@ class Place:
         return self.node.name or next((str(y.name) for y in self.node.outputs if y.name), "")
 
     @property
-    def site(self) -> Site | None:
+    def site(self) -> ConvTransposeNode | None:
         """The site, of a node that can be read."""
-        return self.found if isinstance(self.found, Site) else None
+        return self.found if isinstance(self.found, ConvTransposeNode) else None
 
     def aims(self, runtime: Rule) -> bool:
         """Whether what this runtime does matters: it is the target, or there is none."""
         return self.target in (None, runtime)
 
-    def readings(self) -> dict[Rule, Site]:
+    def readings(self) -> dict[Rule, ConvTransposeNode]:
         """How ONNX's text and the runtimes that matter read it; those that refuse it are left out.
 
         With a target: the text and the target.
         """
         rules = [rule for rule in Rule if rule is Rule.SPEC or self.aims(rule)]
         found = {rule: read(self.node, self.opset, rule) for rule in rules}
-        return {rule: site for rule, site in found.items() if isinstance(site, Site)}
+        return {rule: site for rule, site in found.items() if isinstance(site, ConvTransposeNode)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ def shape_of(value: ir.Value | None) -> Shape | None:
     return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
 
 
-def countable(site: Site) -> bool:
+def countable(site: ConvTransposeNode) -> bool:
     """Whether taps and phases are few enough to be listed; real layers have hundreds."""
     return all(max(axis.kernel, axis.stride) <= _MOST_TAPS for axis in site.axes)
 

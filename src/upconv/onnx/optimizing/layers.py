@@ -17,9 +17,9 @@ from ...arrays import Array
 from ...dialects.onnx import Rule
 from ..inference import infer_shapes
 from ..models import to_proto
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, read
 from ..passes.base import elementwise
 from ..runtimes import Runtime
-from ..sites import Site, Unreadable, read, sites
 from .results import AxisFacts
 from .sizes import input_shapes
 
@@ -35,7 +35,7 @@ class Alone:
     """
 
     index: int
-    site: Site
+    site: ConvTransposeNode
     shape: tuple[int, ...]
     opened: tuple[bool, ...]
 
@@ -74,7 +74,7 @@ class Alone:
 
 def mark(model: ir.Model) -> int:
     """Number the ConvTranspose nodes of a model, in order; how many there are."""
-    found = sites(model)
+    found = conv_transpose_nodes(model)
     for index, one in enumerate(found):
         one.node.meta[MARK] = index
     return len(found)
@@ -92,7 +92,7 @@ def alone(
     rule: Rule,
 ) -> list[Alone | Unreadable]:
     """Every deconvolution of a marked model with its true sizes, or why it stays as it is."""
-    found = sites(model, rule)
+    found = conv_transpose_nodes(model, rule)
     shapes = input_shapes(model, found, runtime, feeds)
     told = _told(model)
     return [_with_shape(i, one, shapes.get(i), told, rule) for i, one in enumerate(found)]
@@ -138,7 +138,11 @@ _NO_SHAPE = (
 
 
 def _with_shape(
-    index: int, found: Site | Unreadable, shape: tuple[int, ...] | None, told: Told, rule: Rule
+    index: int,
+    found: ConvTransposeNode | Unreadable,
+    shape: tuple[int, ...] | None,
+    told: Told,
+    rule: Rule,
 ) -> Alone | Unreadable:
     node, opset = found.node, found.opset
     if shape is None:
@@ -151,7 +155,9 @@ def _with_shape(
     return Alone(index, sized, shape, _opened(sized.x, len(shape), told))
 
 
-def _read_with(node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule) -> Site | Unreadable:
+def _read_with(
+    node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule
+) -> ConvTransposeNode | Unreadable:
     """The node read as if the shape of its input were declared."""
     x = next(iter(node.inputs), None)
     if x is None:
@@ -163,7 +169,7 @@ def _read_with(node: ir.Node, opset: int, shape: tuple[int, ...], rule: Rule) ->
         x.shape = declared
 
 
-def _model(site: Site, shape: Sequence[int | str]) -> ir.Model:
+def _model(site: ConvTransposeNode, shape: Sequence[int | str]) -> ir.Model:
     dtype = site.x.dtype or ir.DataType.FLOAT
     x = ir.Value(name="x", type=ir.TensorType(dtype), shape=ir.Shape(shape))
     inputs = [x, _initialiser("w", site.array)]

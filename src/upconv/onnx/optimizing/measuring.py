@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from ...errors import EngineError, MemoryLimitError
 from ..models import from_model
+from ..nodes import Unreadable, named
 from ..passes import PASSES
 from ..passes.base import run
 from ..rewriting import modernise
-from ..sites import Unreadable, named
 from .choosing import Choice, choose
 from .layers import Alone, alone, mark
 from .results import ORIGINAL, LayerResult, Trial

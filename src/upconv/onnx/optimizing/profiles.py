@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from ...dialects.onnx import AutoPad, Rule
 from ...errors import ArgumentError, brief
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 from ..passes import PASSES, Step
 from ..passes.base import run
-from ..sites import Site, Unreadable, sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Requirement:
     """What must not be left: the passes that see to it, and how it is recognised."""
 
     passes: tuple[str, ...]
-    broken_by: Callable[[Site], bool]
+    broken_by: Callable[[ConvTransposeNode], bool]
 
 
-def _pads(site: Site) -> list[tuple[int, int]]:
+def _pads(site: ConvTransposeNode) -> list[tuple[int, int]]:
     pads = [int(entry) for entry in site.node.attributes.get_ints("pads", ())]
     return list(zip(pads[: site.rank], pads[site.rank :], strict=True))
 
@@ -97,14 +97,14 @@ def obey(model: ir.Model, profile: str, rule: Rule) -> Obeyed:
     steps = [step for name in passes for step in run(model, [PASSES[name]], rule=rule)]
     left = [
         _told(found, name, steps)
-        for found in sites(model, rule)
+        for found in conv_transpose_nodes(model, rule)
         for name in wanted
         if isinstance(found, Unreadable) or REQUIREMENTS[name].broken_by(found)
     ]
     return Obeyed(tuple(steps), tuple(dict.fromkeys(left)))
 
 
-def _told(found: Site | Unreadable, requirement: str, steps: Sequence[Step]) -> str:
+def _told(found: ConvTransposeNode | Unreadable, requirement: str, steps: Sequence[Step]) -> str:
     if isinstance(found, Unreadable):
         return f"{found.node.name}: {found.reason}"
     reasons = [

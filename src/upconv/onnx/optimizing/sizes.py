@@ -21,13 +21,13 @@ from ..bodies import Body, bodies
 from ..constants import DEFAULT_DOMAINS, declared_shape
 from ..known import inferred
 from ..models import to_proto
+from ..nodes import ConvTransposeNode, Unreadable
 from ..runtimes import Runtime
-from ..sites import Site, Unreadable
 
 
 def input_shapes(
     model: ir.Model,
-    found: Sequence[Site | Unreadable],
+    found: Sequence[ConvTransposeNode | Unreadable],
     runtime: Runtime,
     feeds: Mapping[str, Array],
 ) -> dict[int, tuple[int, ...]]:

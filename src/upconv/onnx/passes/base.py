@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from ...dialects.onnx import Rule
 from ..building import Builder
-from ..sites import Site, Unreadable, read, sites
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, read
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -34,10 +34,10 @@ class Pass(Protocol):
     def name(self) -> str:
         """What people call it, options included."""
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """None where the pass fires; else why not, in one sentence."""
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Write the new nodes; only where `refuses` said None."""
 
 
@@ -85,12 +85,14 @@ def run(
         reading = (each.rule if isinstance(each, Reading) else None) or rule
         steps += [
             visit(model, each, found, strict=reading is None)
-            for found in sites(model, reading, only)
+            for found in conv_transpose_nodes(model, reading, only)
         ]
     return steps
 
 
-def visit(model: ir.Model, each: Pass, found: Site | Unreadable, *, strict: bool) -> Step:
+def visit(
+    model: ir.Model, each: Pass, found: ConvTransposeNode | Unreadable, *, strict: bool
+) -> Step:
     """Have one pass refuse or rewrite one node. strict: nodes with departures are left alone."""
     if isinstance(found, Unreadable):
         return Step(found.node.name or "", each.name, found.reason)
@@ -100,12 +102,12 @@ def visit(model: ir.Model, each: Pass, found: Site | Unreadable, *, strict: bool
     return Step(found.name, each.name, refusal or None)
 
 
-def again(site: Site, rule: Rule | None) -> Site | Unreadable:
+def again(site: ConvTransposeNode, rule: Rule | None) -> ConvTransposeNode | Unreadable:
     """The site read anew, after its node or its neighbours changed."""
     return read(site.node, site.opset, rule)
 
 
-def contradicted(site: Site) -> str | None:
+def contradicted(site: ConvTransposeNode) -> str | None:
     """That runtimes read the node differently, if they do."""
     if not site.departures:
         return None
@@ -117,7 +119,7 @@ def contradicted(site: Site) -> str | None:
     )
 
 
-def constant_float_weight(site: Site) -> str | None:
+def constant_float_weight(site: ConvTransposeNode) -> str | None:
     """Why a pass that computes a new weight cannot: no constant, or not of floats."""
     if site.weight.array is None:
         return f"its weight is not constant: {site.weight.reason}"
@@ -126,7 +128,7 @@ def constant_float_weight(site: Site) -> str | None:
     return None
 
 
-def dequantised(site: Site) -> str | None:
+def dequantised(site: ConvTransposeNode) -> str | None:
     """That nodes between would part the node from its quantised pair, if they would.
 
     A node computed in integers has a weight out of DequantizeLinear: runtimes then take the node,

@@ -23,7 +23,7 @@ from ...errors import UpconvError
 from ...normalization import fold_batch_norm
 from ..building import Builder
 from ..constants import DEFAULT_DOMAINS, constant_value
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import Refusal, constant_float_weight, follower
 from .wording import attributes, worded
 
@@ -40,7 +40,7 @@ class FoldBatchNorm:
         """Its name."""
         return "fold_batch_norm"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """Nothing to fold, anything that is computed or read by others, or weights too large."""
         refusal = constant_float_weight(site)
         if refusal is not None:
@@ -51,7 +51,7 @@ class FoldBatchNorm:
             return str(refused)
         return None
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 to 3."""
         fold = _fold(site)
         w, b = builder.constant(fold.weight, "weight"), builder.constant(fold.bias, "bias")
@@ -80,7 +80,7 @@ class _Fold:
     nodes: tuple[ir.Node, ...]
 
 
-def _fold(site: Site) -> _Fold:
+def _fold(site: ConvTransposeNode) -> _Fold:
     if site.bias is not None and site.bias.array is None:
         raise Refusal(f"its bias is not constant: {site.bias.reason}")
     if any(worded(site).zeros):
@@ -121,18 +121,18 @@ def _rounded(array: Array, dtype: np.dtype) -> Array:
     return rounded
 
 
-def _channels(site: Site) -> int:
+def _channels(site: ConvTransposeNode) -> int:
     return site.groups * int(site.array.shape[1])
 
 
-def _affine(node: ir.Node, y: ir.Value, site: Site) -> _Affine:
+def _affine(node: ir.Node, y: ir.Value, site: ConvTransposeNode) -> _Affine:
     reader = _READERS.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
     if reader is None or not node.outputs:
         raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
     return reader(node, y, site)
 
 
-def _batch_norm(node: ir.Node, y: ir.Value, site: Site) -> _Affine:
+def _batch_norm(node: ir.Node, y: ir.Value, site: ConvTransposeNode) -> _Affine:
     """Case 1."""
     if len(node.inputs) != 5 or node.inputs[0] is not y:
         raise Refusal("the BatchNormalization after it is not of its output, or lacks parameters")
@@ -151,10 +151,10 @@ def _batch_norm(node: ir.Node, y: ir.Value, site: Site) -> _Affine:
 def _arithmetic(
     made: Callable[[Array], tuple[Array, Array]] | None,
     reversed_: Callable[[Array], tuple[Array, Array]] | None,
-) -> Callable[[ir.Node, ir.Value, Site], _Affine]:
+) -> Callable[[ir.Node, ir.Value, ConvTransposeNode], _Affine]:
     """Case 2: the scale and shift of y by c, and of c by y."""
 
-    def read(node: ir.Node, y: ir.Value, site: Site) -> _Affine:
+    def read(node: ir.Node, y: ir.Value, site: ConvTransposeNode) -> _Affine:
         first = node.inputs[0] is y
         way = made if first else reversed_
         if way is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
@@ -167,7 +167,7 @@ def _arithmetic(
     return read
 
 
-def _per_channel(c: Array, site: Site, kind: str) -> Array:
+def _per_channel(c: Array, site: ConvTransposeNode, kind: str) -> Array:
     """c along the channels; one entry for each, which is all it may have."""
     rank, channels = site.rank + 2, _channels(site)
     shape: Sequence[int] = (1,) * (rank - c.ndim) + c.shape
@@ -180,7 +180,7 @@ def _per_channel(c: Array, site: Site, kind: str) -> Array:
     return np.broadcast_to(c.reshape(-1), (channels,)).astype(np.float64)
 
 
-def _constant(value: ir.Value | None, site: Site) -> Array:
+def _constant(value: ir.Value | None, site: ConvTransposeNode) -> Array:
     constant = constant_value(value, opset=site.opset)
     if constant.array is None:
         raise Refusal(f"what normalises its output is not constant: {constant.reason}")
@@ -203,7 +203,7 @@ def _one(c: Array) -> Array:
     return np.ones_like(c)
 
 
-_READERS: dict[str, Callable[[ir.Node, ir.Value, Site], _Affine]] = {
+_READERS: dict[str, Callable[[ir.Node, ir.Value, ConvTransposeNode], _Affine]] = {
     "BatchNormalization": _batch_norm,
     "Mul": _arithmetic(lambda c: (c, 0 * c), lambda c: (c, 0 * c)),
     "Div": _arithmetic(lambda c: (1 / c, 0 * c), None),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..building import Builder
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import Refusal
 from .windows import folded, read_pad, write
 
@@ -24,7 +24,7 @@ class FoldPad:
         """Its name."""
         return "fold_pad"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """No Pad, not one of zeros along spatial axes, or nothing that pads can say."""
         try:
             folded(site, "Pad", read_pad)
@@ -32,6 +32,6 @@ class FoldPad:
             return str(refusal)
         return None
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 and 2."""
         write(site, builder, folded(site, "Pad", read_pad))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..building import Builder
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import Refusal
 from .windows import folded, read_slice, write
 
@@ -24,7 +24,7 @@ class FoldSlice:
         """Its name."""
         return "fold_slice"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """No Slice of step 1 along spatial axes, or nothing that pads can say."""
         try:
             folded(site, "Slice", read_slice)
@@ -32,6 +32,6 @@ class FoldSlice:
             return str(refusal)
         return None
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 and 2."""
         write(site, builder, folded(site, "Slice", read_slice))

@@ -18,7 +18,7 @@ import numpy as np
 from ...arrays import Array
 from ...geometry import Axis
 from ..building import Builder
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import constant_float_weight
 from .sub_pixel import MOST_BYTES, MOST_WASTE
 from .wording import attributes, refuses_wording, worded, write
@@ -33,14 +33,14 @@ class NoDilation:
         """Its name."""
         return "no_dilation"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """No dilation, a computed weight, or too much waste."""
         if all(axis.dilation == 1 for axis in site.axes):
             return "all its dilations are 1"
         refusal = constant_float_weight(site) or refuses_wording(site, worded(site))
         return refusal or _too_large(site)
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 and 2."""
         wording, axes = worded(site), _dense(site)
         said = attributes(axes, site.groups, wording.paddings)
@@ -63,11 +63,11 @@ def spread(w: Array, axes: Sequence[Axis]) -> Array:
     return wide
 
 
-def _dense(site: Site) -> tuple[Axis, ...]:
+def _dense(site: ConvTransposeNode) -> tuple[Axis, ...]:
     return tuple(replace(axis, kernel=axis.extent, dilation=1) for axis in site.axes)
 
 
-def _too_large(site: Site) -> str | None:
+def _too_large(site: ConvTransposeNode) -> str | None:
     taps = prod(axis.extent for axis in site.axes)
     waste = taps / prod(site.layer.kernel)
     if waste > MOST_WASTE:

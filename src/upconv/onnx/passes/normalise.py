@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...dialects.onnx import Rule
 from ..building import Builder
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .wording import Wording, attributes, refuses_wording, same, worded, write
 
 
@@ -31,20 +31,20 @@ class Normalise:
         """normalise, with the rule where it has one."""
         return "normalise" if self.rule is None else f"normalise:{self.rule.value}"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """All is said already, an output without a product, or a quantised node in case 3."""
         wording = worded(site)
         if wording.plain and _says_all(site, wording):
             return "its attributes say everything already"
         return refuses_wording(site, wording)
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 to 3."""
         wording = worded(site)
         write(site, builder, wording, same(site, builder, wording))
 
 
-def _says_all(site: Site, wording: Wording) -> bool:
+def _says_all(site: ConvTransposeNode, wording: Wording) -> bool:
     wanted = attributes(site.axes, site.groups, wording.paddings)
     stated = site.node.attributes
     return stated.keys() == wanted.keys() and all(

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ..building import Builder
 from ..constants import Constant
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import dequantised
 from .wording import attributes, refuses_wording, worded, write
 
@@ -32,7 +32,7 @@ class SplitGroups:
         """Its name."""
         return "split_groups"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """One group, too many, or a quantised node."""
         if site.groups == 1:
             return "it has one group"
@@ -40,7 +40,7 @@ class SplitGroups:
             return f"it has {site.groups} groups; more than {self.most} nodes serve nobody"
         return dequantised(site) or refuses_wording(site, worded(site))
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 and 2."""
         wording = worded(site)
         said = attributes(site.axes, 1, wording.paddings)
@@ -58,7 +58,7 @@ class SplitGroups:
 
 
 def _parts(
-    site: Site, builder: Builder, value: ir.Value, constant: Constant, hint: str
+    site: ConvTransposeNode, builder: Builder, value: ir.Value, constant: Constant, hint: str
 ) -> Sequence[ir.Value]:
     if constant.array is None:  # case 2
         return builder.split(value, site.groups, 0)

@@ -36,7 +36,7 @@ from ...arrays import Array
 from ...geometry import Axis
 from ...subpixel import SubPixel, folded, thriftiest, waste
 from ..building import Builder, Order
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import constant_float_weight, elementwise, keeps_zero
 
 MOST_WASTE = 64.0
@@ -79,7 +79,7 @@ class SubPixelPass:
         """sub_pixel, with the form where one is asked for."""
         return "sub_pixel" if self.form is Form.LEAST else f"sub_pixel:{self.form.value}"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """Stride 1 everywhere, a computed weight, sizes too small, or too much waste."""
         if all(axis.stride == 1 for axis in site.axes):
             return "all its strides are 1, so there is nothing to shuffle: see replace_deconv"
@@ -90,11 +90,11 @@ class SubPixelPass:
             return "folded and unfolded are the same here: see sub_pixel:unfolded"
         return refuses_convolution(site, self._pieces(site))
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 2 to 6."""
         write_convolutions(site, builder, self._pieces(site))
 
-    def _pieces(self, site: Site) -> list[Piece]:
+    def _pieces(self, site: ConvTransposeNode) -> list[Piece]:
         if self.form is Form.POLYPHASE:
             return _phases(site)
         forms = _forms(site, thriftiest)
@@ -114,13 +114,13 @@ class ReplaceDeconv:
         """Its name."""
         return "replace_deconv"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """A stride above 1, a computed weight, or a size too small for its crops."""
         if any(axis.stride > 1 for axis in site.axes):
             return f"its strides are {[a.stride for a in site.axes]}, not all 1: see sub_pixel"
         return refuses_convolution(site, [Piece(_forms(site, folded))])
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1, 4 and 6."""
         write_convolutions(site, builder, [Piece(_forms(site, folded))])
 
@@ -132,11 +132,11 @@ class Piece:
     forms: tuple[SubPixel, ...] | None
 
 
-def _forms(site: Site, of: Callable[[Axis], SubPixel]) -> tuple[SubPixel, ...]:
+def _forms(site: ConvTransposeNode, of: Callable[[Axis], SubPixel]) -> tuple[SubPixel, ...]:
     return tuple(of(axis) for axis in site.axes)
 
 
-def _phases(site: Site) -> list[Piece]:
+def _phases(site: ConvTransposeNode) -> list[Piece]:
     pieces = []
     for phase in product(*(range(axis.stride) for axis in site.axes)):
         forms = tuple(SubPixel.of_phase(axis, r) for axis, r in zip(site.axes, phase, strict=True))
@@ -145,7 +145,7 @@ def _phases(site: Site) -> list[Piece]:
     return pieces
 
 
-def refuses_convolution(site: Site, pieces: Sequence[Piece]) -> str | None:
+def refuses_convolution(site: ConvTransposeNode, pieces: Sequence[Piece]) -> str | None:
     """Why these convolutions cannot be written, if they cannot."""
     refusal = constant_float_weight(site)
     if refusal is not None:
@@ -166,7 +166,7 @@ def refuses_convolution(site: Site, pieces: Sequence[Piece]) -> str | None:
     return None
 
 
-def _too_wide(site: Site) -> str | None:
+def _too_wide(site: ConvTransposeNode) -> str | None:
     phases = prod(axis.stride for axis in site.axes)
     if phases > MOST_PHASES:
         return f"it has {phases} phases, and more than {MOST_PHASES} serve nobody"
@@ -176,7 +176,7 @@ def _too_wide(site: Site) -> str | None:
     return None
 
 
-def _mislabelled(site: Site, forms: Sequence[SubPixel]) -> str | None:
+def _mislabelled(site: ConvTransposeNode, forms: Sequence[SubPixel]) -> str | None:
     """In opset 10 shape inference takes a Slice of an open size for as long as what it slices.
 
     ONNX Runtime then gives one's memory to the other, and fails.
@@ -188,7 +188,7 @@ def _mislabelled(site: Site, forms: Sequence[SubPixel]) -> str | None:
     return None
 
 
-def _too_small(site: Site, forms: Sequence[SubPixel]) -> str | None:
+def _too_small(site: ConvTransposeNode, forms: Sequence[SubPixel]) -> str | None:
     for i, (form, size) in enumerate(zip(forms, site.sizes, strict=True)):
         if size is not None and not form.fits(size):
             return (
@@ -198,7 +198,7 @@ def _too_small(site: Site, forms: Sequence[SubPixel]) -> str | None:
     return None
 
 
-def _too_large(site: Site, forms: Sequence[SubPixel]) -> str | None:
+def _too_large(site: ConvTransposeNode, forms: Sequence[SubPixel]) -> str | None:
     whole = prod(form.phases * form.kernel for form in forms)
     if waste(site.axes, forms) > MOST_WASTE and len(forms[0].taps) > 1:
         return f"it would multiply {waste(site.axes, forms):.0f} times for each product needed"
@@ -208,7 +208,7 @@ def _too_large(site: Site, forms: Sequence[SubPixel]) -> str | None:
     return None
 
 
-def write_convolutions(site: Site, builder: Builder, pieces: Sequence[Piece]) -> None:
+def write_convolutions(site: ConvTransposeNode, builder: Builder, pieces: Sequence[Piece]) -> None:
     """Put the pieces, shuffled, in the node's place."""
     together = len(pieces) == 1
     empty = any(piece.forms is None for piece in pieces)
@@ -232,7 +232,7 @@ def write_convolutions(site: Site, builder: Builder, pieces: Sequence[Piece]) ->
         builder.replace(activation.outputs[0], y, [activation, site.node])
 
 
-def _movable(site: Site, empty: bool) -> ir.Node | None:
+def _movable(site: ConvTransposeNode, empty: bool) -> ir.Node | None:
     """The activation that goes before the shuffle, and before the zeros of empty phases."""
     if all(axis.stride == 1 for axis in site.axes):
         return None
@@ -247,7 +247,9 @@ def _activated(builder: Builder, x: ir.Value, activation: ir.Node | None) -> ir.
     return builder.op(activation.op_type, [x], **said)
 
 
-def _convolve(site: Site, builder: Builder, forms: tuple[SubPixel, ...], biased: bool) -> ir.Value:
+def _convolve(
+    site: ConvTransposeNode, builder: Builder, forms: tuple[SubPixel, ...], biased: bool
+) -> ir.Value:
     phases = prod(form.phases for form in forms)
     w = builder.constant(packed(site.array, site.groups, forms), "weight")
     b = None
@@ -264,7 +266,7 @@ def _convolve(site: Site, builder: Builder, forms: tuple[SubPixel, ...], biased:
 
 
 def _side_by_side(
-    site: Site, builder: Builder, pieces: Sequence[Piece], parts: Sequence[ir.Value]
+    site: ConvTransposeNode, builder: Builder, pieces: Sequence[Piece], parts: Sequence[ir.Value]
 ) -> ir.Value:
     """The phases' convolutions along the channels, zeros where a phase has no taps."""
     channels, rest = _channels(site), iter(parts)
@@ -280,7 +282,9 @@ def _side_by_side(
     return blocks[0] if len(blocks) == 1 else builder.op("Concat", blocks, axis=1)
 
 
-def _padded(site: Site, builder: Builder, x: ir.Value, before: int, after: int) -> ir.Value:
+def _padded(
+    site: ConvTransposeNode, builder: Builder, x: ir.Value, before: int, after: int
+) -> ir.Value:
     return builder.pad(x, [(0, 0), (before, after), *[(0, 0)] * site.rank])
 
 
@@ -311,9 +315,9 @@ def _cuts(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
     return [form.cut for form in forms]
 
 
-def _channels(site: Site) -> int:
+def _channels(site: ConvTransposeNode) -> int:
     return site.groups * int(site.array.shape[1])
 
 
-def _computed(site: Site) -> bool:
+def _computed(site: ConvTransposeNode) -> bool:
     return site.bias is not None and site.bias.array is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..building import Builder
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .wording import Wording, refuses_wording, same, worded, write
 
 
@@ -24,19 +24,19 @@ class SymmetricPads:
         """Its name."""
         return "symmetric_pads"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """Pads that are equal already, or a quantised node."""
         if all(padding.begin == padding.end for padding in site.paddings):
             return "its pads are the same at both ends of every axis"
         return refuses_wording(site, _symmetric(site))
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 to 3."""
         wording = _symmetric(site)
         write(site, builder, wording, same(site, builder, wording))
 
 
-def _symmetric(site: Site) -> Wording:
+def _symmetric(site: ConvTransposeNode) -> Wording:
     wording = worded(site)
     least = [min(p.begin, p.end) for p in wording.paddings]
     pairs = list(zip(wording.paddings, least, strict=True))

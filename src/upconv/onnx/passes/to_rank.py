@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ...dialects.limits import Padding
 from ...geometry import Axis
 from ..building import Builder
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import dequantised
 from .wording import attributes, refuses_wording, worded, write
 
@@ -32,13 +32,13 @@ class ToRank:
         """to_rank, with the rank where it is not 2."""
         return "to_rank" if self.rank == 2 else f"to_rank:{self.rank}"
 
-    def refuses(self, site: Site) -> str | None:
+    def refuses(self, site: ConvTransposeNode) -> str | None:
         """As many axes already, or a quantised node."""
         if site.rank >= self.rank:
             return f"it has {site.rank} spatial axes, and {self.rank} are asked for"
         return dequantised(site) or refuses_wording(site, worded(site))
 
-    def rewrite(self, site: Site, builder: Builder) -> None:
+    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
         """Cases 1 and 2."""
         wording, new = worded(site), list(range(2, 2 + self.rank - site.rank))
         said = attributes(
@@ -55,7 +55,7 @@ class ToRank:
         write(site, builder, wording, make)
 
 
-def _weight(site: Site, builder: Builder, new: list[int]) -> ir.Value:
+def _weight(site: ConvTransposeNode, builder: Builder, new: list[int]) -> ir.Value:
     if site.weight.array is not None:  # case 1
         return builder.constant(np.expand_dims(site.array, new), "weight")
     return builder.squeeze(site.w, new, undo=True)  # case 2

@@ -32,7 +32,7 @@ from ...errors import UpconvError
 from ...geometry import Axis
 from ..building import Builder
 from ..constants import constant_value
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import Refusal, follower, is_op
 
 Sizes = Sequence[int | None]
@@ -58,7 +58,7 @@ class Folded:
     dead: tuple[ir.Node, ...]
 
 
-def folded(site: Site, kind: str, reader: Reader) -> Folded:
+def folded(site: ConvTransposeNode, kind: str, reader: Reader) -> Folded:
     """The node with all neighbours of a kind in it that can be; `Refusal` if there are none."""
     fold = Folded(site.axes, site.x, site.y, (site.node,))
     reasons: list[str] = []
@@ -73,7 +73,7 @@ def folded(site: Site, kind: str, reader: Reader) -> Folded:
     return fold
 
 
-def write(site: Site, builder: Builder, fold: Folded) -> None:
+def write(site: ConvTransposeNode, builder: Builder, fold: Folded) -> None:
     """Put the one node in the place of all."""
     y = builder.deconv(fold.x, site.w, site.b, _attributes(site, fold.axes))
     builder.replace(fold.y, y, fold.dead)
@@ -83,7 +83,7 @@ def _none(kind: str) -> str:
     return f"no {kind} stands right before it, or after it as its only reader"
 
 
-def _before(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
+def _before(site: ConvTransposeNode, fold: Folded, kind: str, reader: Reader) -> Folded:
     node = fold.x.producer()
     if node is None or not is_op(node, kind):
         raise Refusal("")
@@ -108,7 +108,7 @@ def _behind(axis: Axis, begin: int, end: int) -> Axis | None:
         raise Refusal(str(error)) from None
 
 
-def _after(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
+def _after(site: ConvTransposeNode, fold: Folded, kind: str, reader: Reader) -> Folded:
     node = follower(fold.y)
     if node is None or not is_op(node, kind) or node.inputs[0] is not fold.y:
         raise Refusal("")
@@ -122,7 +122,7 @@ def _after(site: Site, fold: Folded, kind: str, reader: Reader) -> Folded:
     return replace(fold, axes=tuple(axes), y=node.outputs[0], dead=(node, *fold.dead))
 
 
-def _grown(axis: Axis, pair: tuple[int, int], site: Site, kind: str) -> Axis:
+def _grown(axis: Axis, pair: tuple[int, int], site: ConvTransposeNode, kind: str) -> Axis:
     begin, end = (max(entry, 0) for entry in pair)
     try:
         axis = cropped(axis, -pair[0], -pair[1])
@@ -135,11 +135,11 @@ def _grown(axis: Axis, pair: tuple[int, int], site: Site, kind: str) -> Axis:
     return axis
 
 
-def _unbiased(site: Site) -> bool:
+def _unbiased(site: ConvTransposeNode) -> bool:
     return site.bias is None or (site.bias.array is not None and not site.bias.array.any())
 
 
-def _attributes(site: Site, axes: Sequence[Axis]) -> dict[str, object]:
+def _attributes(site: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
     try:
         return to_onnx(Layer(tuple(axes), site.groups), rule=Rule.ONNXRUNTIME.value)
     except UpconvError as error:

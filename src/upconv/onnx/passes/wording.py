@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ...dialects.limits import Padding
 from ...geometry import Axis
 from ..building import Builder, Crops
-from ..sites import Site
+from ..nodes import ConvTransposeNode
 from .base import dequantised
 
 Maker = Callable[[ir.Value | None], ir.Value]
@@ -41,7 +41,7 @@ class Wording:
         return not any(self.zeros) and not any(map(any, self.cuts))
 
 
-def worded(site: Site) -> Wording:
+def worded(site: ConvTransposeNode) -> Wording:
     """What the node says, so that all runtimes take it: an output padding of s or more as zeros."""
     pairs = [
         _within(padding, axis.stride)
@@ -77,7 +77,7 @@ def attributes(axes: Sequence[Axis], groups: int, paddings: Sequence[Padding]) -
     }
 
 
-def refuses_wording(site: Site, wording: Wording) -> str | None:
+def refuses_wording(site: ConvTransposeNode, wording: Wording) -> str | None:
     """Why the node cannot be said so, if it cannot.
 
     Its one ConvTranspose must have an output of its own, which it has not where all of the output
@@ -90,7 +90,7 @@ def refuses_wording(site: Site, wording: Wording) -> str | None:
     return None if wording.plain else dequantised(site)
 
 
-def write(site: Site, builder: Builder, wording: Wording, make: Maker) -> None:
+def write(site: ConvTransposeNode, builder: Builder, wording: Wording, make: Maker) -> None:
     """Put in the node's place what `make` makes of a bias, with the zeros and cuts around it."""
     late = any(wording.zeros)
     y = make(None if late else site.b)
@@ -101,7 +101,7 @@ def write(site: Site, builder: Builder, wording: Wording, make: Maker) -> None:
     builder.replace(site.y, y, [site.node])
 
 
-def same(site: Site, builder: Builder, wording: Wording) -> Maker:
+def same(site: ConvTransposeNode, builder: Builder, wording: Wording) -> Maker:
     """Makes the same node, but for its paddings."""
     said = attributes(site.axes, site.groups, wording.paddings)
     return lambda b: builder.deconv(site.x, site.w, b, said)

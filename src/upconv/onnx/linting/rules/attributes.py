@@ -1,6 +1,6 @@
 """Attributes of a node as they stand, None where they are absent or not of the kind expected.
 
-`sites` reads attributes by ONNX's rules and gives a reason; rules that judge what is written look
+`nodes` reads attributes by ONNX's rules and gives a reason; rules that judge what is written look
 here.
 """
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ....dialects.onnx import AutoPad, Rule
 from ...constants import DEFAULT_DOMAINS
 from ...inference import infer_shapes
-from ...sites import Site
+from ...nodes import ConvTransposeNode
 from ..places import Place, Shape, shape_of
 from ..wording import along, listed, quoted
 from .attributes import integer, integers, text
@@ -180,7 +180,7 @@ def _sized_by_others(place: Place) -> bool:
     return text(place.node, "auto_pad") in ("SAME_UPPER", "SAME_LOWER")
 
 
-def _inferred(place: Place, site: Site, sizes: Sequence[int]) -> Shape | None:
+def _inferred(place: Place, site: ConvTransposeNode, sizes: Sequence[int]) -> Shape | None:
     """The spatial sizes that ONNX's inference gives for a node alone, None if it gives none."""
     w = _weight(site)
     if w is None or None in w:
@@ -206,13 +206,13 @@ def _inferred(place: Place, site: Site, sizes: Sequence[int]) -> Shape | None:
     return found[2:] or None
 
 
-def _shape(site: Site) -> Shape:
+def _shape(site: ConvTransposeNode) -> Shape:
     x, w = shape_of(site.x), _weight(site)
     channels = None if w is None or w[1] is None else w[1] * site.groups
     return (None if x is None else x[0], channels, *_outs(site))
 
 
-def _weight(site: Site) -> Shape | None:
+def _weight(site: ConvTransposeNode) -> Shape | None:
     """The weight's shape: its value's, else what is declared if it has as many axes as are read."""
     if site.weight.array is not None:
         return site.weight.array.shape
@@ -220,7 +220,7 @@ def _weight(site: Site) -> Shape | None:
     return w if w is not None and len(w) == site.rank + 2 else None
 
 
-def _outs(site: Site) -> list[int | None]:
+def _outs(site: ConvTransposeNode) -> list[int | None]:
     return [None if n is None else a.out for a, n in zip(site.axes, site.sizes, strict=True)]
 
 
@@ -230,7 +230,7 @@ def _agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
     )
 
 
-def _pairs(site: Site) -> list[list[int]]:
+def _pairs(site: ConvTransposeNode) -> list[list[int]]:
     return [list(crop) for crop in site.layer.crops]
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from ....arrays import Array
 from ....geometry import Axis
-from ...sites import ANY_SIZE, Site
+from ...nodes import ANY_SIZE, ConvTransposeNode
 from ..findings import Severity
 from ..places import Place, countable
 from ..wording import along
@@ -179,7 +179,7 @@ class Loudness:
     channel_contrast: float
 
 
-def _loudness(site: Site) -> Loudness | None:
+def _loudness(site: ConvTransposeNode) -> Loudness | None:
     """None where there is nothing to compare, or no readable, finite weight to compare it with."""
     array = site.weight.array
     if array is None or array.dtype.kind not in "fV" or not countable(site):
@@ -241,7 +241,7 @@ def _deviations(differences: Array) -> float:
     return float(differences.mean()) / spread * sqrt(differences.size)
 
 
-def _periodic(site: Site, i: int) -> bool:
+def _periodic(site: ConvTransposeNode, i: int) -> bool:
     """Whether an axis has an inside that repeats: with one input, all is border."""
     size = site.sizes[i]
     return size is None or size > 1
@@ -261,7 +261,7 @@ def _living(axis: Axis) -> int:
     return min(axis.kernel, axis.period)
 
 
-def _kernels(site: Site, axes: Sequence[int]) -> str:
+def _kernels(site: ConvTransposeNode, axes: Sequence[int]) -> str:
     """What makes the phases of these axes, in words; said once where it is the same for all."""
     said = []
     for i in axes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...sites import Site
+from ...nodes import ConvTransposeNode
 from ..places import Place
 from .base import Observation
 from .meaning import kernel_shape, pads_with_auto_pad
@@ -16,7 +16,7 @@ _SAID_BY_OTHERS = (pads_with_auto_pad, kernel_shape, output_padding)
 def malformed(place: Place) -> Iterator[Observation]:
     """What ONNX does not allow, unless another rule says it better."""
     found = place.found
-    if isinstance(found, Site) or not found.wrong:
+    if isinstance(found, ConvTransposeNode) or not found.wrong:
         return
     if not any(True for rule in _SAID_BY_OTHERS for _ in rule(place)):
         yield Observation(
@@ -27,7 +27,7 @@ def malformed(place: Place) -> Iterator[Observation]:
 def unreadable(place: Place) -> Iterator[Observation]:
     """A node whose geometry cannot be known from the model."""
     found = place.found
-    if not isinstance(found, Site) and not found.wrong:
+    if not isinstance(found, ConvTransposeNode) and not found.wrong:
         yield Observation(
             f"It cannot be looked at: {found.reason.rstrip('.')}.", {"reason": found.reason}
         )

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....dialects.onnx import Rule
+from ...nodes import ConvTransposeNode
 from ...passes import PASSES
-from ...sites import Site
 from ..places import Place, countable
 from ..wording import counted
 from .base import Observation
@@ -79,7 +79,7 @@ def inverse_transform(place: Place) -> Iterator[Observation]:
         yield _slow(site, Rule.ONNXRUNTIME, "sub_pixel", words, "1.1 to 1.5")
 
 
-def _readable(place: Place, runtime: Rule, by: str) -> Site | None:
+def _readable(place: Place, runtime: Rule, by: str) -> ConvTransposeNode | None:
     """The site, where it is for this runtime, means one thing, and the pass `by` rewrites it."""
     site = place.site
     if site is None or place.target is not runtime or not countable(site):
@@ -87,7 +87,7 @@ def _readable(place: Place, runtime: Rule, by: str) -> Site | None:
     return None if PASSES[by].refuses(site) is not None else site
 
 
-def _slow(site: Site, runtime: Rule, by: str, words: str, gain: str) -> Observation:
+def _slow(site: ConvTransposeNode, runtime: Rule, by: str, words: str, gain: str) -> Observation:
     return Observation(
         f"{words}, at which {READERS[runtime]} is likely slow: rewritten, layers like it ran"
         f" {gain} times as fast.",
@@ -103,5 +103,5 @@ def _slow(site: Site, runtime: Rule, by: str, words: str, gain: str) -> Observat
     )
 
 
-def _channels(site: Site) -> int:
+def _channels(site: ConvTransposeNode) -> int:
     return int(site.array.shape[1]) * site.groups

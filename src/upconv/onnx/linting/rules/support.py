@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ....dialects.onnx import LIMITS, Rule, to_onnx
 from ....errors import TranslationError
-from ...sites import Unreadable
+from ...nodes import Unreadable
 from ..findings import Severity
 from ..places import Place, shape_of
 from ..wording import along

@@ -1,8 +1,9 @@
 """One ConvTranspose node of a model, read whole: what every pass, rule and trial asks about it.
 
-A `Site` has the node's geometry as `geometry.Axis` values. Where a model leaves a spatial size
-open, the axis has a size that stands for any; its kernel, stride, dilation and crops hold for all
-sizes, and `sizes` says None there. A node that cannot be read gives a reason in words instead.
+A `ConvTransposeNode` has the node's geometry as `geometry.Axis` values. Where a model leaves a
+spatial size open, the axis has a size that stands for any; its kernel, stride, dilation and crops
+hold for all sizes, and `sizes` says None there. A node that cannot be
+read gives a reason in words instead.
 
 Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A site is read by
 the rule asked for; where none is, by ONNX's text, and `departures` names who reads it otherwise.
@@ -34,7 +35,7 @@ _LISTS = ("kernel_shape", "strides", "pads", "dilations", "output_padding", "out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class ConvTransposeNode:
     """A ConvTranspose node, y = conv_transpose(x, w) + b, with all that is known about it.
 
     `sizes` are x's spatial sizes, None where unknown. `weight` is w's value (C, M/groups, *k), or
@@ -142,9 +143,9 @@ def named(node: ir.Node) -> str:
     return node.name or next((str(y.name) for y in node.outputs), node.op_type)
 
 
-def sites(
+def conv_transpose_nodes(
     model: ir.Model, rule: Rule | None = None, only: Callable[[ir.Node], bool] | None = None
-) -> list[Site | Unreadable]:
+) -> list[ConvTransposeNode | Unreadable]:
     """All ConvTranspose nodes of a model, in its subgraphs and functions too, in order.
 
     only: chooses among the nodes; None takes them all.
@@ -153,14 +154,14 @@ def sites(
     >>> model = ir.from_onnx_text('''<ir_version: 8, opset_import: ["": 17]>
     ...     g (float[N, 1, L] x) => (float[N, 1, M] y)
     ...     <float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }''')
-    >>> [site] = sites(model)
+    >>> [site] = conv_transpose_nodes(model)
     >>> site.axes[0].stride, site.sizes
     (2, (None,))
     """
     return [read(node, opset, rule) for node, opset in _nodes(model) if only is None or only(node)]
 
 
-def read(node: ir.Node, opset: int, rule: Rule | None = None) -> Site | Unreadable:
+def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNode | Unreadable:
     """The site of one ConvTranspose node, read by `rule`, by ONNX's text if None."""
     try:
         return _read(node, opset, rule)
@@ -189,7 +190,7 @@ def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
                 yield node, opset
 
 
-def _read(node: ir.Node, opset: int, rule: Rule | None) -> Site:
+def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         raise _WrongError("it has no input or no weight")
     if len(node.outputs) != 1:
@@ -200,7 +201,7 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> Site:
     keywords = _keywords(node)
     layer, departures = _layer(kernel, sizes, keywords, opset, rule)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    site = Site(
+    site = ConvTransposeNode(
         node,
         opset,
         layer,
@@ -307,7 +308,7 @@ def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
     return attribute.value
 
 
-def _check_channels(site: Site) -> None:
+def _check_channels(site: ConvTransposeNode) -> None:
     """A weight that no input of these channels fits is nothing to reason about."""
     array, groups = site.weight.array, site.groups
     if array is None:
