@@ -72,18 +72,12 @@ class Arg(IntEnum):
     DST = 17
     WEIGHTS = 33
     BIAS = 41
-    MEAN = 49
-    VARIANCE = 50
-    SCALE = 51
-    SHIFT = 52
     WORKSPACE = 64
     SCRATCHPAD = 80
     DIFF_SRC = 129
     DIFF_DST = 145
     DIFF_WEIGHTS = 161
     DIFF_BIAS = 169
-    DIFF_SCALE = 255
-    DIFF_SHIFT = 256
     POST_OP = 32768
     """Post-operation i has its operand at POST_OP * (i + 1) | SRC_1."""
     SRC_1 = 2
@@ -103,14 +97,6 @@ class Query(IntEnum):
     WORKSPACE = 135
     SCRATCHPAD = 136
     EXECUTION_ARGUMENT = 255
-
-
-class Norm(IntEnum):
-    """dnnl_normalization_flags_t, to be added up."""
-
-    GLOBAL_STATS = 1
-    USE_SCALE = 2
-    USE_SHIFT = 4
 
 
 class Threading(IntEnum):
@@ -183,10 +169,6 @@ _CHECKED: dict[str, list[Any]] = {
     "dnnl_reorder_primitive_desc_create": [_new, pointer, pointer, pointer, pointer, pointer],
     "dnnl_eltwise_forward_primitive_desc_create":
         [_new, pointer, _int, _int, pointer, pointer, _float, _float, pointer],
-    "dnnl_batch_normalization_forward_primitive_desc_create":
-        [_new, pointer, _int, pointer, pointer, _float, c_uint, pointer],
-    "dnnl_batch_normalization_backward_primitive_desc_create":
-        [_new, pointer, _int, pointer, pointer, pointer, _float, c_uint, pointer, pointer],
     "dnnl_primitive_desc_query": [pointer, _int, _int, pointer],
     "dnnl_primitive_create": [_new, pointer],
     "dnnl_set_primitive_cache_capacity": [_int],
