@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
 from ..copies import contiguous_strides
-from .abi import DTYPE, Alg, Arg, Handle, Library, LibraryError, Prop, Query, vector
+from .abi import DTYPE, FORWARD_INFERENCE, Alg, Arg, Handle, Library, LibraryError, Query, vector
 from .descriptors import Kind, Operation, Tensor
 from .layouts import LayoutStrategy, layout_strategies
 from .library import Runtime
@@ -266,7 +266,7 @@ class _Offer:
             return library.primitive_desc(name, engine, *backward, *spatial, None, self.attributes)
         if self.operation.kind is Kind.DECONVOLUTION:
             direct = Alg.DECONVOLUTION_DIRECT
-        tensors = (Prop.FORWARD_INFERENCE, direct, src, weights, bias, dst)
+        tensors = (FORWARD_INFERENCE, direct, src, weights, bias, dst)
         return library.primitive_desc(name, engine, *tensors, *spatial, self.attributes)
 
     def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:

@@ -28,7 +28,7 @@ from .abi import DTYPE, Arg, Handle
 from .candidates import Candidate
 from .descriptors import Kind, Tensor
 from .library import Runtime
-from .sequence import Sequence
+from .sequence import PrimitiveSequence
 
 _RESIDENT = 1 << 18
 """What a primitive keeps: its code, its descriptors, and the same for its reorders; about."""
@@ -70,9 +70,9 @@ class OnednnPrimitive:
 
     # Preparing ------------------------------------------------------------------------------------
 
-    def _run_sequence(self) -> Sequence:
+    def _run_sequence(self) -> PrimitiveSequence:
         """The sequence of a run, arguments in order a, b, out, bias, residual."""
-        found, sequence = self._candidate, Sequence(self._runtime, self._threads)
+        found, sequence = self._candidate, PrimitiveSequence(self._runtime, self._threads)
         operands = [
             self._reordered(sequence, sequence.argument(self._given(tensor)), wanted)
             for tensor, wanted in self._sources
@@ -89,7 +89,7 @@ class OnednnPrimitive:
 
     def _deliver(
         self,
-        sequence: Sequence,
+        sequence: PrimitiveSequence,
         argument: Arg,
         tensor: Tensor,
         wanted: Handle,
@@ -122,7 +122,7 @@ class OnednnPrimitive:
         if not direct:
             sequence.reorder(result, out, add=adds_after)
 
-    def _reordered(self, sequence: Sequence, slot: int, wanted: Handle) -> int:
+    def _reordered(self, sequence: PrimitiveSequence, slot: int, wanted: Handle) -> int:
         """A slot that holds the same in the layout wanted."""
         if self._same(sequence.layout(slot), wanted):
             return slot
@@ -130,15 +130,15 @@ class OnednnPrimitive:
         sequence.reorder(slot, inside)
         return inside
 
-    def _packing_sequence(self) -> Sequence | None:
+    def _packing_sequence(self) -> PrimitiveSequence | None:
         """The sequence that packs a weight; None where that is to take it as it lies."""
         operation, wanted = self._candidate.operation, self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
         return None if self._backward else self._reordering(operation.weights, wanted)
 
-    def _reordering(self, tensor: Tensor, wanted: Handle) -> Sequence | None:
+    def _reordering(self, tensor: Tensor, wanted: Handle) -> PrimitiveSequence | None:
         """A sequence from one argument to another; None where the layouts are the same."""
-        given, sequence = self._given(tensor), Sequence(self._runtime, self._threads)
+        given, sequence = self._given(tensor), PrimitiveSequence(self._runtime, self._threads)
         if self._same(given, wanted):
             return None
         source = sequence.argument(given)

@@ -38,7 +38,7 @@ class _Step:
     arguments: tuple[tuple[int, int], ...]
 
 
-class Sequence:
+class PrimitiveSequence:
     """See the module's docstring. Arguments are numbered in the order they are made."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
