@@ -51,24 +51,12 @@ def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
         "an int, or a tuple of ints",
         "Convert it with int() if it is a whole number.",
     )
-    number = whole_number(value)
-    if number is None:
-        raise refusal
-    return number
-
-
-def whole_number(value: object) -> int | None:
-    """Any integer as an int; None for all else, bools too: 1 is True in Python, but no stride.
-
-    >>> whole_number(np.int64(3)), whole_number(True), whole_number(2.0)
-    (3, None, None)
-    """
     if isinstance(value, bool | np.bool_):
-        return None
+        raise refusal
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except Exception:  # TypeError where there is no __index__, anything where it fails
-        return None
+        raise refusal from None
 
 
 def _is_frozen(value: object) -> bool:
