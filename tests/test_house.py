@@ -28,6 +28,7 @@ ROWS = [
     {"signatures", "primitives"},
     {"tuning"},
     {"execution"},
+    {"gradients"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},
     {"__init__"},

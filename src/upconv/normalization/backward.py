@@ -11,7 +11,7 @@ from ..arguments import boolean
 from ..arrays import Array, as_array, check_out, same_dtype
 from ..engines.normalization import Normalization
 from ..errors import ShapeError
-from ..execution import gradient_targets, require_separate
+from ..gradients import gradient_targets, require_separate
 from .checks import Frame, epsilon, required
 from .results import BatchNormGradients
 from .running import apart, delivered, leased, new_like

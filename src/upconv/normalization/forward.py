@@ -10,7 +10,7 @@ from ..arguments import boolean
 from ..arrays import Array, as_array, check_out
 from ..engines.normalization import Moments, Normalization
 from ..errors import ArgumentError, DTypeError
-from ..execution import require_separate
+from ..gradients import require_separate
 from .checks import Frame, epsilon, moving_rule, require_spread, required
 from .results import BatchNormResult
 from .running import apart, delivered, leased, new_like

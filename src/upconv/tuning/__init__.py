@@ -39,7 +39,7 @@ from ..choices import able, select
 from ..engines.base import Engine
 from ..errors import MemoryLimitError
 from ..forks import importing
-from ..primitives import variants_of
+from ..primitives import shared_cache, variants_of
 from ..problem import Problem
 from .store import Record, TuningStore, tuning_file
 
@@ -305,3 +305,4 @@ def tuning_clear() -> None:
     Plans and cached primitives stay as they are.
     """
     shared_tuner().clear()
+    shared_cache().calls.clear()
