@@ -17,7 +17,7 @@ import numpy as np
 
 from . import memory
 from .arrays import Array, check_out, copied, overlap, shares_memory
-from .choices import tuning_asked
+from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import ArgumentError, DTypeError, brief
 from .primitives import Lease, shared_cache
@@ -50,19 +50,24 @@ def run(
     bias: Array | None = None,
     residual: Array | None = None,
     out: Array | None = None,
+    algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Array:
     """The result of a signature on operands (a, b) as `Primitive.run` orders them, b not packed."""
     problem = signature.problem
     target = result_array(signature, out, (a, b, bias, residual))
-    with _lease(problem, engine) as primitive:
+    with _lease(problem, engine, algorithm) as primitive:
         _run_on(primitive, signature, target, a, b, bias, residual)
     return delivered(target, out)
 
 
-def _lease(problem: Problem, engine: str | Engine | None) -> Lease[Primitive]:
+def _lease(
+    problem: Problem,
+    engine: str | Engine | None,
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> Lease[Primitive]:
     """A primitive for a problem, whose scratch memory would fit."""
     threads = get_num_threads()
-    chosen = selected(problem, engine, threads, tune=tuning_asked())
+    chosen = selected(problem, engine, threads, tune=tuning_asked(), algorithm=algorithm, once=True)
     lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
     memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
     return lease

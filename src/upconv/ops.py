@@ -12,6 +12,7 @@ from typing import Any
 from . import signatures
 from .arguments import boolean, frozen_activation
 from .arrays import Array, as_array, described, optional_array
+from .choices import Algorithm
 from .engines.base import Engine
 from .execution import NEEDS, Gradients, gradients, run
 from .signatures import Keywords
@@ -33,6 +34,7 @@ def conv_transpose(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
     """Transposed convolution: every input position adds `weight` times its value to the output.
@@ -55,6 +57,9 @@ def conv_transpose(
         "leaky_relu:slope"), "tanh", "sigmoid", "silu", "gelu" (with erf); it comes last, after bias
         and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
+    algorithm: "direct" sums every product; "winograd" needs fewer for kernels of two or three taps
+        per phase, in float32, and rounds differently (`EngineRefusal` elsewhere); "auto" takes it
+        where it is expected to be faster, the weight's transform included, and about as exact.
     out: a NumPy array of the result's shape and dtype to write into; it may overlap the inputs.
 
     Arrays are float16, bfloat16 (ml_dtypes), float32 or float64, all of one dtype, of any strides;
@@ -83,7 +88,7 @@ def conv_transpose(
         keywords,
         frozen_activation(activation),
     )
-    return run(signature, engine, x, weight, bias, residual, out)
+    return run(signature, engine, x, weight, bias, residual, out, Algorithm.of(algorithm))
 
 
 def conv_transpose_backward(
@@ -150,6 +155,7 @@ def conv(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
     """Ordinary convolution (cross-correlation, as in every deep-learning framework).
@@ -179,7 +185,7 @@ def conv(
         keywords,
         frozen_activation(activation),
     )
-    return run(signature, engine, x, weight, bias, residual, out)
+    return run(signature, engine, x, weight, bias, residual, out, Algorithm.of(algorithm))
 
 
 def conv_backward(

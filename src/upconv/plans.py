@@ -10,7 +10,7 @@ from typing import Any
 from . import memory
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
-from .choices import tuning_asked
+from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import delivered, packed, result_array, run_batched
@@ -37,6 +37,7 @@ def plan(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -63,7 +64,8 @@ def plan(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    call = _Call(keywords, activation, residual, engine, dtype, threads, tune, convolves=False)
+    how = Algorithm.of(algorithm)
+    call = _Call(keywords, activation, residual, engine, how, dtype, threads, tune, convolves=False)
     return _planned(call, input_shape, weight, bias)
 
 
@@ -81,6 +83,7 @@ def conv_plan(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -98,7 +101,8 @@ def conv_plan(
     array([[[ 1.,  2.,  4., -8.]]], dtype=float32)
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    call = _Call(keywords, activation, residual, engine, dtype, threads, tune, convolves=True)
+    how = Algorithm.of(algorithm)
+    call = _Call(keywords, activation, residual, engine, how, dtype, threads, tune, convolves=True)
     return _planned(call, input_shape, weight, bias)
 
 
@@ -110,6 +114,7 @@ class _Call:
     activation: Any
     residual: Any
     engine: str | Engine | None
+    algorithm: Algorithm
     dtype: Any
     threads: int | None
     tune: bool | None
@@ -126,7 +131,8 @@ def _planned(call: _Call, input_shape: Sequence[int], weight: Any, bias: Any) ->
     )
     residual = request.takes_residual(call.residual)
     threads = get_num_threads() if call.threads is None else checked(call.threads)
-    return Plan(request, call.engine, threads, weight, bias, residual, tuning_asked(call.tune))
+    tune = tuning_asked(call.tune)
+    return Plan(request, call.engine, threads, weight, bias, residual, tune, call.algorithm)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +173,7 @@ class Plan:
         bias: Array | None,
         residual: bool,
         tune: bool = False,
+        algorithm: Algorithm = Algorithm.DIRECT,
     ) -> None:
         """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead."""
         self._request = request
@@ -174,6 +181,7 @@ class Plan:
         self._threads = threads
         self._residual = residual
         self._tune = tune
+        self._algorithm = algorithm
         weight = copied("the plan's weight", weight)
         bias = None if bias is None else copied("the plan's bias", bias)
         ready = self._prepared(residual, weight, bias)
@@ -253,6 +261,7 @@ class Plan:
             ready.bias,
             self._residual,
             self._tune,
+            self._algorithm,
         )
 
     def __repr__(self) -> str:
@@ -270,7 +279,9 @@ class Plan:
     def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Ready:
         signature = self._request.signature(residual=residual)
         problem = signature.problem
-        engine, variant = selected(problem, self._engine, self._threads, tune=self._tune)
+        engine, variant = selected(
+            problem, self._engine, self._threads, tune=self._tune, algorithm=self._algorithm
+        )
         lease = shared_cache().lease(problem, engine, self._threads, variant)
         memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
         order = packed(lease.primitive, weight)
