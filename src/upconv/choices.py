@@ -11,16 +11,37 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
-from .arguments import boolean
+from .arguments import boolean, frozen, one_of
 from .engines import ENGINES, load
-from .engines.base import Engine
+from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
 
 _ENGINE_PARTS = ("name", "fingerprint", "refuses", "build")
+
+
+class Algorithm(Enum):
+    """How products are counted: each by itself, fewer by Winograd, or the quicker of the two."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    WINOGRAD = "winograd"
+
+    @classmethod
+    def of(cls, value: object) -> Algorithm:
+        """The algorithm that an argument names; `ArgumentError` for another value.
+
+        >>> Algorithm.of("direct")
+        <Algorithm.DIRECT: 'direct'>
+        """
+        return one_of("algorithm", frozen("algorithm", value), cls, _ALGORITHMS)
+
+
+_ALGORITHMS = '"auto" takes Winograd where it is expected to be faster and as exact as direct sums.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +206,44 @@ def _able(problem: Problem) -> tuple[Engine, ...]:
         return (first,)
     usable = (_usable(name) for name in ENGINES)
     return tuple(e for e in usable if e is not None and e.refuses(problem) is None)
+
+
+def by_model(
+    problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
+) -> tuple[Engine, str]:
+    """The engine and the variant that models choose for an algorithm.
+
+    `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
+    none.
+    """
+    if algorithm is Algorithm.DIRECT:
+        return select(problem, engine), ""
+    capable = winograd_engine(problem, engine)
+    if algorithm is Algorithm.WINOGRAD:
+        if capable is None:
+            raise EngineRefusal(_no_winograd(problem, engine))
+        return capable, capable.winograd(problem, threads)[0]
+    variant = "" if capable is None else capable.quicker(problem, threads, once=once)
+    return (capable, variant) if capable and variant else (select(problem, engine), "")
+
+
+def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
+    """The first engine that can do a problem by Winograd's algorithm, if there is one."""
+    for each in able(problem, engine):
+        if isinstance(each, WinogradEngine) and each.refuses_winograd(problem) is None:
+            return each
+    return None
+
+
+def _no_winograd(problem: Problem, engine: str | Engine | None) -> str:
+    reasons = [
+        f"{each.name}: {each.refuses_winograd(problem)}"
+        if isinstance(each, WinogradEngine)
+        else f"{each.name}: it computes directly"
+        for each in able(problem, engine)
+    ]
+    told = "; ".join(reasons)
+    return f'No engine does {problem} by Winograd. {told}. Use algorithm="auto" or "direct".'
 
 
 def _usable(name: str) -> Engine | None:

@@ -21,7 +21,7 @@ import numpy as np
 from . import memory
 from .arguments import Frozen
 from .arrays import Array, check_out, copied, described, overlap
-from .choices import tuning_asked
+from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .primitives import Entry, Lease, shared_cache
 from .problem import Direction, Problem
@@ -41,11 +41,19 @@ class PreparedCall:
         engine: str | Engine | None,
         threads: int,
         tune: bool | None = None,
+        algorithm: Algorithm = Algorithm.DIRECT,
+        *,
+        once: bool = False,
     ) -> None:
-        """Choose the engine; `asked` keeps the one asked for alive, as its id is in a key."""
+        """Choose the engine; `asked` keeps the one asked for alive, as its id is in a key.
+
+        `once` says that weights are packed for one run only.
+        """
         problem = signature.problem
         self.signature, self.asked, self._threads = signature, engine, threads
-        self.engine, self.variant = selected(problem, engine, threads, tune=tuning_asked(tune))
+        self.engine, self.variant = selected(
+            problem, engine, threads, tune=tuning_asked(tune), algorithm=algorithm, once=once
+        )
         self.packs = problem.direction is not Direction.WEIGHT_GRAD
         self._entry: Entry | None = None
 
@@ -130,6 +138,7 @@ _MOST_CALLS = 4096
 def prepared(
     rule: Rule,
     engine: str | Engine | None,
+    algorithm: Frozen,
     keywords: Keywords,
     activation: Frozen,
     x: Array,
@@ -143,6 +152,7 @@ def prepared(
         rule,
         engine_key(engine),
         threads,
+        algorithm,
         keywords,
         activation,
         x.shape,
@@ -155,7 +165,8 @@ def prepared(
     call: PreparedCall | None = calls.get(key)
     if call is None:
         operands = described(x), described(weight), described(bias), described(residual)
-        call = PreparedCall(rule(*operands, keywords, activation), engine, threads)
+        signature, how = rule(*operands, keywords, activation), Algorithm.of(algorithm)
+        call = PreparedCall(signature, engine, threads, algorithm=how, once=True)
         remember(key, call)
     return call
 

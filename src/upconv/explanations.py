@@ -11,7 +11,7 @@ import numpy as np
 from . import memory
 from .arguments import boolean, frozen, frozen_activation, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .choices import Refusal, choose, tuning_asked
+from .choices import Algorithm, Refusal, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
@@ -20,7 +20,7 @@ from .primitives import shared_cache
 from .problem import Direction, Problem
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
-from .tuning import Selection, ceilings, remembered, selected
+from .tuning import Selection, Winner, ceilings, remembered, selected
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
@@ -166,6 +166,7 @@ def explain(
     residual: Any = None,
     direction: str = "forward",
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -216,7 +217,8 @@ def explain(
     )
     if choice.engine is None:
         return told
-    chosen = selected(problem, engine, count, tune=tuning_asked(tune))
+    how = Algorithm.of(algorithm) if way is not Direction.WEIGHT_GRAD else Algorithm.DIRECT
+    chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
     weighty = way is not Direction.WEIGHT_GRAD
     if weighty and getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
         reason = (
@@ -224,7 +226,8 @@ def explain(
         )
         refusals = (*told.refusals, Refusal(chosen.engine.name, reason))
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
-    return _with_engine(told, engine, count, limits, chosen)
+    winner = remembered(problem, count, engine, how)
+    return _with_engine(told, winner, count, limits, chosen)
 
 
 def _floor(limits: Limits | None, problem: Problem) -> float | None:
@@ -235,14 +238,13 @@ def _floor(limits: Limits | None, problem: Problem) -> float | None:
 
 def _with_engine(
     told: Explanation,
-    engine: str | Engine | None,
+    winner: Winner | None,
     threads: int,
     limits: Limits | None,
     chosen: Selection,
 ) -> Explanation:
     """What is told of a problem, with what the engine that does it says."""
     problem = told.problem
-    winner = remembered(problem, threads, engine)
     with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
         # Engines written before there were descriptions and predictions have none.
         cycles = getattr(primitive, "predicted_cycles", 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .arguments import boolean, frozen_activation
+from .arguments import boolean, frozen, frozen_activation
 from .arrays import Array, as_array, optional_array
 from .engines.base import Engine
 from .execution import delivered, prepared, result_array
@@ -39,6 +39,7 @@ def conv_transpose(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
     """Transposed convolution: every input position adds `weight` times its value to the output.
@@ -61,6 +62,9 @@ def conv_transpose(
         "leaky_relu:slope"), "tanh", "sigmoid", "silu", "gelu" (with erf); it comes last, after bias
         and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
+    algorithm: "direct" sums every product; "winograd" needs fewer for kernels of two or three taps
+        per phase, in float32, and rounds differently (`EngineRefusal` elsewhere); "auto" takes it
+        where it is expected to be faster, the weight's transform included, and about as exact.
     out: a NumPy array of the result's shape and dtype to write into; it may overlap the inputs.
 
     Arrays are float16, bfloat16 (ml_dtypes), float32 or float64, all of one dtype, of any strides;
@@ -81,8 +85,8 @@ def conv_transpose(
     )
     x, weight = as_array("x", x), as_array("weight", weight)
     bias, residual = optional_array("bias", bias), optional_array("residual", residual)
-    end = frozen_activation(activation)
-    call = prepared(transposed, engine, keywords, end, x, weight, bias, residual)
+    how, end = frozen("algorithm", algorithm), frozen_activation(activation)
+    call = prepared(transposed, engine, how, keywords, end, x, weight, bias, residual)
     target = result_array(call.signature, out, (x, weight, bias, residual))
     call.run(target, x, weight, bias, residual)
     return delivered(target, out)
@@ -147,6 +151,7 @@ def conv(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
     """Ordinary convolution (cross-correlation, as in every deep-learning framework).
@@ -168,8 +173,8 @@ def conv(
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
     x, weight = as_array("x", x), as_array("weight", weight)
     bias, residual = optional_array("bias", bias), optional_array("residual", residual)
-    end = frozen_activation(activation)
-    call = prepared(convolution, engine, keywords, end, x, weight, bias, residual)
+    how, end = frozen("algorithm", algorithm), frozen_activation(activation)
+    call = prepared(convolution, engine, how, keywords, end, x, weight, bias, residual)
     target = result_array(call.signature, out, (x, weight, bias, residual))
     call.run(target, x, weight, bias, residual)
     return delivered(target, out)

@@ -9,6 +9,7 @@ from typing import Any
 
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
+from .choices import Algorithm
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import PackedCall, PreparedCall, delivered, result_array
@@ -33,6 +34,7 @@ def plan(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -59,7 +61,8 @@ def plan(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    call = _Call(keywords, activation, residual, engine, dtype, threads, tune, convolves=False)
+    how = Algorithm.of(algorithm)
+    call = _Call(keywords, activation, residual, engine, how, dtype, threads, tune, convolves=False)
     return _planned(call, input_shape, weight, bias)
 
 
@@ -77,6 +80,7 @@ def conv_plan(
     activation: Any = None,
     residual: Any = None,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -94,7 +98,8 @@ def conv_plan(
     array([[[ 1.,  2.,  4., -8.]]], dtype=float32)
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    call = _Call(keywords, activation, residual, engine, dtype, threads, tune, convolves=True)
+    how = Algorithm.of(algorithm)
+    call = _Call(keywords, activation, residual, engine, how, dtype, threads, tune, convolves=True)
     return _planned(call, input_shape, weight, bias)
 
 
@@ -106,6 +111,7 @@ class _Call:
     activation: Any
     residual: Any
     engine: str | Engine | None
+    algorithm: Algorithm
     dtype: Any
     threads: int | None
     tune: bool | None
@@ -122,7 +128,7 @@ def _planned(call: _Call, input_shape: Sequence[int], weight: Any, bias: Any) ->
     )
     residual = request.takes_residual(call.residual)
     threads = get_num_threads() if call.threads is None else checked(call.threads)
-    return Plan(request, call.engine, threads, weight, bias, residual, call.tune)
+    return Plan(request, call.engine, threads, weight, bias, residual, call.tune, call.algorithm)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,6 +162,7 @@ class Plan:
         bias: Array | None,
         residual: bool,
         tune: bool | None = None,
+        algorithm: Algorithm = Algorithm.DIRECT,
     ) -> None:
         """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead."""
         self._request = request
@@ -163,6 +170,7 @@ class Plan:
         self._threads = threads
         self._residual = residual
         self._tune = tune
+        self._algorithm = algorithm
         weight = copied("the plan's weight", weight)
         bias = None if bias is None else copied("the plan's bias", bias)
         form = self._prepared(residual, weight, bias)
@@ -241,6 +249,7 @@ class Plan:
             form.bias,
             self._residual,
             self._tune,
+            self._algorithm,
         )
 
     def __repr__(self) -> str:
@@ -257,7 +266,7 @@ class Plan:
 
     def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Form:
         signature = self._request.signature(residual=residual)
-        call = PreparedCall(signature, self._engine, self._threads, self._tune)
+        call = PreparedCall(signature, self._engine, self._threads, self._tune, self._algorithm)
         return _Form(call.pack(weight), weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from .choices import forget_choices
+from .choices import Algorithm, forget_choices
 from .engines import nonfinite
-from .engines.base import Engine
+from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, brief
 from .problem import Problem
 
@@ -139,10 +139,19 @@ def built(engine: Builder[P, T], problem: P, threads: int, variant: str) -> T:
     return engine.build(problem, threads)
 
 
-def variants_of(engine: Engine, problem: Problem, threads: int) -> tuple[str, ...]:
+def variants_of(
+    engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
+) -> tuple[str, ...]:
     """The variants an engine names; one written before there were variants has its own choice."""
     named: Any = getattr(engine, "variants", None)
-    return ("",) if named is None else tuple(named(problem, threads))
+    direct = ("",) if named is None else tuple(named(problem, threads))
+    if algorithm is Algorithm.DIRECT:
+        return direct
+    auto = algorithm is Algorithm.AUTO
+    if not isinstance(engine, WinogradEngine) or engine.refuses_winograd(problem) is not None:
+        return direct if auto else ()
+    found = engine.winograd(problem, threads, exact=auto)
+    return (*direct, *found) if auto else found
 
 
 class Lease(Generic[T]):

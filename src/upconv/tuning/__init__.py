@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._version import __version__
-from ..choices import able, select
+from ..choices import Algorithm, able, by_model
 from ..engines.base import Engine
 from ..errors import MemoryLimitError
 from ..forks import importing
@@ -92,30 +92,33 @@ class Tuner:
     def __init__(self, store: TuningStore) -> None:
         self.store = store
         self.measured = 0
-        self._known: dict[tuple[Problem, int, tuple[int, ...]], _Known] = {}
+        self._known: dict[tuple[Problem, int, Algorithm, tuple[int, ...]], _Known] = {}
 
-    def winner(self, problem: Problem, threads: int, engine: str | Engine | None) -> Winner:
+    def winner(
+        self, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
+    ) -> Winner:
         """The winner that is remembered, else the one that is measured now."""
-        engines = able(problem, engine)
-        place = (problem, threads, tuple(map(id, engines)))
+        engines = _contestants(problem, threads, engine, algorithm)
+        place = (problem, threads, algorithm, tuple(map(id, engines)))
         known = self._known.get(place)
         if known is not None and known.winner.engine.fingerprint() == known.fingerprint:
             return known.winner
         if not (problem.multiply_adds and prod(problem.result_shape)):
-            return Winner(engines[0], "", 0.0)
+            return Winner(*by_model(problem, engine, threads, algorithm, False), 0.0)
         with _alone():  # contests at the same time would disturb each other
-            found = self._found(problem, threads, engines)
-            winner = found or self._measured(problem, threads, engines)
+            found = self._found(problem, threads, engines, algorithm)
+            winner = found or self._measured(problem, threads, engines, algorithm)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[place] = _Known(engines, winner, winner.engine.fingerprint())
         return winner
 
     def remembered(
-        self, problem: Problem, threads: int, engine: str | Engine | None
+        self, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
     ) -> Winner | None:
         """The winner, if a process that could write the store, or this one, measured it."""
-        return self._found(problem, threads, able(problem, engine))
+        engines = _contestants(problem, threads, engine, algorithm)
+        return self._found(problem, threads, engines, algorithm)
 
     def clear(self) -> None:
         """Forget all winners and ceilings, on disk too."""
@@ -123,41 +126,55 @@ class Tuner:
         self.measured = 0
         self.store.clear()
 
-    def _found(self, problem: Problem, threads: int, engines: tuple[Engine, ...]) -> Winner | None:
-        record = self.store.find("winners", _key(problem, threads, engines))
+    def _found(
+        self, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
+    ) -> Winner | None:
+        record = self.store.find("winners", _key(problem, threads, engines, algorithm))
         if record is None:
             return None
         name, variant = str(record["engine"]), str(record["variant"])
         for engine in engines:
-            if engine.name == name and variant in variants_of(engine, problem, threads):
+            if engine.name == name and variant in variants_of(engine, problem, threads, algorithm):
                 return Winner(engine, variant, float(record["seconds"]))
         self.store.warn("names an engine or a variant that there is none of; it is measured anew")
         return None
 
-    def _measured(self, problem: Problem, threads: int, engines: tuple[Engine, ...]) -> Winner:
+    def _measured(
+        self, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
+    ) -> Winner:
         with importing:
             from .contests import contest  # who never tunes never loads it
 
         try:
-            best = contest(problem, threads, engines)
+            best = contest(problem, threads, engines, algorithm)
         except MemoryLimitError as error:
             self.store.warn(f"learns nothing of {problem}, which is not measured: {error}")
-            return Winner(engines[0], "", 0.0)
+            return Winner(*by_model(problem, None, threads, algorithm, False), 0.0)
         self.measured += 1
         record: Record = {
             "engine": best.engine.name,
             "variant": best.variant,
             "seconds": best.seconds,
         }
-        self.store.remember("winners", _key(problem, threads, engines), record)
+        self.store.remember("winners", _key(problem, threads, engines, algorithm), record)
         return Winner(best.engine, best.variant, best.seconds)
 
 
-def _key(problem: Problem, threads: int, engines: tuple[Engine, ...]) -> str:
+def _contestants(
+    problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
+) -> tuple[Engine, ...]:
+    """The engines that can do a problem by an algorithm; `EngineRefusal` where there is none."""
+    if algorithm is not Algorithm.WINOGRAD:
+        return able(problem, engine)
+    capable, _ = by_model(problem, engine, threads, algorithm, False)
+    return (capable,)
+
+
+def _key(problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm) -> str:
     """Whatever the winner depends on."""
     candidates = (f"{engine.name} {engine.fingerprint()}" for engine in engines)
     words = (processor_model(), f"upconv {__version__}", *candidates, str(problem))
-    return " | ".join((*words, f"threads {threads}"))
+    return " | ".join((*words, algorithm.value, f"threads {threads}"))
 
 
 @lru_cache(maxsize=1)
@@ -209,19 +226,33 @@ def _tuner(file: str, directory: str) -> Tuner:
 
 
 def selected(
-    problem: Problem, engine: str | Engine | None, threads: int, *, tune: bool
+    problem: Problem,
+    engine: str | Engine | None,
+    threads: int,
+    *,
+    tune: bool,
+    algorithm: Algorithm = Algorithm.DIRECT,
+    once: bool = False,
 ) -> Selection:
     """The engine and variant for a problem: by its own choice, or tuned.
 
-    Raises `EngineRefusal` when there is none.
+    `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
+    none.
     """
     if not tune:
-        return Selection(select(problem, engine), "")
-    winner = tuned(problem, threads, engine)
+        return Selection(*by_model(problem, engine, threads, algorithm, once))
+    if once and algorithm is Algorithm.AUTO:
+        algorithm = Algorithm.DIRECT  # a contest does not count packing
+    winner = tuned(problem, threads, engine, algorithm)
     return Selection(winner.engine, winner.variant)
 
 
-def tuned(problem: Problem, threads: int, engine: str | Engine | None = None) -> Winner:
+def tuned(
+    problem: Problem,
+    threads: int,
+    engine: str | Engine | None = None,
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> Winner:
     """The fastest engine and variant for a problem, remembered or measured now.
 
     engine: only variants of this one. Measuring takes about half a second, and more where single
@@ -230,15 +261,20 @@ def tuned(problem: Problem, threads: int, engine: str | Engine | None = None) ->
 
     Raises `EngineRefusal` when no engine does the problem, and whatever an engine raises.
     """
-    return shared_tuner().winner(problem, threads, engine)
+    return shared_tuner().winner(problem, threads, engine, algorithm)
 
 
-def remembered(problem: Problem, threads: int, engine: str | Engine | None) -> Winner | None:
+def remembered(
+    problem: Problem,
+    threads: int,
+    engine: str | Engine | None,
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> Winner | None:
     """The winner if there is one already; nothing is measured.
 
     Raises `EngineRefusal` when no engine does the problem.
     """
-    return shared_tuner().remembered(problem, threads, engine)
+    return shared_tuner().remembered(problem, threads, engine, algorithm)
 
 
 def ceilings(threads: int, *, measure: bool) -> Limits | None:

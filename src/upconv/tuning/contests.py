@@ -15,6 +15,7 @@ import numpy as np
 from numpy.random import default_rng  # with this module, so that no fork finds it half imported
 
 from .. import memory
+from ..choices import Algorithm
 from ..engines.base import Array, Engine, PackedWeight, Primitive
 from ..errors import MemoryLimitError
 from ..primitives import built, variants_of
@@ -108,7 +109,12 @@ class _Candidate:
             self.sample()
 
 
-def contest(problem: Problem, threads: int, engines: Sequence[Engine]) -> Standing:
+def contest(
+    problem: Problem,
+    threads: int,
+    engines: Sequence[Engine],
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> Standing:
     """The winner among all variants of engines that do the problem.
 
     Raises `MemoryLimitError` when the data, or every candidate, needs more than there is.
@@ -117,7 +123,7 @@ def contest(problem: Problem, threads: int, engines: Sequence[Engine]) -> Standi
     data = _Data.of(problem)
     staying: list[_Candidate] = []
     try:
-        for candidate in _entering(problem, threads, engines, data):
+        for candidate in _entering(problem, threads, engines, data, algorithm):
             staying.append(candidate)
             staying = _after_first_runs(staying)
             if time.perf_counter() - start > _LAST_START:
@@ -156,11 +162,11 @@ def _after_first_runs(candidates: list[_Candidate]) -> list[_Candidate]:
 
 
 def _entering(
-    problem: Problem, threads: int, engines: Sequence[Engine], data: _Data
+    problem: Problem, threads: int, engines: Sequence[Engine], data: _Data, algorithm: Algorithm
 ) -> Iterator[_Candidate]:
     """Candidates one after the other, each built when the one before has run."""
     for engine in engines:
-        for variant in variants_of(engine, problem, threads):
+        for variant in variants_of(engine, problem, threads, algorithm):
             primitive = built(engine, problem, threads, variant)
             try:
                 memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
