@@ -29,7 +29,7 @@ ROWS = [
     {"signatures", "primitives"},
     {"tuning"},
     {"execution"},
-    {"gradients"},
+    {"gradients", "roofline"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},
     {"__init__"},

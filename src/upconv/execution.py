@@ -51,9 +51,10 @@ class PreparedCall:
         """
         problem = signature.problem
         self.signature, self.asked, self._threads = signature, engine, threads
-        self.engine, self.variant = selected(
+        chosen = selected(
             problem, engine, threads, tune=tuning_asked(tune), algorithm=algorithm, once=once
         )
+        self.engine, self.variant = chosen.engine, chosen.variant
         self.packs = problem.direction is not Direction.WEIGHT_GRAD
         self._entry: Entry | None = None
 

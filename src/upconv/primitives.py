@@ -25,11 +25,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from .choices import Algorithm, forget_choices
+from .choices import forget_choices
 from .engines import nonfinite
-from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, brief
-from .problem import Problem
 
 _DEFAULT_BYTES = 256 << 20
 _DEFAULT_ENTRIES = 1024
@@ -130,28 +128,6 @@ class _Flight:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-
-
-def built(engine: Builder[P, T], problem: P, threads: int, variant: str) -> T:
-    """A new primitive; engines written before there were variants are not asked for one."""
-    if variant:
-        return engine.build(problem, threads, variant)
-    return engine.build(problem, threads)
-
-
-def variants_of(
-    engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
-) -> tuple[str, ...]:
-    """The variants an engine names; one written before there were variants has its own choice."""
-    named: Any = getattr(engine, "variants", None)
-    direct = ("",) if named is None else tuple(named(problem, threads))
-    if algorithm is Algorithm.DIRECT:
-        return direct
-    auto = algorithm is Algorithm.AUTO
-    if not isinstance(engine, WinogradEngine) or engine.refuses_winograd(problem) is not None:
-        return direct if auto else ()
-    found = engine.winograd(problem, threads, exact=auto)
-    return (*direct, *found) if auto else found
 
 
 class Lease(Generic[T]):
@@ -289,7 +265,7 @@ class PrimitiveCache:
         if bound is not None:  # its library has a cache of its own, which follows this one's bound
             bound(self._max_entries)
         start = time.perf_counter()
-        primitive = built(engine, key.problem, key.threads, key.variant)
+        primitive = engine.build(key.problem, key.threads, key.variant)
         seconds = time.perf_counter() - start
         entry = Entry(key, engine, primitive, primitive.resident_bytes, users=1)
         with self._lock:
