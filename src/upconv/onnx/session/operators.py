@@ -1,0 +1,253 @@
+"""Operators of ONNX Runtime that upconv computes: the nodes that stand for its layers.
+
+ONNX Runtime calls `_compute` where such a node's turn comes, on the thread that called `Run`, with
+the node's input in memory of its own, and the layer's plan writes into the output that ONNX Runtime
+made: nothing is copied. The plan's work is divided among ONNX Runtime's own threads
+(`KernelContext_ParallelFor`): they spin between its operators, and threads of ours beside them
+would share the processors.
+
+There is one operator per element type; a node's attribute `layer` says which `Kernel` it stands
+for. The operators and their functions live as long as the process: ONNX Runtime may call them in
+any session, and until the last one is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_int, c_int64, c_size_t
+from ctypes import c_void_p as pointer
+from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ...arrays import Array
+from ...errors import UpconvError
+from ...plans import Plan
+from ...threads import lend
+from .abi import VERSION, Library, library
+
+DOMAIN = "upconv.session"
+_MOST_PLANS = 8
+"""Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
+
+_OP = pointer
+_FIELDS: dict[str, Any] = {
+    "version": ctypes.c_uint32,
+    "CreateKernel": pointer,
+    "GetName": ctypes.CFUNCTYPE(pointer, _OP),
+    "GetExecutionProviderType": ctypes.CFUNCTYPE(pointer, _OP),
+    "GetInputType": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
+    "GetInputTypeCount": ctypes.CFUNCTYPE(c_size_t, _OP),
+    "GetOutputType": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
+    "GetOutputTypeCount": ctypes.CFUNCTYPE(c_size_t, _OP),
+    "KernelCompute": pointer,
+    "KernelDestroy": pointer,
+    "GetInputCharacteristic": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
+    "GetOutputCharacteristic": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
+    "GetInputMemoryType": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
+    "GetVariadicInputMinArity": pointer,
+    "GetVariadicInputHomogeneity": pointer,
+    "GetVariadicOutputMinArity": pointer,
+    "GetVariadicOutputHomogeneity": pointer,
+    "CreateKernelV2": ctypes.CFUNCTYPE(pointer, _OP, pointer, pointer, ctypes.POINTER(pointer)),
+    "KernelComputeV2": ctypes.CFUNCTYPE(pointer, pointer, pointer),
+    "InferOutputShapeFn": pointer,
+    "GetStartVersion": pointer,
+    "GetEndVersion": pointer,
+    "GetMayInplace": pointer,
+    "ReleaseMayInplace": pointer,
+    "GetAliasMap": pointer,
+    "ReleaseAliasMap": pointer,
+}
+
+
+class _CustomOp(ctypes.Structure):
+    """OrtCustomOp, as of version 20."""
+
+    _fields_ = tuple(_FIELDS.items())
+
+
+class Memory:
+    """Memory of ONNX Runtime as NumPy sees it; `release` is called when no array needs it."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        plain = dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "typestr": plain,
+            "version": 3,
+        }
+        self.dtype = dtype
+
+    def array(self) -> Array:
+        """The memory as an array, which keeps this object alive."""
+        array = np.asarray(self)
+        return array if array.dtype == self.dtype else array.view(self.dtype)
+
+
+class Kernel:
+    """A layer as an operator: a plan per shape of its input."""
+
+    def __init__(self, dtype: np.dtype[Any], plan: Callable[[tuple[int, ...]], Plan]) -> None:
+        self._dtype, self._plan = dtype, plan
+        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._lock = threading.Lock()
+        self.number = next(_numbers)
+        """By which nodes name it."""
+        self.seconds = 0.0
+        """What the last call took."""
+        self.failed: UpconvError | None = None
+        """Why there is no plan for a shape that it was given."""
+        _kernels[self.number] = self
+
+    def compute(self, api: Library, context: int) -> None:
+        """Compute the node of a running session."""
+        start = time.perf_counter()
+        value = api.made("KernelContext_GetInput", context, 0)
+        _, shape = api.described(value)
+        plan = self._plan_for(shape)
+        out = plan.output_shape
+        sizes = (c_int64 * len(out))(*out)
+        result = api.made("KernelContext_GetOutput", context, 0, sizes, len(out))
+        x = Memory(api.data(value), shape, self._dtype).array()
+        y = Memory(api.data(result), out, self._dtype).array()
+        with lend(_Team(api, context)):
+            plan(x, out=y)
+        self.seconds = time.perf_counter() - start
+
+    def _plan_for(self, shape: tuple[int, ...]) -> Plan:
+        with self._lock:
+            plan = self._plans.get(shape)
+            if plan is None:
+                try:
+                    plan = self._plans[shape] = self._plan(shape)
+                except UpconvError as error:
+                    self.failed = error
+                    raise
+                if len(self._plans) > _MOST_PLANS:
+                    self._plans.popitem(last=False)
+            else:
+                self._plans.move_to_end(shape)
+            return plan
+
+
+class _Team:
+    """ONNX Runtime's threads, lent for the time of one operator."""
+
+    def __init__(self, api: Library, context: int) -> None:
+        self._api, self._context = api, context
+
+    def awake(self) -> bool:
+        """They spin while a session runs."""
+        return True
+
+    def run(self, work: int, argument: int, threads: int) -> None:
+        """Have `work(argument)` called so many times, on as many threads as are free.
+
+        ONNX Runtime calls it with the number of the call as well, which `work` does not look at.
+        """
+        self._api.call("KernelContext_ParallelFor", self._context, work, threads, 0, argument)
+
+
+_numbers = itertools.count(1)
+_kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions hold theirs
+
+
+class Calls(threading.local):
+    """What happened in the operators of the session that this thread runs."""
+
+    done = 0
+    error: BaseException | None = None
+
+
+calls = Calls()
+
+
+@_FIELDS["CreateKernelV2"]
+def _create(op: int, api: int, info: int, kernel: Any) -> int:  # noqa: ARG001 - the C signature
+    number = c_int64()
+    try:
+        library().call("KernelInfoGetAttribute_int64", info, b"layer", byref(number))
+        kernel[0] = number.value
+    except BaseException as error:
+        return library().failure(str(error))
+    return 0
+
+
+@_FIELDS["KernelComputeV2"]
+def _compute(kernel: int, context: int) -> int:
+    """Errors must not leave Python here: a status stops `Run`, which then raises the error."""
+    api = library()
+    try:
+        _kernels[kernel].compute(api, context)
+    except BaseException as error:
+        calls.error = error
+        return api.failure(f"{type(error).__name__}: {error}")
+    calls.done += 1
+    return 0
+
+
+def operator_name(dtype: np.dtype[Any]) -> str:
+    """The operator of an element type.
+
+    >>> operator_name(np.dtype("float32"))
+    'Convolution_float32'
+    """
+    return f"Convolution_{dtype.name}"
+
+
+@lru_cache(maxsize=1)
+def domain() -> int:
+    """The operators, to be added to a session's options."""
+    api = library()
+    made = api.made("CreateCustomOpDomain", DOMAIN.encode())
+    for name, code in (("float32", 1), ("float16", 10), ("float64", 11), ("bfloat16", 16)):
+        api.call("CustomOpDomain_Add", made, ctypes.addressof(_operator(name, code)))
+    return made
+
+
+_kept: list[_CustomOp] = []
+
+
+def _operator(dtype: str, code: int) -> _CustomOp:
+    text = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
+    # A kernel is a number, with nothing to give back: any function that does nothing will do.
+    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, pointer).value
+
+    def of(name: str, answer: int) -> Any:
+        return _FIELDS[name](lambda *_: answer)
+
+    op = _CustomOp(
+        version=VERSION,
+        KernelDestroy=nothing,
+        CreateKernelV2=_create,
+        KernelComputeV2=_compute,
+        **{
+            name: of(name, answer)
+            for name, answer in {
+                "GetName": ctypes.addressof(text),
+                "GetExecutionProviderType": 0,
+                "GetInputType": code,
+                "GetInputTypeCount": 1,
+                "GetOutputType": code,
+                "GetOutputTypeCount": 1,
+                "GetInputCharacteristic": 0,
+                "GetOutputCharacteristic": 0,
+                "GetInputMemoryType": 0,
+            }.items()
+        },
+    )
+    _kept.append(op)
+    _texts.append(text)
+    return op
+
+
+_texts: list[Any] = []
