@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import EngineError, EngineRefusal, ModelError, UpconvError
+from ...plans import Plan
 from ...threads import rest
 from ..known import known
 from ..models import save, to_proto
@@ -56,7 +57,10 @@ class Assembly:
         self.shapes = _shapes(self._prepared)
 
     def _kernel(self, layer: Layer) -> Kernel:
-        return Kernel(layer.weight.dtype, lambda shape: layer.plan(shape, self._threads))
+        def plan(shape: tuple[int, ...]) -> Plan:
+            return layer.plan(shape, self._threads)
+
+        return Kernel(layer.weight.dtype, plan, layer.slopes)
 
     def plain(self) -> Native:
         """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
@@ -106,7 +110,7 @@ class Assembly:
             own = (layer.name, f"{output}_nchwc", f"{layer.last}_nchwc")
             known = [times[name] for name in own if name in times]
             if known:
-                found[output] = min(known)
+                found[output] = min(known) + times.get(layer.follower, 0.0)
         return found
 
 

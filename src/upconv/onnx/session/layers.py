@@ -34,15 +34,21 @@ _KINDS = ("ConvTranspose", "Conv")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A layer; `output` is the value its node makes, `last` what its activation makes of that."""
+    """A layer; `output` is the value its node makes, `last` what its activation makes of that.
+
+    follower: the name of the activation's node. slopes: of a PRelu, one per channel, which the plan
+    does not compute.
+    """
 
     name: str
     kind: str
     output: str
     last: str
+    follower: str
     weight: Array
     bias: Array | None
     activation: Any
+    slopes: Array | None
     attributes: Mapping[str, Any]
 
     @property
@@ -50,6 +56,7 @@ class Layer:
         """The operators, as in "ConvTranspose + leaky_relu"."""
         activation = self.activation
         said = activation[0] if isinstance(activation, tuple) else activation
+        said = said if self.slopes is None else "prelu"
         return f"{self.kind} + {said}" if said else self.kind
 
     def plan(self, shape: tuple[int, ...], threads: int) -> Plan:
@@ -117,10 +124,17 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
         if not isinstance(read(node, opset, Rule.ONNXRUNTIME), ConvTransposeNode):
             return None
         attributes["opset"] = opset
-    last, activation = _activation(node.outputs[0])
-    name = named(node)
-    names = str(node.outputs[0].name), str(last.name)
-    return Layer(name, node.op_type, *names, weight, bias, activation, attributes)
+    y = node.outputs[0]
+    end, activation = follower(y), None
+    slopes = None if end is None else _slopes(end, y, weight, attributes)
+    if end is not None and slopes is None:
+        activation = _activation(end)
+    if end is None or (activation is None and slopes is None):
+        last, ending = y, ""
+    else:
+        last, ending = end.outputs[0], named(end)
+    names = named(node), node.op_type, str(y.name), str(last.name), ending
+    return Layer(*names, weight, bias, activation, slopes, attributes)
 
 
 def _plain(attribute: ir.Attr) -> Any:
@@ -146,19 +160,33 @@ def _conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return keywords
 
 
-def _activation(y: ir.Value) -> tuple[ir.Value, Any]:
-    """The value after the activation that alone reads y, and which that is; y and None."""
-    node = follower(y)
-    if node is None or node.domain not in ("", "ai.onnx"):
-        return y, None
-    made: Any = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}.get(node.op_type)
+def _activation(node: ir.Node) -> Any:
+    """The activation that a node is, as plans have it; None for any other node."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
     if node.op_type == "LeakyRelu":
         alpha = node.attributes.get("alpha")
-        made = "leaky_relu", 0.01 if alpha is None else float(alpha.value)
+        return "leaky_relu", 0.01 if alpha is None else float(alpha.value)
     if node.op_type == "Gelu":
         kind = node.attributes.get("approximate")
-        made = "gelu" if kind is None or kind.value == "none" else None
-    return (y, None) if made is None else (node.outputs[0], made)
+        return "gelu" if kind is None or kind.value == "none" else None
+    return {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}.get(node.op_type)
+
+
+def _slopes(
+    node: ir.Node, y: ir.Value, weight: Array, attributes: Mapping[str, Any]
+) -> Array | None:
+    """The slopes of a PRelu that has one per channel of y."""
+    if not is_op(node, "PRelu") or node.inputs[0] is not y:
+        return None
+    slopes = constant_value(node.inputs[1]).array
+    transposed = "opset" in attributes
+    count = weight.shape[1] * attributes.get("group", 1) if transposed else weight.shape[0]
+    if slopes is None or slopes.dtype != weight.dtype or slopes.ndim > weight.ndim:
+        return None
+    shape = (1,) * (weight.ndim - slopes.ndim) + slopes.shape
+    wanted = (1, count, *(1,) * (weight.ndim - 2))
+    return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
 
 
 def with_operators(
