@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,14 +22,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...errors import EngineError, EngineRefusal, ModelError, UpconvError
+from ...errors import EngineError, EngineRefusal, UpconvError
 from ...plans import Plan
 from ...threads import rest
-from ..known import known
-from ..models import save, to_proto
-from .layers import Layer, layers, prepared, with_operators
+from .layers import Layer, layers, with_operators
 from .native import Native
 from .operators import Kernel
+from .preparing import options, prepared, stored
 from .reports import LayerReport
 
 GAIN = 0.97
@@ -38,7 +36,7 @@ GAIN = 0.97
 _LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
 """At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
 _SECONDS, _ROUNDS, _PROFILED = 4.0, (4, 20), 4
-_LEAST_SECONDS = 0.01  # of calls in a row
+_LEAST_SECONDS, _HOPELESS = 0.01, 1.05  # of calls in a row; times as long as the best
 
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
 """Relative to the largest value: of float32 through some hundred layers, summed in other orders."""
@@ -51,10 +49,9 @@ class Assembly:
 
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
-        self._prepared = prepared(model)
+        self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
         self.kernels = {each.output: self._kernel(each) for each in self.layers.values()}
-        self.shapes = _shapes(self._prepared)
 
     def _kernel(self, layer: Layer) -> Kernel:
         def plan(shape: tuple[int, ...]) -> Plan:
@@ -70,10 +67,10 @@ class Assembly:
         except EngineError as error:
             raise EngineRefusal(str(error)) from None
 
-    def session(self, chosen: Sequence[str] | set[str]) -> Native:
+    def session(self, chosen: Collection[str]) -> Native:
         """The model with upconv's operators for the layers of these outputs."""
         numbers = {output: self.kernels[output].number for output in chosen}
-        with stored(with_operators(self._prepared, numbers, self.shapes)) as file:
+        with stored(with_operators(self._prepared, numbers)) as file:
             return Native(file, self._threads, [self.kernels[output] for output in chosen])
 
     def rows(self) -> dict[str, LayerReport]:
@@ -87,14 +84,13 @@ class Assembly:
         """What ONNX Runtime takes for layers, in seconds, of those that its profiler names."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
-        options.log_severity_level, options.enable_profiling = 4, True
+        settings = options(self._threads)
+        settings.enable_profiling = True
         with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
-            options.profile_file_prefix = str(Path(folder) / "profile")
+            settings.profile_file_prefix = str(Path(folder) / "profile")
             try:
                 with stored(self._model) as file:
-                    session = onnxruntime.InferenceSession(file, options)
+                    session = onnxruntime.InferenceSession(file, settings)
                 for feeds in examples:
                     for _ in range(1 + _PROFILED):
                         session.run(None, dict(feeds))
@@ -112,26 +108,6 @@ class Assembly:
             if known:
                 found[output] = min(known) + times.get(layer.follower, 0.0)
         return found
-
-
-def _shapes(model: ir.Model) -> dict[str, tuple[Any, ...]]:
-    try:
-        values = known(to_proto(model), {}).values
-    except ModelError:  # beyond protobuf's 2 GiB
-        return {}
-    return {name: value.shape for name, value in values.items() if value.shape is not None}
-
-
-@contextmanager
-def stored(model: ir.Model) -> Iterator[bytes | str]:
-    """A model as ONNX Runtime takes it: bytes, or a file while the block lasts."""
-    try:
-        data = to_proto(model).SerializeToString()
-    except ModelError:
-        with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
-            yield str(save(model, Path(folder) / "model.onnx")[0])
-    else:
-        yield data
 
 
 def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
@@ -244,7 +220,7 @@ def _own_times(
 def _sets(
     assembly: Assembly, ours: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[frozenset[str]]:
-    """The sets of layers that are worth a try; the empty one is the model with its folds alone."""
+    """The sets of layers that are worth a try; the empty one is the model with folds alone."""
     ratio = {output: ours[output] / theirs.get(output, ours[output]) for output in ours}
     sets = [
         frozenset(
@@ -254,7 +230,7 @@ def _sets(
         )
         for transposed, ordinary in _LIMITS
     ]
-    return list(dict.fromkeys(sets)) if ours else []
+    return [each for each in dict.fromkeys(sets) if each or assembly.folded]
 
 
 def _decided(rows: Mapping[str, LayerReport], chosen: frozenset[str]) -> tuple[LayerReport, ...]:
@@ -276,25 +252,37 @@ def _call(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> C
 
 
 def interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
-    """The best seconds of some calls, which take turns; each comes first once."""
+    """The best seconds of some calls, which take turns; each comes first once.
+
+    After some rounds those that are far behind the best, and not the first, have no further turn.
+    """
     best = [np.inf] * len(calls)
     for call in calls:
         call()
+    running = list(range(len(calls)))
     end, i = time.perf_counter() + _SECONDS, 0
     while i < _ROUNDS[0] or (i < _ROUNDS[1] and time.perf_counter() < end):
-        for at in range(len(calls)):
-            at = (at + i) % len(calls)
+        for at in range(len(running)):
+            at = running[(at + i) % len(running)]
             rest()
-            stop = time.perf_counter() + _LEAST_SECONDS
-            for again in range(100):
-                start = time.perf_counter()
-                calls[at]()
-                now = time.perf_counter()
-                best[at] = min(best[at], now - start)
-                if again and now > stop:
-                    break
+            best[at] = min(best[at], _best_in_a_row(calls[at]))
         i += 1
+        if i >= _ROUNDS[0] - 1:
+            bound = _HOPELESS * min(best[1:], default=0.0)
+            running = [0, *(at for at in running[1:] if best[at] <= bound)]
     return [float(each) for each in best]
+
+
+def _best_in_a_row(call: Callable[[], None]) -> float:
+    best, stop = np.inf, time.perf_counter() + _LEAST_SECONDS
+    for again in range(100):
+        start = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if again and now > stop:
+            break
+    return float(best)
 
 
 def _difference(

@@ -10,7 +10,7 @@ functions stay ONNX Runtime's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,7 @@ from ...dialects.onnx import Rule
 from ...plans import Plan, conv_plan, plan
 from ..constants import constant_value
 from ..nodes import ConvTransposeNode, named, read
-from ..passes import PASSES
-from ..passes.base import follower, is_op, run
+from ..passes.base import follower, is_op
 from .operators import DOMAIN, operator_name
 
 _DTYPES = ("float32", "float16", "float64", "bfloat16")
@@ -60,44 +59,17 @@ class Layer:
         return f"{self.kind} + {said}" if said else self.kind
 
     def plan(self, shape: tuple[int, ...], threads: int) -> Plan:
-        """The layer for an input of this shape."""
-        bias, end = self.bias, {"activation": self.activation, "threads": threads}
+        """The layer for an input of this shape.
+
+        Raises `EngineRefusal` where the JIT engine cannot do it: the others have threads of their
+        own, which ONNX Runtime's leave no processor to.
+        """
+        bias, end = self.bias, {"activation": self.activation, "threads": threads, "engine": "jit"}
         if self.kind == "Conv":
             return conv_plan(shape, self.weight, bias, **_conv_keywords(self.attributes), **end)
         kernel, rule = self.weight.shape[2:], Rule.ONNXRUNTIME.value
         layer = from_onnx(shape[2:], kernel, **self.attributes, rule=rule)
         return plan(shape, self.weight, bias, **layer.keywords(), **end)
-
-
-_FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
-
-
-def prepared(model: ir.Model) -> ir.Model:
-    """A copy with what stands around ConvTranspose folded into it, where that is exact.
-
-    A PRelu of one slope becomes the LeakyRelu that it is, which ONNX Runtime computes on all
-    threads and together with a Conv.
-    """
-    copy = model.clone()
-    run(copy, [PASSES[name] for name in _FOLDS], rule=Rule.ONNXRUNTIME)
-    for node in list(copy.graph):
-        slope = _only_slope(node, copy.graph.opset_imports.get("", 0))
-        if slope is not None:
-            node.op_type = "LeakyRelu"
-            node.resize_inputs(1)
-            node.attributes["alpha"] = ir.AttrFloat32("alpha", slope)
-    RemoveUnusedNodesPass()(copy)
-    return copy
-
-
-def _only_slope(node: ir.Node, opset: int) -> float | None:
-    """The slope of a float32 PRelu that has only one."""
-    if not is_op(node, "PRelu"):
-        return None
-    slope = constant_value(node.inputs[1], opset=opset).array
-    if slope is None or slope.size != 1 or slope.dtype != np.float32:
-        return None
-    return float(slope.reshape(()))
 
 
 def layers(model: ir.Model) -> list[Layer]:
@@ -189,12 +161,10 @@ def _slopes(
     return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
 
 
-def with_operators(
-    model: ir.Model, chosen: Mapping[str, int], shapes: Mapping[str, Sequence[Any]]
-) -> ir.Model:
+def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
     """A copy of a model with operators for the layers of these outputs, by their kernels' numbers.
 
-    shapes: of values, as far as they are known: ONNX Runtime infers none for an operator of ours.
+    What the layers make keeps its shape: ONNX Runtime infers none for an operator of ours.
     """
     copy = model.clone()
     found = {each.output: each for each in layers(copy)}
@@ -202,10 +172,6 @@ def with_operators(
     for output, number in chosen.items():
         layer = found[output]
         _replace(copy, nodes[output], nodes[layer.last], layer, number)
-        made = nodes[output].outputs[0]
-        made.type = ir.TensorType(ir.DataType.from_numpy(layer.weight.dtype))
-        if output in shapes:
-            made.shape = ir.Shape(shapes[output])
     copy.graph.opset_imports[DOMAIN] = 1
     RemoveUnusedNodesPass()(copy)
     return copy
@@ -214,6 +180,7 @@ def with_operators(
 def _replace(model: ir.Model, node: ir.Node, last: ir.Node, layer: Layer, number: int) -> None:
     """Make of a node, and of the activation after it, the operator of a kernel."""
     y = node.outputs[0]
+    y.type = ir.TensorType(ir.DataType.from_numpy(layer.weight.dtype))
     if last is not node:
         end = last.outputs[0]
         name = end.name

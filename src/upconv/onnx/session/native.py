@@ -9,8 +9,6 @@ from ctypes import c_char_p, c_int64
 from ctypes import c_void_p as pointer
 from typing import Any
 
-import numpy as np
-
 from ...arrays import Array
 from ...errors import EngineError
 from ..runtimes.values import code_of, dtype_of_code
@@ -35,9 +33,7 @@ class Native:
             api.call("AddCustomOpDomain", options, domain())
             if isinstance(model, bytes):
                 given: tuple[Any, ...] = (model, len(model))
-                self._session = api.made(
-                    "CreateSessionFromArray", api.environment, *given, options
-                )
+                self._session = api.made("CreateSessionFromArray", api.environment, *given, options)
             else:
                 path = c_char_p(model.encode())
                 wide = ctypes.c_wchar_p(model) if sys.platform == "win32" else path
@@ -55,8 +51,7 @@ class Native:
         made = (pointer * len(names))()
         calls.done, calls.error = 0, None
         try:
-            for array in feeds.values():
-                inputs.append(_value(array))
+            inputs.extend(map(_value, feeds.values()))
             try:
                 api.call(
                     "Run",

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ctypes import byref, c_char_p, c_int, c_int64, c_size_t
+from ctypes import byref, c_int, c_int64, c_size_t
 from ctypes import c_void_p as pointer
 from functools import lru_cache
 from typing import Any
@@ -203,8 +203,7 @@ class Calls(threading.local):
 calls = Calls()
 
 
-@_FIELDS["CreateKernelV2"]
-def _create(op: int, api: int, info: int, kernel: Any) -> int:  # noqa: ARG001 - the C signature
+def _create(op: int, api: int, info: int, kernel: Any) -> int:
     number = c_int64()
     try:
         library().call("KernelInfoGetAttribute_int64", info, b"layer", byref(number))
@@ -214,7 +213,6 @@ def _create(op: int, api: int, info: int, kernel: Any) -> int:  # noqa: ARG001 -
     return 0
 
 
-@_FIELDS["KernelComputeV2"]
 def _compute(kernel: int, context: int) -> int:
     """Errors must not leave Python here: a status stops `Run`, which then raises the error."""
     api = library()
@@ -260,8 +258,8 @@ def _operator(dtype: str, code: int) -> _CustomOp:
     op = _CustomOp(
         version=VERSION,
         KernelDestroy=nothing,
-        CreateKernelV2=_create,
-        KernelComputeV2=_compute,
+        CreateKernelV2=_FIELDS["CreateKernelV2"](_create),
+        KernelComputeV2=_FIELDS["KernelComputeV2"](_compute),
         **{
             name: of(name, answer)
             for name, answer in {

@@ -1,4 +1,4 @@
-"""`Session`: a model in ONNX Runtime, in which upconv computes the layers that it computes faster."""
+"""`Session`: a model in ONNX Runtime, with upconv for the layers that it computes faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -21,8 +20,9 @@ from ..runtimes.base import one_line
 from ..runtimes.feeds import drawn
 from ..runtimes.values import Interface, Value, code_of, dtype_of_code
 from .abi import library
-from .choosing import Assembly, Choice, measured, stored
+from .choosing import Assembly, Choice, measured
 from .native import Native
+from .preparing import options, stored
 from .reports import LayerReport, Report, decided
 
 
@@ -62,6 +62,7 @@ class Session:
     Raises `FileError`, `ModelError` for what cannot be read, `EngineRefusal` for what ONNX Runtime
     does not take, `ArgumentError` for arguments that do not fit the model.
 
+    >>> import numpy as np
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
     >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
     >>> session = Session(onnx.parser.parse_model(text), measure=False)
@@ -105,7 +106,8 @@ class Session:
             "onnxruntime" if choice.why else "upconv",
             choice.why,
             choice.rows,
-            *(None if each is None else 1e3 * each for each in (choice.before, choice.after)),
+            None if choice.before is None else 1e3 * choice.before,
+            None if choice.after is None else 1e3 * choice.after,
             shapes,
             self._threads,
         )
@@ -203,12 +205,9 @@ class _Python:
     def __init__(self, model: ir.Model, threads: int) -> None:
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 4
         with stored(model) as file:
             try:
-                self._session = onnxruntime.InferenceSession(file, options)
+                self._session = onnxruntime.InferenceSession(file, options(threads))
             except Exception as error:  # foreign code, which raises what it likes
                 raise EngineRefusal(
                     f"onnxruntime does not take the model: {one_line(error)}"
@@ -239,9 +238,7 @@ def _taken(assembly: Assembly, decisions: Any) -> Choice:
         chosen, why = found or set(), "by decisions"
         if found is None:
             return Choice(assembly.plain(), tuple(rows.values()), "so say the decisions")
-    made = tuple(
-        replace(row, upconv=output in chosen, why=why) for output, row in rows.items()
-    )
+    made = tuple(replace(row, upconv=output in chosen, why=why) for output, row in rows.items())
     if not chosen and decisions is None:
         return Choice(assembly.plain(), made, why)
     return Choice(assembly.session(chosen), made)
@@ -274,6 +271,6 @@ def _foreign(values: Sequence[Value]) -> str | None:
 
 
 def _told(value: Value) -> NodeArg:
-    assert value.dtype is not None
-    name = onnx.TensorProto.DataType.Name(code_of(value.dtype)).lower()
-    return NodeArg(value.name, f"tensor({name})", list(value.shape or ()))
+    code = onnx.TensorProto.UNDEFINED if value.dtype is None else code_of(value.dtype)
+    kind = onnx.TensorProto.DataType.Name(code).lower()
+    return NodeArg(value.name, f"tensor({kind})", list(value.shape or ()))
