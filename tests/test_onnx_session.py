@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
-onnxruntime = pytest.importorskip("onnxruntime", reason="sessions run in it")
+pytest.importorskip("onnxruntime", reason="sessions run in it")
 pytest.importorskip("llvmlite", reason="layers are computed by the JIT engine")
 
 import onnx
+import onnxruntime
 
 from onnx_cases import random_case
 from upconv.errors import ArgumentError, DTypeError, EngineError, EngineRefusal, ShapeError
@@ -190,7 +191,7 @@ def test_layers_that_are_not_ours() -> None:
     same(found.run(None, feeds), plain(made, feeds))
 
 
-# As ONNX Runtime's ---------------------------------------------------------------------------------
+# As ONNX Runtime's --------------------------------------------------------------------------------
 
 
 def test_inputs_and_outputs_are_told_as_onnx_runtime_tells_them(
