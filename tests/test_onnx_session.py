@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -383,6 +385,30 @@ def test_an_interrupt_ends_a_run(session: Session, monkeypatch: pytest.MonkeyPat
         with pytest.raises(KeyboardInterrupt):
             session.run(None, feeds)
     same(session.run(None, feeds), wanted)
+
+
+ENDING = """
+import sys, threading, time
+sys.path.insert(0, {tests!r})
+from test_onnx_session import decoder, image
+from upconv.onnx import Session
+session, feeds = Session(decoder(), measure=False), image()
+
+def forever():
+    while True:
+        session.run(None, feeds)
+
+threading.excepthook = lambda *_: None
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.2)
+kept = session.run(None, feeds)
+"""
+
+
+def test_the_interpreter_ends_while_a_session_runs() -> None:
+    code = ENDING.format(tests=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_report_is_plain() -> None:

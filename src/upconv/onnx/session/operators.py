@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ctypes import byref, c_int, c_int64, c_size_t
+from ctypes import byref, c_int64, c_size_t
 from ctypes import c_void_p as pointer
 from functools import lru_cache
 from typing import Any
@@ -38,41 +38,23 @@ _MOST_PLANS = 8
 """Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
 _PIECE = 1 << 15
 
-_OP = pointer
-_FIELDS: dict[str, Any] = {
-    "version": ctypes.c_uint32,
-    "CreateKernel": pointer,
-    "GetName": ctypes.CFUNCTYPE(pointer, _OP),
-    "GetExecutionProviderType": ctypes.CFUNCTYPE(pointer, _OP),
-    "GetInputType": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
-    "GetInputTypeCount": ctypes.CFUNCTYPE(c_size_t, _OP),
-    "GetOutputType": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
-    "GetOutputTypeCount": ctypes.CFUNCTYPE(c_size_t, _OP),
-    "KernelCompute": pointer,
-    "KernelDestroy": pointer,
-    "GetInputCharacteristic": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
-    "GetOutputCharacteristic": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
-    "GetInputMemoryType": ctypes.CFUNCTYPE(c_int, _OP, c_size_t),
-    "GetVariadicInputMinArity": pointer,
-    "GetVariadicInputHomogeneity": pointer,
-    "GetVariadicOutputMinArity": pointer,
-    "GetVariadicOutputHomogeneity": pointer,
-    "CreateKernelV2": ctypes.CFUNCTYPE(pointer, _OP, pointer, pointer, ctypes.POINTER(pointer)),
-    "KernelComputeV2": ctypes.CFUNCTYPE(pointer, pointer, pointer),
-    "InferOutputShapeFn": pointer,
-    "GetStartVersion": pointer,
-    "GetEndVersion": pointer,
-    "GetMayInplace": pointer,
-    "ReleaseMayInplace": pointer,
-    "GetAliasMap": pointer,
-    "ReleaseAliasMap": pointer,
-}
+_CREATE = ctypes.CFUNCTYPE(pointer, pointer, pointer, pointer, ctypes.POINTER(pointer))
+_COMPUTE = ctypes.CFUNCTYPE(pointer, pointer, pointer)
+_ANSWER = ctypes.CFUNCTYPE(c_size_t)
+"""A question about an operator, whatever it asks: all have one answer, of a word or less."""
+
+_FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
+    GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
+    GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity GetVariadicInputHomogeneity
+    GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
+    InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
+    ReleaseAliasMap"""
 
 
 class _CustomOp(ctypes.Structure):
-    """OrtCustomOp, as of version 20."""
+    """OrtCustomOp of `VERSION`: functions, null where ONNX Runtime has a default."""
 
-    _fields_ = tuple(_FIELDS.items())
+    _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
 
 
 class Memory:
@@ -194,8 +176,9 @@ _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions h
 
 
 class Calls(threading.local):
-    """What happened in the operators of the session that this thread runs."""
+    """What happened to the operators of the session that this thread makes or runs."""
 
+    made = 0
     done = 0
     error: BaseException | None = None
 
@@ -208,6 +191,7 @@ def _create(op: int, api: int, info: int, kernel: Any) -> int:
     try:
         library().call("KernelInfoGetAttribute_int64", info, b"layer", byref(number))
         kernel[0] = number.value
+        calls.made += 1
     except BaseException as error:
         return library().failure(str(error))
     return 0
@@ -244,40 +228,29 @@ def domain() -> int:
     return made
 
 
-_kept: list[_CustomOp] = []
+_kept: list[Any] = []
+"""What ONNX Runtime has addresses of."""
 
 
 def _operator(dtype: str, code: int) -> _CustomOp:
-    text = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
-    # A kernel is a number, with nothing to give back: any function that does nothing will do.
-    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, pointer).value
-
-    def of(name: str, answer: int) -> Any:
-        return _FIELDS[name](lambda *_: answer)
-
-    op = _CustomOp(
-        version=VERSION,
-        KernelDestroy=nothing,
-        CreateKernelV2=_FIELDS["CreateKernelV2"](_create),
-        KernelComputeV2=_FIELDS["KernelComputeV2"](_compute),
-        **{
-            name: of(name, answer)
-            for name, answer in {
-                "GetName": ctypes.addressof(text),
-                "GetExecutionProviderType": 0,
-                "GetInputType": code,
-                "GetInputTypeCount": 1,
-                "GetOutputType": code,
-                "GetOutputTypeCount": 1,
-                "GetInputCharacteristic": 0,
-                "GetOutputCharacteristic": 0,
-                "GetInputMemoryType": 0,
-            }.items()
-        },
-    )
-    _kept.append(op)
-    _texts.append(text)
+    name = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
+    answers = {
+        "GetName": ctypes.addressof(name),
+        "GetExecutionProviderType": 0,  # null: the processor
+        "GetInputType": code,
+        "GetInputTypeCount": 1,
+        "GetOutputType": code,
+        "GetOutputTypeCount": 1,
+        "GetInputCharacteristic": 0,  # required
+        "GetOutputCharacteristic": 0,
+        "GetInputMemoryType": 0,  # the processor's
+    }
+    functions = {name: _ANSWER(lambda answer=answer: answer) for name, answer in answers.items()}
+    functions |= {"CreateKernelV2": _CREATE(_create), "KernelComputeV2": _COMPUTE(_compute)}
+    fields = {name: ctypes.cast(each, pointer) for name, each in functions.items()}
+    # A kernel is a number, of which nothing is to be given back. Sessions may end after Python has:
+    # any function that is not Python's and does nothing will do.
+    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, pointer)
+    op = _CustomOp(version=VERSION, KernelDestroy=nothing, **fields)
+    _kept.extend((name, functions, op))
     return op
-
-
-_texts: list[Any] = []
