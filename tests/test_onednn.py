@@ -149,7 +149,7 @@ class _Strategy:
     def __init__(self, variant: str) -> None:
         self._variant = variant
 
-    def build(self, problem: Problem, threads: int) -> Primitive:
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         return ENGINE.build(problem, threads, self._variant)
 
 

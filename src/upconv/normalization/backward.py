@@ -10,7 +10,8 @@ import numpy as np
 from ..arguments import boolean
 from ..arrays import Array, as_array, check_out, same_dtype
 from ..errors import ShapeError
-from ..execution import delivered, gradient_targets, require_separate, rounded_total
+from ..execution import delivered
+from ..gradients import gradient_targets, require_separate, rounded_total
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, Frame, epsilon
 from .results import BatchNormGradients

@@ -9,7 +9,8 @@ import numpy as np
 from ..arguments import boolean
 from ..arrays import Array, as_array, check_out
 from ..errors import ArgumentError, DTypeError
-from ..execution import delivered, require_separate
+from ..execution import delivered
+from ..gradients import require_separate
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, Frame, epsilon, moving_rule, require_spread
 from .results import BatchNormResult
