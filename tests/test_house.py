@@ -22,9 +22,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A folder is one room: what is inside it may import from inside it.
 ROWS = [
     {"errors", "_version"},
+    {"arguments"},
     {"geometry", "memory", "threads", "forks", "activations", "files"},
     {"problem", "subpixel", "compositions", "progress"},
-    {"engines", "dialects", "arguments"},
+    {"engines", "dialects", "keywords"},
     {"arrays", "choices"},
     {"signatures", "primitives"},
     {"tuning"},
