@@ -129,7 +129,7 @@ def gradients(
     for name, call in work.items():
         call.run(results[name], *operands[name])
     if bias_total is not None:
-        results["bias"] = _bias_gradient(
+        results["bias"] = rounded_total(
             bias_total, grad.dtype, given.get("bias"), accumulate=accumulate
         )
     return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
@@ -171,10 +171,10 @@ def _bias_total(grad: Array, channel_axis: int) -> Array:
         return np.asarray(np.add.reduce(grad, axis=axes, dtype=np.float64))
 
 
-def _bias_gradient(
+def rounded_total(
     total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool
 ) -> Array:
-    """The total in the caller's array, or in a new one of the caller's type."""
+    """A float64 total in the caller's array, or added to it, or in a new one of `dtype`."""
     with np.errstate(all="ignore"):
         if out is None:
             return total.astype(dtype)
