@@ -157,7 +157,7 @@ REFUSED = [
     ({"strides": [2]}, ArgumentError, "strides"),
     ({"strides": [0, 1]}, ArgumentError, r"strides\[0\] is 0"),
     ({"dilations": "1"}, ArgumentError, "dilations"),
-    ({"group": 4}, ArgumentError, "group is 4; expected a divisor of X's 6 channels"),
+    ({"group": 4}, ArgumentError, "group is 4; expected a divisor of the 6 input channels"),
     ({"group": 0}, ArgumentError, "group is 0"),
     ({"kernel_shape": [3, 3]}, ShapeError, r"kernel_shape is \(3, 3\); expected \(3, 2\)"),
     ({"pads": [1, 1]}, ArgumentError, "pads"),
@@ -167,15 +167,15 @@ REFUSED = [
     ({"output_padding": [1, 1]}, ArgumentError, "output_padding"),
     ({"rule": "mine"}, ArgumentError, "rule"),
     ({"opset": 0}, ArgumentError, "opset"),
-    ({"W": W[:5]}, ShapeError, "W.shape is .* 6 input channels"),
+    ({"W": W[:5]}, ShapeError, r"W.shape is \(5, .*expected 6 there"),
     ({"W": W[0]}, ShapeError, "W.shape is .* 4 axes"),
     ({"X": X[0, 0]}, ShapeError, "X.shape is"),
     ({"B": B[:5]}, ShapeError, r"B.shape is \(5,\); expected \(2,\)"),
     ({"B": B.astype(np.float32)}, DTypeError, "B.dtype is float32; expected float64"),
     ({"X": X.astype(np.int32)}, DTypeError, "X.dtype is int32"),
     ({"X": "x"}, DTypeError, "X"),
-    ({"X": X[:, :0], "W": W[:0]}, ShapeError, r"X.shape is .*at least 1 channel"),
-    ({"W": W[:, :0]}, ShapeError, r"W.shape is .*at least 1 channel"),
+    ({"X": X[:, :0], "W": W[:0]}, ShapeError, r"W.shape is .*no axis of size 0"),
+    ({"W": W[:, :0]}, ShapeError, r"W.shape is .*no axis of size 0"),
 ]
 
 
@@ -228,11 +228,11 @@ def test_a_node_runs_alone() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("y = Relu(x)", "Relu node that makes 'y': expected ConvTranspose nodes"),
-        ("y = ConvTranspose(x)", "has 1 inputs and 1 outputs"),
-        ("y = ConvTranspose(x, v)", "'v' is used before anything defines it"),
-        ("y = ConvTranspose <bias = 1> (x, w)", "has an attribute 'bias'"),
-        ("z = ConvTranspose(x, w)", "'y' is used before anything defines it"),
+        ("y = Relu(x)", "Relu node 'y': expected ConvTranspose nodes"),
+        ("y = ConvTranspose(x)", "has input size 1 not in range"),
+        ("y = ConvTranspose(x, v)", "input 'v' of node"),
+        ("y = ConvTranspose <bias = 1> (x, w)", "Unrecognized attribute: bias"),
+        ("z = ConvTranspose(x, w)", "output 'y' is not an output of any node"),
     ],
 )
 def test_other_models_are_refused(body: str, message: str) -> None:
