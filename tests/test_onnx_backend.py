@@ -65,20 +65,17 @@ def test_onnx_s_own_test_passes(name: str, suite: dict[str, unittest.TestCase]) 
 
 
 def test_onnx_has_these_tests_and_no_more(suite: dict[str, unittest.TestCase]) -> None:
-    newer = {name for name in suite if name not in NODE_TESTS | CONVERTED_TESTS}
-    assert not newer, "a newer onnx brings tests to be named here"
-    assert len(suite) == 14
+    assert set(suite) == NODE_TESTS | CONVERTED_TESTS, "a newer onnx brings tests to be named here"
 
 
-@pytest.mark.parametrize("name", ["test_convtranspose", "test_convtranspose_autopad_same"])
 def test_onnx_s_own_test_sees_a_shift(
-    name: str, suite: dict[str, unittest.TestCase], monkeypatch: pytest.MonkeyPatch
+    suite: dict[str, unittest.TestCase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: every result is moved by one pixel."""
     right = backend.conv_transpose
     monkeypatch.setattr(backend, "conv_transpose", lambda *a, **k: np.roll(right(*a, **k), 1, -1))
     result = unittest.TestResult()
-    suite[name].run(result)
+    suite["test_convtranspose"].run(result)
     assert len(result.failures) == 1
 
 
@@ -154,19 +151,11 @@ def test_every_rank_is_computed(rank: int) -> None:
 
 
 REFUSED = [
-    ({"strides": [2]}, ArgumentError, "strides"),
     ({"strides": [0, 1]}, ArgumentError, r"strides\[0\] is 0"),
-    ({"dilations": "1"}, ArgumentError, "dilations"),
     ({"group": 4}, ArgumentError, "group is 4; expected a divisor of the 6 input channels"),
-    ({"group": 0}, ArgumentError, "group is 0"),
     ({"kernel_shape": [3, 3]}, ShapeError, r"kernel_shape is \(3, 3\); expected \(3, 2\)"),
-    ({"pads": [1, 1]}, ArgumentError, "pads"),
     ({"pads": [0] * 4, "auto_pad": "SAME_UPPER"}, ArgumentError, "pads is given together"),
-    ({"auto_pad": "same_upper"}, ArgumentError, "auto_pad"),
-    ({"output_shape": [2, 6, 9, 8]}, ShapeError, "output_shape"),
-    ({"output_padding": [1, 1]}, ArgumentError, "output_padding"),
     ({"rule": "mine"}, ArgumentError, "rule"),
-    ({"opset": 0}, ArgumentError, "opset"),
     ({"W": W[:5]}, ShapeError, r"W.shape is \(5, .*expected 6 there"),
     ({"W": W[0]}, ShapeError, "W.shape is .* 4 axes"),
     ({"X": X[0, 0]}, ShapeError, "X.shape is"),
@@ -208,13 +197,6 @@ def test_a_chain_runs_with_its_initialisers() -> None:
     assert y.tolist() == [[[1, 10, 12, 120, 20, 200]]]
     (named,) = ConvTransposeBackend.run_model(chain, {"x": np.float32([[[1, 2]]])})
     np.testing.assert_array_equal(y, named)
-
-
-def test_the_opset_of_a_model_counts() -> None:
-    body = "y = ConvTranspose <output_shape = [2]> (x, w)"
-    x = [np.float32([[[1, 2]]])]
-    assert ConvTransposeBackend.run_model(model(body, 10), x)[0].tolist() == [[[1, 12]]]
-    assert ConvTransposeBackend.run_model(model(body, 11), x)[0].tolist() == [[[12, 20]]]
 
 
 def test_a_node_runs_alone() -> None:
