@@ -234,8 +234,11 @@ class Builder:
         shape = self.integers([1, -1] + [1] * rank)
         return self.op("Add", [x, self.op("Reshape", [b, shape])])
 
-    def replace(self, old: ir.Value, new: ir.Value, dead: Iterable[ir.Node]) -> None:
-        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused."""
+    def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:
+        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused.
+
+        dead: of these the last in the graph first; the new nodes stand where that one stood.
+        """
         old_name, old.name = old.name, None
         new.name, new.type, new.shape = old_name, old.type or new.type, old.shape
         new.metadata_props.update(old.metadata_props)
@@ -244,7 +247,7 @@ class Builder:
             self._nodes[-1].metadata_props.setdefault(key, entry)
         graph = cast(ir.Graph, self._node.graph)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        graph.insert_before(self._node, self._nodes)
+        graph.insert_before(dead[0], self._nodes)
         _remove(dead)
 
     def _fresh(self, hint: str) -> str:
