@@ -92,7 +92,7 @@ class Builder:
     def constant(self, array: Array, hint: str) -> ir.Value:
         """An initialiser, or a Constant node where the place is a subgraph's or function's."""
         name = self._fresh(hint)
-        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         if self._node.graph is not self._model.graph:
             return self.op("Constant", [], tensor.dtype, value=tensor)
         value = ir.Value(

@@ -15,6 +15,7 @@ from .fold_windows import fold_pad, fold_slice
 from .legalise import (
     no_dilation,
     no_output_padding,
+    no_pads,
     normalise,
     split_groups,
     symmetric_pads,
@@ -36,6 +37,7 @@ _ALL: tuple[Pass, ...] = (
     Pass("split_groups", split_groups),
     Pass("to_rank", to_rank),
     Pass("symmetric_pads", symmetric_pads),
+    Pass("no_pads", no_pads),
     Pass("no_output_padding", no_output_padding),
     Pass("no_dilation", no_dilation),
 )

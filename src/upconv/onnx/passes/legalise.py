@@ -33,7 +33,7 @@ from ..building import Builder, Crops
 from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
-from .sub_pixel import MOST_BYTES, MOST_WASTE
+from .sub_pixel import require_affordable
 
 MOST_GROUPS = 256
 """More nodes than this serve nobody."""
@@ -70,11 +70,23 @@ def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
     """Unequal pads (P, Q) as (m, m), m = min(P, Q), and a Slice. Output padding stays."""
     if all(padding.begin == padding.end for padding in conv.paddings):
         raise Refusal("its pads are the same at both ends of every axis")
+    return _padded_by(conv, lambda padding: min(padding.begin, padding.end))
+
+
+def no_pads(conv: ConvTransposeNode) -> Rewriting:
+    """Pads (P, Q) as a Slice. Output padding stays."""
+    if not any(padding.begin or padding.end for padding in conv.paddings):
+        raise Refusal("it has no pads")
+    return _padded_by(conv, lambda _: 0)
+
+
+def _padded_by(conv: ConvTransposeNode, amount: Callable[[Padding], int]) -> Rewriting:
+    """The node with the same padding at both ends of an axis, and the rest as cuts."""
     said = _statement(conv)
-    least = [min(p.begin, p.end) for p in said.paddings]
-    equal = tuple(replace(p, begin=m, end=m) for p, m in zip(said.paddings, least, strict=True))
-    cuts = [(p.begin - m, p.end - m) for p, m in zip(said.paddings, least, strict=True)]
-    return _rewriting(conv, Statement(said.axes, equal, cuts))
+    pairs = [(padding, amount(padding)) for padding in said.paddings]
+    paddings = tuple(replace(p, begin=m, end=m) for p, m in pairs)
+    cuts = [(p.begin - m, p.end - m) for p, m in pairs]
+    return _rewriting(conv, Statement(said.axes, paddings, cuts))
 
 
 def no_dilation(conv: ConvTransposeNode) -> Rewriting:
@@ -82,9 +94,9 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
     said, w = _statement(conv), weight(conv)
+    _require_small(conv, [axis.extent for axis in said.axes], w)
     dense = tuple(replace(axis, kernel=axis.extent, dilation=1) for axis in said.axes)
     statement = replace(said, axes=dense)
-    _require_small(conv, statement, w.array.itemsize * prod(w.array.shape[:2]))
     longer = np.pad(w.array, _more_taps(conv, said))
     return _rewriting(conv, statement, w.changed(spread(longer, said.axes)))
 
@@ -94,7 +106,7 @@ def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
     if conv.rank >= rank:
         raise Refusal(f"it has {conv.rank} spatial axes, and {rank} are asked for")
     said, new = _statement(conv), list(range(2, 2 + rank - conv.rank))
-    _require_small(conv, said)
+    _require_small(conv, [axis.kernel for axis in said.axes])
     axes = [*(Axis(size=1, kernel=1) for _ in new), *said.axes]
     paddings = [*(Padding(0, 0, 0) for _ in new), *said.paddings]
 
@@ -118,7 +130,7 @@ def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
     if conv.groups > most:
         raise Refusal(f"it has {conv.groups} groups; more than {most} nodes serve nobody")
     said = _statement(conv)
-    _require_small(conv, said)
+    _require_small(conv, [axis.kernel for axis in said.axes])
 
     def write(builder: Builder) -> None:
         xs = before(builder, conv.x, conv.opset, lambda v: builder.split(v, conv.groups, 1))
@@ -187,7 +199,7 @@ def _more_taps(conv: ConvTransposeNode, said: Statement) -> list[tuple[int, int]
 
 def _rewriting(conv: ConvTransposeNode, said: Statement, w: Operand | None = None) -> Rewriting:
     """The node said so, with another weight if one is given, and what is cut off its result."""
-    _require_small(conv, said)
+    _require_small(conv, [axis.kernel for axis in said.axes])
 
     def write(builder: Builder) -> None:
         words = attributes(said.axes, conv.groups, said.paddings)
@@ -203,17 +215,16 @@ def _rewriting(conv: ConvTransposeNode, said: Statement, w: Operand | None = Non
     return write
 
 
-def _require_small(conv: ConvTransposeNode, said: Statement, per_tap: int = 0) -> None:
-    """`Refusal` for an empty output, and for much more taps than there were."""
+def _require_small(
+    conv: ConvTransposeNode, kernel: Sequence[int], w: Operand | None = None
+) -> None:
+    """`Refusal` for an empty output, and for a kernel of much more taps than there were."""
     for i, (axis, size) in enumerate(zip(conv.axes, conv.sizes, strict=True)):
         if size is not None and axis.out < 1:
             raise Refusal(f"along axis {i} its output is empty")
-    taps = prod(axis.kernel for axis in said.axes)
-    ratio = taps / prod(axis.kernel for axis in conv.axes)
-    if ratio > MOST_WASTE:
-        raise Refusal(f"it would multiply {ratio:.0f} times for each product needed")
-    if taps * per_tap > MOST_BYTES:
-        raise Refusal(f"its weight would take {taps * per_tap} bytes")
+    per_tap = 0 if w is None else w.array.itemsize * prod(w.array.shape[:2])
+    ratio = prod(kernel) / prod(axis.kernel for axis in conv.axes)
+    require_affordable(ratio, prod(kernel) * per_tap)
 
 
 def _longer(conv: ConvTransposeNode, builder: Builder, said: Statement) -> Operand | ir.Value:

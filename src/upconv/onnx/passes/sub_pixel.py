@@ -107,7 +107,9 @@ def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
         raise Refusal("its output is empty")
     for forms in pieces:
         _require_room(conv, forms)
-        _require_small(conv, forms, w.array)
+        taps = prod(form.phases * form.kernel for form in forms)
+        per_tap = w.array.itemsize * prod(w.array.shape[:2])
+        require_affordable(waste(conv.axes, forms), taps * per_tap)
     return lambda builder: _write(conv, builder, pieces, w, b)
 
 
@@ -131,11 +133,10 @@ def _require_room(conv: ConvTransposeNode, forms: Forms) -> None:
             )
 
 
-def _require_small(conv: ConvTransposeNode, forms: Forms, w: Array) -> None:
-    ratio = waste(conv.axes, forms)
+def require_affordable(ratio: float, nbytes: int) -> None:
+    """`Refusal` for too many multiplications per one needed, or too large a weight."""
     if ratio > MOST_WASTE:
         raise Refusal(f"it would multiply {ratio:.0f} times for each product needed")
-    nbytes = prod(form.phases * form.kernel for form in forms) * prod(w.shape[:2]) * w.itemsize
     if nbytes > MOST_BYTES:
         raise Refusal(f"its weight would take {nbytes} bytes")
 
