@@ -110,16 +110,16 @@ def _dequantised(node: ir.Node, opset: int, what: str) -> Operand:
     arrays = [_constant(value, opset, what) for value in node.inputs if value is not None]
     array, scale = arrays[:2]
     zero = arrays[2] if len(arrays) > 2 else np.zeros(scale.shape, array.dtype)
-    if scale.size == 1:
+    if scale.size == zero.size == 1:
         scale, zero = scale.reshape(()), zero.reshape(())  # such a vector means one scale for all
+    if zero.shape != scale.shape:
+        raise Refusal(f"its {what} has zero points of shape {zero.shape}, scales of {scale.shape}")
     axis = node.attributes.get_int("axis", 1) if array.ndim > 1 else 0
     axis += array.ndim if axis < 0 else 0
     if node.attributes.get_int("block_size", 0) or array.dtype.kind not in "iu":
         raise Refusal(f"its {what} is dequantised in blocks, or from {array.dtype}")
     if scale.size != 1 and scale.shape != array.shape[axis : axis + 1]:
         raise Refusal(f"its {what} has scales of shape {scale.shape} along axis {axis}")
-    if zero.shape != scale.shape:
-        raise Refusal(f"its {what} has zero points of shape {zero.shape}, scales of {scale.shape}")
     centred = array.astype(np.int32) - _along(zero, array.ndim, axis).astype(np.int32)
     return Operand(centred, scale, zero, axis, array.dtype)
 
