@@ -185,9 +185,10 @@ def _said(axis: Axis, padding: Padding, limit: int) -> tuple[Axis, Padding]:
     lacking = padding.output_padding - padding.end
     if lacking < limit:
         return axis, Padding(padding.begin, max(-lacking, 0), max(lacking, 0))
-    more = -(-lacking // axis.dilation)
-    end = more * axis.dilation - lacking
-    longer = replace(axis, kernel=axis.kernel + more, crop_end=end)
+    dilation = axis.dilation if axis.kernel > 1 else 1  # of one tap it means nothing
+    more = -(-lacking // dilation)
+    end = more * dilation - lacking
+    longer = replace(axis, kernel=axis.kernel + more, dilation=dilation, crop_end=end)
     return longer, Padding(padding.begin, end, 0)
 
 
