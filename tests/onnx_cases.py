@@ -125,6 +125,25 @@ def with_norm(case: Case, seed: int) -> Case:
     return replace(case, model=model)
 
 
+ACTIVATIONS = {
+    **dict.fromkeys(("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "Sigmoid"), 13),
+    **dict.fromkeys(("Tanh", "Softplus", "Softsign"), 13),
+    "HardSwish": 14,
+    "Mish": 18,
+    "Gelu": 20,
+}
+"""Activations, and the opset each begins with."""
+
+
+def with_activation(case: Case, seed: int) -> Case:
+    """The case with a random activation after it, or as often as it is."""
+    rng, model = random.Random(seed), _copied(case.model)
+    if rng.random() < 0.5:
+        return case
+    _follow(model, rng.choice([k for k, since in ACTIVATIONS.items() if since <= case.opset]), {})
+    return replace(case, model=model)
+
+
 def with_crop(case: Case, seed: int, kind: str) -> Case:
     """The case with a random Pad or Slice, before it or after it."""
     rng = random.Random(seed)

@@ -1,9 +1,9 @@
 """Random ConvTranspose models through every pass: the same values in ONNX Runtime and OpenVINO.
 
 All that the operator can say in ranks 1 to 3, opsets 13 to the newest of ONNX Runtime; folding
-passes get a random neighbour to fold. A model is read as ONNX Runtime reads it, and what a pass
-writes must then mean the same to every runtime: in the long run OpenVINO computes the rewritten
-model too, and is compared with ONNX Runtime on the original.
+passes get a random neighbour to fold, the others an activation. A model is read as ONNX Runtime
+reads it, and what a pass writes must then mean the same to every runtime: in the long run OpenVINO
+computes the rewritten model too, and is compared with ONNX Runtime on the original.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 
 import onnx
 
-from onnx_cases import Case, in_half, in_int8, random_case, with_crop, with_norm
+from onnx_cases import Case, in_half, in_int8, random_case, with_activation, with_crop, with_norm
 from onnx_rewriting import assert_close, rewritten, terms, values
 from upconv.dialects.onnx import Rule
 from upconv.errors import EngineError, EngineRefusal
@@ -41,8 +41,10 @@ NEIGHBOURS = {"fold_batch_norm": "norm", "fold_pad": "Pad", "fold_slice": "Slice
 @cache
 def case(seed: int, kind: str, neighbour: str = "") -> Case:
     made = random_case(seed)
-    if neighbour:
-        made = with_norm(made, seed) if neighbour == "norm" else with_crop(made, seed, neighbour)
+    if neighbour in ("Pad", "Slice"):
+        made = with_crop(made, seed, neighbour)
+    elif neighbour:
+        made = (with_norm if neighbour == "norm" else with_activation)(made, seed)
     if kind == "float16":
         return in_half(made)
     return in_int8(made, seed) if kind == "int8" else made
@@ -61,7 +63,7 @@ def original(seed: int, kind: str, neighbour: str = "") -> np.ndarray | None:
 
 def applied(name: str, kind: str, seeds: range) -> Iterator[tuple[int, Case, np.ndarray, object]]:
     """(seed, case, y, the rewritten model, None where the pass refuses)."""
-    neighbour = NEIGHBOURS.get(name, "")
+    neighbour = NEIGHBOURS.get(name, "activation")
     for seed in seeds:
         one, y = case(seed, kind, neighbour), original(seed, kind, neighbour)
         if y is not None:

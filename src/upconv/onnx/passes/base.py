@@ -1,7 +1,8 @@
 """What a pass is, and the driver that runs passes over a model.
 
     match(conv)   the rewriting of one ConvTranspose node, as a function of a `Builder`; raises
-                  `Refusal` with one sentence: why the pass must not rewrite it, or need not
+                  `Refusal`, or another `UpconvError`, with one sentence: why the pass must not
+                  rewrite it, or need not
 
 A rewriting puts new nodes in the place of the node, and perhaps of its neighbours. No pass
 measures: what is faster is for `optimize` to find out.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...dialects.onnx import Rule
+from ...errors import UpconvError
 from ..building import Builder
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
@@ -22,7 +24,7 @@ Rewriting = Callable[[Builder], None]
 """Writes the new nodes."""
 
 
-class Refusal(Exception):
+class Refusal(UpconvError):
     """Why a pass does not rewrite a node, in one sentence."""
 
 
@@ -43,7 +45,7 @@ class Pass:
         """None where the pass rewrites the node; else why not, in one sentence."""
         try:
             self.match(conv)
-        except Refusal as refusal:
+        except UpconvError as refusal:
             return str(refusal)
         return None
 
@@ -94,7 +96,7 @@ def _rewritten(
         if strict:
             _require_one_reading(found)
         rewriting = each.match(found)
-    except Refusal as refusal:
+    except UpconvError as refusal:
         return str(refusal)
     rewriting(Builder(model, found.node, found.opset, each.name))
     return None

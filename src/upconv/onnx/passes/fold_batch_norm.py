@@ -54,8 +54,10 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     value, reason = conv.y, "nobody, or not one node alone, reads its output"
     while (node := follower(value)) is not None:
         try:
-            w, b = _folded(w, b, _affine(node, value, conv, len(b)), conv.groups)
-        except Refusal as refusal:
+            one = _affine(node, value, conv, len(b))
+            vectors = one.gamma, one.beta, one.mean, one.var
+            w, b = folded(w, b, *vectors, eps=one.eps, groups=conv.groups)
+        except UpconvError as refusal:
             reason = str(refusal)
             break
         nodes.append(node)
@@ -77,16 +79,6 @@ def _floats(found: Operand) -> Operand:
     if found.scale is not None:
         raise Refusal("it is quantised; fold the normalisation before the model is quantised")
     return found
-
-
-def _folded(w: Array, b: Array, one: _Affine, groups: int) -> tuple[Array, Array]:
-    try:
-        new_w, new_b = folded(
-            w, b, one.gamma, one.beta, one.mean, one.var, eps=one.eps, groups=groups
-        )
-    except UpconvError as error:
-        raise Refusal(f"it cannot be folded: {error}") from None
-    return new_w, new_b
 
 
 def _rounded(array: Array, dtype: np.dtype) -> Array:

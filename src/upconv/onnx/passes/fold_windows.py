@@ -86,7 +86,7 @@ def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
         try:
             while True:
                 fold = side(conv, fold, kind, reader)
-        except Refusal as refusal:
+        except UpconvError as refusal:
             reasons.append(str(refusal))
     if fold.x is conv.x and fold.y is conv.y:
         none = f"no {kind} stands right before it, or after it as its only reader"
@@ -113,10 +113,7 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -
     window = reader(node, conv.opset, _shape(source, conv.rank))
     axes = []
     for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
-        try:
-            earlier = behind(axis, begin, end)
-        except UpconvError as error:  # a Pad of more than there is
-            raise Refusal(str(error)) from None
+        earlier = behind(axis, begin, end)
         if earlier is None:
             raise Refusal(f"what the {kind} before it takes off reaches the output")
         axes.append(earlier)
@@ -154,10 +151,7 @@ def _require_floats(kind: str, beside: Sequence[ir.Node], border: str) -> None:
 
 def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: str) -> Axis:
     begin, end = (max(entry, 0) for entry in window)
-    try:
-        axis = cropped(axis, -window[0], -window[1])
-    except UpconvError as error:
-        raise Refusal(str(error)) from None
+    axis = cropped(axis, -window[0], -window[1])
     if axis.reads(0, begin) or axis.reads(axis.out - end, axis.out):
         raise Refusal(f"the {kind} after it puts zeros where the longer result has values")
     if (begin or end) and conv.b is not None and _is_not_zero(conv, conv.b):
@@ -173,10 +167,8 @@ def _is_not_zero(conv: ConvTransposeNode, b: ir.Value) -> bool:
 
 
 def _attributes(conv: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
-    try:
-        return to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
-    except UpconvError as error:
-        raise Refusal(str(error)) from None
+    """Those of the one node; `TranslationError` where ONNX cannot say the crops."""
+    return to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
 
 
 def _spatial(window: Window, kind: str) -> Window:
@@ -189,7 +181,7 @@ def _shape(value: ir.Value, rank: int) -> Sizes:
     shape = [None] * (rank + 2) if value.shape is None else list(value.shape)
     if len(shape) != rank + 2:
         raise Refusal(f"its neighbour reads a value of {len(shape)} axes")
-    return [size if isinstance(size, int) else None for size in shape]
+    return [size if isinstance(size, int) and size >= 0 else None for size in shape]
 
 
 def _read_pad(node: ir.Node, opset: int, sizes: Sizes) -> Window:
@@ -224,8 +216,6 @@ def _read_slice(node: ir.Node, opset: int, sizes: Sizes) -> Window:
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     """Positions off the begin and the end."""
     if size is not None:
-        if size < 0:
-            raise Refusal("the Slice reads what is declared with a negative size")
         first, last, _ = slice(start, end).indices(size)
         if last <= first:
             raise Refusal("the Slice leaves nothing")
