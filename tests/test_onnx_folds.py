@@ -243,7 +243,7 @@ def test_zeros_after_it_are_output_padding(pads, attributes: str, wanted: str) -
         ('p = Pad<mode="reflect">(x, a)', "pads=[3,5]", NOTHING_AFTER, "repeats or mirrors"),
         ("p = Pad(x, a, one)", "pads=[3,5]", NOTHING_AFTER, "another value than 0"),
         ("p = Pad(x, channels)", "pads=[3,5]", NOTHING_AFTER, "changes batch or channels"),
-        ("n = Neg(a) p = Pad(x, n)", "pads=[1,1]", NOTHING_AFTER, "reaches the output"),
+        ("p = Pad(x, minus)", "pads=[1,1]", NOTHING_AFTER, "reaches the output"),
         ("n = Abs(a) p = Pad(x, n)", "pads=[3,5]", NOTHING_AFTER, "is computed"),
         (NOTHING_BEFORE, "pads=[1,0]", "z = Pad(y, front)", "longer result has values"),
         (NOTHING_BEFORE, "pads=[0,1]", "z = Pad(y, back)", "longer result has values"),
@@ -255,6 +255,7 @@ def test_zeros_after_it_are_output_padding(pads, attributes: str, wanted: str) -
 def test_zeros_that_no_pads_can_say_stay(before, attributes, after, reason) -> None:
     arrays = {
         "a": ints(0, 0, 1, 0, 0, 2),
+        "minus": ints(0, 0, -1, 0, 0, -2),
         "channels": ints(0, 1, 1, 0, 0, 0),
         "front": ints(0, 0, 1, 0, 0, 0),
         "back": ints(0, 0, 0, 0, 0, 1),

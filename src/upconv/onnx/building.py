@@ -229,11 +229,6 @@ class Builder:
             return self.op(kind, [x], axes=list(axes))
         return self.op(kind, [x, self.integers(axes)])
 
-    def add_bias(self, x: ir.Value, b: ir.Value, rank: int) -> ir.Value:
-        """x + b, b running along the channels; b may be computed."""
-        shape = self.integers([1, -1] + [1] * rank)
-        return self.op("Add", [x, self.op("Reshape", [b, shape])])
-
     def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:
         """Put `new` in the place of `old`, name and all, and take out nodes that are now unused.
 

@@ -49,7 +49,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     w = original.astype(np.float64)
     b = np.zeros(conv.groups * int(w.shape[1]))
     if conv.b is not None:
-        b = _floats(operand(conv.b, conv.opset, "bias")).array.astype(np.float64)
+        b = _floats(operand(conv.b, "bias")).array.astype(np.float64)
     nodes: list[ir.Node] = []
     value, reason = conv.y, "nobody, or not one node alone, reads its output"
     while (node := follower(value)) is not None:
@@ -143,7 +143,7 @@ def _per_channel(c: Array, rank: int, channels: int, kind: str) -> Array:
 
 
 def _constant(value: ir.Value | None, conv: ConvTransposeNode) -> Array:
-    constant = constant_value(value, opset=conv.opset)
+    constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"what normalises its output is not constant: {constant.reason}")
     try:

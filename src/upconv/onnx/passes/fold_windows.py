@@ -42,8 +42,8 @@ Sizes = Sequence[int | None]
 Window = tuple[tuple[int, int], ...]
 """Per axis, batch and channels included, positions put on (begin, end), or taken off."""
 
-Reader = Callable[[ir.Node, int, Sizes], Window]
-"""What a neighbour does, by its opset; raises `Refusal`."""
+Reader = Callable[[ir.Node, Sizes], Window]
+"""What a neighbour does; raises `Refusal`."""
 
 _FAR = (1 << 31) - 1
 """An end from here on means the end of the axis, whatever its size: what exporters write."""
@@ -102,7 +102,7 @@ def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
 
 def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
     node, inner = fold.x.producer(), fold.inner
-    while node is not None and is_transparent(node, conv.opset) and node.inputs[0] is not None:
+    while node is not None and is_transparent(node) and node.inputs[0] is not None:
         inner, node = (node, *inner), node.inputs[0].producer()
     if node is None or not is_op(node, kind):
         raise Refusal("")
@@ -110,7 +110,7 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -
     source = node.inputs[0] if node.inputs else None
     if source is None:
         raise Refusal(f"the {kind} before it reads nothing")
-    window = reader(node, conv.opset, _shape(source, conv.rank))
+    window = reader(node, _shape(source, conv.rank))
     axes = []
     for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
         earlier = behind(axis, begin, end)
@@ -124,7 +124,7 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -
 def _after(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
     between: tuple[ir.Node, ...] = ()
     node = follower(fold.y)
-    while node is not None and is_transparent(node, conv.opset):
+    while node is not None and is_transparent(node):
         between, node = (*between, node), follower(node.outputs[0])
     y = between[-1].outputs[0] if between else fold.y
     if node is None or not is_op(node, kind) or node.inputs[0] is not y:
@@ -134,7 +134,7 @@ def _after(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) ->
         raise Refusal(f"the {kind} after it has {len(node.outputs)} outputs")
     known = zip(fold.axes, conv.sizes, strict=True)
     sizes = [None, None, *(None if size is None else axis.out for axis, size in known)]
-    window = _spatial(reader(node, conv.opset, sizes), kind)
+    window = _spatial(reader(node, sizes), kind)
     pairs = zip(fold.axes, window, strict=True)
     axes = tuple(_grown(conv, axis, window, kind) for axis, window in pairs)
     _attributes(conv, axes)
@@ -161,7 +161,7 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
 
 def _is_not_zero(conv: ConvTransposeNode, b: ir.Value) -> bool:
     try:
-        return bool(operand(b, conv.opset, "bias").array.any())
+        return bool(operand(b, "bias").array.any())
     except Refusal:
         return True
 
@@ -184,29 +184,29 @@ def _shape(value: ir.Value, rank: int) -> Sizes:
     return [size if isinstance(size, int) and size >= 0 else None for size in shape]
 
 
-def _read_pad(node: ir.Node, opset: int, sizes: Sizes) -> Window:
+def _read_pad(node: ir.Node, sizes: Sizes) -> Window:
     """What a Pad of zeros puts on."""
     mode = node.attributes.get("mode")
     if mode is not None and (mode.is_ref() or mode.value != "constant"):
         raise Refusal("the Pad repeats or mirrors values; only zeros can be folded")
-    pads = _integers(node, opset, 1)
+    pads = _integers(node, 1)
     if pads is None:
         raise Refusal("the Pad has no pads")
-    if any(float(entry) for entry in _input(node, opset, 2) or ()):
+    if any(float(entry) for entry in _input(node, 2) or ()):
         raise Refusal("the Pad puts another value than 0")
-    axes = _axes(_integers(node, opset, 3), len(pads) // 2, len(sizes))
+    axes = _axes(_integers(node, 3), len(pads) // 2, len(sizes))
     if len(pads) != 2 * len(axes):
         raise Refusal(f"the Pad has {len(pads)} pads for {len(axes)} axes")
     return _window(len(sizes), axes, pads[: len(axes)], pads[len(axes) :])
 
 
-def _read_slice(node: ir.Node, opset: int, sizes: Sizes) -> Window:
+def _read_slice(node: ir.Node, sizes: Sizes) -> Window:
     """What a Slice of step 1 takes off."""
-    starts, ends = _integers(node, opset, 1), _integers(node, opset, 2)
+    starts, ends = _integers(node, 1), _integers(node, 2)
     if starts is None or ends is None or len(starts) != len(ends):
         raise Refusal("the Slice has no matching starts and ends")
-    axes = _axes(_integers(node, opset, 3), len(starts), len(sizes))
-    if len(axes) != len(starts) or any(step != 1 for step in _integers(node, opset, 4) or ()):
+    axes = _axes(_integers(node, 3), len(starts), len(sizes))
+    if len(axes) != len(starts) or any(step != 1 for step in _integers(node, 4) or ()):
         raise Refusal("the Slice has steps other than 1")
     ranges = zip(starts, ends, axes, strict=True)
     cuts = [_cut(start, end, sizes[axis]) for start, end, axis in ranges]
@@ -237,18 +237,18 @@ def _axes(stated: Sequence[int] | None, count: int, rank: int) -> list[int]:
     return axes
 
 
-def _integers(node: ir.Node, opset: int, index: int) -> list[int] | None:
-    entries = _input(node, opset, index)
+def _integers(node: ir.Node, index: int) -> list[int] | None:
+    entries = _input(node, index)
     if entries is not None and not all(isinstance(entry, int) for entry in entries):
         raise Refusal(f"input {index} of its neighbour holds no integers")
     return None if entries is None else [int(entry) for entry in entries]
 
 
-def _input(node: ir.Node, opset: int, index: int) -> list[float] | None:
+def _input(node: ir.Node, index: int) -> list[float] | None:
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
-    constant = constant_value(value, opset=opset)
+    constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"what its neighbour does is computed: {constant.reason}")
     if constant.array.dtype.kind not in "iufV":  # V: bfloat16

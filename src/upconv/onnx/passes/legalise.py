@@ -116,7 +116,7 @@ def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
             w = w.changed(np.expand_dims(w.array, new)).write(builder, "weight")
         else:
             w = builder.squeeze(w, new, undo=True)
-        [x] = before(builder, conv.x, conv.opset, lambda v: [builder.squeeze(v, new, undo=True)])
+        [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, new, undo=True)])
         y = builder.deconv(x, w, conv.b, attributes(axes, conv.groups, paddings))
         finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], new))
 
@@ -133,7 +133,7 @@ def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
     _require_small(conv, [axis.kernel for axis in said.axes])
 
     def write(builder: Builder) -> None:
-        xs = before(builder, conv.x, conv.opset, lambda v: builder.split(v, conv.groups, 1))
+        xs = before(builder, conv.x, lambda v: builder.split(v, conv.groups, 1))
         ws = _parts(builder, _longer(conv, builder, said), conv.groups, "weight")
         bs: Sequence[ir.Value | None] = [None] * conv.groups
         if conv.b is not None:

@@ -48,7 +48,7 @@ def _is_computed(conv: ConvTransposeNode) -> bool:
     try:
         for value, what in ((conv.w, "weight"), (conv.b, "bias")):
             if value is not None:
-                operand(value, conv.opset, what)
+                operand(value, what)
     except Refusal:
         return True
     return False

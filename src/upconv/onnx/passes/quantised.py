@@ -77,12 +77,12 @@ class Operand:
         )
 
 
-def operand(value: ir.Value, opset: int, what: str) -> Operand:
+def operand(value: ir.Value, what: str) -> Operand:
     """The operand behind a value; `Refusal` where it is computed, or of another form."""
     node = value.producer()
     if node is not None and is_op(node, "DequantizeLinear"):
-        return _dequantised(node, opset, what)
-    array = _constant(value, opset, what)
+        return _dequantised(node, what)
+    array = _constant(value, what)
     if ir.DataType.from_numpy(array.dtype) not in _FLOATS:
         raise Refusal(f"its {what} is of type {array.dtype}")
     return Operand(array)
@@ -90,7 +90,7 @@ def operand(value: ir.Value, opset: int, what: str) -> Operand:
 
 def weight(conv: ConvTransposeNode) -> Operand:
     """The weight, (C, M/groups, *k), as the node's groups and input take it."""
-    found = operand(conv.w, conv.opset, "weight")
+    found = operand(conv.w, "weight")
     if found.array.shape[0] % conv.groups:
         raise Refusal(f"its weight has {found.array.shape[0]} channels for {conv.groups} groups")
     if found.per_channel and found.axis > 1:
@@ -101,13 +101,13 @@ def weight(conv: ConvTransposeNode) -> Operand:
 def bias(conv: ConvTransposeNode, b: ir.Value) -> Operand | ir.Value:
     """The bias, (M,); its value where it is computed."""
     try:
-        return operand(b, conv.opset, "bias")
+        return operand(b, "bias")
     except Refusal:
         return b
 
 
-def _dequantised(node: ir.Node, opset: int, what: str) -> Operand:
-    arrays = [_constant(value, opset, what) for value in node.inputs if value is not None]
+def _dequantised(node: ir.Node, what: str) -> Operand:
+    arrays = [_constant(value, what) for value in node.inputs if value is not None]
     array, scale = arrays[:2]
     zero = arrays[2] if len(arrays) > 2 else np.zeros(scale.shape, array.dtype)
     if scale.size == zero.size == 1:
@@ -124,8 +124,8 @@ def _dequantised(node: ir.Node, opset: int, what: str) -> Operand:
     return Operand(centred, scale, zero, axis, array.dtype)
 
 
-def _constant(value: ir.Value, opset: int, what: str) -> Array:
-    constant = constant_value(value, opset=opset)
+def _constant(value: ir.Value, what: str) -> Array:
+    constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"its {what} is not constant: {constant.reason}")
     return constant.array
@@ -136,29 +136,29 @@ def _along(vector: Array, rank: int, axis: int) -> Array:
     return vector.reshape([-1 if i == axis and vector.size > 1 else 1 for i in range(rank)])
 
 
-def tail(y: ir.Value, opset: int) -> tuple[ir.Node, ...]:
+def tail(y: ir.Value) -> tuple[ir.Node, ...]:
     """What stays right behind a layer: an activation, a QuantizeLinear of one scale, or both."""
     activation = elementwise(y)
     nodes = () if activation is None else (activation,)
     last = follower(y if activation is None else activation.outputs[0])
-    if last is not None and is_op(last, "QuantizeLinear") and _of_one_scale(last, opset):
+    if last is not None and is_op(last, "QuantizeLinear") and _of_one_scale(last):
         return (*nodes, last)
     return nodes
 
 
-def _of_one_scale(node: ir.Node, opset: int) -> bool:
+def _of_one_scale(node: ir.Node) -> bool:
     """Whether a QuantizeLinear or DequantizeLinear has one scale: such a node is elementwise."""
     scale = node.inputs[1]
-    array = constant_value(scale, opset=opset).array
+    array = constant_value(scale).array
     if array is not None:
         return array.size == 1
     return scale is not None and scale.shape is not None and len(scale.shape) == 0
 
 
-def is_transparent(node: ir.Node, opset: int) -> bool:
+def is_transparent(node: ir.Node) -> bool:
     """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
     if is_op(node, "QuantizeLinear", "DequantizeLinear"):
-        return _of_one_scale(node, opset)
+        return _of_one_scale(node)
     return is_op(node, "Cast")
 
 
@@ -180,11 +180,11 @@ def _result_type(node: ir.Node) -> ir.DataType | None:
 
 
 def before(
-    builder: Builder, x: ir.Value, opset: int, moved: Callable[[ir.Value], Sequence[ir.Value]]
+    builder: Builder, x: ir.Value, moved: Callable[[ir.Value], Sequence[ir.Value]]
 ) -> list[ir.Value]:
     """What `moved`, which only moves elements, makes of x: of its integers where it has such."""
     node = x.producer()
-    if node is None or not is_op(node, "DequantizeLinear") or not _of_one_scale(node, opset):
+    if node is None or not is_op(node, "DequantizeLinear") or not _of_one_scale(node):
         return list(moved(x))
     integers = node.inputs[0]
     if integers is None:
@@ -199,6 +199,6 @@ def finish(
     moved: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> None:
     """Put what `moved`, which only moves elements, makes of the results in the node's place."""
-    nodes = tail(conv.y, conv.opset)
+    nodes = tail(conv.y)
     y = moved([again(builder, one, nodes) for one in ys])
     builder.replace(nodes[-1].outputs[0] if nodes else conv.y, y, [*reversed(nodes), conv.node])

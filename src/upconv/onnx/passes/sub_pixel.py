@@ -181,7 +181,7 @@ def _convolution(
     x = conv.x
     cuts = [(max(-begin, 0), max(-end, 0)) for begin, end in (form.zeros for form in forms)]
     if any(map(any, cuts)):  # case 6
-        [x] = before(builder, x, conv.opset, lambda v: [builder.cut(v, cuts)])
+        [x] = before(builder, x, lambda v: [builder.cut(v, cuts)])
     return builder.conv(
         x,
         packed_w.write(builder, "weight"),
