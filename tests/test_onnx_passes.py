@@ -330,50 +330,23 @@ NEED_THE_WEIGHT = [*CONVOLUTIONS, "fold_batch_norm", "no_dilation"]
 
 
 @pytest.mark.parametrize("name", SUITED)
-@pytest.mark.parametrize("bias", ["", ", b"])
-def test_a_computed_weight_and_bias_matter_to_those_that_need_their_values(
-    name: str, bias: str
-) -> None:
+@pytest.mark.parametrize("computed", ["w", "b", "w b"])
+def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, computed: str) -> None:
+    arrays = {"w": np.arange(8, dtype=np.float32).reshape(2, 1, 4), "b": np.ones(2, np.float32)}
+    fed = "".join(f", float[{'2,1,4' if one == 'w' else '2'}] {one}" for one in computed.split())
     before = parsed(
-        f"""g (float[N,2,L] x, float[2,1,4] w, float[2] b) => (float[N,2,M] z)
-        <float[1,2,1] c = {{2,3}}>
-        {{ [deconv] y = ConvTranspose<{SUITED[name]}>(x, w{bias}) z = Mul(y, c) }}"""
+        f"""g (float[N,2,L] x{fed}) => (float[N,2,M] z) <float[1,2,1] c = {{2,3}}>
+        {{ [deconv] y = ConvTranspose<{SUITED[name]}>(x, w, b) z = Mul(y, c) }}""",
+        **{key: array for key, array in arrays.items() if key not in computed.split()},
     )
-    if name in NEED_THE_WEIGHT:
+    if "w" in computed and name in NEED_THE_WEIGHT:
         assert "its weight is not constant" in refusal(before, name)
-        return
-    after, [step] = rewritten(before, name)
-    assert step.fired, step.refusal
-    assert_same_values(before, after)
-
-
-@pytest.mark.parametrize("name", SUITED)
-def test_a_computed_bias_is_no_matter_but_for_folding(name: str) -> None:
-    before = parsed(
-        f"""g (float[N,2,L] x, float[2] b) => (float[N,2,M] z)
-        <float[2,1,4] w = {{1,2,3,4,5,6,7,8}}, float[1,2,1] c = {{2,3}}>
-        {{ [deconv] y = ConvTranspose<{SUITED[name]}>(x, w, b) z = Mul(y, c) }}"""
-    )
-    if name == "fold_batch_norm":
+    elif name == "fold_batch_norm":
         assert "its bias is not constant" in refusal(before, name)
-        return
-    after, [step] = rewritten(before, name)
-    assert step.fired, step.refusal
-    assert_same_values(before, after)
-
-
-def test_crops_longer_than_the_kernel_would_be_without_its_dilation() -> None:
-    before = deconv("dilations=[3], pads=[3,4], strides=[1]", shape="N,2,3")
-    after, [step] = rewritten(before, "no_dilation")
-    assert step.fired, step.refusal
-    assert_same_values(before, after)
-
-
-def test_dilation_of_one_tap_means_nothing() -> None:
-    before = deconv("dilations=[3]", w="float[2,1,1] w = {1,2}")
-    after, _ = rewritten(before, "no_dilation")
-    assert "[2x1x1]{1,2}" in listing(after)
-    assert_same_values(before, after)
+    else:
+        after, [step] = rewritten(before, name)
+        assert step.fired, step.refusal
+        assert_same_values(before, after)
 
 
 def test_an_activation_goes_before_the_shuffle() -> None:
