@@ -24,7 +24,7 @@ from lint_cases import (
     weights,
 )
 from upconv.onnx.linting import Severity, lint
-from upconv.onnx.linting.report import overlap_map
+from upconv.onnx.linting.formats import overlap_map
 from upconv.onnx.linting.rules import overlap
 
 # Overlap ------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def check_overlap(kernel, strides, dilations):
     np.testing.assert_array_equal(product_, counts)
     assert (found.facts["most_taps"], found.facts["least_taps"]) == (counts.max(), counts.min())
     assert found.facts["axes"] == [i for i in (0, 1) if np.ptp(counts, axis=i).any()]
-    assert f"add up {int(counts.max())} taps" in found.message
+    assert f"sums of {int(counts.max())} taps" in found.message
 
 
 @pytest.mark.parametrize(("kernel", "strides", "dilations"), GEOMETRIES)
@@ -63,8 +63,8 @@ def test_the_overlap_is_what_adding_ones_gives(kernel, strides, dilations):
 
 
 def test_a_wrong_count_of_taps_is_seen(monkeypatch):
-    true = overlap._taps_per_phase
-    monkeypatch.setattr(overlap, "_taps_per_phase", lambda axis: [n + 1 for n in true(axis)])
+    true = overlap._phase_taps
+    monkeypatch.setattr(overlap, "_phase_taps", lambda axis: [[*n, 0] for n in true(axis)])
     with pytest.raises(AssertionError):
         check_overlap(*GEOMETRIES[0])
 
@@ -102,7 +102,7 @@ def test_the_same_overlap_is_drawn_once():
 # Weights that show it -----------------------------------------------------------------------------
 
 
-def loudness(w, strides):
+def measured_gains(w, strides):
     """The measure of UPC002 by running it: one channel constant at a time, squares averaged."""
     size = tuple(k + 2 for k in w.shape[2:])
     power = 0.0
@@ -115,32 +115,32 @@ def loudness(w, strides):
     return np.sqrt(power.mean(axis=0) / w.shape[0])
 
 
-def check_loudness(w, strides):
+def check_gains(w, strides):
     found = one(deconv(w, (9,) * len(strides), strides=strides), "UPC002")
-    loud = loudness(w, strides)
-    np.testing.assert_allclose(found.facts["loudness"], loud / loud.max(), atol=1e-4)
-    assert found.facts["contrast"] == pytest.approx(1 - loud.min() / loud.max(), abs=1e-4)
-    assert tuple(found.facts["loudest"]) == np.unravel_index(loud.argmax(), loud.shape)
-    assert tuple(found.facts["quietest"]) == np.unravel_index(loud.argmin(), loud.shape)
+    gains = measured_gains(w, strides)
+    np.testing.assert_allclose(found.facts["gains"], gains / gains.max(), atol=1e-4)
+    assert found.facts["contrast"] == pytest.approx(1 - gains.min() / gains.max(), abs=1e-4)
+    assert tuple(found.facts["largest"]) == np.unravel_index(gains.argmax(), gains.shape)
+    assert tuple(found.facts["smallest"]) == np.unravel_index(gains.argmin(), gains.shape)
 
 
-LOUD = weights(2, 16, 8, 4, 4) * np.where(np.arange(4) % 2, 1, 0.5).astype(np.float32)
+PATTERN = weights(2, 16, 8, 4, 4) * np.where(np.arange(4) % 2, 1, 0.5).astype(np.float32)
 
 
 @pytest.mark.parametrize(
     ("w", "strides"),
-    [(WIDE, (2, 2)), (LOUD, (2, 2)), (np.ones((1, 1, 3), np.float32), (2,))],
-    ids=["uneven", "even but loud", "one channel"],
+    [(WIDE, (2, 2)), (PATTERN, (2, 2)), (np.ones((1, 1, 3), np.float32), (2,))],
+    ids=["uneven", "even overlap", "one channel"],
 )
-def test_the_loudness_is_what_constant_inputs_give(w, strides):
-    check_loudness(w, strides)
+def test_the_gains_are_what_constant_inputs_give(w, strides):
+    check_gains(w, strides)
 
 
-def test_a_wrong_loudness_is_seen(monkeypatch):
+def test_wrong_gains_are_seen(monkeypatch):
     true = overlap._sums
     monkeypatch.setattr(overlap, "_sums", lambda w, taps: np.roll(true(w, taps), 1, axis=2))
     with pytest.raises(AssertionError):
-        check_loudness(LOUD.transpose(0, 1, 3, 2).copy(), (2, 2))
+        check_gains(PATTERN.transpose(0, 1, 3, 2).copy(), (2, 2))
 
 
 def bilinear(factor):
@@ -183,7 +183,7 @@ def test_weights_that_even_out_the_overlap_make_it_a_note():
     found = one(deconv(w, (9, 9), strides=[3, 3], group=6), "UPC001")
     assert found.severity is Severity.NOTE
     assert found.facts["contrast"] < overlap.EVEN
-    assert "make up for that" in found.message
+    assert "compensate that" in found.message
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
@@ -228,7 +228,7 @@ def test_the_edge_is_where_nothing_reaches():
     assert untouched(EVEN, (5, 7), (2, 2)).shape == (10, 14)  # the output is (11, 14)
 
 
-def test_idle_taps_can_be_zero_without_a_difference():
+def test_unused_taps_can_be_zero_without_a_difference():
     facts = one(deconv(W44, (1, 1), pads=[1, 1, 0, 1]), "UPC005").facts
     x = np.ones((6, 1, 1))
     whole = scattered(x, W44, (1, 1))[:, 1:, 1:-1]

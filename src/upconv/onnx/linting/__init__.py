@@ -1,48 +1,60 @@
-"""The lint: what may go wrong with the transposed convolutions of a model, said before it does.
+"""The lint: what may go wrong with the transposed convolutions of a model.
 
-`lint` reads a model, never changes it, and lets every rule of `RULES` look at every ConvTranspose
-node, in subgraphs and functions too. What comes out is values (`findings`); text, JSON and SARIF
-are made from them.
-
-What lives here: the one call, and which rules it lets look.
+`lint` checks one model, `lint_file` one of many files, and mends it if asked to. Findings are plain
+values (`findings`); `formats` and `sarif` write them down.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
 
 from ...dialects import values
 from ...dialects.onnx import Rule as Reading
-from ...errors import ArgumentError, brief
-from ..models import Source, from_model
-from ..nodes import Unreadable, read
-from .findings import Finding, Findings, Severity
-from .places import Place, Standing, shape_of, standings
-from .rules import RULES
-from .rules.base import Rule
-from .shapes import Sizes, give, infer
+from ...errors import ArgumentError, FileError, ShapeError, UpconvError, brief
+from ...files import published, reported
+from ..inputs import input_files
+from ..known import known
+from ..models import Source, from_model, to_proto
+from .context import Context, agree, contexts, shape_in_words, shape_of, suppressed
+from .findings import UNREADABLE_FILE, Finding, Findings, Severity
+from .rules import RULES, Rule, chosen, prefixes
 
-__all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "lint"]
+__all__ = [
+    "RULES",
+    "Finding",
+    "Findings",
+    "Rule",
+    "Severity",
+    "chosen",
+    "lint",
+    "lint_file",
+    "prefixes",
+]
+
+_MOST_ROUNDS = 16  # of mending: one mend can make room for another at the same node
 
 
 def lint(
     model: Source,
     *,
-    target: str | None = None,
+    runtime: str | None = None,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    sizes: Sizes | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Findings:
-    """Everything that the rules find at the ConvTranspose nodes of a model.
+    """Everything that the rules find in a model.
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is not changed.
-    target: "onnxruntime" or "openvino", the runtime that will run it. None judges by ONNX's text,
-        warns of what either refuses, and leaves speed alone.
-    select, ignore: numbers of rules, or how they begin: "UPC1" is all of UPC101 to UPC199. Nothing
+    runtime: "onnxruntime" or "openvino", the one that will run the model: what it refuses is an
+        error, and what another refuses is left out. None warns of what either refuses.
+    select, ignore: codes of rules, or how they begin: "UPC1" is all of UPC101 to UPC199. Nothing
         selected selects all; what is ignored is left out even if selected.
-    sizes: the whole shape of an input by its name, None for what stays open, or the one size of a
-        symbolic dimension by its.
+    sizes: input name -> its whole shape, for inputs whose sizes the model leaves open.
 
     Raises `ModelError` or `FileError` for a model that cannot be read, `ArgumentError` or
     `ShapeError` for the rest.
@@ -53,77 +65,144 @@ def lint(
     >>> [(found.rule, found.severity.value) for found in lint(onnx.parser.parse_model(text))]
     [('UPC001', 'warning'), ('UPC002', 'warning')]
     """
-    rules = chosen(select, ignore)
-    reading = None if target is None else _target(target)
+    rules, reading = chosen(select, ignore), _reading(runtime)
     own = from_model(model)
-    declared = {s.node: shape_of(s.node.outputs[0]) for s in standings(own) if s.node.outputs}
-    if sizes:
-        give(own, sizes)
-    infer(own)
-    places = [(standing, declared.get(standing.node)) for standing in standings(own)]
-    found = tuple(_found(places, rules, reading))
-    return Findings(
-        os.fspath(model) if isinstance(model, str | os.PathLike) else "",
-        "" if reading is None else reading.value,
-        tuple(rule.code for rule in rules),
-        len(places),
-        found,
-    )
-
-
-def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
-    """The rules that are selected and not ignored; `ArgumentError` for what begins no number.
-
-    >>> [rule.code for rule in chosen(["UPC00"], ["UPC001", "UPC005"])]
-    ['UPC002', 'UPC003', 'UPC004']
-    """
-    wanted, unwanted = _prefixes("select", select), _prefixes("ignore", ignore)
-    return [
-        rule
-        for rule in RULES.values()
-        if (not wanted or rule.code.startswith(wanted))
-        and not (unwanted and rule.code.startswith(unwanted))
+    found = [
+        finding
+        for context in _inferred(own, rules, reading, sizes or {})
+        for finding in _found(own, context, rules)
     ]
+    name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
+    return _findings(name, reading, rules, own, found)
 
 
-def _prefixes(argument: str, prefixes: Iterable[str]) -> tuple[str, ...]:
-    found = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
-    for prefix in found:
-        if not prefix or not any(code.startswith(prefix) for code in RULES):
-            raise ArgumentError(
-                argument,
-                brief(prefix),
-                "the number of a rule, or how some begin, such as UPC001 or UPC1",
-                "`upconv lint --rules` lists them.",
+def lint_file(
+    path: str | os.PathLike[str],
+    *,
+    runtime: str | None = None,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    fix: bool = False,
+) -> Findings:
+    """As `lint`, but a file that cannot be read is a finding itself: UPC900.
+
+    fix: mend what can be mended, and replace the file by the mended model, whole or not at all. It
+        keeps what the model computes, up to rounding. Not together with `sizes`, since what is
+        right at one size may be wrong at another.
+    """
+    rules, reading = chosen(select, ignore), _reading(runtime)
+    if fix and sizes:
+        raise ArgumentError("fix", "given with sizes", "one: a mend is for all input shapes")
+    fixed: list[Finding] = []
+    try:
+        if fix:
+            fixed = _fix(Path(path), rules, reading)
+        found = lint(path, runtime=runtime, select=select, ignore=ignore, sizes=sizes)
+    except (UpconvError, MemoryError) as error:
+        if isinstance(error, ShapeError | ArgumentError):
+            raise
+        words = " ".join(str(error).split()) or "There is not enough memory."
+        rule = RULES[UNREADABLE_FILE]
+        broken = Finding(rule.code, rule.slug, rule.severity, "", "", words, rule.fix)
+        return _findings(os.fspath(path), reading, rules, None, [broken])
+    return replace(found, fixed=tuple(fixed))
+
+
+def _fix(path: Path, rules: Sequence[Rule], reading: Reading | None) -> list[Finding]:
+    """Mend a file; what was found there and is gone."""
+    model = from_model(path)
+    fixed = [f for _ in range(_MOST_ROUNDS) for f in _mended(model, rules, reading)]
+    if fixed:
+        if len(input_files(path)) > 1:
+            raise FileError(
+                f"{brief(str(path))} has weights in other files and is not mended in place. Use"
+                " `upconv rewrite IN OUT --passes NAME`."
             )
-    return found
+        data = to_proto(model).SerializeToString()
+        with reported(str(path)), published(path.resolve(), force=True) as file:
+            file.write(data)
+    return fixed
 
 
-def _target(target: str) -> Reading:
-    reading = values.member("target", target, Reading)
-    if reading is Reading.SPEC:
-        raise ArgumentError("target", brief(target), "'onnxruntime', 'openvino' or None")
-    return reading
+def _mended(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
+    """One round of mends on a model, at most one per node."""
+    known_shapes = _inferred(model.clone(), rules, reading, {})
+    own = list(contexts(model, {rule.operator for rule in rules}))
+    for pristine, seen in zip(own, list(known_shapes), strict=True):
+        if pristine.node.graph is None:  # a mend of this round took it away
+            continue
+        for rule, finding in _found_by(model, seen, rules):
+            if rule.mend and rule.mend(model, replace(seen, node=pristine.node)):
+                yield finding
+                break
 
 
-def _found(
-    places: Iterable[tuple[Standing, tuple[int | None, ...] | None]],
+def _inferred(
+    model: ir.Model,
+    rules: Sequence[Rule],
+    reading: Reading | None,
+    sizes: Mapping[str, Sequence[int]],
+) -> Iterator[Context]:
+    """The nodes that the rules look at, after shapes are filled in that the model leaves open."""
+    operators = {rule.operator for rule in rules}
+    declared = {c.node.outputs[0]: c.declared for c in contexts(model, operators)}
+    _fill_shapes(model, sizes)
+    return contexts(model, operators, reading, declared)
+
+
+def _fill_shapes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:
+    """Write the given and the inferred shapes into values that leave a size open."""
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    for name, shape in sizes.items():
+        if name not in inputs:
+            raise ArgumentError("sizes", f"with {brief(name)}", f"inputs: {brief(list(inputs))}")
+        stated = shape_of(inputs[name])
+        if stated is not None and not agree(stated, tuple(shape)):
+            expected = f"what fits the declared {shape_in_words(stated)}"
+            raise ShapeError(f"sizes[{brief(name)}]", brief(tuple(shape)), expected)
+        inputs[name].shape = ir.Shape(list(shape))
+    facts = known(to_proto(model), {name: tuple(shape) for name, shape in sizes.items()})
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            stated, told = shape_of(value), facts.values.get(str(value.name))
+            if told is not None and told.shape is not None:
+                full = stated or (None,) * len(told.shape)
+                if len(full) == len(told.shape):
+                    pairs = zip(full, told.shape, strict=True)
+                    value.shape = ir.Shape([b if a is None else a for a, b in pairs])
+
+
+def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
+    return (finding for _, finding in _found_by(model, context, rules))
+
+
+def _found_by(
+    model: ir.Model, context: Context, rules: Iterable[Rule]
+) -> Iterator[tuple[Rule, Finding]]:
+    """What the rules find at a node, but for those that metadata leaves out."""
+    left_out = suppressed(model) + suppressed(context.node)
+    for rule in rules:
+        if rule.operator == context.node.op_type and not rule.code.startswith(left_out or ("-",)):
+            yield from ((rule, finding) for finding in rule.findings(context))
+
+
+def _findings(
+    name: str,
+    reading: Reading | None,
     rules: Iterable[Rule],
-    target: Reading | None,
-) -> Iterator[Finding]:
-    """One place after the other, so that one layer's weights are held at a time."""
-    for standing, declared in places:
-        place = _place(standing, declared, target)
-        for rule in rules:
-            yield from rule.findings(place)
+    model: ir.Model | None,
+    found: Iterable[Finding],
+) -> Findings:
+    nodes = 0 if model is None else sum(1 for _ in contexts(model, ["ConvTranspose"]))
+    codes = tuple(rule.code for rule in rules)
+    return Findings(name, "" if reading is None else reading.value, codes, nodes, tuple(found))
 
 
-def _place(
-    standing: Standing, declared: tuple[int | None, ...] | None, target: Reading | None
-) -> Place:
-    """A node that the target refuses is looked at as ONNX's text has it."""
-    node, opset = standing.node, standing.opset
-    found = read(node, opset, target)
-    if target is not None and isinstance(found, Unreadable):
-        found = read(node, opset)
-    return Place(node, standing.graph, opset, found, target, declared)
+def _reading(runtime: str | None) -> Reading | None:
+    if runtime is None:
+        return None
+    reading = values.member("runtime", runtime, Reading)
+    if reading is Reading.SPEC:
+        raise ArgumentError("runtime", brief(runtime), "'onnxruntime', 'openvino' or None")
+    return reading

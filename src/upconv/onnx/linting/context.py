@@ -1,0 +1,187 @@
+"""What a rule sees: one node of a model, with what is known about it, and what it reports back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ...dialects.onnx import Rule as Reading
+from ...errors import brief
+from ..constants import DEFAULT_DOMAINS
+from ..names import neutral
+from ..nodes import ConvTransposeNode, Unreadable, named, read
+from .findings import Severity
+
+Shape = tuple[int | None, ...]
+"""Sizes, None where the model leaves one open."""
+
+SUPPRESSED = "upconv.lint.ignore"
+"""The key in the metadata of a node, or of the model, that names rules to leave out."""
+
+READERS = {
+    Reading.SPEC: "the ONNX specification",
+    Reading.ONNXRUNTIME: "ONNX Runtime",
+    Reading.OPENVINO: "OpenVINO",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a rule found at a node; `severity` replaces the rule's own."""
+
+    message: str
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """One node as the rules see it.
+
+    `graph` names the graphs and functions around it, such as "main/If_3.then_branch". `found` is
+    the ConvTranspose node read by the runtime's reading, by the specification without one; None for
+    nodes of other operators. `runtime` is the one that the model is judged for, None for any.
+    `declared` is the shape that the model states for the output.
+    """
+
+    node: ir.Node
+    graph: str
+    opset: int
+    runtime: Reading | None
+    declared: Shape | None
+    found: ConvTransposeNode | Unreadable | None
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its output's where it has none."""
+        return named(self.node)
+
+    @property
+    def conv(self) -> ConvTransposeNode | None:
+        """The ConvTranspose node, where it can be read."""
+        return self.found if isinstance(self.found, ConvTransposeNode) else None
+
+    @property
+    def weight(self) -> ir.Value | None:
+        """The node's second input."""
+        return self.node.inputs[1] if len(self.node.inputs) > 1 else None
+
+    def concerns(self, runtime: Reading) -> bool:
+        """Whether the model is judged for this runtime, or for any."""
+        return self.runtime in (None, runtime)
+
+    def readings(self) -> dict[Reading, ConvTransposeNode]:
+        """The node as the specification and the runtimes in question read it, without refusals."""
+        asked = [one for one in Reading if one is Reading.SPEC or self.concerns(one)]
+        found = {one: read(self.node, self.opset, one) for one in asked}
+        return {one: conv for one, conv in found.items() if isinstance(conv, ConvTransposeNode)}
+
+
+def contexts(
+    model: ir.Model,
+    operators: Iterable[str],
+    runtime: Reading | None = None,
+    declared: Mapping[ir.Value, Shape | None] | None = None,
+) -> Iterator[Context]:
+    """The nodes of these operators, in order, in subgraphs and functions too.
+
+    A node that the runtime refuses is read by the specification.
+    """
+    wanted = set(operators)
+    for node, graph, opset in _nodes(model):
+        if node.op_type not in wanted or node.domain not in DEFAULT_DOMAINS or not node.outputs:
+            continue
+        found = None
+        if node.op_type == "ConvTranspose":
+            found = read(node, opset, runtime)
+            if runtime is not None and isinstance(found, Unreadable):
+                found = read(node, opset)
+        y = node.outputs[0]
+        yield Context(node, graph, opset, runtime, (declared or {}).get(y, shape_of(y)), found)
+
+
+def suppressed(holder: ir.Node | ir.Model) -> tuple[str, ...]:
+    """The rules, or how their codes begin, that metadata asks to leave out."""
+    return tuple(holder.metadata_props.get(SUPPRESSED, "").replace(",", " ").split())
+
+
+def shape_of(value: ir.Value | None) -> Shape | None:
+    """The sizes that are known; None where not even the rank is."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
+
+
+def weight_shape(conv: ConvTransposeNode) -> Shape | None:
+    """The weight's shape: its value's, else what is declared where the rank fits."""
+    if conv.weight.array is not None:
+        return conv.weight.array.shape
+    declared = shape_of(conv.w)
+    return declared if declared is not None and len(declared) == conv.rank + 2 else None
+
+
+def output_shape(conv: ConvTransposeNode) -> Shape:
+    """The output's true shape, as far as it is known."""
+    x, w = shape_of(conv.x), weight_shape(conv)
+    channels = None if w is None or w[1] is None else w[1] * conv.groups
+    sizes = (None if n is None else a.out for a, n in zip(conv.axes, conv.sizes, strict=True))
+    return (None if x is None else x[0], channels, *sizes)
+
+
+def agree(one: Shape, other: Shape) -> bool:
+    """Whether two shapes can be the same."""
+    return len(one) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(one, other, strict=True)
+    )
+
+
+def shape_in_words(shape: Shape) -> str:
+    """A shape with ? for open sizes."""
+    return f"({', '.join('?' if size is None else str(size) for size in shape)})"
+
+
+def attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
+    """The value of an attribute; None where it is absent, a parameter, or of another type."""
+    found = node.attributes.get(name)
+    return None if found is None or found.is_ref() or found.type != kind else found.value
+
+
+def quoted(name: object) -> str:
+    """A name out of a model, between quotes, harmless and short enough for a sentence."""
+    return neutral(brief(str(name)))
+
+
+def axes_in_words(axes: Sequence[int]) -> str:
+    """The spatial axes meant, for a sentence.
+
+    >>> axes_in_words([1]), axes_in_words([0, 1])
+    ('spatial axis 1', 'spatial axes 0 and 1')
+    """
+    return f"spatial {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}"
+
+
+def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, str, int]]:
+    own = model.opset_imports.get("", 0)
+    yield from _within(model.graph, model.graph.name or "graph", own)
+    for function in model.functions.values():
+        name = f"function {function.domain}::{function.name}"
+        yield from _within(function, name, function.opset_imports.get("", own))
+
+
+def _within(
+    graph: ir.Graph | ir.Function, path: str, opset: int
+) -> Iterator[tuple[ir.Node, str, int]]:
+    for node in graph:
+        yield node, path, opset
+        for held in node.attributes.values():
+            if held.is_ref():
+                continue
+            inner = f"{path}/{node.name or node.op_type}.{held.name}"
+            if held.type == ir.AttributeType.GRAPH:
+                yield from _within(held.as_graph(), inner, opset)
+            elif held.type == ir.AttributeType.GRAPHS:
+                for one in held.as_graphs():
+                    yield from _within(one, inner, opset)
