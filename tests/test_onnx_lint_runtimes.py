@@ -67,7 +67,7 @@ READERS = {"onnxruntime": run_onnxruntime, "openvino": run_openvino}
 )
 def test_the_crops_of_each_reader_are_what_it_cuts_off(said, runtime):
     model = deconv(W33, batch=1, strides=[2, 2], **said)
-    readings = one(model, "UPC101").facts["readings"]
+    readings = one(model, "UPC101").facts
     assert len({json.dumps(reading["crops"]) for reading in readings.values()}) > 1
     x = weights(5, 1, 6, 5, 7)
     expected = cropped(model, W33, x[0].astype(np.float64), readings[runtime]["crops"])
@@ -77,8 +77,8 @@ def test_the_crops_of_each_reader_are_what_it_cuts_off(said, runtime):
 
 def test_with_a_target_only_its_reading_counts():
     model = BAD["UPC101"][0]
-    assert only(model, "UPC101", target="onnxruntime") == ()
-    assert set(one(model, "UPC101", target="openvino").facts["readings"]) == {"spec", "openvino"}
+    assert only(model, "UPC101", runtime="onnxruntime") == ()
+    assert set(one(model, "UPC101", runtime="openvino").facts["readings"]) == {"spec", "openvino"}
 
 
 def test_openvino_forgets_auto_pad_of_an_open_size():
@@ -88,7 +88,7 @@ def test_openvino_forgets_auto_pad_of_an_open_size():
     assert run_onnxruntime(model, x=x).shape[2:] == (10, 14)
     assert one(model, "UPC102").facts["crops"] == [[0, 1], [0, 1]]
     assert only(model, "UPC102", sizes={"h": [5]}) == ()
-    assert only(model, "UPC102", target="onnxruntime") == ()
+    assert only(model, "UPC102", runtime="onnxruntime") == ()
 
 
 REFUSED = {
@@ -102,7 +102,7 @@ def test_what_is_said_to_be_refused_is_refused(runtime):
     pytest.importorskip(runtime)
     for code in REFUSED[runtime]:
         shows, neighbour = BAD[code]
-        assert one(shows, code, target=runtime).severity is Severity.ERROR
+        assert one(shows, code, runtime=runtime).severity is Severity.ERROR
         for model, refused in ((shows, True), (neighbour, False)):
             dtype = np.float64 if code == "UPC204" and refused else np.float32
             dtype = np.float16 if code == "UPC204" and not refused else dtype
@@ -120,15 +120,15 @@ def test_what_is_said_to_be_refused_is_refused(runtime):
 def test_the_other_runtime_s_refusals_are_silent():
     for runtime, other in (("onnxruntime", "openvino"), ("openvino", "onnxruntime")):
         for code in REFUSED[runtime]:
-            found = only(BAD[code][0], code, target=other)
+            found = only(BAD[code][0], code, runtime=other)
             if code.startswith("UPC2"):
                 assert [f.severity for f in found] in ([], [Severity.NOTE])
 
 
 def test_bfloat16_has_no_kernel_and_float64_is_computed_lower():
-    assert one(BF16, "UPC204", target="onnxruntime").facts["dtype"] == "BFLOAT16"
-    assert only(BF16, "UPC204", target="openvino") == ()
-    lowered = one(BAD["UPC204"][0], "UPC204", target="openvino")
+    assert one(BF16, "UPC204", runtime="onnxruntime").facts["dtype"] == "BFLOAT16"
+    assert only(BF16, "UPC204", runtime="openvino") == ()
+    lowered = one(BAD["UPC204"][0], "UPC204", runtime="openvino")
     assert (lowered.severity, lowered.facts["dtype"]) == (Severity.NOTE, "DOUBLE")
 
 
@@ -136,7 +136,7 @@ def test_output_padding_that_onnx_forbids_is_an_error_said_once():
     found = lint(deconv(W44, **S2, output_padding=[0, 3]))
     assert [(f.rule, f.severity) for f in found] == [("UPC201", Severity.ERROR)]
     assert found[0].facts["axes"] == [1]
-    accepted = lint(deconv(W44, **S2, output_padding=[0, 3]), target="openvino")
+    accepted = lint(deconv(W44, **S2, output_padding=[0, 3]), runtime="openvino")
     assert {f.severity for f in accepted} <= {Severity.WARNING, Severity.NOTE}
 
 
