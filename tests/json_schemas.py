@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
-_TYPES = {
-    "object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "number": (int, float),
-}  # fmt: skip
+_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool}
+_TYPES |= {"integer": int, "number": (int, float)}
 _KNOWN = {"$schema", "$ref", "$defs", "title", "description", "const", "enum", "type", "required"}
 _KNOWN |= {"properties", "additionalProperties", "items"}
 

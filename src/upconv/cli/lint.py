@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..errors import UpconvError
 from . import report, spelling
 from .endings import Ending, say
 from .lint_settings import read_settings
@@ -86,26 +85,23 @@ def lint(
 
     shapes = dict(map(_shape, input_shape or ()))
     files = list(dict.fromkeys(_files(paths or [Path()])))
-    try:
-        settings = read_settings(Path.cwd())
-        reports = [
-            lint_file(
-                file,
-                runtime=runtime,
-                select=_codes("--select", select),
-                ignore=[*_codes("--ignore", ignore), *settings.ignored(file)],
-                sizes=shapes,
-                fix=fix,
-            )
-            for file in files
-        ]
-    except UpconvError as error:  # of the options: what is wrong with a file is a finding
-        raise typer.BadParameter(" ".join(str(error).split())) from None
+    settings = read_settings(Path.cwd())
+    reports = [
+        lint_file(
+            file,
+            runtime=runtime,
+            select=_codes("--select", select),
+            ignore=[*_codes("--ignore", ignore), *settings.ignored(file)],
+            sizes=shapes,
+            fix=fix,
+        )
+        for file in files
+    ]
     if not files:
         say("no .onnx file was found")
     _print(reports, output_format)
     if not all(found.readable for found in reports):
-        raise typer.Exit(int(Ending.USAGE))
+        raise typer.Exit(int(Ending.ERROR))
     if not exit_zero and any(found.fails(Severity(fail_on)) for found in reports):
         raise typer.Exit(int(Ending.FINDINGS))
 
@@ -131,10 +127,7 @@ def rule(
     """
     from ..onnx.linting import chosen
 
-    try:
-        rules = chosen([code] if code else ())
-    except UpconvError as error:
-        raise typer.BadParameter(str(error), param_hint="RULE") from None
+    rules = chosen([code] if code else ())
     if output_format == "json":
         report.document("rule", rules=[found.as_json() for found in rules])
     elif code or all_:
