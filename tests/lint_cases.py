@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from upconv.onnx.linting import lint
@@ -100,6 +101,24 @@ def one(model, code, **how):
     return found
 
 
+def ran(data, runtime, **feeds):
+    """The first output of a model's bytes; x is random unless it is given."""
+    info = onnx.load_from_string(data).graph.input[0]
+    if not feeds:
+        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        dims = [dim.dim_value or 6 for dim in info.type.tensor_type.shape.dim]
+        feeds = {info.name: weights(5, *dims, dtype=dtype)}
+    if runtime == "openvino":
+        core = pytest.importorskip("openvino").Core()
+        precise = {"INFERENCE_PRECISION_HINT": "f32"}
+        return core.compile_model(core.read_model(data), "CPU", precise)(feeds)[0]
+    library = pytest.importorskip("onnxruntime")
+    options = library.SessionOptions()
+    options.log_severity_level = 4
+    session = library.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
+
+
 W33 = weights(0, 6, 4, 3, 3)
 W44 = weights(1, 6, 4, 4, 4)
 WIDE = weights(0, 16, 12, 3, 3)
@@ -154,10 +173,6 @@ def sliced(step):
 def shifted(shape):
     node = helper.make_node("Add", ["y", "c"], ["z"], "shift")
     return followed(deconv(W44, strides=[2, 2]), node, c=np.ones(shape, np.float32))
-
-
-def quad(axes):
-    return deconv(np.ones((2, 3, *[2] * axes), np.float32), (3,) * axes, strides=[2] * axes)
 
 
 def resized(scales=(1, 1, 2, 2), **said):

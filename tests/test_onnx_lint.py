@@ -16,7 +16,21 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from lint_cases import BAD, FOLDED, S2, SAME, W33, W44, WIDE, deconv, one, only, resized, weights
+from lint_cases import (
+    BAD,
+    FOLDED,
+    S2,
+    SAME,
+    W33,
+    W44,
+    WIDE,
+    deconv,
+    one,
+    only,
+    ran,
+    resized,
+    weights,
+)
 from upconv.errors import ArgumentError, ShapeError
 from upconv.onnx import rewrite
 from upconv.onnx.linting import RULES, Findings, Severity, chosen, lint, lint_file
@@ -70,7 +84,6 @@ def test_neighbours_that_others_read_too_are_left():
 @pytest.mark.parametrize("modes", [{}, {"coordinate_transformation_mode": "half_pixel"}])
 def test_a_resize_before_a_conv_is_a_transposed_convolution(scales, modes):
     """The claim of UPC405, by running both: kernel k + s - 1, the sum of s shifted copies."""
-    runtime = pytest.importorskip("onnxruntime")
     nearest = "floor" if not modes else "round_prefer_ceil"
     model = resized((1, 1, *scales), nearest_mode=nearest, **modes)
     assert one(model, "UPC405").facts["scales"] == list(scales)
@@ -81,12 +94,7 @@ def test_a_resize_before_a_conv_is_a_transposed_convolution(scales, modes):
             wide[:, :, a : a + 3, b : b + 3] += w
     other = deconv(wide, strides=list(scales), pads=[1] * 4)
     x = weights(5, 2, 6, 5, 7)
-    results = [
-        runtime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(
-            None, {"x": x}
-        )[0]
-        for m in (model, other)
-    ]
+    results = [ran(m.SerializeToString(), "onnxruntime", x=x) for m in (model, other)]
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
 
 
@@ -211,20 +219,6 @@ MENDED = {
 }
 
 
-def run(data, runtime="onnxruntime"):
-    pytest.importorskip(runtime)
-    model = onnx.load_from_string(data)
-    dims = [d.dim_value or 5 for d in model.graph.input[0].type.tensor_type.shape.dim]
-    x = weights(5, *dims)
-    if runtime == "openvino":
-        core = pytest.importorskip("openvino").Core()
-        return core.compile_model(
-            core.read_model(data), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        )({"x": x})[0]
-    session = pytest.importorskip("onnxruntime").InferenceSession
-    return session(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
-
-
 @pytest.mark.parametrize("name", MENDED)
 def test_a_mend_ends_the_finding_and_keeps_the_values(name, tmp_path):
     path, code = tmp_path / "model.onnx", name.split()[0]
@@ -235,7 +229,7 @@ def test_a_mend_ends_the_finding_and_keeps_the_values(name, tmp_path):
     assert [f.rule for f in found.fixed] == [code]
     refused = {"UPC201": "openvino"}.get(code, "onnxruntime")  # ONNX Runtime refuses the original
     np.testing.assert_allclose(
-        run(path.read_bytes(), refused), run(before, refused), rtol=1e-4, atol=1e-4
+        ran(path.read_bytes(), refused), ran(before, refused), rtol=1e-4, atol=1e-4
     )
 
 
@@ -249,8 +243,8 @@ def test_a_reading_is_written_down_where_a_runtime_is_named(runtime, tmp_path):
     assert path.read_bytes() == before
     for_it = lint_file(path, select=["UPC101"], runtime="openvino", fix=True)
     assert [f.rule for f in for_it.fixed] == ["UPC101"]
-    expected = run(before, "openvino")
-    np.testing.assert_allclose(run(path.read_bytes(), runtime), expected, rtol=1e-4, atol=1e-4)
+    expected = ran(before, "openvino")
+    np.testing.assert_allclose(ran(path.read_bytes(), runtime), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_several_mends_at_one_node_and_nothing_left_open_is_written(tmp_path):
@@ -258,10 +252,10 @@ def test_several_mends_at_one_node_and_nothing_left_open_is_written(tmp_path):
     model = onnx.ModelProto.FromString(MENDED["UPC401 fold_pad"].SerializeToString())
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
     onnx.save(model, path)
-    before = run(path.read_bytes())
+    before = ran(path.read_bytes(), "onnxruntime")
     found = lint_file(path, fix=True)
     assert [f.rule for f in found.fixed] == ["UPC401"]
-    np.testing.assert_allclose(run(path.read_bytes()), before, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ran(path.read_bytes(), "onnxruntime"), before, rtol=1e-4, atol=1e-4)
     assert onnx.load(path).graph.input[0].type.tensor_type.shape.dim[2].dim_param == "h"
     once = path.read_bytes()
     assert lint_file(path, fix=True).fixed == ()
