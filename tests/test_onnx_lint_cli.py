@@ -201,7 +201,7 @@ def test_a_terminal_without_the_letters_gets_them_spelled_out(folder):
         (["clean.onnx", "--input-shape", "x:a"], "not an integer"),
         (["clean.onnx", "--input-shape", "z:1"], "inputs"),
         (["clean.onnx", "--input-shape", "x:1,2,3,4"], "sizes['x']"),
-        (["clean.onnx", "--input-shape", "x:2,16,5,7", "--fix"], "all input shapes"),
+        (["clean.onnx", "--input-shape", "x:2,16,5,7", "--fix"], "for all input shapes"),
         (["clean.onnx", "--fail-on", "low"], "low"),
     ],
 )

@@ -52,7 +52,6 @@ def check_overlap(kernel, strides, dilations):
     counts = counted_taps(kernel, strides, dilations)
     product_ = np.multiply.outer(*found.facts["taps_per_phase"])
     np.testing.assert_array_equal(product_, counts)
-    assert (found.facts["most_taps"], found.facts["least_taps"]) == (counts.max(), counts.min())
     assert found.facts["axes"] == [i for i in (0, 1) if np.ptp(counts, axis=i).any()]
     assert f"sums of {int(counts.max())} taps" in found.message
 
@@ -120,8 +119,6 @@ def check_gains(w, strides):
     gains = measured_gains(w, strides)
     np.testing.assert_allclose(found.facts["gains"], gains / gains.max(), atol=1e-4)
     assert found.facts["contrast"] == pytest.approx(1 - gains.min() / gains.max(), abs=1e-4)
-    assert tuple(found.facts["largest"]) == np.unravel_index(gains.argmax(), gains.shape)
-    assert tuple(found.facts["smallest"]) == np.unravel_index(gains.argmin(), gains.shape)
 
 
 PATTERN = weights(2, 16, 8, 4, 4) * np.where(np.arange(4) % 2, 1, 0.5).astype(np.float32)
@@ -137,8 +134,8 @@ def test_the_gains_are_what_constant_inputs_give(w, strides):
 
 
 def test_wrong_gains_are_seen(monkeypatch):
-    true = overlap._sums
-    monkeypatch.setattr(overlap, "_sums", lambda w, taps: np.roll(true(w, taps), 1, axis=2))
+    true = overlap._phase_sums
+    monkeypatch.setattr(overlap, "_phase_sums", lambda conv: np.roll(true(conv), 1, axis=2))
     with pytest.raises(AssertionError):
         check_gains(PATTERN.transpose(0, 1, 3, 2).copy(), (2, 2))
 

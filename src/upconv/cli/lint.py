@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..errors import FileError, ModelError
 from . import report, spelling
 from .endings import Ending, say
 from .lint_settings import read_settings
 
 if TYPE_CHECKING:
     from ..onnx.linting import Findings
+
+_UNREADABLE = "UPC900"
+_COLUMNS = ("rule", "severity", "slug", "summary")
 
 _Paths = Annotated[
     list[Path] | None,
@@ -81,28 +85,25 @@ def lint(
       upconv lint models --output-format sarif --exit-zero > upconv.sarif
       upconv lint models --fix
     """
-    from ..onnx.linting import Severity, lint_file
+    from ..onnx.linting import Severity
 
     shapes = dict(map(_shape, input_shape or ()))
-    files = list(dict.fromkeys(_files(paths or [Path()])))
+    if fix and shapes:
+        words = "with --fix, which is for all input shapes"
+        raise typer.BadParameter(words, param_hint="--input-shape")
+    selected, ignored = _codes("--select", select), _codes("--ignore", ignore)
     settings = read_settings(Path.cwd())
     reports = [
-        lint_file(
-            file,
-            runtime=runtime,
-            select=_codes("--select", select),
-            ignore=[*_codes("--ignore", ignore), *settings.ignored(file)],
-            sizes=shapes,
-            fix=fix,
-        )
-        for file in files
+        _checked(file, selected, [*ignored, *settings.ignored(file)], runtime, shapes, fix=fix)
+        for file in dict.fromkeys(_files(paths or [Path()]))
     ]
-    if not files:
+    if not reports:
         say("no .onnx file was found")
     _print(reports, output_format)
-    if not all(found.readable for found in reports):
+    found = [finding for one in reports for finding in one]
+    if any(finding.rule == _UNREADABLE for finding in found):
         raise typer.Exit(int(Ending.ERROR))
-    if not exit_zero and any(found.fails(Severity(fail_on)) for found in reports):
+    if not exit_zero and any(one.severity.rank <= Severity(fail_on).rank for one in found):
         raise typer.Exit(int(Ending.FINDINGS))
 
 
@@ -133,8 +134,32 @@ def rule(
     elif code or all_:
         report.text("\n\n".join(found.markdown() for found in rules))
     else:
-        rows = tuple((one.code, one.severity.value, one.slug, one.summary) for one in rules)
-        report.text(str(report.Table(("rule", "severity", "name", "finds"), rows, (), left=4)))
+        rows = tuple(tuple(one.as_json()[key] for key in _COLUMNS) for one in rules)
+        report.text(str(report.Table(_COLUMNS, rows, (), left=4)))
+
+
+def _checked(
+    file: Path,
+    select: list[str],
+    ignore: list[str],
+    runtime: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    *,
+    fix: bool,
+) -> Findings:
+    """The findings in a file; one that cannot be read as a model is a finding itself."""
+    from ..onnx import linting
+    from ..onnx.linting.context import Observation
+
+    try:
+        if fix:
+            return linting.fix(file, runtime=runtime, select=select, ignore=ignore)
+        return linting.lint(file, runtime=runtime, select=select, ignore=ignore, sizes=shapes)
+    except (FileError, ModelError, MemoryError) as error:
+        words = " ".join(str(error).split()) or "There is not enough memory."
+        broken = linting.RULES[_UNREADABLE].finding(Observation(words))
+        codes = tuple(rule.code for rule in linting.chosen(select, ignore))
+        return linting.Findings(str(file), runtime or "", codes, 0, (broken,))
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

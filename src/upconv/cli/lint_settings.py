@@ -74,8 +74,12 @@ def _settings(root: Path, table: Any) -> Settings:
 
 
 def _codes(key: str, codes: Any, where: str) -> tuple[str, ...]:
-    from ..onnx.linting import prefixes
+    from ..onnx.linting import chosen
 
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
         raise ArgumentError(f"{key} of {where}", brief(codes), 'a list such as ["UPC001", "UPC4"]')
-    return prefixes(f"{key} of {where}", codes)
+    try:
+        chosen(ignore=codes)
+    except ArgumentError as error:
+        raise error.renamed("ignore", f"{key} of {where}") from None
+    return tuple(codes)

@@ -1,7 +1,7 @@
 """The lint: what may go wrong with the transposed convolutions of a model.
 
-`lint` checks one model, `lint_file` one of many files, and mends it if asked to. Findings are plain
-values (`findings`); `formats` and `sarif` write them down.
+`lint` checks a model, `fix` mends a file. Findings are plain values (`findings`); `formats` writes
+them down.
 """
 
 from __future__ import annotations
@@ -15,26 +15,16 @@ import onnx_ir as ir
 
 from ...dialects import values
 from ...dialects.onnx import Rule as Reading
-from ...errors import ArgumentError, FileError, ShapeError, UpconvError, brief
+from ...errors import ArgumentError, FileError, ShapeError, brief
 from ...files import published, reported
 from ..inputs import input_files
 from ..known import known
 from ..models import Source, from_model, to_proto
 from .context import Context, agree, contexts, shape_in_words, shape_of, suppressed
-from .findings import UNREADABLE_FILE, Finding, Findings, Severity
-from .rules import RULES, Rule, chosen, prefixes
+from .findings import Finding, Findings, Severity
+from .rules import RULES, Rule, chosen
 
-__all__ = [
-    "RULES",
-    "Finding",
-    "Findings",
-    "Rule",
-    "Severity",
-    "chosen",
-    "lint",
-    "lint_file",
-    "prefixes",
-]
+__all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
 
 _MOST_ROUNDS = 16  # of mending: one mend can make room for another at the same node
 
@@ -65,138 +55,97 @@ def lint(
     >>> [(found.rule, found.severity.value) for found in lint(onnx.parser.parse_model(text))]
     [('UPC001', 'warning'), ('UPC002', 'warning')]
     """
-    rules, reading = chosen(select, ignore), _reading(runtime)
-    own = from_model(model)
-    found = [
-        finding
-        for context in _inferred(own, rules, reading, sizes or {})
-        for finding in _found(own, context, rules)
-    ]
-    name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
-    return _findings(name, reading, rules, own, found)
+    rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
+    seen = list(_seen(own, rules, reading, sizes or {}))
+    return Findings(
+        os.fspath(model) if isinstance(model, str | os.PathLike) else "",
+        runtime or "",
+        tuple(rule.code for rule in rules),
+        sum(context.node.op_type == "ConvTranspose" for context in seen),
+        tuple(finding for context in seen for _, finding in _found(own, context, rules)),
+    )
 
 
-def lint_file(
+def fix(
     path: str | os.PathLike[str],
     *,
     runtime: str | None = None,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    sizes: Mapping[str, Sequence[int]] | None = None,
-    fix: bool = False,
 ) -> Findings:
-    """As `lint`, but a file that cannot be read is a finding itself: UPC900.
+    """Mend a model's file and lint it again: `fixed` has the findings that are gone.
 
-    fix: mend what can be mended, and replace the file by the mended model, whole or not at all. It
-        keeps what the model computes, up to rounding. Not together with `sizes`, since what is
-        right at one size may be wrong at another.
+    The mended model computes the same, up to rounding. It replaces the file, whole or not at all;
+    without a mend the file is not touched.
+
+    Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
-    rules, reading = chosen(select, ignore), _reading(runtime)
-    if fix and sizes:
-        raise ArgumentError("fix", "given with sizes", "one: a mend is for all input shapes")
-    fixed: list[Finding] = []
-    try:
-        if fix:
-            fixed = _fix(Path(path), rules, reading)
-        found = lint(path, runtime=runtime, select=select, ignore=ignore, sizes=sizes)
-    except (UpconvError, MemoryError) as error:
-        if isinstance(error, ShapeError | ArgumentError):
-            raise
-        words = " ".join(str(error).split()) or "There is not enough memory."
-        rule = RULES[UNREADABLE_FILE]
-        broken = Finding(rule.code, rule.slug, rule.severity, "", "", words, rule.fix)
-        return _findings(os.fspath(path), reading, rules, None, [broken])
+    rules, reading, model = chosen(select, ignore), _reading(runtime), from_model(path)
+    fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _mended(model, rules, reading)]
+    if fixed:
+        if len(input_files(path)) > 1:
+            words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` mends it"
+            raise FileError(f"{brief(os.fspath(path))} {words}.")
+        data = to_proto(model).SerializeToString()
+        with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
+            file.write(data)
+    found = lint(path, runtime=runtime, select=select, ignore=ignore)
     return replace(found, fixed=tuple(fixed))
 
 
-def _fix(path: Path, rules: Sequence[Rule], reading: Reading | None) -> list[Finding]:
-    """Mend a file; what was found there and is gone."""
-    model = from_model(path)
-    fixed = [f for _ in range(_MOST_ROUNDS) for f in _mended(model, rules, reading)]
-    if fixed:
-        if len(input_files(path)) > 1:
-            raise FileError(
-                f"{brief(str(path))} has weights in other files and is not mended in place. Use"
-                " `upconv rewrite IN OUT --passes NAME`."
-            )
-        data = to_proto(model).SerializeToString()
-        with reported(str(path)), published(path.resolve(), force=True) as file:
-            file.write(data)
-    return fixed
-
-
 def _mended(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
-    """One round of mends on a model, at most one per node."""
-    known_shapes = _inferred(model.clone(), rules, reading, {})
-    own = list(contexts(model, {rule.operator for rule in rules}))
-    for pristine, seen in zip(own, list(known_shapes), strict=True):
+    """One round of mends, at most one per node; shapes are inferred in a copy only."""
+    own = list(contexts(model, {"ConvTranspose", *(rule.operator for rule in rules)}))
+    for pristine, seen in zip(own, list(_seen(model.clone(), rules, reading, {})), strict=True):
         if pristine.node.graph is None:  # a mend of this round took it away
             continue
-        for rule, finding in _found_by(model, seen, rules):
+        for rule, finding in _found(model, seen, rules):
             if rule.mend and rule.mend(model, replace(seen, node=pristine.node)):
                 yield finding
                 break
 
 
-def _inferred(
+def _seen(
     model: ir.Model,
     rules: Sequence[Rule],
     reading: Reading | None,
     sizes: Mapping[str, Sequence[int]],
 ) -> Iterator[Context]:
-    """The nodes that the rules look at, after shapes are filled in that the model leaves open."""
-    operators = {rule.operator for rule in rules}
-    declared = {c.node.outputs[0]: c.declared for c in contexts(model, operators)}
-    _fill_shapes(model, sizes)
+    """The nodes that rules look at, once the model's open shapes are filled in."""
+    operators = {"ConvTranspose", *(rule.operator for rule in rules)}
+    declared = {each.node.outputs[0]: each.declared for each in contexts(model, operators)}
+    _require_sizes(model, sizes)
+    facts = known(to_proto(model), {name: tuple(shape) for name, shape in sizes.items()})
+    made = [value for node in model.graph.all_nodes() for value in node.outputs]
+    for value in (*model.graph.inputs, *made):
+        told, stated = facts.values.get(str(value.name)), shape_of(value)
+        if told is not None and told.shape is not None:
+            full = stated or (None,) * len(told.shape)
+            if len(full) == len(told.shape):
+                pairs = zip(full, told.shape, strict=True)
+                value.shape = ir.Shape([b if a is None else a for a, b in pairs])
     return contexts(model, operators, reading, declared)
 
 
-def _fill_shapes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:
-    """Write the given and the inferred shapes into values that leave a size open."""
-    inputs = {str(value.name): value for value in model.graph.inputs}
+def _require_sizes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:
+    inputs = {str(value.name): shape_of(value) for value in model.graph.inputs}
     for name, shape in sizes.items():
         if name not in inputs:
             raise ArgumentError("sizes", f"with {brief(name)}", f"inputs: {brief(list(inputs))}")
-        stated = shape_of(inputs[name])
+        stated = inputs[name]
         if stated is not None and not agree(stated, tuple(shape)):
             expected = f"what fits the declared {shape_in_words(stated)}"
             raise ShapeError(f"sizes[{brief(name)}]", brief(tuple(shape)), expected)
-        inputs[name].shape = ir.Shape(list(shape))
-    facts = known(to_proto(model), {name: tuple(shape) for name, shape in sizes.items()})
-    for node in model.graph.all_nodes():
-        for value in node.outputs:
-            stated, told = shape_of(value), facts.values.get(str(value.name))
-            if told is not None and told.shape is not None:
-                full = stated or (None,) * len(told.shape)
-                if len(full) == len(told.shape):
-                    pairs = zip(full, told.shape, strict=True)
-                    value.shape = ir.Shape([b if a is None else a for a, b in pairs])
 
 
-def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
-    return (finding for _, finding in _found_by(model, context, rules))
-
-
-def _found_by(
+def _found(
     model: ir.Model, context: Context, rules: Iterable[Rule]
 ) -> Iterator[tuple[Rule, Finding]]:
     """What the rules find at a node, but for those that metadata leaves out."""
     left_out = suppressed(model) + suppressed(context.node)
     for rule in rules:
-        if rule.operator == context.node.op_type and not rule.code.startswith(left_out or ("-",)):
+        if rule.operator == context.node.op_type and not rule.code.startswith(left_out):
             yield from ((rule, finding) for finding in rule.findings(context))
-
-
-def _findings(
-    name: str,
-    reading: Reading | None,
-    rules: Iterable[Rule],
-    model: ir.Model | None,
-    found: Iterable[Finding],
-) -> Findings:
-    nodes = 0 if model is None else sum(1 for _ in contexts(model, ["ConvTranspose"]))
-    codes = tuple(rule.code for rule in rules)
-    return Findings(name, "" if reading is None else reading.value, codes, nodes, tuple(found))
 
 
 def _reading(runtime: str | None) -> Reading | None:

@@ -1,6 +1,4 @@
-"""What a lint found: plain values. Names of nodes and graphs are kept as the model has them; the
-formats (`formats`) make them harmless for a terminal.
-"""
+"""What a lint found: plain values, with names of nodes and graphs as the model has them."""
 
 from __future__ import annotations
 
@@ -8,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
-
-UNREADABLE_FILE = "UPC900"
-"""The rule of a file that cannot be read as a model."""
 
 
 class Severity(Enum):
@@ -37,7 +32,7 @@ class Finding:
     `rule` is its code ("UPC001"), `slug` its name. `node` is the node's name, or its output's;
     `graph` the graphs and functions around it, outermost first. `message` and `fix` are sentences
     for people; `facts` is the same for programs: numbers, texts, lists and dicts. `fixable` says
-    whether `upconv lint --fix` can mend it.
+    whether `upconv lint --fix` may mend it.
     """
 
     rule: str
@@ -84,22 +79,9 @@ class Findings:
     def __getitem__(self, index: int) -> Finding:
         return self.findings[index]
 
-    @property
-    def readable(self) -> bool:
-        """False for a file that is no model, or a damaged one."""
-        return all(finding.rule != UNREADABLE_FILE for finding in self.findings)
-
     def count(self, severity: Severity) -> int:
         """How many are of this severity."""
         return sum(finding.severity is severity for finding in self.findings)
-
-    def fails(self, severity: Severity) -> bool:
-        """Whether one is of this severity or worse.
-
-        >>> Findings("", "", (), 0, ()).fails(Severity.WARNING)
-        False
-        """
-        return any(finding.severity.rank <= severity.rank for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """A document of plain values, ready for `json.dumps`.

@@ -81,8 +81,8 @@ def overlap_map(taps_per_phase: Sequence[Sequence[int]], uneven: Sequence[int]) 
 def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
     """One model; an overlap map that was drawn already is left out."""
     name = on_terminal(quoted(report.model)) if report.model else "the model"
-    nodes = f" in {_counted(report.nodes, 'transposed convolution')}" if report.readable else ""
-    yield f"{name}: {_counts(report.findings)}{nodes}"
+    nodes = _counted(report.nodes, "transposed convolution")
+    yield f"{name}: {_counts(report.findings)} in {nodes}"
     for finding in report.fixed:
         yield f"  {finding.rule} fixed   {_place(finding)}"
     for (_, node), group in groupby(report, lambda f: (f.graph, f.node)):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ..names import neutral
-from .findings import UNREADABLE_FILE, Finding, Findings
+from .findings import Finding, Findings
 from .rules import RULES, Rule
 
 _SCHEMA = (
@@ -26,7 +26,7 @@ _PLAIN = {ord("{"): "{{", ord("}"): "}}", ord("["): "(", ord("]"): ")"}
 
 def log(reports: Sequence[Findings]) -> dict[str, Any]:
     """The log, of one run."""
-    codes = sorted({code for report in reports for code in (*report.rules, UNREADABLE_FILE)})
+    codes = sorted({code for report in reports for code in (*report.rules, "UPC900")})
     driver = {
         "name": "upconv",
         "version": __version__,
@@ -42,12 +42,13 @@ def log(reports: Sequence[Findings]) -> dict[str, Any]:
 
 
 def _descriptor(rule: Rule) -> dict[str, Any]:
+    told = rule.as_json()
     descriptor: dict[str, Any] = {
         "id": rule.code,
         "name": "".join(word.capitalize() for word in rule.slug.split("-")),
-        "shortDescription": {"text": _text(rule.summary)},
-        "fullDescription": {"text": _text(rule.why)},
-        "help": {"text": _text(f"{rule.why} {rule.fix}")},
+        "shortDescription": {"text": _text(told["summary"])},
+        "fullDescription": {"text": _text(told["why"])},
+        "help": {"text": _text(f"{told['why']} {told['fix']}")},
         "defaultConfiguration": {"level": rule.severity.value},
     }
     return {**descriptor, "helpUri": rule.more} if rule.more else descriptor

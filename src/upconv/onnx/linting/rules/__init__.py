@@ -20,7 +20,7 @@ from typing import Any
 
 from ....errors import ArgumentError, brief
 from ..context import Context, Observation
-from ..findings import UNREADABLE_FILE, Finding, Severity
+from ..findings import Finding, Severity
 from ..mending import Mend, by_pass, correct_shape, drop_bias
 from . import attributes, neighbours, overlap, support
 
@@ -48,63 +48,43 @@ class Rule:
         """Its name."""
         return self.check.__name__.replace("_", "-")
 
-    @property
-    def summary(self) -> str:
-        """What it reports, in one sentence."""
-        return self._part(0)
-
-    @property
-    def why(self) -> str:
-        """Why that matters."""
-        return self._part(1)
-
-    @property
-    def fix(self) -> str:
-        """What to do about it."""
-        return self._part(2).removeprefix("Fix: ")
-
-    def _part(self, index: int) -> str:
-        parts = [" ".join(part.split()) for part in (self.check.__doc__ or "").split("\n\n")]
-        return parts[index] if index < len(parts) else ""
-
-    def markdown(self) -> str:
-        """The explanation, as `upconv rule` prints it and docs/onnx-lint.md has it."""
-        parts = [
-            f"### {self.code} {self.slug}",
-            f"*{self.severity.value.capitalize()}.* {self.summary}",
-            self.why,
-            f"**Fix.** {self.fix}",
-            f"More: <{self.more}>" if self.more else "",
-        ]
-        return "\n\n".join(fill(p, 100, break_on_hyphens=False) for p in parts if p)
-
     def as_json(self) -> dict[str, Any]:
-        """All that is said of it, ready for `json.dumps`."""
+        """All that is said of it: what it reports (`summary`), `why` it matters and the `fix`."""
+        parts = (self.check.__doc__ or "").split("\n\n")
+        summary, why, fix, *_ = [*(" ".join(part.split()) for part in parts), "", "", ""]
         return {
             "rule": self.code,
             "slug": self.slug,
             "severity": self.severity.value,
-            "summary": self.summary,
-            "why": self.why,
-            "fix": self.fix,
+            "summary": summary,
+            "why": why,
+            "fix": fix.removeprefix("Fix: "),
             "fixable": self.mend is not None,
-            "more": self.more or None,
+            "more": self.more,
         }
+
+    def markdown(self) -> str:
+        """The explanation, as `upconv rule` prints it and docs/onnx-lint.md has it."""
+        told = self.as_json()
+        parts = (
+            f"### {self.code} {self.slug}",
+            f"*{self.severity.value.capitalize()}.* {told['summary']}",
+            told["why"],
+            f"**Fix.** {told['fix']}",
+            *([f"More: <{self.more}>"] if self.more else []),
+        )
+        return "\n\n".join(fill(part, 100, break_on_hyphens=False) for part in parts)
+
+    def finding(self, seen: Observation, node: str = "", graph: str = "") -> Finding:
+        """An observation as a finding at a node; without one, at the whole file."""
+        told = self.as_json()
+        severity = seen.severity or self.severity
+        words = (seen.message, told["fix"], told["fixable"], seen.facts)
+        return Finding(self.code, self.slug, severity, node, graph, *words)
 
     def findings(self, context: Context) -> Iterator[Finding]:
         """All it has to say about a node."""
-        for seen in self.check(context):
-            yield Finding(
-                self.code,
-                self.slug,
-                seen.severity or self.severity,
-                context.name,
-                context.graph,
-                seen.message,
-                self.fix,
-                self.mend is not None,
-                seen.facts,
-            )
+        return (self.finding(seen, context.name, context.graph) for seen in self.check(context))
 
 
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
@@ -127,7 +107,7 @@ _ALL = (
     Rule("UPC206", _W, support.refused_geometry),
     Rule("UPC401", _N, neighbours.foldable_neighbour, mend=by_pass(*neighbours.FOLDS)),
     Rule("UPC405", _N, neighbours.resize_before_conv, operator="Conv"),
-    Rule(UNREADABLE_FILE, _E, attributes.unreadable_file, operator=""),
+    Rule("UPC900", _E, attributes.unreadable_file, operator=""),
     Rule("UPC901", _N, attributes.unknown_geometry),
     Rule("UPC902", _N, attributes.computed_weight),
 )
@@ -142,24 +122,16 @@ def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]
     >>> [rule.code for rule in chosen(["UPC00"], ["UPC001", "UPC005"])]
     ['UPC002', 'UPC003', 'UPC004']
     """
-    wanted, unwanted = prefixes("select", select), prefixes("ignore", ignore)
-    return [
-        rule
-        for rule in RULES.values()
-        if (not wanted or rule.code.startswith(wanted))
-        and not (unwanted and rule.code.startswith(unwanted))
-    ]
+    wanted, unwanted = _prefixes("select", select) or ("UPC",), _prefixes("ignore", ignore)
+    codes = (code for code in RULES if code.startswith(wanted) and not code.startswith(unwanted))
+    return [RULES[code] for code in codes]
 
 
-def prefixes(argument: str, given: Iterable[str]) -> tuple[str, ...]:
+def _prefixes(argument: str, given: Iterable[str]) -> tuple[str, ...]:
     """Codes, or how some begin, checked."""
     found = (given,) if isinstance(given, str) else tuple(given)
     for prefix in found:
         if not prefix or not any(code.startswith(prefix) for code in RULES):
-            raise ArgumentError(
-                argument,
-                brief(prefix),
-                "the code of a rule, or how some begin, such as UPC001 or UPC1",
-                "`upconv rule` lists them.",
-            )
+            expected = "the code of a rule, or how some begin, such as UPC001 or UPC1"
+            raise ArgumentError(argument, brief(prefix), expected, "`upconv rule` lists them.")
     return found

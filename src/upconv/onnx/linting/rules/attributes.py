@@ -198,7 +198,7 @@ def unreadable_file(context: Context) -> Iterator[Observation]:
 
     Fix: The message says what is wrong; `onnx.checker.check_model` may tell more.
     """
-    return iter(())  # reported where files are read: there is no node to look at
+    return iter(())  # `upconv lint` reports it where it reads files: there is no node
 
 
 def _trains(node: ir.Node, opset: int) -> bool:

@@ -1,24 +1,19 @@
 """Rules about how many taps make each output: checkerboards, gaps, borders, unused taps.
 
-Along one axis, output o is made by the taps of phase r = o mod s (see `upconv.geometry`). Over all
-axes r is a tuple. Borders, where fewer taps reach, are left out.
+Along one axis, output o is made by the taps of phase r = o mod s (see `upconv.geometry`); over all
+axes r is a tuple. Borders, where fewer taps reach, are left out. The measure of a checkerboard:
 
-The measure of a checkerboard: let A[c, m, r] be the sum of the taps of phase r, which is the
-response of output channel m to a constant 1 in input channel c. Which constants a layer sees inside
-a network is unknown, so the gain of a phase is the root mean square over all pairs of channels:
-
+    A[c, m, r] = the sum of the taps of phase r: the response to a constant 1 in input channel c
     gain[r] = sqrt(mean over c, m of A[c, m, r]^2)        contrast = 1 - min gain / max gain
 
-docs/onnx-lint.md says what that gives for known weights.
+docs/onnx-lint.md says why, and what that gives for known weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from math import inf, prod, sqrt
-from typing import Any
+from dataclasses import replace
+from math import prod, sqrt
 
 import numpy as np
 
@@ -56,20 +51,15 @@ def uneven_overlap(context: Context) -> Iterator[Observation]:
     uneven = [i for i, axis in enumerate(counts) if len(set(axis)) > 1 and _has_inside(conv, i)]
     if not uneven or any(0 in axis for axis in counts):
         return
-    gains = _gains(conv)
-    compensated = gains is not None and gains.contrast < EVEN
     most, least = (prod(f(axis) for axis in counts) for f in (max, min))
+    sums = _phase_sums(conv)
+    contrast = None if sums is None else round(1 - float(_gains(sums).min()), 4)
+    compensated = contrast is not None and contrast < EVEN
     yield Observation(
         f"The overlap is uneven along {axes_in_words(uneven)} ({_kernels(conv, uneven)}): some"
         f" outputs are sums of {most} taps of each channel, others of {least}"
         + ("; the weights compensate that." if compensated else "."),
-        {
-            "axes": uneven,
-            "taps_per_phase": counts,
-            "most_taps": most,
-            "least_taps": least,
-            "contrast": None if gains is None else round(gains.contrast, 4),
-        },
+        {"axes": uneven, "taps_per_phase": counts, "contrast": contrast},
         Severity.NOTE if compensated else None,
     )
 
@@ -85,19 +75,22 @@ def checkerboard_weights(context: Context) -> Iterator[Observation]:
     Fix: Look at the layer's output for a constant input; go on training, from weights whose phases
     are scaled to the same gain if that is needed.
     """
-    gains = None if context.conv is None else _gains(context.conv)
-    if gains is None or gains.contrast <= CONTRAST or gains.deviations <= _DEVIATIONS:
+    sums = None if context.conv is None else _phase_sums(context.conv)
+    if sums is None:
         return
-    yield Observation(
-        f"For constant inputs the outputs differ by {gains.contrast:.0%} between positions: phase"
-        f" {gains.largest} has the largest gain, phase {gains.smallest} the smallest.",
-        {
-            "contrast": round(gains.contrast, 4),
-            "largest": list(gains.largest),
-            "smallest": list(gains.smallest),
-            "gains": gains.relative,
-        },
-    )
+    gains = _gains(sums)
+    high, low = gains.argmax(), gains.argmin()
+    large, small = (tuple(map(int, np.unravel_index(i, gains.shape))) for i in (high, low))
+    contrast = 1 - float(gains.min())
+    power = np.square(sums.reshape(*sums.shape[:2], -1))
+    differences = power[..., high] - power[..., low]
+    error = float(differences.std()) / sqrt(differences.size)
+    if contrast > CONTRAST and float(differences.mean()) > _DEVIATIONS * error:
+        yield Observation(
+            f"For constant inputs the outputs differ by {contrast:.0%} between positions: phase"
+            f" {large} has the largest gain, phase {small} the smallest.",
+            {"contrast": round(contrast, 4), "gains": gains.round(4).tolist()},
+        )
 
 
 def dead_phases(context: Context) -> Iterator[Observation]:
@@ -156,11 +149,11 @@ def unused_taps(context: Context) -> Iterator[Observation]:
     Fix: If the size is always the same, remove the taps from the weight and reduce the padding.
     """
     conv = context.conv
-    if conv is None or not _countable(conv):
+    if conv is None:
         return
     kernel = [axis.kernel for axis in conv.axes]
     used = [
-        axis.kernel if size is None else sum(map(axis.meets, range(axis.kernel)))
+        axis.kernel if size is None else len(axis.used_taps())
         for axis, size in zip(conv.axes, conv.sizes, strict=True)
     ]
     if used != kernel:
@@ -172,68 +165,28 @@ def unused_taps(context: Context) -> Iterator[Observation]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Gains:
-    """Phases with the largest and smallest gain; `relative` is nested by axis, the largest is 1."""
-
-    contrast: float
-    deviations: float
-    largest: tuple[int, ...]
-    smallest: tuple[int, ...]
-    relative: list[object]
-
-
-def _gains(conv: ConvTransposeNode) -> _Gains | None:
-    """None where there are no phases to compare, or no readable, finite weight."""
-    array = conv.weight.array
-    strided = [i for i, axis in enumerate(conv.axes) if axis.stride > 1]
-    if array is None or array.dtype.kind not in "fV" or not strided or not _countable(conv):
-        return None
-    if prod(axis.stride for axis in conv.axes) > _MOST_PHASES:
+def _phase_sums(conv: ConvTransposeNode) -> Array | None:
+    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare, or a finite weight."""
+    w, strided = conv.weight.array, [i for i, axis in enumerate(conv.axes) if axis.stride > 1]
+    if w is None or w.dtype.kind not in "fV" or not strided or not _countable(conv):
         return None
     taps = [_phase_taps(axis) for axis in conv.axes]
-    dead = any(not phase for axis in taps for phase in axis)
-    if dead or not all(_has_inside(conv, i) for i in strided):
+    if not all(map(all, taps)) or not all(_has_inside(conv, i) for i in strided):
         return None
-    sums = _sums(array, taps)
-    phases = list(product(*map(range, sums.shape[2:])))
-    power = np.array([_squared(sums, phase).mean() for phase in phases])
-    if not np.isfinite(power).all() or not power.max():
+    if prod(map(len, taps)) > _MOST_PHASES:
         return None
-    high, low = int(power.argmax()), int(power.argmin())
-    relative = np.sqrt(power / power[high])
-    return _Gains(
-        1 - float(relative[low]),
-        _deviations(_squared(sums, phases[high]) - _squared(sums, phases[low])),
-        phases[high],
-        phases[low],
-        relative.round(4).reshape(sums.shape[2:]).tolist(),
-    )
+    for i, phases in enumerate(taps, start=2):
+        parts = [np.take(w, phase, axis=i).sum(axis=i, dtype=np.float64) for phase in phases]
+        w = np.stack(parts, axis=i)
+    largest = np.abs(w).max()
+    return w / largest if np.isfinite(largest) and largest else None
 
 
-def _sums(w: Array, taps: Sequence[Sequence[Sequence[int]]]) -> Array:
-    """A[c, m, r_1, r_2, ...], the sums of the taps of every phase."""
-    dtype = np.float64 if w.dtype == np.float64 else np.float32
-    for i, phases in enumerate(taps):
-        parts = [np.take(w, phase, axis=2 + i).sum(axis=2 + i, dtype=dtype) for phase in phases]
-        w = np.stack(parts, axis=2 + i)
-    return w
-
-
-def _squared(sums: Array, phase: tuple[int, ...]) -> Array:
-    """A[:, :, phase] squared."""
-    where: tuple[Any, ...] = (..., *phase)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squared: Array = np.square(sums[where], dtype=np.float64)
-    return squared
-
-
-def _deviations(differences: Array) -> float:
-    """The mean of numbers in its standard errors; infinite where they are all the same."""
-    spread = float(differences.std())
-    if spread <= np.finfo(np.float32).eps * float(np.abs(differences).max()):
-        return inf
-    return float(differences.mean()) / spread * sqrt(differences.size)
+def _gains(sums: Array) -> Array:
+    """The gain of every phase, (r_1, r_2, ...), where the largest is 1."""
+    power = np.square(sums).mean(axis=(0, 1))
+    gains: Array = np.sqrt(power / power.max())
+    return gains
 
 
 def _countable(conv: ConvTransposeNode) -> bool:
