@@ -20,7 +20,7 @@ from ...files import published, reported
 from ..inputs import input_files
 from ..known import known
 from ..models import Source, from_model, to_proto
-from .context import Context, agree, contexts, shape_in_words, shape_of, suppressed
+from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of, suppressed
 from .findings import Finding, Findings, Severity
 from .rules import RULES, Rule, chosen
 
@@ -113,18 +113,18 @@ def _seen(
 ) -> Iterator[Context]:
     """The nodes that rules look at, once the model's open shapes are filled in."""
     operators = {"ConvTranspose", *(rule.operator for rule in rules)}
-    declared = {each.node.outputs[0]: each.declared for each in contexts(model, operators)}
     _require_sizes(model, sizes)
     facts = known(to_proto(model), {name: tuple(shape) for name, shape in sizes.items()})
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
         told, stated = facts.values.get(str(value.name)), shape_of(value)
+        value.meta[DECLARED] = stated
         if told is not None and told.shape is not None:
             full = stated or (None,) * len(told.shape)
             if len(full) == len(told.shape):
                 pairs = zip(full, told.shape, strict=True)
                 value.shape = ir.Shape([b if a is None else a for a, b in pairs])
-    return contexts(model, operators, reading, declared)
+    return contexts(model, operators, reading)
 
 
 def _require_sizes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:

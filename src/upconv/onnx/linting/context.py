@@ -21,6 +21,9 @@ Shape = tuple[int | None, ...]
 SUPPRESSED = "upconv.lint.ignore"
 """The key in the metadata of a node, or of the model, that names rules to leave out."""
 
+DECLARED = "upconv.lint.declared"
+"""The key under which a value keeps the shape that the model declares for it."""
+
 READERS = {
     Reading.SPEC: "the ONNX specification",
     Reading.ONNXRUNTIME: "ONNX Runtime",
@@ -44,14 +47,12 @@ class Context:
     `graph` names the graphs and functions around it, such as "main/If_3.then_branch". `found` is
     the ConvTranspose node read by the runtime's reading, by the specification without one; None for
     nodes of other operators. `runtime` is the one that the model is judged for, None for any.
-    `declared` is the shape that the model states for the output.
     """
 
     node: ir.Node
     graph: str
     opset: int
     runtime: Reading | None
-    declared: Shape | None
     found: ConvTransposeNode | Unreadable | None
 
     @property
@@ -69,6 +70,12 @@ class Context:
         """The node's second input."""
         return self.node.inputs[1] if len(self.node.inputs) > 1 else None
 
+    @property
+    def declared(self) -> Shape | None:
+        """The shape that the model states for the output, before any was inferred."""
+        declared: Shape | None = self.node.outputs[0].meta.get(DECLARED)
+        return declared
+
     def concerns(self, runtime: Reading) -> bool:
         """Whether the model is judged for this runtime, or for any."""
         return self.runtime in (None, runtime)
@@ -81,10 +88,7 @@ class Context:
 
 
 def contexts(
-    model: ir.Model,
-    operators: Iterable[str],
-    runtime: Reading | None = None,
-    declared: Mapping[ir.Value, Shape | None] | None = None,
+    model: ir.Model, operators: Iterable[str], runtime: Reading | None = None
 ) -> Iterator[Context]:
     """The nodes of these operators, in order, in subgraphs and functions too.
 
@@ -94,13 +98,10 @@ def contexts(
     for node, graph, opset in _nodes(model):
         if node.op_type not in wanted or node.domain not in DEFAULT_DOMAINS or not node.outputs:
             continue
-        found = None
-        if node.op_type == "ConvTranspose":
-            found = read(node, opset, runtime)
-            if runtime is not None and isinstance(found, Unreadable):
-                found = read(node, opset)
-        y = node.outputs[0]
-        yield Context(node, graph, opset, runtime, (declared or {}).get(y, shape_of(y)), found)
+        found = read(node, opset, runtime) if node.op_type == "ConvTranspose" else None
+        if runtime is not None and isinstance(found, Unreadable):
+            found = read(node, opset)
+        yield Context(node, graph, opset, runtime, found)
 
 
 def suppressed(holder: ir.Node | ir.Model) -> tuple[str, ...]:
