@@ -206,7 +206,6 @@ BAD = {
         deconv(EVEN, **S2, output_padding=[1, 0]),
         deconv(W33, **S2, output_padding=[1, 0], pads=[1] * 4),
     ),
-    "UPC005": (deconv(W44, (1, 1), pads=[1] * 4), deconv(W44, (1, 2), pads=[0] * 4)),
     "UPC101": (
         deconv(W33, **S2, output_shape=[10, 14], auto_pad="SAME_UPPER"),
         deconv(W33, **SAME),

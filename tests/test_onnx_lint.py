@@ -116,7 +116,6 @@ def test_select_and_ignore():
     model = deconv(WIDE, **S2)
     assert {f.rule for f in lint(model)} == {"UPC001", "UPC002"}
     assert {f.rule for f in lint(model, ignore=["UPC001"])} == {"UPC002"}
-    assert lint(model, ignore=["UPC0"]).rules == tuple(c for c in codes if c[3] != "0")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +296,7 @@ def test_absurd_attributes_end_quickly(said):
 
 def test_an_absurd_kernel_ends_quickly():
     found = lint(deconv((6, 4, 1 << 40, 1 << 40), strides=[1 << 39, 2]))
-    assert {f.rule for f in found} <= {"UPC005", "UPC902"}
+    assert {f.rule for f in found} <= {"UPC902"}
 
 
 def test_a_model_without_transposed_convolutions():

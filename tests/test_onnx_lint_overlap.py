@@ -13,7 +13,6 @@ from lint_cases import (
     EVEN,
     S2,
     W33,
-    W44,
     WIDE,
     deconv,
     followed,
@@ -223,23 +222,3 @@ def test_the_edge_is_where_nothing_reaches():
     found = one(deconv(EVEN, **S2, output_padding=[1, 0]), "UPC004")
     assert found.facts["positions"] == [[0, 1], [0, 0]]
     assert untouched(EVEN, (5, 7), (2, 2)).shape == (10, 14)  # the output is (11, 14)
-
-
-def test_unused_taps_can_be_zero_without_a_difference():
-    facts = one(deconv(W44, (1, 1), pads=[1, 1, 0, 1]), "UPC005").facts
-    x = np.ones((6, 1, 1))
-    whole = scattered(x, W44, (1, 1))[:, 1:, 1:-1]
-    changed = [
-        (a, b)
-        for a in range(4)
-        for b in range(4)
-        if (scattered(x, np.where(at(a, b), 0, W44), (1, 1))[:, 1:, 1:-1] != whole).any()
-    ]
-    assert facts["used_taps"] == [len({a for a, _ in changed}), len({b for _, b in changed})]
-    assert facts["share"] == pytest.approx(1 - len(changed) / 16, abs=1e-4)
-
-
-def at(a, b):
-    mask = np.zeros((1, 1, 4, 4), bool)
-    mask[..., a, b] = True
-    return mask

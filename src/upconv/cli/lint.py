@@ -99,7 +99,7 @@ def lint(
     ]
     if not reports:
         say("no .onnx file was found")
-    _print(reports, output_format)
+    _print(reports, output_format, runtime)
     found = [finding for one in reports for finding in one]
     if any(finding.rule == _UNREADABLE for finding in found):
         raise typer.Exit(int(Ending.ERROR))
@@ -158,8 +158,7 @@ def _checked(
     except (FileError, ModelError, MemoryError) as error:
         words = " ".join(str(error).split()) or "There is not enough memory."
         broken = linting.RULES[_UNREADABLE].finding(Observation(words))
-        codes = tuple(rule.code for rule in linting.chosen(select, ignore))
-        return linting.Findings(str(file), runtime or "", codes, 0, (broken,))
+        return linting.Findings(str(file), 0, (broken,))
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -196,11 +195,11 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             yield from (Path(folder, name) for name in sorted(names) if name.endswith(".onnx"))
 
 
-def _print(reports: Sequence[Findings], output_format: str) -> None:
+def _print(reports: Sequence[Findings], output_format: str, runtime: str | None) -> None:
     from ..onnx.linting import formats, sarif
 
     if output_format == "json":
-        words = report.document_text("lint", **formats.document(reports))
+        words = report.document_text("lint", runtime=runtime, **formats.document(reports))
     elif output_format == "sarif":
         words = json.dumps(sarif.log(reports), indent=1, allow_nan=False)
     else:

@@ -20,11 +20,14 @@ from ...files import published, reported
 from ..inputs import input_files
 from ..known import known
 from ..models import Source, from_model, to_proto
-from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of, suppressed
+from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of
 from .findings import Finding, Findings, Severity
 from .rules import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
+
+SUPPRESSED = "upconv.lint.ignore"
+"""The key in the metadata of a node, or of the model, that names rules to leave out."""
 
 _MOST_ROUNDS = 16  # of mending: one mend can make room for another at the same node
 
@@ -59,8 +62,6 @@ def lint(
     seen = list(_seen(own, rules, reading, sizes or {}))
     return Findings(
         os.fspath(model) if isinstance(model, str | os.PathLike) else "",
-        runtime or "",
-        tuple(rule.code for rule in rules),
         sum(context.node.op_type == "ConvTranspose" for context in seen),
         tuple(finding for context in seen for _, finding in _found(own, context, rules)),
     )
@@ -142,7 +143,8 @@ def _found(
     model: ir.Model, context: Context, rules: Iterable[Rule]
 ) -> Iterator[tuple[Rule, Finding]]:
     """What the rules find at a node, but for those that metadata leaves out."""
-    left_out = suppressed(model) + suppressed(context.node)
+    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.node))
+    left_out = tuple(said.replace(",", " ").split())
     for rule in rules:
         if rule.operator == context.node.op_type and not rule.code.startswith(left_out):
             yield from ((rule, finding) for finding in rule.findings(context))

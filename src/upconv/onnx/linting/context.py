@@ -12,14 +12,11 @@ from ...dialects.onnx import Rule as Reading
 from ...errors import brief
 from ..constants import DEFAULT_DOMAINS
 from ..names import neutral
-from ..nodes import ConvTransposeNode, Unreadable, named, read
+from ..nodes import ConvTransposeNode, Unreadable, read
 from .findings import Severity
 
 Shape = tuple[int | None, ...]
 """Sizes, None where the model leaves one open."""
-
-SUPPRESSED = "upconv.lint.ignore"
-"""The key in the metadata of a node, or of the model, that names rules to leave out."""
 
 DECLARED = "upconv.lint.declared"
 """The key under which a value keeps the shape that the model declares for it."""
@@ -54,11 +51,6 @@ class Context:
     opset: int
     runtime: Reading | None
     found: ConvTransposeNode | Unreadable | None
-
-    @property
-    def name(self) -> str:
-        """The node's name, or its output's where it has none."""
-        return named(self.node)
 
     @property
     def conv(self) -> ConvTransposeNode | None:
@@ -104,11 +96,6 @@ def contexts(
         yield Context(node, graph, opset, runtime, found)
 
 
-def suppressed(holder: ir.Node | ir.Model) -> tuple[str, ...]:
-    """The rules, or how their codes begin, that metadata asks to leave out."""
-    return tuple(holder.metadata_props.get(SUPPRESSED, "").replace(",", " ").split())
-
-
 def shape_of(value: ir.Value | None) -> Shape | None:
     """The sizes that are known; None where not even the rank is."""
     if value is None or value.shape is None:
@@ -116,20 +103,13 @@ def shape_of(value: ir.Value | None) -> Shape | None:
     return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
 
 
-def weight_shape(conv: ConvTransposeNode) -> Shape | None:
-    """The weight's shape: its value's, else what is declared where the rank fits."""
-    if conv.weight.array is not None:
-        return conv.weight.array.shape
-    declared = shape_of(conv.w)
-    return declared if declared is not None and len(declared) == conv.rank + 2 else None
-
-
 def output_shape(conv: ConvTransposeNode) -> Shape:
     """The output's true shape, as far as it is known."""
-    x, w = shape_of(conv.x), weight_shape(conv)
-    channels = None if w is None or w[1] is None else w[1] * conv.groups
+    x, w = shape_of(conv.x), shape_of(conv.w)
+    channels = w[1] if w is not None and len(w) == conv.rank + 2 else None
     sizes = (None if n is None else a.out for a, n in zip(conv.axes, conv.sizes, strict=True))
-    return (None if x is None else x[0], channels, *sizes)
+    batch = None if x is None else x[0]
+    return (batch, None if channels is None else channels * conv.groups, *sizes)
 
 
 def agree(one: Shape, other: Shape) -> bool:

@@ -54,18 +54,15 @@ class Finding:
 class Findings:
     """All findings in one model: in the order of its nodes, then of the rules' codes.
 
-    `model` is the path of the model's file, empty where it came from memory. `runtime` is the one
-    that it was judged for, empty for any; `rules` are the codes of the rules that were checked;
-    `nodes` counts the ConvTranspose nodes. `fixed` are findings that were mended and are gone. It
-    is a sequence of `Finding`.
+    `model` is the path of the model's file, empty where it came from memory; `nodes` counts the
+    ConvTranspose nodes. `fixed` are findings that were mended and are gone. It is a sequence of
+    `Finding`.
 
-    >>> len(Findings("", "", ("UPC001",), 3, ()))
+    >>> len(Findings("model.onnx", 3, ()))
     0
     """
 
     model: str
-    runtime: str
-    rules: tuple[str, ...]
     nodes: int
     findings: tuple[Finding, ...]
     fixed: tuple[Finding, ...] = ()
@@ -86,7 +83,7 @@ class Findings:
     def as_json(self) -> dict[str, Any]:
         """A document of plain values, ready for `json.dumps`.
 
-        >>> sorted(Findings("", "", (), 0, ()).as_json())
+        >>> sorted(Findings("", 0, ()).as_json())
         ['counts', 'findings', 'fixed', 'model', 'nodes']
         """
         return {
@@ -102,9 +99,3 @@ class Findings:
         from .formats import text
 
         return text([self])
-
-    def as_sarif(self) -> dict[str, Any]:
-        """A SARIF 2.1.0 log of one run, ready for `json.dumps`."""
-        from .sarif import log
-
-        return log([self])

@@ -41,8 +41,6 @@ def document(reports: Sequence[Findings]) -> dict[str, Any]:
     """The fields of the JSON document; docs/schemas/lint.json is its schema."""
     found = [finding for report in reports for finding in report]
     return {
-        "runtime": next((report.runtime or None for report in reports), None),
-        "rules": list(reports[0].rules) if reports else [],
         "counts": {s.value: sum(f.severity is s for f in found) for s in Severity},
         "models": [report.as_json() for report in reports],
     }

@@ -26,17 +26,12 @@ _PLAIN = {ord("{"): "{{", ord("}"): "}}", ord("["): "(", ord("]"): ")"}
 
 def log(reports: Sequence[Findings]) -> dict[str, Any]:
     """The log, of one run."""
-    codes = sorted({code for report in reports for code in (*report.rules, "UPC900")})
     driver = {
         "name": "upconv",
         "version": __version__,
-        "rules": [_descriptor(RULES[code]) for code in codes],
+        "rules": [_descriptor(rule) for rule in RULES.values()],
     }
-    results = [
-        _result(finding, codes.index(finding.rule), report.model)
-        for report in reports
-        for finding in report
-    ]
+    results = [_result(finding, report.model) for report in reports for finding in report]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -54,7 +49,7 @@ def _descriptor(rule: Rule) -> dict[str, Any]:
     return {**descriptor, "helpUri": rule.more} if rule.more else descriptor
 
 
-def _result(finding: Finding, index: int, model: str) -> dict[str, Any]:
+def _result(finding: Finding, model: str) -> dict[str, Any]:
     location: dict[str, Any] = {}
     if finding.node:
         name = neutral(finding.node)
@@ -70,7 +65,7 @@ def _result(finding: Finding, index: int, model: str) -> dict[str, Any]:
     digest = sha256(place.encode("utf-8", "backslashreplace")).hexdigest()
     return {
         "ruleId": finding.rule,
-        "ruleIndex": index,
+        "ruleIndex": list(RULES).index(finding.rule),
         "level": finding.severity.value,
         "message": {"text": _text(f"{finding.message} {finding.fix}")},
         "locations": [location],

@@ -1,6 +1,6 @@
 """The rules. A code never changes its meaning and is never used again.
 
-    UPC0..   the output: checkerboards, gaps, borders, unused taps
+    UPC0..   the output: checkerboards, gaps, borders
     UPC1..   the node: invalid, or read differently by different runtimes
     UPC2..   what a runtime refuses
     UPC4..   neighbouring operators that could be part of the node
@@ -19,6 +19,7 @@ from textwrap import fill
 from typing import Any
 
 from ....errors import ArgumentError, brief
+from ...nodes import named
 from ..context import Context, Observation
 from ..findings import Finding, Severity
 from ..mending import Mend, by_pass, correct_shape, drop_bias
@@ -84,7 +85,9 @@ class Rule:
 
     def findings(self, context: Context) -> Iterator[Finding]:
         """All it has to say about a node."""
-        return (self.finding(seen, context.name, context.graph) for seen in self.check(context))
+        return (
+            self.finding(seen, named(context.node), context.graph) for seen in self.check(context)
+        )
 
 
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
@@ -94,7 +97,6 @@ _ALL = (
     Rule("UPC002", _W, overlap.checkerboard_weights, _CHECKERBOARD),
     Rule("UPC003", _W, overlap.dead_phases),
     Rule("UPC004", _W, overlap.bias_only_border),
-    Rule("UPC005", _N, overlap.unused_taps),
     Rule("UPC101", _W, attributes.runtimes_disagree, _CONV_TRANSPOSE, by_pass("normalise")),
     Rule("UPC102", _W, attributes.same_of_open_size, _CONV_TRANSPOSE, by_pass("normalise")),
     Rule("UPC105", _E, attributes.declared_shape, mend=correct_shape),
@@ -119,7 +121,7 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
 def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
     """The rules that are selected and not ignored; `ArgumentError` for what begins no code.
 
-    >>> [rule.code for rule in chosen(["UPC00"], ["UPC001", "UPC005"])]
+    >>> [rule.code for rule in chosen(["UPC00"], ["UPC001"])]
     ['UPC002', 'UPC003', 'UPC004']
     """
     wanted, unwanted = _prefixes("select", select) or ("UPC",), _prefixes("ignore", ignore)

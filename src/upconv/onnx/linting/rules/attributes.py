@@ -153,10 +153,8 @@ def malformed(context: Context) -> Iterator[Observation]:
 
     Fix: Correct the export; the message names the attribute.
     """
-    found = context.found
-    if isinstance(found, Unreadable) and found.wrong and not any(output_padding(context)):
-        reason = found.reason.rstrip(".")
-        yield Observation(f"The node is not valid: {reason}.", {"reason": reason})
+    if not any(output_padding(context)):  # which says it better
+        yield from _unreadable(context, "The node is not valid", wrong=True)
 
 
 def unknown_geometry(context: Context) -> Iterator[Observation]:
@@ -168,10 +166,7 @@ def unknown_geometry(context: Context) -> Iterator[Observation]:
     Fix: Give the shapes of the model's inputs (`--input-shape x:1,3,64,64`, `sizes=` in Python);
     inline functions whose attributes are parameters (`onnx.inliner`).
     """
-    found = context.found
-    if isinstance(found, Unreadable) and not found.wrong:
-        reason = found.reason.rstrip(".")
-        yield Observation(f"The node cannot be checked: {reason}.", {"reason": reason})
+    yield from _unreadable(context, "The node cannot be checked", wrong=False)
 
 
 def computed_weight(context: Context) -> Iterator[Observation]:
@@ -199,6 +194,13 @@ def unreadable_file(context: Context) -> Iterator[Observation]:
     Fix: The message says what is wrong; `onnx.checker.check_model` may tell more.
     """
     return iter(())  # `upconv lint` reports it where it reads files: there is no node
+
+
+def _unreadable(context: Context, words: str, *, wrong: bool) -> Iterator[Observation]:
+    found = context.found
+    if isinstance(found, Unreadable) and found.wrong is wrong:
+        reason = found.reason.rstrip(".")
+        yield Observation(f"{words}: {reason}.", {"reason": reason})
 
 
 def _trains(node: ir.Node, opset: int) -> bool:

@@ -18,7 +18,6 @@ _FOLDED = {
     "Slice": "fold_slice",
 }
 """Operator -> the pass that folds it into the node."""
-_FOLDED_BEFORE = ("Pad", "Slice")
 FOLDS = tuple(dict.fromkeys(_FOLDED.values()))
 """The passes."""
 
@@ -42,17 +41,17 @@ def foldable_neighbour(context: Context) -> Iterator[Observation]:
     if conv is None or conv.departures:
         return
     before = conv.x.producer()
-    found = [("follows", follower(conv.y))]
-    if before is not None and before.op_type in _FOLDED_BEFORE:
-        found.append(("precedes", before))
-    for where, node in found:
+    for where, node in (("precedes", before), ("follows", follower(conv.y))):
         by = None if node is None else _FOLDED.get(node.op_type)
-        if node is not None and by is not None and PASSES[by].refuses(conv) is None:
+        if node is None or by is None or (where == "precedes" and by == "fold_batch_norm"):
+            continue
+        if PASSES[by].refuses(conv) is None:
             yield Observation(
                 f"{node.op_type} {quoted(node.name)} {where} and can be folded into the node by the"
                 f" pass {by}.",
                 {"neighbour": node.name, "operator": node.op_type, "pass": by},
             )
+            return
 
 
 def resize_before_conv(context: Context) -> Iterator[Observation]:
@@ -94,7 +93,7 @@ def _repeats(node: ir.Node, rank: int) -> list[int] | None:
     scales = constant_value(node.inputs[2]).array
     if words.get("mode", "nearest") != "nearest" or scales is None or scales.ndim != 1:
         return None
-    whole = [int(scale) for scale in scales]
-    if whole != scales.tolist() or len(whole) != rank + 2 or whole[:2] != [1, 1]:
+    if len(scales) != rank + 2 or not all(float(scale).is_integer() for scale in scales):
         return None
-    return whole[2:] if max(whole) > 1 and min(whole) > 0 else None
+    first, second, *whole = map(int, scales)
+    return whole if first == second == 1 and max(whole) > 1 and min(whole) > 0 else None

@@ -1,4 +1,4 @@
-"""Rules about how many taps make each output: checkerboards, gaps, borders, unused taps.
+"""Rules about how many taps make each output: checkerboards, gaps, borders.
 
 Along one axis, output o is made by the taps of phase r = o mod s (see `upconv.geometry`); over all
 axes r is a tuple. Borders, where fewer taps reach, are left out. The measure of a checkerboard:
@@ -137,31 +137,6 @@ def bias_only_border(context: Context) -> Iterator[Observation]:
             f"No tap reaches these positions at the border: (begin, end) {ends}. They hold only the"
             " bias.",
             {"axes": axes, "positions": beyond},
-        )
-
-
-def unused_taps(context: Context) -> Iterator[Observation]:
-    """Part of the weight reaches no output.
-
-    At this input size everything that some taps produce is cut off: their weights are stored and
-    multiplied for nothing.
-
-    Fix: If the size is always the same, remove the taps from the weight and reduce the padding.
-    """
-    conv = context.conv
-    if conv is None:
-        return
-    kernel = [axis.kernel for axis in conv.axes]
-    used = [
-        axis.kernel if size is None else len(axis.used_taps())
-        for axis, size in zip(conv.axes, conv.sizes, strict=True)
-    ]
-    if used != kernel:
-        share = 1 - prod(used) / prod(kernel)
-        yield Observation(
-            f"{share:.0%} of the weight reaches no output for an input of {list(conv.sizes)}:"
-            f" {used} taps of the kernel {kernel} are used.",
-            {"kernel": kernel, "used_taps": used, "share": round(share, 4)},
         )
 
 
