@@ -41,8 +41,8 @@ class Observation:
 class Context:
     """One node as the rules see it.
 
-    `graph` names the graphs and functions around it, such as "main/If_3.then_branch". `found` is
-    the ConvTranspose node read by the runtime's reading, by the specification without one; None for
+    `graph` is the name of the graph, subgraph or function that it is in. `found` is the
+    ConvTranspose node read by the runtime's reading, by the specification without one; None for
     nodes of other operators. `runtime` is the one that the model is judged for, None for any.
     """
 
@@ -87,13 +87,16 @@ def contexts(
     A node that the runtime refuses is read by the specification.
     """
     wanted = set(operators)
-    for node, graph, opset in _nodes(model):
-        if node.op_type not in wanted or node.domain not in DEFAULT_DOMAINS or not node.outputs:
-            continue
-        found = read(node, opset, runtime) if node.op_type == "ConvTranspose" else None
-        if runtime is not None and isinstance(found, Unreadable):
-            found = read(node, opset)
-        yield Context(node, graph, opset, runtime, found)
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        opset = body.opset_imports.get("", model.opset_imports.get("", 0))
+        for node in body.all_nodes():
+            if node.op_type in wanted and node.domain in DEFAULT_DOMAINS and node.outputs:
+                found = read(node, opset, runtime) if node.op_type == "ConvTranspose" else None
+                if runtime is not None and isinstance(found, Unreadable):
+                    found = read(node, opset)
+                graph = (node.graph.name if node.graph else None) or body.name
+                yield Context(node, str(graph), opset, runtime, found)
 
 
 def shape_of(value: ir.Value | None) -> Shape | None:
@@ -142,27 +145,3 @@ def axes_in_words(axes: Sequence[int]) -> str:
     ('spatial axis 1', 'spatial axes 0 and 1')
     """
     return f"spatial {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}"
-
-
-def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, str, int]]:
-    own = model.opset_imports.get("", 0)
-    yield from _within(model.graph, model.graph.name or "graph", own)
-    for function in model.functions.values():
-        name = f"function {function.domain}::{function.name}"
-        yield from _within(function, name, function.opset_imports.get("", own))
-
-
-def _within(
-    graph: ir.Graph | ir.Function, path: str, opset: int
-) -> Iterator[tuple[ir.Node, str, int]]:
-    for node in graph:
-        yield node, path, opset
-        for held in node.attributes.values():
-            if held.is_ref():
-                continue
-            inner = f"{path}/{node.name or node.op_type}.{held.name}"
-            if held.type == ir.AttributeType.GRAPH:
-                yield from _within(held.as_graph(), inner, opset)
-            elif held.type == ir.AttributeType.GRAPHS:
-                for one in held.as_graphs():
-                    yield from _within(one, inner, opset)

@@ -30,8 +30,8 @@ class Finding:
     """One rule broken at one node.
 
     `rule` is its code ("UPC001"), `slug` its name. `node` is the node's name, or its output's;
-    `graph` the graphs and functions around it, outermost first. `message` and `fix` are sentences
-    for people; `facts` is the same for programs: numbers, texts, lists and dicts. `fixable` says
+    `graph` the graph, subgraph or function that it is in. `message` and `fix` are sentences for
+    people; `facts` is the same for programs: numbers, texts, lists and dicts. `fixable` says
     whether `upconv lint --fix` may mend it.
     """
 
