@@ -227,7 +227,6 @@ BAD = {
     ),
     "UPC202": (deconv(W33, **S2, bias=False), deconv(W33, **S2, bias=True)),
     "UPC204": (deconv(W44.astype(np.float64), **S2), deconv(W44.astype(np.float16), **S2)),
-    "UPC206": (deconv(EVEN, (1, 3), pads=[1] * 4), deconv(EVEN, (2, 3), pads=[1] * 4)),
     "UPC401": (
         with_batch_norm(deconv(W44, **S2)),
         with_batch_norm(deconv(W44, **S2), "m", "v", training_mode=1),

@@ -72,11 +72,18 @@ def test_openvino_ignores_auto_pad_of_an_open_size():
 
 
 REFUSED = [
-    *(("onnxruntime", code, *BAD[code]) for code in ("UPC201", "UPC204", "UPC206")),
+    ("onnxruntime", "UPC201", *BAD["UPC201"]),
+    (
+        "onnxruntime",
+        "UPC201",
+        deconv(EVEN, (1, 3), pads=[1] * 4),
+        deconv(EVEN, (2, 3), pads=[1] * 4),
+    ),
+    ("onnxruntime", "UPC204", *BAD["UPC204"]),
     ("onnxruntime", "UPC109", deconv(W33, **SAME, pads=[0] * 4), deconv(W33, **SAME)),
     ("onnxruntime", "UPC109", deconv(W33, kernel_shape=[2, 2]), deconv(W33, kernel_shape=[3, 3])),
     ("openvino", "UPC202", *BAD["UPC202"]),
-    ("openvino", "UPC206", QUAD, deconv(EVEN, **S2)),
+    ("openvino", "UPC201", QUAD, deconv(EVEN, **S2)),
 ]
 
 
@@ -94,17 +101,16 @@ def test_what_is_said_to_be_refused_is_refused(runtime, code, shows, neighbour):
 
 
 def test_bfloat16_has_no_kernel_and_float64_is_computed_lower():
-    assert one(BF16, "UPC204", runtime="onnxruntime").facts["dtype"] == "BFLOAT16"
+    assert "BFLOAT16" in one(BF16, "UPC204", runtime="onnxruntime").message
     assert only(BF16, "UPC204", runtime="openvino") == ()
     lowered = one(BAD["UPC204"][0], "UPC204", runtime="openvino")
     assert (lowered.severity, lowered.facts["dtype"]) == (Severity.NOTE, "DOUBLE")
 
 
-def test_output_padding_that_onnx_forbids_is_an_error_said_once():
-    found = lint(deconv(W44, **S2, output_padding=[0, 3]))
-    assert [(f.rule, f.severity) for f in found] == [("UPC201", Severity.ERROR)]
-    assert found[0].facts["axes"] == [1]
-    accepted = lint(deconv(W44, **S2, output_padding=[0, 3]), runtime="openvino")
+def test_output_padding_that_onnx_forbids_is_an_error():
+    model = deconv(W44, **S2, output_padding=[0, 3])
+    assert [(f.rule, f.severity) for f in lint(model)] == [("UPC109", Severity.ERROR)]
+    accepted = lint(model, runtime="openvino")
     assert {f.severity for f in accepted} <= {Severity.WARNING, Severity.NOTE}
 
 

@@ -25,7 +25,6 @@ from ..context import (
     shape_in_words,
     shape_of,
 )
-from .support import output_padding
 
 _INT = ir.AttributeType.INT
 _TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
@@ -153,8 +152,7 @@ def malformed(context: Context) -> Iterator[Observation]:
 
     Fix: Correct the export; the message names the attribute.
     """
-    if not any(output_padding(context)):  # which says it better
-        yield from _unreadable(context, "The node is not valid", wrong=True)
+    yield from _unreadable(context, "The node is not valid", wrong=True)
 
 
 def unknown_geometry(context: Context) -> Iterator[Observation]:

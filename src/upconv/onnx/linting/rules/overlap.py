@@ -87,8 +87,8 @@ def checkerboard_weights(context: Context) -> Iterator[Observation]:
     error = float(differences.std()) / sqrt(differences.size)
     if contrast > CONTRAST and float(differences.mean()) > _DEVIATIONS * error:
         yield Observation(
-            f"For constant inputs the outputs differ by {contrast:.0%} between positions: phase"
-            f" {large} has the largest gain, phase {small} the smallest.",
+            f"For constant inputs the outputs differ by {contrast:.0%} between positions: those at"
+            f" {large} modulo the strides are the largest, those at {small} the smallest.",
             {"contrast": round(contrast, 4), "gains": gains.round(4).tolist()},
         )
 
@@ -132,10 +132,9 @@ def bias_only_border(context: Context) -> Iterator[Observation]:
     beyond = [[max(0, -a.crop_begin), max(0, -a.crop_end)] for a in (conv.axes if conv else ())]
     axes = [i for i, ends in enumerate(beyond) if any(ends)]
     if axes:
-        ends = ", ".join(f"{tuple(beyond[i])} along axis {i}" for i in axes)
+        ends = ", ".join(f"the first {beyond[i][0]} and last {beyond[i][1]} of axis {i}" for i in axes)
         yield Observation(
-            f"No tap reaches these positions at the border: (begin, end) {ends}. They hold only the"
-            " bias.",
+            f"No tap reaches positions at the border, which hold only the bias: {ends}.",
             {"axes": axes, "positions": beyond},
         )
 
