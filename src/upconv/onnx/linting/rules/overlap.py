@@ -132,9 +132,10 @@ def bias_only_border(context: Context) -> Iterator[Observation]:
     beyond = [[max(0, -a.crop_begin), max(0, -a.crop_end)] for a in (conv.axes if conv else ())]
     axes = [i for i, ends in enumerate(beyond) if any(ends)]
     if axes:
-        ends = ", ".join(f"the first {beyond[i][0]} and last {beyond[i][1]} of axis {i}" for i in axes)
+        shown = (f"the first {beyond[i][0]} and last {beyond[i][1]} of axis {i}" for i in axes)
         yield Observation(
-            f"No tap reaches positions at the border, which hold only the bias: {ends}.",
+            "No tap reaches positions at the border, which hold only the bias:"
+            f" {', '.join(shown)}.",
             {"axes": axes, "positions": beyond},
         )
 
