@@ -17,9 +17,8 @@ from ...dialects import values
 from ...dialects.onnx import Rule as Reading
 from ...errors import ArgumentError, FileError, ShapeError, brief
 from ...files import published, reported
-from ..inputs import input_files
-from ..known import known
-from ..models import Source, from_model, to_proto
+from ..models import Source, from_model, sources, to_proto
+from ..shapes import inferred
 from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of
 from .findings import Finding, Findings, Severity
 from .rules import RULES, Rule, chosen
@@ -85,7 +84,7 @@ def fix(
     rules, reading, model = chosen(select, ignore), _reading(runtime), from_model(path)
     fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _mended(model, rules, reading)]
     if fixed:
-        if len(input_files(path)) > 1:
+        if len(sources(model)) > 1:
             words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` mends it"
             raise FileError(f"{brief(os.fspath(path))} {words}.")
         data = to_proto(model).SerializeToString()
@@ -116,16 +115,14 @@ def _seen(
     """The nodes that rules look at, once the model's open shapes are filled in."""
     operators = {"ConvTranspose", *(rule.operator for rule in rules)}
     _require_sizes(model, sizes)
-    facts = known(to_proto(model), {name: tuple(shape) for name, shape in sizes.items()})
+    facts = inferred(model, sizes)
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
-        told, stated = facts.values.get(str(value.name)), shape_of(value)
-        value.meta[DECLARED] = stated
-        if told is not None and told.shape is not None:
-            full = stated or (None,) * len(told.shape)
-            if len(full) == len(told.shape):
-                pairs = zip(full, told.shape, strict=True)
-                value.shape = ir.Shape([b if a is None else a for a, b in pairs])
+        value.meta[DECLARED] = stated = shape_of(value)
+        told = facts[str(value.name)].shape if str(value.name) in facts else None
+        if told is not None and (stated is None or len(stated) == len(told)):
+            pairs = zip(stated or (None,) * len(told), told, strict=True)
+            value.shape = ir.Shape([b if a is None else a for a, b in pairs])
     return contexts(model, operators, reading)
 
 
