@@ -1,4 +1,4 @@
-"""The lint: each rule on a model that shows it and a neighbour that does not; the call; mends."""
+"""The lint: each rule on a model that shows it and a neighbour that does not; the call; repairs."""
 
 from __future__ import annotations
 
@@ -202,18 +202,18 @@ def test_metadata_leaves_rules_out():
     assert [f.rule for f in lint(model)] == ["UPC001"]
 
 
-# Mends --------------------------------------------------------------------------------------------
+# Repairs ------------------------------------------------------------------------------------------
 
-MENDED = {
+REPAIRED = {
     **{code: BAD[code][0] for code in ("UPC102", "UPC105", "UPC201", "UPC202", "UPC401")},
     **{f"UPC401 {by}": models[-1] for by, (models, _) in FOLDED.items()},
 }
 
 
-@pytest.mark.parametrize("name", MENDED)
-def test_a_mend_ends_the_finding_and_keeps_the_values(name, tmp_path):
+@pytest.mark.parametrize("name", REPAIRED)
+def test_a_repair_ends_the_finding_and_keeps_the_values(name, tmp_path):
     path, code = tmp_path / "model.onnx", name.split()[0]
-    onnx.save(MENDED[name], path)
+    onnx.save(REPAIRED[name], path)
     before = path.read_bytes()
     found = fix(path, select=[code])
     assert found.findings == ()
@@ -238,14 +238,16 @@ def test_a_reading_is_written_down_where_a_runtime_is_named(runtime, tmp_path):
     np.testing.assert_allclose(ran(path.read_bytes(), runtime), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_several_mends_at_one_node_and_nothing_left_open_is_written(tmp_path):
+def test_several_repairs_at_one_node_and_nothing_left_open_is_written(tmp_path):
     path = tmp_path / "model.onnx"
-    model = onnx.ModelProto.FromString(MENDED["UPC401 fold_pad"].SerializeToString())
+    model = onnx.ModelProto.FromString(REPAIRED["UPC401 fold_pad"].SerializeToString())
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
     onnx.save(model, path)
     before = ran(path.read_bytes(), "onnxruntime")
+    path.chmod(0o600)
     found = fix(path)
     assert [f.rule for f in found.fixed] == ["UPC401"]
+    assert path.stat().st_mode & 0o777 == 0o600
     np.testing.assert_allclose(ran(path.read_bytes(), "onnxruntime"), before, rtol=1e-4, atol=1e-4)
     assert onnx.load(path).graph.input[0].type.tensor_type.shape.dim[2].dim_param == "h"
     once = path.read_bytes()
@@ -253,7 +255,7 @@ def test_several_mends_at_one_node_and_nothing_left_open_is_written(tmp_path):
     assert path.read_bytes() == once
 
 
-def test_what_cannot_be_mended_is_left_whole(tmp_path):
+def test_what_cannot_be_repaired_is_left_whole(tmp_path):
     path = tmp_path / "model.onnx"
     model = onnx.ModelProto.FromString(BAD["UPC401"][0].SerializeToString())
     onnx.save(model, path, save_as_external_data=True, location="w", size_threshold=0)

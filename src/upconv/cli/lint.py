@@ -25,7 +25,7 @@ _COLUMNS = ("rule", "severity", "slug", "summary")
 _Paths = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[PATHS]...",
+        metavar="PATHS",
         help="Models, and folders that are searched for *.onnx (default: the current folder).",
     ),
 ]
@@ -55,9 +55,7 @@ _ExitZero = Annotated[bool, typer.Option("--exit-zero", help="End with 0 despite
 _Format = Annotated[
     Literal["text", "json", "sarif", "github"], typer.Option(help="What is printed on stdout.")
 ]
-_Fix = Annotated[
-    bool, typer.Option("--fix", help="Mend what can be mended, and replace the files.")
-]
+_Fix = Annotated[bool, typer.Option("--fix", help="Fix what can be fixed, and replace the files.")]
 
 
 def lint(
@@ -110,7 +108,7 @@ def lint(
 def rule(
     code: Annotated[
         str | None,
-        typer.Argument(metavar="[RULE]", help="A code, or how some begin: UPC101, UPC1."),
+        typer.Argument(metavar="RULE", help="A code, or how some begin: UPC101, UPC1."),
     ] = None,
     *,
     all_: Annotated[bool, typer.Option("--all", help="Explain all rules.")] = False,

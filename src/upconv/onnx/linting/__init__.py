@@ -1,12 +1,13 @@
 """The lint: what may go wrong with the transposed convolutions of a model.
 
-`lint` checks a model, `fix` mends a file. Findings are plain values (`findings`); `formats` writes
-them down.
+`lint` checks a model, `fix` repairs a file. Findings are plain values (`findings`); `formats` and
+`sarif` write them down.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", 
 SUPPRESSED = "upconv.lint.ignore"
 """The key in the metadata of a node, or of the model, that names rules to leave out."""
 
-_MOST_ROUNDS = 16  # of mending: one mend can make room for another at the same node
+_MOST_ROUNDS = 16  # of repairs: one can make room for another at the same node
 
 
 def lint(
@@ -74,34 +75,35 @@ def fix(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
 ) -> Findings:
-    """Mend a model's file and lint it again: `fixed` has the findings that are gone.
+    """Repair a model's file and lint it again: `fixed` has the findings that are gone.
 
-    The mended model computes the same, up to rounding. It replaces the file, whole or not at all;
-    without a mend the file is not touched.
+    The repaired model computes the same, up to rounding. It replaces the file, whole or not at all;
+    without a repair the file is not touched.
 
     Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
     rules, reading, model = chosen(select, ignore), _reading(runtime), from_model(path)
-    fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _mended(model, rules, reading)]
+    fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _repaired(model, rules, reading)]
     if fixed:
         if len(sources(model)) > 1:
-            words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` mends it"
+            words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` does it"
             raise FileError(f"{brief(os.fspath(path))} {words}.")
         data = to_proto(model).SerializeToString()
         with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
+            shutil.copymode(path, file.name)
             file.write(data)
     found = lint(path, runtime=runtime, select=select, ignore=ignore)
     return replace(found, fixed=tuple(fixed))
 
 
-def _mended(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
-    """One round of mends, at most one per node; shapes are inferred in a copy only."""
+def _repaired(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
+    """One round of repairs, at most one per node; shapes are inferred in a copy only."""
     own = list(contexts(model, {"ConvTranspose", *(rule.operator for rule in rules)}))
     for pristine, seen in zip(own, list(_seen(model.clone(), rules, reading, {})), strict=True):
-        if pristine.node.graph is None:  # a mend of this round took it away
+        if pristine.node.graph is None:  # a repair of this round took it away
             continue
         for rule, finding in _found(model, seen, rules):
-            if rule.mend and rule.mend(model, replace(seen, node=pristine.node)):
+            if rule.repair and rule.repair(model, replace(seen, node=pristine.node)):
                 yield finding
                 break
 

@@ -32,7 +32,7 @@ class Finding:
     `rule` is its code ("UPC001"), `slug` its name. `node` is the node's name, or its output's;
     `graph` the graph, subgraph or function that it is in. `message` and `fix` are sentences for
     people; `facts` is the same for programs: numbers, texts, lists and dicts. `fixable` says
-    whether `upconv lint --fix` may mend it.
+    whether `upconv lint --fix` may fix it.
     """
 
     rule: str
@@ -55,7 +55,7 @@ class Findings:
     """All findings in one model: in the order of its nodes, then of the rules' codes.
 
     `model` is the path of the model's file, empty where it came from memory; `nodes` counts the
-    ConvTranspose nodes. `fixed` are findings that were mended and are gone. It is a sequence of
+    ConvTranspose nodes. `fixed` are findings that were fixed and are gone. It is a sequence of
     `Finding`.
 
     >>> len(Findings("model.onnx", 3, ()))

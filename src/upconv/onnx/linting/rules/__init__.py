@@ -22,7 +22,7 @@ from ....errors import ArgumentError, brief
 from ...nodes import named
 from ..context import Context, Observation
 from ..findings import Finding, Severity
-from ..mending import Mend, by_pass, correct_shape, drop_bias
+from ..repairs import Repair, by_pass, correct_shape, drop_bias
 from . import attributes, neighbours, overlap, support
 
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
@@ -32,7 +32,7 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: `check` looks at nodes of `operator`, `mend` repairs what it finds, if it can.
+    """One rule: `check` looks at nodes of `operator`, `repair` fixes what it finds, if it can.
 
     `more` is an address to read, or empty.
     """
@@ -41,7 +41,7 @@ class Rule:
     severity: Severity
     check: Callable[[Context], Iterator[Observation]]
     more: str = ""
-    mend: Mend | None = None
+    repair: Repair | None = None
     operator: str = "ConvTranspose"
 
     @property
@@ -60,7 +60,7 @@ class Rule:
             "summary": summary,
             "why": why,
             "fix": fix.removeprefix("Fix: "),
-            "fixable": self.mend is not None,
+            "fixable": self.repair is not None,
             "more": self.more,
         }
 
@@ -99,14 +99,14 @@ _ALL = (
     Rule("UPC004", _W, overlap.bias_only_border),
     Rule("UPC101", _W, attributes.runtimes_disagree, _CONV_TRANSPOSE, by_pass("normalise")),
     Rule("UPC102", _W, attributes.same_of_open_size, _CONV_TRANSPOSE, by_pass("normalise")),
-    Rule("UPC105", _E, attributes.declared_shape, mend=correct_shape),
+    Rule("UPC105", _E, attributes.declared_shape, repair=correct_shape),
     Rule("UPC107", _W, attributes.quantised_axis, f"{_OPERATORS}DequantizeLinear.html"),
     Rule("UPC108", _W, attributes.training_batch_norm, f"{_OPERATORS}BatchNormalization.html"),
     Rule("UPC109", _E, attributes.malformed, _CONV_TRANSPOSE),
     Rule("UPC201", _W, support.refused_geometry, _CONV_TRANSPOSE, by_pass("no_output_padding")),
-    Rule("UPC202", _W, support.empty_bias_name, mend=drop_bias),
+    Rule("UPC202", _W, support.empty_bias_name, repair=drop_bias),
     Rule("UPC204", _W, support.element_type),
-    Rule("UPC401", _N, neighbours.foldable_neighbour, mend=by_pass(*neighbours.FOLDS)),
+    Rule("UPC401", _N, neighbours.foldable_neighbour, repair=by_pass(*neighbours.FOLDS)),
     Rule("UPC405", _N, neighbours.resize_before_conv, operator="Conv"),
     Rule("UPC900", _E, attributes.unreadable_file, operator=""),
     Rule("UPC901", _N, attributes.unknown_geometry),

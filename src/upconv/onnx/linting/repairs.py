@@ -10,20 +10,20 @@ from ..passes import PASSES
 from ..passes.base import run
 from .context import Context, output_shape
 
-Mend = Callable[[ir.Model, Context], bool]
+Repair = Callable[[ir.Model, Context], bool]
 """Repairs a node of a model in place; says whether it did."""
 
 
-def by_pass(*names: str) -> Mend:
+def by_pass(*names: str) -> Repair:
     """A repair by the first of these passes that fires; `normalise` keeps the runtime's reading."""
 
-    def mend(model: ir.Model, context: Context) -> bool:
+    def repair(model: ir.Model, context: Context) -> bool:
         reading = "" if context.runtime is None else f":{context.runtime.value}"
         passes = [PASSES[n + reading if n == "normalise" else n] for n in names]
         steps = run(model, passes, only=lambda node: node is context.node)
         return any(step.fired for step in steps)
 
-    return mend
+    return repair
 
 
 def drop_bias(model: ir.Model, context: Context) -> bool:
