@@ -1,6 +1,6 @@
 """Running the library's work on a given number of threads, from any thread, also after a fork.
 
-1.  The library divides its work by OpenMP, whose team has as many threads as the calling thread
+1.  The library divides its work by OpenMP, whose team of threads is as large as the calling thread
     last said. It is said before each run and unsaid after it: other libraries share OpenMP.
 2.  Every Python thread that calls has a team of its own. So that there are not more of them at work
     than there are processors, a run waits until enough teams are done. One of one thread never
@@ -20,11 +20,11 @@ from ...threads import processors
 from .library import Runtime
 
 _gates: dict[int, threading.Lock | threading.Semaphore] = {}
-_survivor = 0
-_deputy: ThreadPoolExecutor | None = None
+_forked = 0
+_stand_in: ThreadPoolExecutor | None = None
 
 
-class Team:
+class OpenMP:
     """`threads` threads of the library's OpenMP."""
 
     __slots__ = ("_get", "_set", "_threads")
@@ -33,17 +33,17 @@ class Team:
         self._get, self._set, self._threads = runtime.get_threads, runtime.set_threads, threads
 
     def run(self, work: Callable[[], None]) -> None:
-        """Call `work` where the library may use this team."""
+        """Call `work` where the library may use so many threads."""
         if self._threads == 1:
-            self._alone(work)
+            self._run_here(work)
             return
         with _gates.get(self._threads) or _gate(self._threads):
-            if _survivor and _survivor == threading.get_ident():
-                _deputized().submit(self._alone, work).result()
+            if _forked and _forked == threading.get_ident():
+                _stand_in_pool().submit(self._run_here, work).result()
             else:
-                self._alone(work)
+                self._run_here(work)
 
-    def _alone(self, work: Callable[[], None]) -> None:
+    def _run_here(self, work: Callable[[], None]) -> None:
         before = self._get()
         if before == self._threads:
             work()
@@ -62,18 +62,18 @@ def _gate(threads: int) -> threading.Lock | threading.Semaphore:
     return _gates.setdefault(threads, gate)
 
 
-def _deputized() -> ThreadPoolExecutor:
-    global _deputy
-    if _deputy is None:
-        _deputy = ThreadPoolExecutor(1, "upconv-onednn")
-    return _deputy
+def _stand_in_pool() -> ThreadPoolExecutor:
+    global _stand_in
+    if _stand_in is None:
+        _stand_in = ThreadPoolExecutor(1, "upconv-onednn")
+    return _stand_in
 
 
 def _after_fork() -> None:
-    """The gates may be held, and the deputy was a thread, of the parent."""
-    global _survivor, _deputy
+    """The gates may be held, and the stand-in was a thread, of the parent."""
+    global _forked, _stand_in
     _gates.clear()
-    _survivor, _deputy = threading.get_ident(), None
+    _forked, _stand_in = threading.get_ident(), None
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

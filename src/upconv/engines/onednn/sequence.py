@@ -1,8 +1,9 @@
 """Primitives to be executed one after the other, and the memory that each of them is given.
 
-A script is written once: its *slots* are memory, the caller's arrays or places in a workspace, its
-*steps* are primitives with a slot for each argument. It is run by many threads at once: each takes
-a *cast*, a stream and one memory object per slot, and leaves it for the next when it is done.
+A sequence is made once: its *slots* are memory, the caller's arrays (arguments) or parts of a
+workspace (temporaries), its *steps* are primitives with a slot for each argument. Many threads run
+it at once: each takes an execution context, a stream and one memory object per slot, and leaves it
+for the next when it is done.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from ...errors import EngineError
 from ..workspace import Workspace
 from .abi import Alg, Arg, Argument, Handle, Library, LibraryError, Query
 from .library import Runtime
-from .teams import Team
+from .openmp import OpenMP
 
 _KEPT = 4
-"""Casts kept for the next calls: more threads than these at once make their own."""
+"""Contexts kept for the next calls: more threads than these at once make their own."""
 
-_OUTSIDE, _SCRATCHPAD = -1, -2
+_ARGUMENT, _SCRATCHPAD = -1, -2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """Memory of one layout; `place` is its offset in the workspace, or who brings it."""
+    """Memory of one layout; `place` is its offset in the workspace, or who gives it."""
 
     layout: Handle
     place: int
@@ -37,34 +38,34 @@ class _Step:
     arguments: tuple[tuple[int, int], ...]
 
 
-class Script:
-    """See the module's docstring. Outside slots are numbered in the order they are made."""
+class PrimitiveSequence:
+    """See the module's docstring. Arguments are numbered in the order they are made."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
-        self._runtime, self._team = runtime, Team(runtime, threads)
+        self._runtime, self._openmp = runtime, OpenMP(runtime, threads)
         self._library: Library = runtime.library
         self._threads = threads
         self._slots: list[_Slot] = []
-        self._outside: list[int] = []
+        self._arguments: list[int] = []
         self._steps: list[_Step] = []
-        self._places = self._scratchpad = 0
+        self._temporary_bytes = self._scratchpad = 0
         self.reorders = 0
-        self._casts: deque[_Cast] = deque()
+        self._contexts: deque[_Context] = deque()
 
     @property
     def nbytes(self) -> int:
         """Bytes of workspace that one run takes."""
-        return self._places + self._scratchpad
+        return self._temporary_bytes + self._scratchpad
 
-    def outside(self, layout: Handle) -> int:
+    def argument(self, layout: Handle) -> int:
         """A slot for an array of the caller's."""
-        self._outside.append(len(self._slots))
-        return self._slot(layout, _OUTSIDE)
+        self._arguments.append(len(self._slots))
+        return self._slot(layout, _ARGUMENT)
 
-    def inside(self, layout: Handle) -> int:
+    def temporary(self, layout: Handle) -> int:
         """A slot in the workspace."""
-        place = self._places
-        self._places += _rounded(self._library.memory_desc_get_size(layout))
+        place = self._temporary_bytes
+        self._temporary_bytes += _rounded(self._library.memory_desc_get_size(layout))
         return self._slot(layout, place)
 
     def layout(self, slot: int) -> Handle:
@@ -109,25 +110,25 @@ class Script:
         self.step(descriptor, {Arg.SRC: target, Arg.SRC_1: addend, Arg.DST: target})
 
     def run(self, *addresses: int) -> None:
-        """Execute every step, on the arrays at `addresses` for the outside slots."""
+        """Execute every step, on the arrays at `addresses` for the arguments."""
         try:
-            cast = self._casts.pop()
+            context = self._contexts.pop()
         except IndexError:
-            cast = self._new_cast()
+            context = self._new_context()
         if self.nbytes:
             with Workspace(self.nbytes) as workspace:
-                cast.place(workspace)
-                cast.bring(addresses)
-                self._team.run(cast.perform)
+                context.place(workspace)
+                context.bind(addresses)
+                self._openmp.run(context.execute)
         else:
-            cast.bring(addresses)
-            self._team.run(cast.perform)
-        if len(self._casts) < _KEPT:
-            self._casts.append(cast)
+            context.bind(addresses)
+            self._openmp.run(context.execute)
+        if len(self._contexts) < _KEPT:
+            self._contexts.append(context)
 
     def close(self) -> None:
         """Destroy primitives and what was made to run them."""
-        self._casts.clear()
+        self._contexts.clear()
         for step in self._steps:
             step.primitive.close()
 
@@ -135,18 +136,20 @@ class Script:
         self._slots.append(_Slot(layout, place))
         return len(self._slots) - 1
 
-    def _new_cast(self) -> _Cast:
-        return _Cast(self._runtime, self._slots, self._outside, self._steps, self._places)
+    def _new_context(self) -> _Context:
+        return _Context(
+            self._runtime, self._slots, self._arguments, self._steps, self._temporary_bytes
+        )
 
 
-class _Cast:
+class _Context:
     """A stream and memory objects, for one thread at a time."""
 
     def __init__(
         self,
         runtime: Runtime,
         slots: list[_Slot],
-        outside: list[int],
+        arguments: list[int],
         steps: list[_Step],
         scratchpad: int,
     ) -> None:
@@ -154,15 +157,15 @@ class _Cast:
         self._library = library
         self._stream = library.create("stream", engine, 1)
         self._memories = [library.create("memory", slot.layout, engine, None) for slot in slots]
-        self._outside = [self._memories[slot].address for slot in outside]
-        self._inside = [
+        self._arguments = [self._memories[slot].address for slot in arguments]
+        self._temporaries = [
             (memory.address, scratchpad if slot.place == _SCRATCHPAD else slot.place)
             for memory, slot in zip(self._memories, slots, strict=True)
-            if slot.place != _OUTSIDE
+            if slot.place != _ARGUMENT
         ]
         self._calls = [self._call(step) for step in steps]
-        self._execute, self._wait = library.execute, library.wait
-        self._bind = library.memory_set_data_handle
+        self._run, self._wait = library.execute, library.wait
+        self._set_address = library.memory_set_data_handle
         self._workspace = 0
 
     def _call(self, step: _Step) -> tuple[int, int, int, Any]:
@@ -172,21 +175,21 @@ class _Cast:
         return step.primitive.address, self._stream.address, len(arguments), arguments
 
     def place(self, workspace: int) -> None:
-        """Put the inside slots into a workspace."""
+        """Put the temporaries into a workspace."""
         if workspace != self._workspace:
-            for memory, place in self._inside:
-                self._bind(memory, workspace + place)
+            for memory, place in self._temporaries:
+                self._set_address(memory, workspace + place)
             self._workspace = workspace
 
-    def bring(self, addresses: tuple[int, ...]) -> None:
-        """Put the caller's arrays into the outside slots."""
-        for memory, address in zip(self._outside, addresses, strict=True):
-            self._bind(memory, address)
+    def bind(self, addresses: tuple[int, ...]) -> None:
+        """Bind the caller's arrays to the arguments."""
+        for memory, address in zip(self._arguments, addresses, strict=True):
+            self._set_address(memory, address)
 
-    def perform(self) -> None:
+    def execute(self) -> None:
         """Execute the steps; `EngineError` if one fails."""
         for call in self._calls:
-            status = self._execute(*call)
+            status = self._run(*call)
             if status:
                 raise LibraryError("primitive_execute", status)
         if self._wait(self._stream.address):

@@ -1,14 +1,13 @@
-"""Ways to give a problem to the library, and which is expected to be the fastest.
+"""Layout strategies: in which layouts data is offered to the library, and which is expected to be
+the fastest.
 
-A way says in which layouts data is offered:
-
-    PLAIN         data as it lies
-    FREE          data in whatever layout the library likes; it is reordered on the way
+    AS_GIVEN      data as it lies
+    ANY           data in whatever layout the library likes; it is reordered on the way
     GEMM          data channels first, and of all implementations the one by matrix products
-    CONVOLUTION   stride 1 as a convolution of the turned kernel; data free if channels come first
+    CONVOLUTION   stride 1 as a convolution of the flipped kernel; ANY if channels come first
 
-The rules below come from random layers measured in every way (docs/onednn.md), and hold for most;
-tuning measures the one at hand.
+The rules below come from random layers measured with every strategy (docs/onednn.md), and hold for
+most; tuning measures the one at hand.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from enum import Enum
 from math import prod
 
 from ...problem import DataLayout, Direction, Problem
-from .descriptors import turns_into_convolution
+from .descriptors import is_convolution_of_flipped
 
 _LANES = 16
 """Direct implementations pad the output channels to so many."""
@@ -30,35 +29,39 @@ _COLUMNS, _COLUMNS_AND_REORDERS = 48, 96
 writing and reading columns; with channels last two reorders come on top."""
 
 
-class Way(Enum):
-    """The ways above; the value is the variant's name."""
+class LayoutStrategy(Enum):
+    """The strategies above; the value is the variant's name."""
 
-    PLAIN = "plain"
-    FREE = "reordered"
+    AS_GIVEN = "plain"
+    ANY = "reordered"
     GEMM = "gemm"
     CONVOLUTION = "convolution"
 
 
-def ways(problem: Problem, *, every: bool = False) -> tuple[Way, ...]:
-    """The ways worth trying, the one expected to be fastest first; `every`: all that there are."""
+def layout_strategies(problem: Problem, *, every: bool = False) -> tuple[LayoutStrategy, ...]:
+    """The strategies worth trying, the fastest by expectation first; `every`: all there are."""
     last = problem.layout is DataLayout.NXC
-    order = [Way.PLAIN, Way.FREE] if last else [Way.FREE, Way.PLAIN]
+    order = (
+        [LayoutStrategy.AS_GIVEN, LayoutStrategy.ANY]
+        if last
+        else [LayoutStrategy.ANY, LayoutStrategy.AS_GIVEN]
+    )
     if problem.direction is not Direction.FORWARD:
         return tuple(order)
-    if turns_into_convolution(problem):
-        # Faster than the library's own turning, by 2 to 7 % on most layers with channels last.
-        order.insert(0 if last else 2, Way.CONVOLUTION)
+    if is_convolution_of_flipped(problem):
+        # Faster than the library's own flipping, by 2 to 7 % on most layers with channels last.
+        order.insert(0 if last else 2, LayoutStrategy.CONVOLUTION)
     if last and _small_images(problem):
-        order.remove(Way.FREE)
-        order.insert(0, Way.FREE)
-    if _products_pay(problem):
-        order.insert(0, Way.GEMM)
+        order.remove(LayoutStrategy.ANY)
+        order.insert(0, LayoutStrategy.ANY)
+    if _gemm_pays(problem):
+        order.insert(0, LayoutStrategy.GEMM)
     elif every:
-        order.append(Way.GEMM)
+        order.append(LayoutStrategy.GEMM)
     return tuple(order)
 
 
-def _products_pay(problem: Problem) -> bool:
+def _gemm_pays(problem: Problem) -> bool:
     """Whether columns cost less than what direct implementations lose to padding."""
     if problem.groups > 1:
         return False

@@ -1,6 +1,6 @@
-"""The contest of candidates for a problem: engines in their variants, timed on random data.
+"""Timing the candidates for a problem, engines in their variants, on random data in rounds.
 
-The rules are in the package's docstring; what is remembered of a contest is decided there. A
+The rules are in the package's docstring, which also remembers the winner. A
 candidate that needs more memory than there is drops out; any other error of an engine is raised.
 """
 
@@ -15,30 +15,21 @@ import numpy as np
 from numpy.random import default_rng  # with this module, so that no fork finds it half imported
 
 from .. import memory
+from ..choices import Algorithm, Selection, variants
 from ..engines.base import Array, Engine, PackedWeight, Primitive
 from ..errors import MemoryLimitError
-from ..primitives import built, variants_of
 from ..problem import Direction, Problem
 from ..threads import rest
 
-_SECONDS = 0.5  # of a contest ...
+_SECONDS = 0.5  # in all ...
 _FEWEST_ROUNDS = 3  # ... unless building took most of it
 _LAST_START = 2.0  # no candidate is tried for the first time, and no round begun, after this
 _HOPELESS = 5.0  # times the best, after the first run
 _BEHIND = 1.25  # times the best, after a round
 _EQUAL = 1.02
-_TURN_SECONDS = 0.015
+_ROUND_SECONDS = 0.015
 _SHORT = 0.05  # a first run shorter than this is repeated: pages and threads are new in it
 _DRAWN = 65521  # numbers drawn at random and repeated: drawing 10**8 would take a second
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Standing:
-    """A candidate and the best of its times, in seconds per call."""
-
-    engine: Engine
-    variant: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,16 +90,21 @@ class _Candidate:
             self.seconds = inf
             self.sample()
 
-    def turn(self) -> None:
+    def round(self) -> None:
         """Runs for a while; the first, which finds the caches full of others' data, seldom wins."""
         rest()
-        end = time.perf_counter() + _TURN_SECONDS
+        end = time.perf_counter() + _ROUND_SECONDS
         self.sample()
         while time.perf_counter() < end:
             self.sample()
 
 
-def contest(problem: Problem, threads: int, engines: Sequence[Engine]) -> Standing:
+def autotune(
+    problem: Problem,
+    threads: int,
+    engines: Sequence[Engine],
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> Selection:
     """The winner among all variants of engines that do the problem.
 
     Raises `MemoryLimitError` when the data, or every candidate, needs more than there is.
@@ -117,7 +113,7 @@ def contest(problem: Problem, threads: int, engines: Sequence[Engine]) -> Standi
     data = _Data.of(problem)
     staying: list[_Candidate] = []
     try:
-        for candidate in _entering(problem, threads, engines, data):
+        for candidate in _entering(problem, threads, engines, data, algorithm):
             staying.append(candidate)
             staying = _after_first_runs(staying)
             if time.perf_counter() - start > _LAST_START:
@@ -127,14 +123,14 @@ def contest(problem: Problem, threads: int, engines: Sequence[Engine]) -> Standi
         rounds = 0
         while _goes_on(rounds, time.perf_counter() - start):
             for candidate in staying:
-                candidate.turn()
+                candidate.round()
             staying = _within(_BEHIND, staying)
             rounds += 1
             if len(staying) == 1:
                 break
         staying = _within(_EQUAL, staying)
         winner = staying[0]
-        return Standing(winner.engine, winner.variant, winner.seconds)
+        return Selection(winner.engine, winner.variant, winner.seconds)
     finally:
         for candidate in staying:
             candidate.primitive.close()
@@ -156,12 +152,12 @@ def _after_first_runs(candidates: list[_Candidate]) -> list[_Candidate]:
 
 
 def _entering(
-    problem: Problem, threads: int, engines: Sequence[Engine], data: _Data
+    problem: Problem, threads: int, engines: Sequence[Engine], data: _Data, algorithm: Algorithm
 ) -> Iterator[_Candidate]:
     """Candidates one after the other, each built when the one before has run."""
     for engine in engines:
-        for variant in variants_of(engine, problem, threads):
-            primitive = built(engine, problem, threads, variant)
+        for variant in variants(engine, problem, threads, algorithm):
+            primitive = engine.build(problem, threads, variant)
             try:
                 memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
                 plain = problem.direction is Direction.WEIGHT_GRAD
