@@ -59,7 +59,8 @@ def test_run_reads_and_writes_npz_and_other_layouts(folder):
     x, w = np.load(folder / "x.npy"), np.load(folder / "w.npy")
     np.save(folder / "last.npy", np.asfortranarray(np.moveaxis(x, 1, -1)))
     done = ran("run", "last.npy", "-w", "one.npz", "--layout", "nxc", "--groups", 3, "--stride", 2,
-               "--output-size", "11x14", "-o", "y.npz", "--output-format", "json", cwd=folder)  # fmt: skip
+               "--output-size", "11x14", "-o", "y.npz", "--output-format", "json",
+               cwd=folder)  # fmt: skip
     fields = json.loads(done.stdout)
     assert fields["schema"] == 2
     assert fields["output_shape"] == [2, 11, 14, 12]
@@ -254,11 +255,16 @@ def test_explain():
     args = ["explain", "2,6,5,7", "6,4,3,2", *GEOMETRY, "--bias", "--residual", "--activation",
             "leaky_relu:0.25", "--dtype", "float64"]  # fmt: skip
     answer = upconv.explain((2, 6, 5, 7), (6, 4, 3, 2), (12,), residual=True, dtype="float64",
-                            activation="leaky_relu:0.25", floor=True, **KEYWORDS)  # fmt: skip
+                            activation="leaky_relu:0.25", roofline=True, **KEYWORDS)  # fmt: skip
     assert ran(*args).stdout.decode() == f"{answer}\n"
     fields = json.loads(ran(*args, "--output-format", "json").stdout)
-    assert fields["roofline_seconds"] == answer.floor_seconds
-    for name in ("predicted_seconds", "schedule", "measured_seconds", "variant"):
+    for name in (
+        "roofline_seconds",
+        "predicted_seconds",
+        "schedule",
+        "measured_seconds",
+        "variant",
+    ):
         assert fields[name] == getattr(answer, name)
     assert fields["problem"]["text"] == str(answer.problem)
     assert fields["engine"] == answer.engine
@@ -280,7 +286,7 @@ def test_explain_measures_when_told(tmp_path):
     assert after["measured_by"] == "reference"
     plain = ran(*args, env=env)
     assert re.search(rb"(?m)^measured +[0-9.]+ ms by reference$", plain.stdout)
-    assert re.search(rb"(?m)^floor +[0-9.e-]+ ms$", plain.stdout)
+    assert re.search(rb"(?m)^roofline +[0-9.e-]+ ms$", plain.stdout)
     assert plain.stderr == b""
 
 
@@ -313,8 +319,8 @@ def test_doctor_when_all_is_well():
     assert fields["engines"][-1]["name"] == "reference"
     assert (fields["threads"], fields["threads_from"]) == (3, "UPCONV_NUM_THREADS")
     assert fields["cache_directory"] == "/here"
-    assert fields["ceilings"]["threads"] == 3
-    assert 1e8 < fields["ceilings"]["flops"] < 1e15
+    assert fields["roofline"]["threads"] == 3
+    assert 1e8 < fields["roofline"]["flops"] < 1e15
     assert fields["tuning"]["file"] == os.environ["UPCONV_TUNING_FILE"]
     assert fields["environment"]["UPCONV_CACHE_DIR"] == "/here"
     plain = ran("doctor")

@@ -22,6 +22,7 @@ pytest.importorskip("rich", reason="the command line needs rich")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 
 SMALL = ["bench", "--only", "dcgan_first", "--peers", "none", "--seconds", "0"]
+JSON = ["--output-format", "json"]
 LAYER = {"name": "a", "n": 2, "ic": 6, "oc": 4, "size": [5, 7], "k": 3, "s": 2, "p": 1, "op": 1,
          "d": 1, "g": 2}  # fmt: skip
 
@@ -62,7 +63,7 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
         assert reference["gflops"] == pytest.approx(flop / reference["best_seconds"] / 1e9)
         assert reference["workspace_bytes"] >= 0
         floor = layer["roofline_seconds"]
-        seconds = 2 * layer["multiply_adds"] / fields["ceilings"]["flops"]
+        seconds = 2 * layer["multiply_adds"] / fields["roofline"]["flops"]
         assert floor >= seconds > 0
         assert reference["efficiency"] == pytest.approx(floor / reference["best_seconds"])
     means = fields["summary"]["reference"]
@@ -75,7 +76,7 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
 def test_gradients_and_other_types(tmp_path, direction):
     (tmp_path / "l.json").write_text(json.dumps({"layers": [LAYER]}))
     done = ran("bench", "--layers", "l.json", "--direction", direction, "--dtype", "float64",
-               "--seconds", 0, "--peers", "none", "--output-format", "json", cwd=tmp_path)  # fmt: skip
+               "--seconds", 0, "--peers", "none", *JSON, cwd=tmp_path)  # fmt: skip
     assert rows(done)["a", "reference"]["verified"]
     problem = json.loads(done.stdout)["layers"][0]["problem"]
     assert "float64" in problem
@@ -88,7 +89,7 @@ def test_peers_that_are_installed_agree(tmp_path, direction):
     grown = {**LAYER, "name": "c", "size": [3, 5, 4], "k": [3, 2, 3], "p": [1, 0, 1]}
     layers = [LAYER, {**LAYER, "name": "b", "size": [9], "g": 1}, grown]
     (tmp_path / "l.json").write_text(json.dumps({"about": "", "layers": layers}))
-    done = ran("bench", "--layers", "l.json", "--direction", direction, "--seconds", 0, "--output-format", "json",
+    done = ran("bench", "--layers", "l.json", "--direction", direction, "--seconds", 0, *JSON,
                cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done
     peers = json.loads(done.stdout)["peers"]
@@ -115,7 +116,7 @@ def test_a_peer_that_is_missing_or_broken_is_a_dash(tmp_path):
 def test_efficiency_is_of_upconvs_own_engines():
     """Half the machine's rate is planted; a peer has none, and without ceilings nobody has."""
     driver = "import upconv.cli.bench as b\nfrom upconv.engines.jit.limits import Limits\n"
-    driver += "b.fresh_ceilings = lambda threads: {}"
+    driver += "b.roofline.measured = lambda threads: {}"
     planted_limits = driver.format("Limits(threads, 1e9, 1e30)")
     done = ran(*SMALL, "--engines", "reference", "--output-format", "json", driver=planted_limits)
     (layer,) = json.loads(done.stdout)["layers"]
@@ -125,7 +126,7 @@ def test_efficiency_is_of_upconvs_own_engines():
     done = ran(
         *SMALL, "--engines", "reference", "--output-format", "json", driver=driver.format("None")
     )
-    assert json.loads(done.stdout)["ceilings"] is None
+    assert json.loads(done.stdout)["roofline"] is None
     assert rows(done)["dcgan_first", "reference"]["efficiency"] is None
     from upconv.cli.benchmark import Measured, Result
 

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import memory
-from .arguments import boolean, frozen, frozen_activation, one_of
+from .arguments import boolean, frozen, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .choices import Refusal, choose, tuning_asked
+from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
+from .keywords import Keywords, frozen_activation
 from .primitives import shared_cache
 from .problem import Direction, Problem
-from .signatures import Keywords, Request
+from .roofline import roofline as roofline_of
+from .signatures import Request
 from .threads import checked, get_num_threads
-from .tuning import Selection, ceilings, remembered, selected
+from .tuning import remembered, selected
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
@@ -93,7 +95,7 @@ class Explanation:
 
     `schedule` is how the engine computes ("" where it does not tell), `variant` the one it was
     tuned to ("" for its own choice). `predicted_seconds` is by the engine's model and this
-    machine's clock, `floor_seconds` the time no direct algorithm can beat whose data comes from
+    machine's clock, `roofline_seconds` the time no direct algorithm can beat whose data comes from
     memory: None where the ceilings of the machine were not measured. `measured_seconds` is the time
     of the winner, `measured_by`, if the problem was ever tuned here.
     """
@@ -108,7 +110,7 @@ class Explanation:
     variant: str = ""
     schedule: str = ""
     predicted_seconds: float | None = None
-    floor_seconds: float | None = None
+    roofline_seconds: float | None = None
     measured_seconds: float | None = None
     measured_by: str = ""
 
@@ -132,7 +134,7 @@ class Explanation:
         times = (
             ("predicted", self.predicted_seconds, ""),
             ("measured", self.measured_seconds, f" by {self.measured_by}"),
-            ("floor", self.floor_seconds, ""),
+            ("roofline", self.roofline_seconds, ""),
         )
         known = [(name, f"{s * 1e3:.3g} ms{by}") for name, s, by in times if s is not None]
         return [("schedule", self.schedule), *known] if self.schedule else known
@@ -166,10 +168,11 @@ def explain(
     residual: Any = None,
     direction: str = "forward",
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
-    floor: bool = False,
+    roofline: bool = False,
 ) -> Explanation:
     """What `plan` with the same arguments would do: the problem, the engine, every refusal, memory.
 
@@ -181,8 +184,8 @@ def explain(
         epilogue: bias, activation and residual are not looked at. An input gradient is the ordinary
         convolution with the same weight.
     tune: as in `plan`; True measures the problem if it was not yet. Otherwise nothing is run.
-    floor: measure the ceilings of this machine, about a second, unless they are remembered; without
-        it, floor and prediction are told only where they are.
+    roofline: measure the roofline of this machine, about a second, unless it is remembered; without
+        that, its time and the prediction are told only where it is.
 
     >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1, engine="reference").engine)
     reference
@@ -203,7 +206,7 @@ def explain(
     problem = signature.problem
     count = get_num_threads() if threads is None else checked(threads)
     choice = choose(problem, engine)
-    limits = ceilings(count, measure=boolean("floor", floor))
+    limits = roofline_of(count, measure=boolean("roofline", roofline))
     told = Explanation(
         problem=problem,
         engine=None,
@@ -212,11 +215,12 @@ def explain(
         workspace_bytes=0,
         multiply_adds=problem.multiply_adds,
         nbytes=problem.nbytes,
-        floor_seconds=_floor(limits, problem),
+        roofline_seconds=_roofline_seconds(limits, problem),
     )
     if choice.engine is None:
         return told
-    chosen = selected(problem, engine, count, tune=tuning_asked(tune))
+    how = Algorithm.of(algorithm) if way is not Direction.WEIGHT_GRAD else Algorithm.DIRECT
+    chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
     weighty = way is not Direction.WEIGHT_GRAD
     if weighty and getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
         reason = (
@@ -224,34 +228,33 @@ def explain(
         )
         refusals = (*told.refusals, Refusal(chosen.engine.name, reason))
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
-    return _with_engine(told, engine, count, limits, chosen)
+    winner = remembered(problem, count, engine, how)
+    return _with_engine(told, winner, count, limits, chosen)
 
 
-def _floor(limits: Limits | None, problem: Problem) -> float | None:
+def _roofline_seconds(limits: Limits | None, problem: Problem) -> float | None:
     if limits is None:
         return None
-    return limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype)
+    return limits.seconds(problem.multiply_adds, problem.nbytes, problem.dtype)
 
 
 def _with_engine(
     told: Explanation,
-    engine: str | Engine | None,
+    winner: Selection | None,
     threads: int,
     limits: Limits | None,
     chosen: Selection,
 ) -> Explanation:
     """What is told of a problem, with what the engine that does it says."""
     problem = told.problem
-    winner = remembered(problem, threads, engine)
     with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
-        # Engines written before there were descriptions and predictions have none.
-        cycles = getattr(primitive, "predicted_cycles", 0.0)
+        cycles = primitive.predicted_cycles
         return replace(
             told,
             engine=chosen.engine.name,
             variant=chosen.variant,
             workspace_bytes=primitive.workspace_bytes,
-            schedule=getattr(primitive, "description", ""),
+            schedule=primitive.description,
             predicted_seconds=cycles / limits.clock if limits and cycles else None,
             measured_seconds=winner.seconds if winner else None,
             measured_by=str(winner) if winner else "",

@@ -1,66 +1,27 @@
-"""From shapes, dtypes and frozen keywords to problems: the checks of a call, made once per
-signature.
+"""From shapes, dtypes and frozen keywords to problems: the checks of a call.
 
-A call is described by `Operands` (what the arrays are) and `Keywords` (how they are combined), both
-plain tuples whose hash costs a fraction of a microsecond; the functions here are pure and
-remembered, so a repeated call does no checking twice. Every message about shapes is written here.
+A call is described by `Operand`s (what the arrays are) and `Keywords` (how they are combined). The
+functions here are pure; `execution` remembers what they said of a call, so that a repeated one is
+not checked again. Every message about shapes is written here.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from .arguments import Frozen, convolved_axes, epilogue, frozen, one_of, transposed_axes
+from .arguments import Frozen, integer, one_of
 from .arrays import Operand, as_array, described, element_type, same_dtype
-from .errors import ArgumentError, DTypeError, ShapeError, brief
-from .geometry import LIMIT
+from .errors import ArgumentError, DTypeError, ShapeError
+from .keywords import Keywords, convolved_axes, epilogue, transposed_axes
 from .problem import DataLayout, Direction, Problem, WeightLayout
 
 Shape = tuple[int, ...]
 
 _MOST_BYTES = 1 << 62
 _GROUPS = "Groups are equal blocks of channels; 1 is an ordinary layer."
-
-
-class Keywords(NamedTuple):
-    """The frozen keywords of a call (a NamedTuple: it is hashed on every call)."""
-
-    stride: Frozen = 1
-    padding: Frozen = 0
-    output_padding: Frozen = 0
-    dilation: Frozen = 1
-    groups: Frozen = 1
-    output_size: Frozen = None
-    layout: Frozen = "NCX"
-    weight_layout: Frozen = "IOX"
-
-    @classmethod
-    def of(
-        cls,
-        stride: object,
-        padding: object,
-        output_padding: object,
-        dilation: object,
-        groups: object,
-        output_size: object,
-        layout: object,
-        weight_layout: object,
-    ) -> Keywords:
-        """A caller's keywords, frozen; `DTypeError` for one that no number or name can be."""
-        return cls(
-            frozen("stride", stride),
-            frozen("padding", padding),
-            frozen("output_padding", output_padding),
-            frozen("dilation", dilation),
-            frozen("groups", groups),
-            frozen("output_size", output_size),
-            frozen("layout", layout),
-            frozen("weight_layout", weight_layout),
-        )
 
 
 class Signature(NamedTuple):
@@ -81,8 +42,12 @@ class Signature(NamedTuple):
         nbytes = span if all(shape) or span > _MOST_BYTES else 0
         return cls(problem, shape, nbytes, batched)
 
+    @classmethod
+    def whole(cls, problem: Problem) -> Signature:
+        """The signature of a problem whose operands have a batch axis."""
+        return cls.of(problem, problem.result_shape, batched=True)
 
-@lru_cache(maxsize=4096)
+
 def transposed(
     x: Operand,
     weight: Operand,
@@ -140,7 +105,6 @@ class Request(NamedTuple):
             raise error.renamed("x.shape", "input_shape") from None
 
 
-@lru_cache(maxsize=4096)
 def convolution(
     x: Operand,
     weight: Operand,
@@ -159,7 +123,6 @@ def convolution(
     return _with_extras(problem, batched, weight, bias, residual)
 
 
-@lru_cache(maxsize=4096)
 def transposed_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
@@ -170,7 +133,6 @@ def transposed_gradient(
     return _gradients_of(problem, directions, (x, weight), batched, accumulate)
 
 
-@lru_cache(maxsize=4096)
 def convolution_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
@@ -326,13 +288,10 @@ def _require_extents(name: str, shape: Shape) -> None:
 
 
 def _groups(value: Frozen, count: int, name: str) -> int:
-    if not isinstance(value, int) or not 1 <= value <= LIMIT:
-        raise ArgumentError(
-            "groups", brief(value), "an integer >= 1 that divides the channels", _GROUPS
-        )
-    if count % value:
-        raise ArgumentError("groups", str(value), f"a divisor of the {count} {name}", _GROUPS)
-    return value
+    groups = integer("groups", value, 1, remedy=_GROUPS)
+    if count % groups:
+        raise ArgumentError("groups", str(groups), f"a divisor of the {count} {name}", _GROUPS)
+    return groups
 
 
 def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:

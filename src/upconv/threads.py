@@ -7,14 +7,16 @@ How many, in this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_
 from __future__ import annotations
 
 import math
-import operator
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from .errors import ArgumentError, brief
+from .arguments import integer, integer_variable
 
 _MOST = 4096
 _LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
@@ -71,25 +73,13 @@ def asked_for() -> int | None:
 
 def checked(n: int, argument: str = "threads") -> int:
     """`n` if it is a possible number of threads, else `ArgumentError`."""
-    try:
-        count = operator.index(n)
-    except Exception:  # TypeError where there is no __index__, anything where it fails
-        count = 0
-    if isinstance(n, bool) or not 1 <= count <= _MOST:
-        remedy = "Leave it out for as many as this process may use."
-        raise ArgumentError(argument, brief(n), f"an integer from 1 to {_MOST}", remedy)
-    return count
+    return integer(argument, n, 1, _MOST, "Leave it out for as many as this process may use.")
 
 
 @lru_cache(maxsize=1)
 def _own() -> int | None:
     """The variable of ours, read once."""
-    own = os.environ.get("UPCONV_NUM_THREADS", "").strip()
-    if not own:
-        return None
-    if not own.isdecimal() or len(own) > 9:
-        raise ArgumentError("UPCONV_NUM_THREADS", brief(own), f"an integer from 1 to {_MOST}")
-    return checked(int(own), "UPCONV_NUM_THREADS")
+    return integer_variable("UPCONV_NUM_THREADS", 1, _MOST)
 
 
 def _from_environment() -> int | None:
@@ -144,7 +134,29 @@ def borrow(team: Team | None) -> None:
 
 def borrowed() -> Team | None:
     """What may do the engines' work in place of threads of our own, or None."""
-    return _team
+    return _lent.team or _team
+
+
+class _Lent(threading.local):
+    """The team that is lent to the calling thread."""
+
+    team: Team | None = None
+
+
+_lent = _Lent()
+
+
+@contextmanager
+def lend(team: Team) -> Iterator[None]:
+    """Let another library's threads do the work that this thread asks for in the block.
+
+    For a library that calls upconv from within its own work.
+    """
+    before, _lent.team = _lent.team, team
+    try:
+        yield
+    finally:
+        _lent.team = before
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import memory
+from .. import memory, roofline
 from ..arrays import dtype_of
 from ..errors import EngineMissing, FileError
 from ..explanations import EngineStatus, engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
-from ..tuning import fresh_ceilings
 from . import layers, machine, options, report
 from .benchmark import Benchmark, Measured, Result, reasons, summary
 from .candidates import PEERS
@@ -77,15 +76,15 @@ def bench(
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
     statuses, chosen = engines(), _chosen_layers(file, only, quick)
     own, peers = _chosen_engines(statuses, engine_names), _chosen_peers(peer_names)
-    limits = fresh_ceilings(get_num_threads())
+    limits = roofline.measured(get_num_threads())
 
-    def roofline(case: Case) -> float | None:
+    def least(case: Case) -> float | None:
         work = case.problem.multiply_adds, case.problem.nbytes, case.problem.dtype
-        return None if limits is None else limits.floor(*work)
+        return None if limits is None else limits.seconds(*work)
 
     with report.progress(2 * len(chosen)) as step:
         count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
-        benchmark = Benchmark(own, peers, count, spent, step, roofline)
+        benchmark = Benchmark(own, peers, count, spent, step, least)
         measured = [benchmark.measure(Case(layer, direction, dtype)) for layer in chosen]
     for status in statuses if engine_names is None else ():
         if not status.available:
@@ -104,7 +103,7 @@ def bench(
             dtype=dtype.value,
             threads=count,
             seconds=spent,
-            ceilings=limits and asdict(limits),
+            roofline=limits and asdict(limits),
             layers=[_layer_fields(layer) for layer in measured],
             summary=summary(measured, groups),
             faults=faults,

@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import Array
 from ..engines import load
 from ..errors import EngineRefusal
-from ..execution import Gradients
+from ..gradients import Gradients
 from ..ops import conv_transpose_backward
 from ..plans import plan
 from ..primitives import shared_cache

@@ -16,8 +16,9 @@ from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
 from ..geometry import Axis
 from ..problem import Direction, Problem
+from ..roofline import roofline
 from ..threads import get_num_threads
-from ..tuning import TuningInfo, ceilings, tuning_info
+from ..tuning import TuningInfo, tuning_info
 from ..tuning.store import cache_directory
 from . import machine, report
 from .endings import Ending
@@ -49,7 +50,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
     facts |= {
         "engines": [asdict(status) for status in statuses],
         "libdnnl": _libdnnl(),
-        "ceilings": limits and asdict(limits),
+        "roofline": limits and asdict(limits),
         "cache_directory": str(cache_directory()),
         "tuning": asdict(kept),
         "findings": findings,
@@ -67,10 +68,10 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
 def _rows(
     facts: dict[str, Any], limits: Limits | None, statuses: tuple[EngineStatus, ...]
 ) -> list[tuple[str, str]]:
-    roofline = "unknown: llvmlite is not installed"
+    rates = "unknown: llvmlite is not installed"
     if limits is not None:
         rates = f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
-        roofline = f"{rates} on {limits.threads} threads"
+        rates += f" on {limits.threads} threads"
     directory, tuning, cpu = cache_directory(), facts["tuning"], facts["cpu"]
     return [
         *facts["versions"].items(),
@@ -81,7 +82,7 @@ def _rows(
         ("features", " ".join(cpu["features"]) or "unknown: llvmlite is not installed"),
         ("threads", f"{facts['threads'] or 'unknown'}, from {facts['threads_from']}"),
         ("memory available", memory.readable(facts["memory_available_bytes"])),
-        ("roofline", roofline),
+        ("roofline", rates),
         ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
         ("tuning file", f"{tuning['file']}: {tuning['winners']} winners"),
         *facts["environment"].items(),
@@ -107,7 +108,7 @@ def _measurements(threads: int | None) -> tuple[Limits | None, TuningInfo, list[
     """The roofline, the tuning file, and what that file gives cause to say."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        limits = None if threads is None else ceilings(threads, measure=True)
+        limits = None if threads is None else roofline(threads, measure=True)
         kept = tuning_info()
     return limits, kept, [str(warning.message) for warning in said]
 

@@ -91,7 +91,7 @@ def explain(
         dtype=dtype.value,
         threads=threads,
         tune=tune or None,
-        floor=True,
+        roofline=True,
         **given,
     )
     if output_format == "json":
@@ -133,7 +133,7 @@ def as_fields(answer: Explanation) -> dict[str, Any]:
         "predicted_seconds": answer.predicted_seconds,
         "measured_seconds": answer.measured_seconds,
         "measured_by": answer.measured_by,
-        "roofline_seconds": answer.floor_seconds,
+        "roofline_seconds": answer.roofline_seconds,
     }
 
 

@@ -4,42 +4,20 @@ Every dialect normalises here, once; behind this border an attribute is an int >
 a tuple with one such int per spatial axis, or a member of an enum. NumPy integers count as ints;
 bools, floats and text where an integer belongs are refused, and every refusal names the attribute
 with the index of the axis.
-
-What lives here: normalising one value. What never does: what the value means in a dialect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
-from operator import index
 from typing import Any, TypeGuard, TypeVar
 
-import numpy as np
-
+from ..arguments import LIMIT, one_of
+from ..arguments import integer as integer
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
-from ..geometry import LIMIT, Axis
+from ..geometry import Axis
 
 Member = TypeVar("Member", bound=Enum)
-
-
-def integer(name: str, value: object, low: int) -> int:
-    """`value` as an int of at least `low`.
-
-    >>> integer("group", 3, low=1)
-    3
-    """
-    # 1 is True in Python, so a bool would pass for a stride; it is always a mistake here.
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "an integer")
-    try:
-        number = index(value)
-    except Exception:  # TypeError for an array of several numbers, anything where it fails
-        raise DTypeError(name, brief(value), "one integer") from None
-    if not low <= number <= LIMIT:
-        bound = f">= {low}" if number < low else f"<= 2**48 = {LIMIT}"
-        raise ArgumentError(name, brief(number), f"an integer {bound}")
-    return number
 
 
 def integers(name: str, value: object, low: int) -> tuple[int, ...]:
@@ -136,19 +114,7 @@ def text(name: str, value: object) -> str:
 
 def member(name: str, value: object, kind: type[Member], remedy: str = "") -> Member:
     """The member of an enum of strings whose value is the text given."""
-    word = text(name, value)
-    for candidate in kind:
-        if candidate.value == word:
-            return candidate
-    allowed = ", ".join(repr(candidate.value) for candidate in kind)
-    raise ArgumentError(name, brief(word), f"one of {allowed}", remedy)
-
-
-def flag(name: str, value: object) -> bool:
-    """True or False, and nothing that merely counts as one."""
-    if not isinstance(value, bool):
-        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "True or False")
-    return value
+    return one_of(name, text(name, value), kind, remedy)
 
 
 def axes(make: Callable[..., Axis], *columns: Iterable[Any]) -> tuple[Axis, ...]:

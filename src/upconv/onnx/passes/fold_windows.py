@@ -1,0 +1,256 @@
+"""Pad and Slice around a ConvTranspose, as changes of its crops.
+
+Along an axis a Pad of zeros or a Slice of step 1 puts (a, b) positions on the ends; negative ones
+are taken off. With crops (p, q) and stride s the node alone computes the same as the two:
+
+    before it    crops (p - s*a, q - s*b)   where what is taken off x reaches no output         (1)
+    after it     crops (p - a, q - b)       where what is put on is reached by no product, and
+                                            there is no bias but 0                              (2)
+
+In (1) zeros put on x shift the result by s each, and what x loses at its ends would still have met
+the kernel: exact if k is no longer than the stride, or if the output is cropped so far. In (2) a
+Pad's zeros stand where the longer result holds 0 and the bias. Several in a row are folded
+together; nodes between that are elementwise and keep 0 (QuantizeLinear and DequantizeLinear of one
+scale, Cast) stay.
+
+ONNX then must be able to say the crops: none below 0 at a begin, none of -s or less at an end, and
+an output that is not empty. What a model leaves open in sizes stays open; where a Slice counts from
+an end that is not known, nothing is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from ...compositions import behind, cropped
+from ...dialects import Layer, to_onnx
+from ...dialects.onnx import Rule
+from ...errors import UpconvError
+from ...geometry import Axis
+from ..building import Builder
+from ..constants import constant_value
+from ..nodes import ConvTransposeNode
+from .base import Refusal, Rewriting, follower, is_op
+from .quantised import again, is_transparent, operand
+
+Sizes = Sequence[int | None]
+"""Of all axes of the value that a neighbour reads, None where open."""
+
+Window = tuple[tuple[int, int], ...]
+"""Per axis, batch and channels included, positions put on (begin, end), or taken off."""
+
+Reader = Callable[[ir.Node, Sizes], Window]
+"""What a neighbour does; raises `Refusal`."""
+
+_FAR = (1 << 31) - 1
+"""An end from here on means the end of the axis, whatever its size: what exporters write."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """The one node: its axes, what it reads and whose place it takes.
+
+    `inner` are the nodes that stay between x and it, `outer` those between it and y; `dead` are the
+    nodes behind it that go.
+    """
+
+    axes: tuple[Axis, ...]
+    x: ir.Value
+    y: ir.Value
+    inner: tuple[ir.Node, ...] = ()
+    outer: tuple[ir.Node, ...] = ()
+    dead: tuple[ir.Node, ...] = ()
+
+
+def fold_pad(conv: ConvTransposeNode) -> Rewriting:
+    """The Pads of zeros around the node in its pads; one that takes off is folded as a Slice is."""
+    return _rewriting(conv, "Pad", _read_pad)
+
+
+def fold_slice(conv: ConvTransposeNode) -> Rewriting:
+    """The Slices around the node in its pads.
+
+    Where the size of an axis is open and the Slice would leave nothing of it, nothing becomes a
+    refusal of the runtime.
+    """
+    return _rewriting(conv, "Slice", _read_slice)
+
+
+def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
+    fold = _Folded(conv.axes, conv.x, conv.y)
+    reasons: list[str] = []
+    for side in (_before, _after):
+        try:
+            while True:
+                fold = side(conv, fold, kind, reader)
+        except UpconvError as refusal:
+            reasons.append(str(refusal))
+    if fold.x is conv.x and fold.y is conv.y:
+        none = f"no {kind} stands right before it, or after it as its only reader"
+        raise Refusal("; ".join(dict.fromkeys(filter(None, reasons))) or none)
+
+    def write(builder: Builder) -> None:
+        x = again(builder, fold.x, fold.inner)
+        y = builder.deconv(x, conv.w, conv.b, _attributes(conv, fold.axes))
+        builder.replace(fold.y, again(builder, y, fold.outer), [*fold.dead, conv.node])
+
+    return write
+
+
+def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
+    node, inner = fold.x.producer(), fold.inner
+    while node is not None and is_transparent(node) and node.inputs[0] is not None:
+        inner, node = (node, *inner), node.inputs[0].producer()
+    if node is None or not is_op(node, kind):
+        raise Refusal("")
+    _require_floats(kind, inner[:1], "DequantizeLinear")
+    source = node.inputs[0] if node.inputs else None
+    if source is None:
+        raise Refusal(f"the {kind} before it reads nothing")
+    window = reader(node, _shape(source, conv.rank))
+    axes = []
+    for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
+        earlier = behind(axis, begin, end)
+        if earlier is None:
+            raise Refusal(f"what the {kind} before it takes off reaches the output")
+        axes.append(earlier)
+    _attributes(conv, axes)
+    return replace(fold, axes=tuple(axes), x=source, inner=inner)
+
+
+def _after(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
+    between: tuple[ir.Node, ...] = ()
+    node = follower(fold.y)
+    while node is not None and is_transparent(node):
+        between, node = (*between, node), follower(node.outputs[0])
+    y = between[-1].outputs[0] if between else fold.y
+    if node is None or not is_op(node, kind) or node.inputs[0] is not y:
+        raise Refusal("")
+    _require_floats(kind, between[-1:], "QuantizeLinear")
+    if len(node.outputs) != 1:
+        raise Refusal(f"the {kind} after it has {len(node.outputs)} outputs")
+    known = zip(fold.axes, conv.sizes, strict=True)
+    sizes = [None, None, *(None if size is None else axis.out for axis, size in known)]
+    window = _spatial(reader(node, sizes), kind)
+    pairs = zip(fold.axes, window, strict=True)
+    axes = tuple(_grown(conv, axis, window, kind) for axis, window in pairs)
+    _attributes(conv, axes)
+    outer = (*fold.outer, *between)
+    dead = (node, *reversed(between), *fold.dead)
+    return replace(fold, axes=axes, y=node.outputs[0], outer=outer, dead=dead)
+
+
+def _require_floats(kind: str, beside: Sequence[ir.Node], border: str) -> None:
+    """A 0 among integers need not stand for 0."""
+    if kind == "Pad" and any(is_op(node, border) for node in beside):
+        raise Refusal("the Pad puts integers on quantised ones")
+
+
+def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: str) -> Axis:
+    begin, end = (max(entry, 0) for entry in window)
+    axis = cropped(axis, -window[0], -window[1])
+    if axis.reads(0, begin) or axis.reads(axis.out - end, axis.out):
+        raise Refusal(f"the {kind} after it puts zeros where the longer result has values")
+    if (begin or end) and conv.b is not None and _is_not_zero(conv, conv.b):
+        raise Refusal(f"the {kind} after it puts zeros where its bias would stand")
+    return axis
+
+
+def _is_not_zero(conv: ConvTransposeNode, b: ir.Value) -> bool:
+    try:
+        return bool(operand(b, "bias").array.any())
+    except Refusal:
+        return True
+
+
+def _attributes(conv: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
+    """Those of the one node; `TranslationError` where ONNX cannot say the crops."""
+    return to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
+
+
+def _spatial(window: Window, kind: str) -> Window:
+    if any(map(any, window[:2])):
+        raise Refusal(f"the {kind} changes batch or channels")
+    return window[2:]
+
+
+def _shape(value: ir.Value, rank: int) -> Sizes:
+    shape = [None] * (rank + 2) if value.shape is None else list(value.shape)
+    if len(shape) != rank + 2:
+        raise Refusal(f"its neighbour reads a value of {len(shape)} axes")
+    return [size if isinstance(size, int) and size >= 0 else None for size in shape]
+
+
+def _read_pad(node: ir.Node, sizes: Sizes) -> Window:
+    """What a Pad of zeros puts on."""
+    mode = node.attributes.get("mode")
+    if mode is not None and (mode.is_ref() or mode.value != "constant"):
+        raise Refusal("the Pad repeats or mirrors values; only zeros can be folded")
+    pads = _integers(node, 1)
+    if pads is None:
+        raise Refusal("the Pad has no pads")
+    if any(float(entry) for entry in _input(node, 2) or ()):
+        raise Refusal("the Pad puts another value than 0")
+    axes = _axes(_integers(node, 3), len(pads) // 2, len(sizes))
+    if len(pads) != 2 * len(axes):
+        raise Refusal(f"the Pad has {len(pads)} pads for {len(axes)} axes")
+    return _window(len(sizes), axes, pads[: len(axes)], pads[len(axes) :])
+
+
+def _read_slice(node: ir.Node, sizes: Sizes) -> Window:
+    """What a Slice of step 1 takes off."""
+    starts, ends = _integers(node, 1), _integers(node, 2)
+    if starts is None or ends is None or len(starts) != len(ends):
+        raise Refusal("the Slice has no matching starts and ends")
+    axes = _axes(_integers(node, 3), len(starts), len(sizes))
+    if len(axes) != len(starts) or any(step != 1 for step in _integers(node, 4) or ()):
+        raise Refusal("the Slice has steps other than 1")
+    ranges = zip(starts, ends, axes, strict=True)
+    cuts = [_cut(start, end, sizes[axis]) for start, end, axis in ranges]
+    return _window(len(sizes), axes, [-begin for begin, _ in cuts], [-end for _, end in cuts])
+
+
+def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
+    """Positions off the begin and the end."""
+    if size is not None:
+        first, last, _ = slice(start, end).indices(size)
+        if last <= first:
+            raise Refusal("the Slice leaves nothing")
+        return first, len(range(last, size))
+    if start < 0 or 0 <= end < _FAR:
+        raise Refusal("the Slice counts from the other end of an axis whose size is open")
+    return start, 0 if end >= _FAR else -end
+
+
+def _window(rank: int, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> Window:
+    pairs = dict(zip(axes, zip(begins, ends, strict=True), strict=True))
+    return tuple(pairs.get(axis, (0, 0)) for axis in range(rank))
+
+
+def _axes(stated: Sequence[int] | None, count: int, rank: int) -> list[int]:
+    axes = [axis % rank for axis in (range(count) if stated is None else stated)]
+    if len(set(axes)) != len(axes) or any(not -rank <= axis < rank for axis in stated or ()):
+        raise Refusal("its neighbour names an axis twice, or one there is not")
+    return axes
+
+
+def _integers(node: ir.Node, index: int) -> list[int] | None:
+    entries = _input(node, index)
+    if entries is not None and not all(isinstance(entry, int) for entry in entries):
+        raise Refusal(f"input {index} of its neighbour holds no integers")
+    return None if entries is None else [int(entry) for entry in entries]
+
+
+def _input(node: ir.Node, index: int) -> list[float] | None:
+    value = node.inputs[index] if len(node.inputs) > index else None
+    if value is None:
+        return None
+    constant = constant_value(value)
+    if constant.array is None:
+        raise Refusal(f"what its neighbour does is computed: {constant.reason}")
+    if constant.array.dtype.kind not in "iufV":  # V: bfloat16
+        raise Refusal("what its neighbour does is told in no numbers")
+    return list(constant.array.reshape(-1).tolist())
