@@ -1,0 +1,93 @@
+"""What the worker's process does: the models that are open in it, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...arrays import Array
+from ...errors import EngineError
+from .timing import Call, Rounds, interleaved
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+Feeds = dict[str, Array]
+
+
+class Backend(Protocol):
+    """A model in a runtime, in this process."""
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """The outputs in the model's order, the caller's own."""
+
+    def bind(self, feeds: Feeds) -> Call:
+        """A call that runs the model on `feeds` again and again; it has run once."""
+
+
+Opens = Callable[["bytes | str", "Runtime", Sequence[str]], Backend]
+
+
+def _opens(name: str) -> Opens:
+    if name == "onnxruntime":
+        from .onnxruntime import OnnxRuntime
+
+        return OnnxRuntime
+    if name == "openvino":
+        from .openvino import OpenVino
+
+        return OpenVino
+    if name == "reference":
+        from .reference import Reference
+
+        return Reference
+    from .own import Own
+
+    return Own
+
+
+class Host:
+    """Open models; every method is a request that a `Worker` can make."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Backend] = {}
+        self._bound: dict[int, Call] = {}
+        self._numbers = count()
+
+    def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
+        """The number of a model, now open; `model` is its bytes or a path."""
+        number = next(self._numbers)
+        self._open[number] = _opens(runtime.name)(model, runtime, outputs)
+        return number
+
+    def run(self, number: int, feeds: Feeds) -> list[Any]:
+        """The outputs of a model."""
+        return self._open[number].run(feeds)
+
+    def bind(self, number: int, feeds: Feeds) -> None:
+        """Prepare a model for `timed`."""
+        self._bound[number] = self._open[number].bind(feeds)
+
+    def timed(self, numbers: Sequence[int], seconds: float) -> Rounds:
+        """Interleaved times of bound models."""
+        return interleaved([self._bound[number] for number in numbers], seconds)
+
+    def openvino_precision(self, device: str) -> str:
+        """In which OpenVINO computes models in float32 on a device."""
+        import openvino
+
+        kind = openvino.Core().get_property(device, "INFERENCE_PRECISION_HINT")
+        return str(kind.get_type_name())
+
+    def computed_by(self, number: int) -> Any:
+        """What the runtime "upconv" says of its layers."""
+        tell = getattr(self._open[number], "computed_by", None)
+        if tell is None:
+            raise EngineError("this runtime does not tell what computes a layer")
+        return tell()
+
+    def close(self, number: int) -> None:
+        """Forget a model."""
+        self._bound.pop(number, None)
+        del self._open[number]
