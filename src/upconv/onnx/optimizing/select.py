@@ -46,7 +46,7 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     >>> second = Timing(1.0, 1.0, 1.0, 1.0, 9)
     >>> faster = Candidate("sub_pixel", timings=(second,), ratios=(Ratio(1.5, 1.4, 1.6),))
     >>> choose([Candidate(ORIGINAL, timings=(second,)), faster])
-    ('sub_pixel', '1.50 times faster (1.40 to 1.60) than the original')
+    ('sub_pixel', '1.50 times as fast (1.40 to 1.60) as the original')
     """
     found = [(one, ratio) for one in candidates if (ratio := one.ratio) is not None]
     if not found:
@@ -56,9 +56,9 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
         best, ratio = max(found, key=lambda pair: pair[1].median)
         words = f"{best.passes} has {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
         return ORIGINAL, f"no rewriting is faster beyond the noise; {words}"
-    words = f"{ratio.median:.2f} times faster ({ratio.low:.2f} to {ratio.high:.2f})"
+    words = f"{ratio.median:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
     where = " where it gains least" if len(best.ratios) > 1 else ""
-    return best.passes, f"{words} than the original{where}"
+    return best.passes, f"{words} as the original{where}"
 
 
 def faster(whole: Sequence[WholeResult]) -> bool:
@@ -245,7 +245,7 @@ def _verdict(kept: int, layers: int, whole: Sequence[WholeResult]) -> str:
     least = " at least" if len(whole) > 1 else ""
     return (
         f"{kept} of {layers} transposed convolutions rewritten: the model is{least}"
-        f" {ratio.median:.2f} times faster ({ratio.low:.2f} to {ratio.high:.2f}), and verified."
+        f" {ratio.median:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f}), and verified."
     )
 
 

@@ -30,8 +30,9 @@ def drawn(facts: Mapping[str, int]) -> str:
     '<svg'
     """
     try:
-        axis = Axis(*(facts[n] for n in ("size", "kernel", "stride", "dilation")),
-                    facts["crop_begin"], facts["crop_end"])  # fmt: skip
+        steps = facts["stride"], facts["dilation"]
+        crops = facts["crop_begin"], facts["crop_end"]
+        axis = Axis(facts["size"], facts["kernel"], *steps, *crops)
     except ArgumentError:
         return ""
     if axis.extent > _WIDEST or axis.stride > _WIDEST:

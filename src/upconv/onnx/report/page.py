@@ -32,7 +32,7 @@ def as_html(found: Optimization | Mapping[str, Any]) -> str:
     (True, False)
     """
     told = found.as_json() if isinstance(found, Optimization) else found
-    return _template().render(found=told, version=__version__)
+    return str(_template().render(found=told, version=__version__))
 
 
 def write_report(found: Optimization, path: str | Path, *, force: bool = False) -> None:
@@ -56,6 +56,7 @@ def write_report(found: Optimization, path: str | Path, *, force: bool = False) 
 def _template() -> Any:
     try:
         import jinja2
+        import markupsafe
     except ImportError:
         raise EngineMissing("The report needs Jinja: pip install 'upconv[onnx]'") from None
     made = jinja2.Environment(
@@ -69,7 +70,7 @@ def _template() -> Any:
     made.filters.update(
         seconds=seconds, shape=shape, ratio=ratio, short=names.shortened, alike=_alike
     )
-    made.globals.update(drawn=lambda axis: jinja2.utils.markupsafe.Markup(drawn(axis)))
+    made.globals.update(drawn=lambda axis: markupsafe.Markup(drawn(axis)))  # noqa: S704  # ours: numbers alone
     return made.get_template("page.html")
 
 

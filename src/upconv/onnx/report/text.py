@@ -51,10 +51,10 @@ def _row(layer: Mapping[str, Any]) -> tuple[str, ...]:
     original, chosen = found.get("original"), found.get(layer["chosen"])
     before = seconds(original["timings"][0]["median"]) if original and original["timings"] else "-"
     node = names.on_terminal(layer["node"])
-    if layer["chosen"] == "original" or chosen is None or not chosen["timings"]:
+    if layer["chosen"] == "original" or chosen is None or not chosen["ratios"]:
         return node, before, "-", "-", "as it was" if before != "-" else "as it was, not measured"
     after, gain = chosen["timings"][0]["median"], chosen["ratios"][0]["median"]
-    return node, before, seconds(after), f"{gain:.2f}x", layer["chosen"]
+    return node, before, seconds(after), f"{gain:.2f}x", names.shortened(layer["chosen"], 40, "...")
 
 
 def _ending(found: Mapping[str, Any], room: int) -> Iterator[str]:
@@ -107,9 +107,9 @@ def ratio(value: Mapping[str, float]) -> str:
     """A ratio with its interval.
 
     >>> ratio({"median": 1.5, "low": 1.4, "high": 1.6})
-    '1.50 times faster (1.40 to 1.60)'
+    '1.50 times as fast (1.40 to 1.60)'
     """
-    return f"{value['median']:.2f} times faster ({value['low']:.2f} to {value['high']:.2f})"
+    return f"{value['median']:.2f} times as fast ({value['low']:.2f} to {value['high']:.2f})"
 
 
 def shape(sizes: Sequence[int]) -> str:

@@ -57,7 +57,7 @@ def _widen(value: ir.Value) -> None:
         value.const_value = _wide_tensor(value.const_value)
     kind = value.type
     while isinstance(kind, ir.SequenceType | ir.OptionalType):
-        kind = kind.elem_type  # type: ignore[assignment]  # down to a tensor's
+        kind = kind.elem_type
     if isinstance(kind, ir.TensorType) and kind.dtype in _NARROW:
         kind.dtype = ir.DataType.DOUBLE
 

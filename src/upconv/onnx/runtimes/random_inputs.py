@@ -94,7 +94,8 @@ def _shape(
     if given is None:
         return tuple((1 if i == 0 else OPEN) if d is None else d for i, d in enumerate(wanted))
     if not fits(given, ir.Shape(wanted)):
-        told = {str(d): symbols[d.value] for d in value.shape if getattr(d, "value", d) in symbols}
+        named = [d.value for d in value.shape if not isinstance(d, int)]
+        told = {name: symbols[name] for name in named if name and name in symbols}
         remedy = f"Here {', '.join(f'{n} is {s}' for n, s in told.items())}." if told else ""
         raise ShapeError(f"sizes[{name}]", str(given), declared(value), remedy)
     return given

@@ -124,10 +124,11 @@ def fitting(session: Session, feeds: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _fitting(value: ir.Value, feeds: Mapping[str, Any]) -> Array:
-    argument = f"feeds[{brief(value.name)}]"
-    if value.name not in feeds:
+    name = str(value.name)
+    argument = f"feeds[{brief(name)}]"
+    if name not in feeds:
         raise ArgumentError(argument, "missing", f"an array, {declared(value)}")
-    array = np.asarray(feeds[value.name], order="C")
+    array: Array = np.ascontiguousarray(feeds[name]).reshape(np.shape(feeds[name]))
     dtype = dtype_of(value)
     if dtype is not None and array.dtype != dtype:
         raise DTypeError(argument, f"an array of {array.dtype}", str(dtype), "Convert it.")

@@ -31,6 +31,9 @@ from ..names import neutral, shortened
 TIME_LIMIT = 300.0
 """Seconds a runtime may take to make a session, or for one run."""
 
+_AWAKENING = 60.0
+"""How much longer the first call may take: the process imports what it needs."""
+
 _MOST_IDLE = 2
 _LONGEST_MESSAGE = 500
 
@@ -43,7 +46,7 @@ class Worker:
 
     def __init__(self, limit: float = TIME_LIMIT) -> None:
         self.limit, self.owner = limit, os.getpid()
-        self._lock, self._late = threading.Lock(), False
+        self._lock, self._late, self._awake = threading.Lock(), False, False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
@@ -52,6 +55,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._said,
             env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,  # Ctrl-C is for who waits; and whatever it starts ends with it
         )
 
     @property
@@ -70,7 +74,8 @@ class Worker:
             if not self.usable:
                 raise errors.EngineError("the process that ran it has ended; make another session")
             self._late = False
-            timer = threading.Timer(self.limit * times, self._expire)
+            seconds = self.limit * times + (0.0 if self._awake else _AWAKENING)
+            timer = threading.Timer(seconds, self._expire)
             timer.start()
             try:
                 found, value = self._asked(method, arguments)
@@ -81,6 +86,7 @@ class Worker:
                 raise
             finally:
                 timer.cancel()
+            self._awake = True
         if found != "value":
             raise getattr(errors, found)(value)
         return value
@@ -94,7 +100,7 @@ class Worker:
 
     def _expire(self) -> None:
         self._late = True
-        self._process.kill()
+        _kill(self._process.pid)
 
     def _ended(self, limit: float) -> errors.EngineError:
         code = self._process.wait()
@@ -111,7 +117,7 @@ class Worker:
     def close(self) -> None:
         """End the process at once."""
         if self.owner == os.getpid():
-            self._process.kill()
+            _kill(self._process.pid)
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with suppress(OSError):  # what could not be written any more
@@ -122,6 +128,15 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _kill(pid: int) -> None:
+    """End a worker and what it has forked: OpenVINO's telemetry is such a process."""
+    with suppress(ProcessLookupError):
+        if sys.platform == "win32":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            os.killpg(pid, signal.SIGKILL)
 
 
 _idle: list[Worker] = []
@@ -171,10 +186,11 @@ def one_line(error: BaseException) -> str:
 
 def main() -> None:
     """Answer requests until the standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for who waits, and ends us then
     _bound_memory()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a runtime prints is no answer
+    if hasattr(os, "register_at_fork"):  # a process that it forks must not hold our end open
+        os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     from .host import Host
@@ -196,7 +212,7 @@ def _listen(requests: queue.SimpleQueue[Any]) -> None:
         try:
             requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from who started us
         except EOFError:
-            os._exit(0)
+            _kill(os.getpid())
 
 
 def _described(error: Exception) -> tuple[str, str]:

@@ -48,8 +48,8 @@ def verify(
     """Run two models on the same inputs and compare what comes out.
 
     Floats of `b` may be off from `a` in float64 by twice what `a` itself is in that runtime, and a
-    few roundings of their type or of the runtime's precision; integers must be equal, and what a QuantizeLinear or
-    DequantizeLinear makes may be off by one step of its scale.
+    few roundings of their type or of the runtime's precision; integers must be equal, and what a
+    QuantizeLinear or DequantizeLinear makes may be off by one step of its scale.
 
     a, b: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; neither is
         changed. `a` is the one that counts as right.

@@ -9,7 +9,7 @@
 3. float64: b is off from it by at most twice what a is, and a few roundings (`_ROUNDING`) of the
    type, or of the precision that the runtime computes in if that is less.
 4. else |b - a| is at most `_LOOSE` times as much.
-5. Of what a DequantizeLinear makes, one step of its scale, if that is more.
+5. Of what a DequantizeLinear makes, one step of its scale more.
 
 NaN equals NaN in the same place, and an infinity its like; any other place where one of the two is
 not finite is a difference. Two arrays without a finite element are not verified. Empty ones are.
@@ -166,7 +166,7 @@ def _compared(
         if exact is not None:
             rule, error = "float64", seen.off_b / scale
             limit = 2 * seen.off_a / scale + few
-        allowed = max(allowed, limit)
+        allowed += limit
     words = "" if a.dtype == b.dtype else f"{a.dtype} became {b.dtype}"
     words = words or seen.words(a.size)
     equal = not words and (not seen.beyond if rule == "tolerance" else error <= allowed)

@@ -76,9 +76,10 @@ def _step(node: ir.Node) -> float:
     if node.op_type == "QuantizeLinear":
         return 1.0
     scale = node.inputs[1] if node.op_type == "DequantizeLinear" else None
-    if scale is None or scale.const_value is None:
+    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    if tensor is None:
         return 0.0
-    return float(np.abs(scale.const_value.numpy().astype(np.float64)).max(initial=0.0))
+    return float(np.abs(tensor.numpy().astype(np.float64)).max(initial=0.0))
 
 
 def in_float64(runtime: Runtime) -> Runtime:
