@@ -121,9 +121,10 @@ def hostile(name: str) -> Optimization:
     bad = replace(
         first, node=name, graph=name, dtype=name, candidates=candidates, chosen=name, why=name
     )
+    row = {**dict.fromkeys(("name", "kind", "why"), name), "upconv": True}
     check = OutputCheck(name, name, 0, name, name, 0.0, 1.0, False, name)
     return replace(
         one, remarks=(name,), model=name, runtime=name, machine=name, verdict=name, written=name,
         folded=(name,), inputs=({name: (1, 2)},), versions={name: name}, checks=(check,),
-        layers=(bad, first), session=SessionResult(one.whole, ({"node": name},), name),
+        layers=(bad, first), session=SessionResult(one.whole, {"layers": [row]}, name),
     )  # fmt: skip

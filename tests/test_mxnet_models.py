@@ -332,7 +332,8 @@ class TestCommands:
 
     def test_to_onnx(self, tmp_path):
         pytest.importorskip("onnxruntime", reason="the model is proven there")
-        how = ("to-onnx", *files("dcgan"), "--input-shape", "noise:1,10,1,1", "-o", tmp_path / "g.onnx")
+        shape = ("--input-shape", "noise:1,10,1,1")
+        how = ("to-onnx", *files("dcgan"), *shape, "-o", tmp_path / "g.onnx")
         done = self.upconv(*how)
         assert done.returncode == 0, done
         assert b"ConvTranspose 5" in done.stdout

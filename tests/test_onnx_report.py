@@ -67,8 +67,8 @@ def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
 @pytest.mark.parametrize("name", cases.HOSTILE, ids=range(len(cases.HOSTILE)))
 def test_names_are_shown_and_never_obeyed(name: str) -> None:
     page, text = as_html(cases.hostile(name)), as_text(cases.hostile(name))
-    for words in ("<script", "<img", "<h1>owned", "49", "onerror='alert"):
-        assert words not in page.replace("#1149", "")
+    for words in ("<script", "<img", "<h1>owned", ">49", "onerror='alert"):
+        assert words not in page
     assert not re.search(
         "[\x00-\x08\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", page + text
     )

@@ -11,16 +11,49 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from .arguments import boolean
+from .arguments import boolean, frozen, one_of
 from .engines import ENGINES, load
-from .engines.base import Engine
+from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
 
-_ENGINE_PARTS = ("name", "fingerprint", "refuses", "build")
+_ENGINE_PARTS = ("name", "fingerprint", "refuses", "variants", "build")
+
+
+class Algorithm(Enum):
+    """How products are counted: each by itself, fewer by Winograd, or the quicker of the two."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    WINOGRAD = "winograd"
+
+    @classmethod
+    def of(cls, value: object) -> Algorithm:
+        """The algorithm that an argument names; `ArgumentError` for another value.
+
+        >>> Algorithm.of("direct")
+        <Algorithm.DIRECT: 'direct'>
+        """
+        return one_of("algorithm", frozen("algorithm", value), cls, _ALGORITHMS)
+
+
+_ALGORITHMS = '"auto" takes Winograd where it is expected to be faster and as exact as direct sums.'
+
+
+class Selection(NamedTuple):
+    """The engine that will do a problem, in which variant ("" for its own choice), and the seconds
+    of a call; 0.0 where it was not measured."""
+
+    engine: Engine
+    variant: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.engine.name} {self.variant}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +218,60 @@ def _able(problem: Problem) -> tuple[Engine, ...]:
         return (first,)
     usable = (_usable(name) for name in ENGINES)
     return tuple(e for e in usable if e is not None and e.refuses(problem) is None)
+
+
+def by_model(
+    problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
+) -> Selection:
+    """The engine and the variant that models choose for an algorithm.
+
+    `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
+    none.
+    """
+    if algorithm is Algorithm.DIRECT:
+        return Selection(select(problem, engine))
+    capable = winograd_engine(problem, engine)
+    if algorithm is Algorithm.WINOGRAD:
+        if capable is None:
+            raise EngineRefusal(_no_winograd(problem, engine))
+        return Selection(capable, capable.winograd(problem, threads)[0])
+    variant = "" if capable is None else capable.quicker(problem, threads, once=once)
+    return (
+        Selection(capable, variant) if capable and variant else Selection(select(problem, engine))
+    )
+
+
+def variants(
+    engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
+) -> tuple[str, ...]:
+    """The variants by which an engine does a problem with an algorithm."""
+    direct = tuple(engine.variants(problem, threads))
+    if algorithm is Algorithm.DIRECT:
+        return direct
+    auto = algorithm is Algorithm.AUTO
+    if not isinstance(engine, WinogradEngine) or engine.refuses_winograd(problem) is not None:
+        return direct if auto else ()
+    found = engine.winograd(problem, threads, exact=auto)
+    return (*direct, *found) if auto else found
+
+
+def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
+    """The first engine that can do a problem by Winograd's algorithm, if there is one."""
+    for each in able(problem, engine):
+        if isinstance(each, WinogradEngine) and each.refuses_winograd(problem) is None:
+            return each
+    return None
+
+
+def _no_winograd(problem: Problem, engine: str | Engine | None) -> str:
+    reasons = [
+        f"{each.name}: {each.refuses_winograd(problem)}"
+        if isinstance(each, WinogradEngine)
+        else f"{each.name}: it computes directly"
+        for each in able(problem, engine)
+    ]
+    told = "; ".join(reasons)
+    return f'No engine does {problem} by Winograd. {told}. Use algorithm="auto" or "direct".'
 
 
 def _usable(name: str) -> Engine | None:

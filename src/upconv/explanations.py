@@ -11,16 +11,17 @@ import numpy as np
 from . import memory
 from .arguments import boolean, frozen, frozen_activation, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .choices import Refusal, choose, tuning_asked
+from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
 from .primitives import shared_cache
 from .problem import Direction, Problem
+from .roofline import roofline
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
-from .tuning import Selection, ceilings, remembered, selected
+from .tuning import remembered, selected
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
@@ -166,6 +167,7 @@ def explain(
     residual: Any = None,
     direction: str = "forward",
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
@@ -203,7 +205,7 @@ def explain(
     problem = signature.problem
     count = get_num_threads() if threads is None else checked(threads)
     choice = choose(problem, engine)
-    limits = ceilings(count, measure=boolean("floor", floor))
+    limits = roofline(count, measure=boolean("floor", floor))
     told = Explanation(
         problem=problem,
         engine=None,
@@ -216,7 +218,8 @@ def explain(
     )
     if choice.engine is None:
         return told
-    chosen = selected(problem, engine, count, tune=tuning_asked(tune))
+    how = Algorithm.of(algorithm) if way is not Direction.WEIGHT_GRAD else Algorithm.DIRECT
+    chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
     weighty = way is not Direction.WEIGHT_GRAD
     if weighty and getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
         reason = (
@@ -224,7 +227,8 @@ def explain(
         )
         refusals = (*told.refusals, Refusal(chosen.engine.name, reason))
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
-    return _with_engine(told, engine, count, limits, chosen)
+    winner = remembered(problem, count, engine, how)
+    return _with_engine(told, winner, count, limits, chosen)
 
 
 def _floor(limits: Limits | None, problem: Problem) -> float | None:
@@ -235,23 +239,21 @@ def _floor(limits: Limits | None, problem: Problem) -> float | None:
 
 def _with_engine(
     told: Explanation,
-    engine: str | Engine | None,
+    winner: Selection | None,
     threads: int,
     limits: Limits | None,
     chosen: Selection,
 ) -> Explanation:
     """What is told of a problem, with what the engine that does it says."""
     problem = told.problem
-    winner = remembered(problem, threads, engine)
     with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
-        # Engines written before there were descriptions and predictions have none.
-        cycles = getattr(primitive, "predicted_cycles", 0.0)
+        cycles = primitive.predicted_cycles
         return replace(
             told,
             engine=chosen.engine.name,
             variant=chosen.variant,
             workspace_bytes=primitive.workspace_bytes,
-            schedule=getattr(primitive, "description", ""),
+            schedule=primitive.description,
             predicted_seconds=cycles / limits.clock if limits and cycles else None,
             measured_seconds=winner.seconds if winner else None,
             measured_by=str(winner) if winner else "",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,7 +50,7 @@ _Session = Annotated[
     typer.Option(
         "--session",
         metavar="FILE",
-        help="Measure upconv.onnx.Session too; write which layers it computes: .json.",
+        help="Measure upconv.onnx.Session too; write its report, for decisions=: .json.",
     ),
 ]
 
@@ -114,8 +115,15 @@ def optimize(
         write_report(found, report_file, force=force)
     if session is not None:
         with reported(str(session)), published(session, force=force) as file:
-            file.write(json.dumps(found.as_json()["session"], indent=1).encode())
+            file.write(json.dumps(_session_report(found), indent=1).encode())
     _print(found, output_format)
+
+
+def _session_report(found: Optimization) -> Mapping[str, Any]:
+    """What `upconv.onnx.Session(decisions=...)` takes, or why there is none."""
+    if found.session is None or found.session.report is None:
+        return {"why": found.session.why if found.session else ""}
+    return found.session.report
 
 
 def _check(

@@ -7,7 +7,7 @@ threads at once, so `run` keeps its scratch memory to itself.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -90,4 +90,22 @@ class Engine(Protocol):
         """A primitive for a problem that is not refused, for at most `threads` threads; slow.
 
         `variant` is one of `variants(problem, threads)`.
+        """
+
+
+@runtime_checkable
+class WinogradEngine(Engine, Protocol):
+    """An engine some of whose variants compute by Winograd's algorithm (docs/winograd.md)."""
+
+    def refuses_winograd(self, problem: Problem) -> str | None:
+        """None when it can do a problem, which it does not refuse, so; else why not."""
+
+    def winograd(self, problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
+        """The variants that compute so, by the model the fastest first; `exact`: only those whose
+        error stays within what is promised of direct sums."""
+
+    def quicker(self, problem: Problem, threads: int, *, once: bool) -> str:
+        """The exact variant that the model expects to beat direct sums, or "".
+
+        `once` counts the packing of the weight too.
         """

@@ -22,8 +22,7 @@ from ..runtimes.timing import Rounds
 
 _RESAMPLES = 1000
 _TABLE = "rewritings"
-_NOTHING = 1e-300
-"""Stands for 0: the store keeps positive numbers."""
+_FIELDS = {"median", "low", "high", "best", "rounds", "ratio", "ratio_low", "ratio_high", "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +130,25 @@ class Cache:
             "best": timing.best,
             "rounds": float(timing.samples),
             "ratio": ratio.median,
-            "ratio_low": max(ratio.low, _NOTHING),
-            "ratio_high": max(ratio.high, _NOTHING),
-            "error": measured.error or _NOTHING,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
+            "error": measured.error,
         }
         shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
 
     def _find(self, layer: str, name: str) -> Measured | None:
         record = shared_tuner().store.find(_TABLE, self._key(layer, name))
-        if record is None:
+        if record is None or not record.keys() >= _FIELDS:
             return None
-        told = {key: float(value) for key, value in record.items()}
+        try:
+            told = {key: float(record[key]) for key in _FIELDS}
+        except ValueError:  # a text, which no process of ours wrote
+            return None
         samples = int(told["rounds"])
         return Measured(
             Timing(told["median"], told["low"], told["high"], told["best"], samples),
             Ratio(told["ratio"], told["ratio_low"], told["ratio_high"]),
-            0.0 if told["error"] == _NOTHING else told["error"],
+            told["error"],
         )
 
     def _key(self, layer: str, name: str) -> str:

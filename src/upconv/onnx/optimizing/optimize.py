@@ -230,11 +230,10 @@ def _graph(node: ir.Node, model: ir.Model) -> str:
 
 def _session(selecting: Selecting) -> SessionResult:
     """`upconv.onnx.Session` against the runtime's own, on the model as it came."""
-    model = selecting.original
-    own = Runtime("upconv", threads=selecting.setup.runtime.threads)
+    model, own = selecting.original, Runtime("upconv", threads=selecting.setup.runtime.threads)
+    reports: list[Mapping[str, Any]] = []
     try:
-        whole = selecting.compare(model, model, own)
-        with own.session(model) as session:
-            return SessionResult(whole, tuple(session.computed_by()))
+        whole = selecting.compare(model, model, own, reports)
+        return SessionResult(whole, reports[-1])
     except (EngineError, MemoryLimitError) as error:
         return SessionResult(why=str(error))

@@ -124,11 +124,12 @@ class WholeResult:
 class SessionResult:
     """`upconv.onnx.Session` on the model against the runtime's own.
 
-    `layers` are what the session says of each of its layers. Without `whole`, `why` says why not.
+    `report` is the JSON of `Session.report()`, which `Session(decisions=...)` takes, at the last
+    set of input shapes. Without `whole`, `why` says why not.
     """
 
     whole: tuple[WholeResult, ...] = ()
-    layers: tuple[Mapping[str, Any], ...] = ()
+    report: Mapping[str, Any] | None = None
     why: str = ""
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
@@ -176,11 +177,15 @@ class Selecting:
         return tuple(checks)
 
     def compare(
-        self, before: ir.Model, after: ir.Model, other: Runtime | None = None
+        self,
+        before: ir.Model,
+        after: ir.Model,
+        other: Runtime | None = None,
+        reports: list[Mapping[str, Any]] | None = None,
     ) -> tuple[WholeResult, ...]:
         """The times of two models, at every set of input shapes.
 
-        other: the runtime of the second, the same without one.
+        other: the runtime of the second, the same without one. reports: where "upconv" reports.
         """
         found = []
         for shapes, given in enumerate(self.setup.inputs):
@@ -192,6 +197,8 @@ class Selecting:
                     for session in (first, second):
                         session.bind(given)
                     found.append(self._timed([first, second]))
+                    if reports is not None:
+                        reports.append(second.report())
         return tuple(found)
 
     def _timed(self, sessions: Sequence[Session]) -> WholeResult:

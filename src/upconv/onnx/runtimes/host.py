@@ -80,9 +80,9 @@ class Host:
         kind = openvino.Core().get_property(device, "INFERENCE_PRECISION_HINT")
         return str(kind.get_type_name())
 
-    def computed_by(self, number: int) -> Any:
-        """What the runtime "upconv" says of its layers."""
-        tell = getattr(self._open[number], "computed_by", None)
+    def report(self, number: int) -> Any:
+        """What the runtime "upconv" decided about its layers."""
+        tell = getattr(self._open[number], "report", None)
         if tell is None:
             raise EngineError("this runtime does not tell what computes a layer")
         return tell()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import EngineRefusal
+from ..session import Session
 from .timing import Call
 
 if TYPE_CHECKING:
@@ -14,22 +14,28 @@ if TYPE_CHECKING:
 
 
 class Own:
-    """A model in upconv's session; see `host.Backend`."""
+    """A model in upconv's session; see `host.Backend`.
+
+    It measures on the inputs that it is bound to; one that is run alone computes every transposed
+    convolution itself.
+    """
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
-        import upconv.onnx
-
-        make = getattr(upconv.onnx, "Session", None)
-        if make is None:
-            raise EngineRefusal("upconv.onnx has no Session here")
-        self._session, self._names = make(model, threads=runtime.threads), list(outputs)
+        self._model, self._threads, self._names = model, runtime.threads, list(outputs)
+        self._session: Session | None = None
 
     def run(self, feeds: Feeds) -> list[Any]:
         """See `host.Backend`."""
-        return [value.copy() for value in self._session.run(self._names, feeds)]
+        if self._session is None:
+            self._session = Session(self._model, threads=self._threads, measure=False)
+        return self._session.run(self._names, feeds)
 
     def bind(self, feeds: Feeds) -> Call:
         """See `host.Backend`."""
-        session, names = self._session, self._names
-        session.run(names, feeds)
-        return lambda: session.run(names, feeds)
+        session = self._session = Session(self._model, threads=self._threads, feeds=feeds)
+        session.run(self._names, feeds)
+        return lambda: session.run(self._names, feeds)
+
+    def report(self) -> dict[str, Any]:
+        """What was decided about the layers."""
+        return {} if self._session is None else self._session.report().as_json()

@@ -43,7 +43,7 @@ class Session:
         else:
             folder = held.enter_context(TemporaryDirectory(prefix="upconv-"))
             source = str(save(model, Path(folder) / "model.onnx")[0])
-        self._number = self._call(
+        self._number: int | None = self._call(
             EngineRefusal, "does not take the model", "open", source, runtime, names
         )
         held.callback(self._release)
@@ -55,21 +55,27 @@ class Session:
 
         Raises `ArgumentError` for feeds that do not fit, `EngineError` if the runtime fails.
         """
-        arrays = self._call(EngineError, "failed", "run", self._number, fitting(self, feeds))
+        arrays = self._call(EngineError, "failed", "run", self._open(), fitting(self.inputs, feeds))
         return dict(zip((str(value.name) for value in self.outputs), arrays, strict=True))
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Take these inputs for `timed`; the model has run on them once when this returns."""
-        self._call(EngineError, "failed", "bind", self._number, fitting(self, feeds))
+        self._call(EngineError, "failed", "bind", self._open(), fitting(self.inputs, feeds))
 
-    def computed_by(self) -> Any:
-        """For the runtime "upconv": the layers, and which of them upconv's kernels compute."""
-        return self._call(EngineError, "failed", "computed_by", self._number)
+    def report(self) -> dict[str, Any]:
+        """Of the runtime "upconv": `upconv.onnx.Session.report`, as JSON."""
+        told: dict[str, Any] = self._call(EngineError, "failed", "report", self._open())
+        return told
 
     def close(self) -> None:
         """Give the model's memory back; a closed session raises `EngineError`."""
         self.held.close()
         self._number = None
+
+    def _open(self) -> int:
+        if self._number is None:
+            raise EngineError(f"This session of {self.runtime} is closed. Make another one.")
+        return self._number
 
     def _call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
         try:
@@ -107,20 +113,18 @@ def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
     return tuple(value for value in model.graph.inputs if value.name not in weights)
 
 
-def fitting(session: Session, feeds: Mapping[str, Any]) -> dict[str, Array]:
+def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
     """`feeds` in the order of the inputs, C-contiguous.
 
-    Raises `EngineError` where the session is closed, `ArgumentError` for missing and unknown names,
-    `DTypeError` and `ShapeError` for arrays that are not what the model declares.
+    Raises `ArgumentError` for missing and unknown names, `DTypeError` and `ShapeError` for arrays
+    that are not what the model declares.
     """
-    if session._number is None:
-        raise EngineError(f"This session of {session.runtime} is closed. Make another one.")
-    names = [str(value.name) for value in session.inputs]
+    names = [str(value.name) for value in inputs]
     for name in feeds:
         if name not in names:
             listed = ", ".join(map(brief, names)) or "none"
             raise ArgumentError("feeds", f"with {brief(name)}", f"the model's inputs: {listed}")
-    return {str(value.name): _fitting(value, feeds) for value in session.inputs}
+    return {str(value.name): _fitting(value, feeds) for value in inputs}
 
 
 def _fitting(value: ir.Value, feeds: Mapping[str, Any]) -> Array:
