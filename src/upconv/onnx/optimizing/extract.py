@@ -119,15 +119,18 @@ def _shapes(
     copy = model.clone()
     made = {value.name: value for value in (*copy.graph.inputs, *_made(copy.graph))}
     copy.graph.outputs.clear()
+    prefix = "upconv.shape"
+    while any(str(name).startswith(prefix) for name in (*made, *copy.graph.initializers)):
+        prefix += "_"
     for i in asked:
         node = ir.node("Shape", [made[names[i]]])
-        node.outputs[0].name = f"upconv.shape.{i}"
+        node.outputs[0].name = f"{prefix}.{i}"
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
         copy.graph.append(node)
         copy.graph.outputs.append(node.outputs[0])
     with runtime.session(copy, worker=worker) as session:
         outputs = session.run(given)
-    return told | {i: tuple(int(n) for n in outputs[f"upconv.shape.{i}"]) for i in asked}
+    return told | {i: tuple(int(n) for n in outputs[f"{prefix}.{i}"]) for i in asked}
 
 
 def _made(graph: ir.Graph) -> list[ir.Value]:

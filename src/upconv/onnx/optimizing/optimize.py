@@ -115,37 +115,44 @@ def optimize(
         progress or (lambda *_: None),
     )
     selecting, selection, folded = _selected(original, setup)
-    own = _session(selecting) if session else None
-    proto = to_proto(selection.model)
-    name = os.fspath(model) if isinstance(model, str | os.PathLike) else original.graph.name or ""
-    found = Optimization(
-        model=name,
-        runtime=str(chosen),
-        threads=chosen.threads or 1,
+    found = replace(
+        _told(original, setup, selection),
+        model=os.fspath(model)
+        if isinstance(model, str | os.PathLike)
+        else original.graph.name or "",
+        folded=folded if selection.changed else (),
+        session=_session(selecting) if session else None,
+        seconds=time.perf_counter() - began,
+    )
+    if output is None:
+        return found
+    return replace(found, written=str(save(selection.model, output, force=force)[0]))
+
+
+def _told(original: ir.Model, setup: Setup, selection: Selection) -> Optimization:
+    """What became of the model, as the result says it."""
+    proto, runtime = to_proto(selection.model), setup.runtime
+    versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
+    return Optimization(
+        model="",
+        runtime=str(runtime),
+        threads=runtime.threads or 1,
         opset=original.opset_imports.get("", 0),
         inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
-        folded=folded if selection.changed else (),
+        folded=(),
         layers=selection.layers,
         whole=selection.whole,
         verified=selection.verified,
         checks=selection.checks,
         verdict=selection.verdict,
-        bytes_before=to_proto(original).ByteSize(),
+        bytes_before=to_proto(original).ByteSize() if selection.changed else proto.ByteSize(),
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
-        versions={
-            "upconv": __version__,
-            **{one: version(one) for one in ("onnx", "onnx-ir", "numpy")},
-            chosen.name: chosen.version,
-        },
-        seconds=time.perf_counter() - began,
+        versions={"upconv": __version__, **versions, runtime.name: runtime.version},
+        seconds=0.0,
         remarks=selection.remarks,
-        session=own,
         proto=proto,
     )
-    if output is None:
-        return found
-    return replace(found, written=str(save(selection.model, output, force=force)[0]))
 
 
 def _require_place(output: str | os.PathLike[str], model: Source, *, force: bool) -> None:

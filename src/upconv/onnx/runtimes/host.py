@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...arrays import Array
 from ...errors import EngineError
-from .timing import Call, Rounds, interleaved
+from .timing import Call, Feeds, Rounds, interleaved
 
 if TYPE_CHECKING:
     from .runtime import Runtime
-
-Feeds = dict[str, Array]
 
 
 class Backend(Protocol):

@@ -16,10 +16,9 @@ import onnxruntime
 
 from ...arrays import Array
 from ...errors import EngineRefusal
-from .timing import Call
+from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .host import Feeds
     from .runtime import Runtime
 
 _FATAL = 4  # the least that it can be told to log
@@ -62,12 +61,21 @@ class OnnxRuntime:
         for name in self._names:
             binding.bind_output(name, "cpu")
         session.run_with_iobinding(binding)
+        misdeclared = []
         for name, value, told in zip(
             self._names, binding.get_outputs(), session.get_outputs(), strict=True
         ):
             if value.is_tensor() and _as_told(value.shape(), told.shape):
                 binding.bind_ortvalue_output(name, value)
-        return lambda: session.run_with_iobinding(binding)
+            else:
+                misdeclared.append(name)
+
+        def again() -> None:
+            for name in misdeclared:  # what it made last is bound otherwise
+                binding.bind_output(name, "cpu")
+            session.run_with_iobinding(binding)
+
+        return again
 
 
 def _as_told(shape: Sequence[int], told: Sequence[Any]) -> bool:

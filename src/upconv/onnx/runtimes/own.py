@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..session import Session
-from .timing import Call
+from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .host import Feeds
     from .runtime import Runtime
 
 

@@ -18,10 +18,9 @@ from onnx_ir.passes.common import InlinePass
 from ...errors import EngineRefusal
 from .float64 import called, is_narrow, to_float64
 from .operators import evaluator_operators
-from .timing import Call
+from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .host import Feeds
     from .runtime import Runtime
 
 

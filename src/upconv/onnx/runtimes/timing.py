@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...arrays import Array
 from ...threads import rest
 
 Call = Callable[[], object]
+Feeds = dict[str, Array]
 
 _SAMPLE_SECONDS = 0.02
 _FEWEST_CALLS, _MOST_CALLS = 3, 200
