@@ -37,7 +37,7 @@ from onnx_texts import normal, parsed
 from processes import environment
 from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
 from upconv.onnx.runtimes import runtime as module
-from upconv.onnx.runtimes import session as sessions
+from upconv.onnx.runtimes import runtime as sessions
 from upconv.onnx.runtimes.operators import conv, conv_transpose
 from upconv.onnx.runtimes.random_inputs import OPEN
 

@@ -3,14 +3,14 @@
     with ready("onnxruntime").session(model) as session:
         outputs = session.run(feeds(model))
 
-`Runtime` says which one, on what and how; `worker` has the process that it runs in.
+`Runtime` says which one, on what and how; `worker` starts the process that it runs in, and `host` is
+what that does.
 """
 
 from __future__ import annotations
 
 from .random_inputs import feeds
-from .runtime import RUNTIMES, Runtime, ready
-from .session import Session, timed
+from .runtime import RUNTIMES, Runtime, Session, ready, timed
 from .worker import Worker
 
 __all__ = ["RUNTIMES", "Runtime", "Session", "Worker", "feeds", "ready", "timed"]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import queue
+import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ... import errors, memory
 from ...errors import EngineError
 from .timing import Call, Feeds, Rounds, interleaved
+from .worker import kill, one_line
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -88,3 +96,50 @@ class Host:
         """Forget a model."""
         self._bound.pop(number, None)
         del self._open[number]
+
+
+def main() -> None:
+    """Answer requests until the standard input ends."""
+    _bound_memory()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a runtime prints is no answer
+    if hasattr(os, "register_at_fork"):  # a process that it forks must not hold our end open
+        os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
+    requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    host = Host()
+    while True:
+        method, arguments = requests.get()
+        try:
+            answer = "value", getattr(host, method)(*arguments)
+        except Exception as error:  # foreign code, which raises what it likes
+            answer = _described(error)
+        pickle.dump(answer, answers, 5)
+        answers.flush()
+
+
+def _listen(requests: queue.SimpleQueue[Any]) -> None:
+    """Hand requests on; end the process, whatever it does, when nobody can make any more."""
+    while True:
+        try:
+            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from who started us
+        except EOFError:
+            kill(os.getpid())
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    if isinstance(error, errors.ModelError | errors.EngineError):
+        return type(error).__name__, str(error)
+    if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+        return "MemoryLimitError", f"Running the model took more memory than there is: {error}"
+    return "EngineError", one_line(error)
+
+
+def _bound_memory() -> None:
+    """Have allocations fail in this process before the machine runs out of memory."""
+    if sys.platform != "win32":
+        import resource
+
+        bound = memory.available_bytes()
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))

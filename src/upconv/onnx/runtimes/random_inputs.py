@@ -24,7 +24,7 @@ from ... import memory
 from ...arrays import Array, as_shape
 from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from ..models import Source, from_model
-from .session import declared, dtype_of, fits, inputs_of
+from .interface import declared, dtype_of, fits, inputs_of
 
 OPEN = 32
 """The size of an open dimension of which nothing is said, but the first, which is 1."""

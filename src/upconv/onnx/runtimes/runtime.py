@@ -10,17 +10,23 @@ upconv                       `upconv.onnx.Session`
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import onnx_ir as ir
 
-from ...errors import ArgumentError, EngineMissing, brief
+from ... import memory
+from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
-from ..models import Source, from_model
-from .session import Session
+from ..models import Source, from_model, save, to_proto
+from .interface import fitting, inputs_of
+from .timing import Rounds
 from .worker import Worker, borrowed, one_line
 
 PROVIDERS = {
@@ -39,6 +45,9 @@ _MODULES = {
     "reference": ("onnx.reference", "pip install 'upconv[onnx]'"),
     "upconv": ("onnxruntime", "pip install 'upconv[onnx]'"),
 }
+_INLINE = (2 << 30) - (64 << 20)
+"""Bytes of weights up to which a model is sent as one message; protobuf has none of 2 GiB."""
+
 _PRECISIONS = {"onnxruntime": (), "openvino": ("f32", "f16", "bf16"), "reference": ("f64",)}
 
 
@@ -151,6 +160,88 @@ rule='spec')
             session = Session(own, how, process, stack)
             session.held = stack.pop_all()
             return session
+
+
+class Session:
+    """A model in a runtime. Close it, or use it in a `with`.
+
+    `inputs` and `outputs` are what the model takes and gives, in its order.
+    """
+
+    def __init__(self, model: ir.Model, runtime: Runtime, worker: Worker, held: ExitStack) -> None:
+        self.runtime, self.worker, self.held = runtime, worker, held
+        self.inputs, self.outputs = inputs_of(model), tuple(model.graph.outputs)
+        names = [str(value.name) for value in self.outputs]
+        size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+        memory.require(2 * size, "copies of the model for a runtime")
+        source: bytes | str
+        if size <= _INLINE:
+            source = to_proto(model).SerializeToString()
+        else:
+            folder = held.enter_context(TemporaryDirectory(prefix="upconv-"))
+            source = str(save(model, Path(folder) / "model.onnx")[0])
+        self._number: int | None = self._call(
+            EngineRefusal, "does not take the model", "open", source, runtime, names
+        )
+        held.callback(self._release)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name: arrays (a sequence is a list of them).
+
+        feeds: an array for every input, of its dtype and shape.
+
+        Raises `ArgumentError` for feeds that do not fit, `EngineError` if the runtime fails.
+        """
+        arrays = self._call(EngineError, "failed", "run", self._open(), fitting(self.inputs, feeds))
+        return dict(zip((str(value.name) for value in self.outputs), arrays, strict=True))
+
+    def bind(self, feeds: Mapping[str, Any]) -> None:
+        """Take these inputs for `timed`; the model has run on them once when this returns."""
+        self._call(EngineError, "failed", "bind", self._open(), fitting(self.inputs, feeds))
+
+    def report(self) -> dict[str, Any]:
+        """Of the runtime "upconv": `upconv.onnx.Session.report`, as JSON."""
+        told: dict[str, Any] = self._call(EngineError, "failed", "report", self._open())
+        return told
+
+    def close(self) -> None:
+        """Give the model's memory back; a closed session raises `EngineError`."""
+        self.held.close()
+        self._number = None
+
+    def _open(self) -> int:
+        if self._number is None:
+            raise EngineError(f"This session of {self.runtime} is closed. Make another one.")
+        return self._number
+
+    def _call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
+        try:
+            return self.worker.call(method, *arguments)
+        except EngineError as error:
+            raised = type(error) if isinstance(error, EngineRefusal) else kind
+            raise raised(f"{self.runtime} {what}: {error}") from None
+
+    def _release(self) -> None:
+        if self.worker.usable:
+            self.worker.call("close", self._number)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def timed(sessions: Sequence[Session], seconds: float) -> Rounds:
+    """Interleaved times of sessions of one worker, each bound to its inputs.
+
+    seconds: of all together; slow models take longer.
+
+    Raises `EngineError` where one of them fails.
+    """
+    numbers = [session._number for session in sessions]
+    rounds: Rounds = sessions[0].worker.call("timed", numbers, seconds, times=10 * len(sessions))
+    return rounds
 
 
 @cache

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from ... import errors, memory
+from ... import errors
 from ..names import neutral, shortened
 
 TIME_LIMIT = 300.0
@@ -50,7 +49,7 @@ class Worker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
-            [sys.executable, "-P", "-c", f"from {__name__} import main; main()"],
+            [sys.executable, "-P", "-c", f"from {__package__}.host import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -100,7 +99,7 @@ class Worker:
 
     def _expire(self) -> None:
         self._late = True
-        _kill(self._process.pid)
+        kill(self._process.pid)
 
     def _ended(self, limit: float) -> errors.EngineError:
         code = self._process.wait()
@@ -117,7 +116,7 @@ class Worker:
     def close(self) -> None:
         """End the process at once."""
         if self.owner == os.getpid():
-            _kill(self._process.pid)
+            kill(self._process.pid)
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with suppress(OSError):  # what could not be written any more
@@ -130,7 +129,7 @@ class Worker:
         self.close()
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
     """End a worker and what it has forked: OpenVINO's telemetry is such a process."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
@@ -179,55 +178,3 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     shown = neutral(text[:_LONGEST_MESSAGE])
     return shown if len(text) <= _LONGEST_MESSAGE else f"{shown[: _LONGEST_MESSAGE - 3]}..."
-
-
-# In the process -----------------------------------------------------------------------------------
-
-
-def main() -> None:
-    """Answer requests until the standard input ends."""
-    _bound_memory()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a runtime prints is no answer
-    if hasattr(os, "register_at_fork"):  # a process that it forks must not hold our end open
-        os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
-    requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    from .host import Host
-
-    host = Host()
-    while True:
-        method, arguments = requests.get()
-        try:
-            answer = "value", getattr(host, method)(*arguments)
-        except Exception as error:  # foreign code, which raises what it likes
-            answer = _described(error)
-        pickle.dump(answer, answers, 5)
-        answers.flush()
-
-
-def _listen(requests: queue.SimpleQueue[Any]) -> None:
-    """Hand requests on; end the process, whatever it does, when nobody can make any more."""
-    while True:
-        try:
-            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from who started us
-        except EOFError:
-            _kill(os.getpid())
-
-
-def _described(error: Exception) -> tuple[str, str]:
-    if isinstance(error, errors.ModelError | errors.EngineError):
-        return type(error).__name__, str(error)
-    if isinstance(error, MemoryError) or "bad_alloc" in str(error):
-        return "MemoryLimitError", f"Running the model took more memory than there is: {error}"
-    return "EngineError", one_line(error)
-
-
-def _bound_memory() -> None:
-    """Have allocations fail in this process before the machine runs out of memory."""
-    if sys.platform != "win32":
-        import resource
-
-        bound = memory.available_bytes()
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))

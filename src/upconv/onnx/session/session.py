@@ -15,8 +15,8 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model
+from ..runtimes.interface import dtype_of, fitting, inputs_of
 from ..runtimes.random_inputs import random_arrays
-from ..runtimes.session import dtype_of, fitting, inputs_of
 from ..runtimes.worker import one_line
 from .abi import library
 from .choosing import Assembly, Choice, measured

@@ -19,8 +19,8 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
+from ..runtimes.interface import inputs_of
 from ..runtimes.random_inputs import input_shapes, random_arrays
-from ..runtimes.session import inputs_of
 from ..runtimes.worker import TIME_LIMIT
 from . import interfaces
 from .comparison import Comparison, Fed, Run

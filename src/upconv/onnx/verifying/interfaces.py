@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ...errors import brief
-from ..runtimes.session import declared
+from ..runtimes.interface import declared
 
 
 def findings(a: ir.Graph, b: ir.Graph) -> tuple[str, ...]:
