@@ -3,8 +3,8 @@
     with ready("onnxruntime").session(model) as session:
         outputs = session.run(feeds(model))
 
-`Runtime` says which one, on what and how; `worker` starts the process that it runs in, and `host` is
-what that does.
+`Runtime` says which one, on what and how; `worker` starts the process that it runs in, and `host`
+is what that does.
 """
 
 from __future__ import annotations
