@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, read
-from ..passes.base import elementwise, is_op, only_use
+from ..passes.base import elementwise, follower, is_op
 from ..runtimes import Runtime, Worker, feeds
 from ..shapes import Facts, inferred
 from .results import AxisFacts
@@ -196,9 +196,9 @@ def _cut_out(model: ir.Model, conv: ConvTransposeNode, shape: Sequence[int | str
         x = quantised.inputs[0]
     activation = elementwise(y)
     y = y if activation is None else activation.outputs[0]
-    follower = only_use(y)
-    if is_op(follower, "QuantizeLinear") and follower is not None:
-        y = follower.outputs[0]
+    after = follower(y)
+    if after is not None and is_op(after, "QuantizeLinear"):
+        y = after.outputs[0]
     whole = conv.node.graph
     if whole is None or (x.producer() is None and x.const_value is not None):
         raise ValueError("its input is constant")
