@@ -70,20 +70,29 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
+def named_shape(text: str) -> tuple[str, Shape]:
+    """A name and a shape, as `--input-shape` has them; a name may hold colons itself.
+
+    >>> named_shape("input:0:1,80,100")
+    ('input:0', (1, 80, 100))
+    """
+    name, colon, size = text.rpartition(":")
+    if not (name and colon):
+        raise typer.BadParameter(f"{text!r} is not NAME:SIZES", param_hint="--input-shape")
+    return name, shape(size)
+
+
 def input_shapes(given: Sequence[str] | None) -> dict[str, Shape]:
-    """Shapes by name, as `--input-shape` has them; a name may hold colons itself.
+    """Shapes by name, each name once.
 
     >>> input_shapes(["x:1,80,100", "N:2"])
     {'x': (1, 80, 100), 'N': (2,)}
     """
     found: dict[str, Shape] = {}
-    for text in given or ():
-        name, colon, size = text.rpartition(":")
-        if not (name and colon):
-            raise typer.BadParameter(f"{text!r} is not NAME:SIZES", param_hint="--input-shape")
+    for name, size in map(named_shape, given or ()):
         if name in found:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint="--input-shape")
-        found[name] = shape(size)
+        found[name] = size
     return found
 
 
