@@ -86,11 +86,11 @@ class _Task:
     def term(self, grad: list[Array], x: list[Array]) -> Array:
         """A term of a weight gradient."""
         signature = Signature.of(self.problem, self.problem.result_shape, batched=True)
-        operands = (
+        g, inputs = (
             _window(chunks, cuts, self.problem)
             for chunks, cuts in zip((grad, x), self.cuts, strict=True)
         )
-        return run(signature, self.engine, *operands)
+        return run(signature, self.engine, g, inputs)
 
 
 def _window(chunks: list[Array], cuts: tuple[Cut, ...], problem: Problem) -> Array:

@@ -5,6 +5,7 @@ The files are listed in docs/jit.md.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import llvmlite
@@ -24,6 +25,8 @@ from .row_code import activate
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
 from .weight_grad import WeightGrad
+from .winograd_choice import ahead, by_name, refused, variants_of
+from .winograd_kernel import Winograd
 
 CHANNELS, DOTS = "channels", "dots"
 """The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
@@ -97,6 +100,27 @@ class JitEngine:
             return ("", CHANNELS, *dots) if dots else ("",)
         return (*VARIANTS, CHANNELS, *dots)
 
+    def refuses_winograd(self, problem: Problem) -> str | None:
+        """None when a problem can be done by Winograd's algorithm, else why not."""
+        if problem.direction is Direction.WEIGHT_GRAD:
+            return "Winograd's algorithm is for results and input gradients"
+        inner = _interior(problem).problem
+        return "there is nothing to multiply" if inner is None else refused(Correlation.of(inner))
+
+    def winograd(self, problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
+        """A variant for each choice of tiles, the fastest by the model first."""
+        inner = _interior(problem).problem
+        if inner is None:
+            return ()
+        return variants_of(Correlation.of(inner), threads, host(), exact=exact)
+
+    def quicker(self, problem: Problem, threads: int, *, once: bool) -> str:
+        """The exact variant by Winograd that the model expects to beat direct sums, or ""."""
+        inner = _interior(problem).problem
+        if inner is None or problem.direction is Direction.WEIGHT_GRAD:
+            return ""
+        return ahead(Correlation.of(inner), threads, host(), once=once)
+
     def settled(self, problem: Problem) -> str:
         """The variant that sums as the model's own choice for `problem` does, at every size.
 
@@ -139,6 +163,9 @@ def _defers_weight_grad(problem: Problem) -> str | None:
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     """The kernel that a variant names, or the one that the model expects to be faster."""
     correlation = Correlation.of(problem)
+    plan = by_name(correlation, variant, threads, host())
+    if plan is not None:
+        return Winograd(correlation, plan, partial(_kernel, problem, threads, ""), host())
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
     tile = None if variant else plane_tile(correlation, host())

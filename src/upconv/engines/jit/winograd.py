@@ -88,7 +88,9 @@ class Transform:
         numbers B and G have made larger are added up, and A adds up the points.
         """
         squares = [
-            sum(a * a * _square(g) * _square(b) for a, g, b in zip(row, self.g, self.b, strict=True))
+            sum(
+                a * a * _square(g) * _square(b) for a, g, b in zip(row, self.g, self.b, strict=True)
+            )
             for row in self.a
         ]
         return sqrt(max(squares)) / self.r
@@ -118,7 +120,7 @@ def _identity(n: int) -> Matrix:
 
 def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """The coefficients, by rising powers, of the polynomial with these roots and leading 1."""
-    found = (Fraction(1),)
+    found: tuple[Fraction, ...] = (Fraction(1),)
     for root in roots:
         shifted, scaled = (Fraction(0), *found), (*(root * c for c in found), Fraction(0))
         found = tuple(s - c for s, c in zip(shifted, scaled, strict=True))
