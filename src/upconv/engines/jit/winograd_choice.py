@@ -15,6 +15,7 @@ from .winograd_plan import Schedule, refused, schedules
 
 _PREFIX = "winograd "
 _FEWEST_CHANNELS = 32  # on either side: with fewer, transforms take what products save
+_MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
 _MARGIN = 1.1  # what direct sums must be predicted to take, beside this
 _PACK_CYCLES = 12.0  # of each number of a transformed weight
 
@@ -24,7 +25,7 @@ def variants_of(
 ) -> tuple[str, ...]:
     """The names of all choices of tiles, the fastest first."""
     found = schedules(correlation, threads, cpu)
-    return tuple(_name(each) for each in found if each.exact or not exact)
+    return tuple(_name(each) for each in found if each.exact or not exact)[:_MOST_VARIANTS]
 
 
 def by_name(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Schedule | None:

@@ -1,0 +1,214 @@
+"""Winograd's algorithm beside direct sums, in our own kernels: which tiles gain, and how much.
+
+    python benchmarks/winograd.py [--threads 2] [--seconds 0.2] [--layout NCX] [--only NAME,...]
+                                  [--layers layers.json] [--detail]
+
+For every layer "direct" and each choice of tiles run in turn on the same float32 arrays, weights
+packed beforehand; the least time of each counts. `auto` is what `algorithm="auto"` takes. `effic.`
+is the roofline time of the direct algorithm over the best time: above 1 no direct algorithm could
+be. Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
+positions along each axis (256 in one dimension), and for ordinary convolutions of three taps.
+
+A layers file has {"layers": [{"name", "n", "ic", "oc", "size", "k", "s", "p", "op", "d", "g",
+"conv"}]}; without one the layers below are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import upconv
+from upconv.engines import load
+from upconv.engines.base import Primitive
+from upconv.problem import Problem
+from upconv.tuning import fresh_ceilings
+
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as PyTorch writes it; `conv` for an ordinary convolution."""
+
+    name: str
+    n: int
+    ic: int
+    oc: int
+    size: tuple[int, ...]
+    k: int
+    s: int
+    p: int
+    op: int = 0
+    d: int = 1
+    g: int = 1
+    conv: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The class of layers it is counted in."""
+        wide = min(self.ic, self.oc) // self.g >= 64
+        large = math.prod(self.size) >= 256 and (len(self.size) == 1 or min(self.size) >= 16)
+        if not (wide and large and self.d == 1):
+            return ""
+        if self.conv:
+            return "k3 s1 convolutions" if (self.k, self.s) == (3, 1) else ""
+        return f"k = 2s, {len(self.size)}-D" if self.k == 2 * self.s else ""
+
+
+LAYERS = (
+    Layer("gan_64", 1, 256, 128, (16, 16), 4, 2, 1),
+    Layer("gan_batch", 8, 256, 128, (16, 16), 4, 2, 1),
+    Layer("unet_wide", 1, 128, 64, (64, 64), 4, 2, 1),
+    Layer("pose_head2", 1, 256, 256, (32, 24), 4, 2, 1),
+    Layer("unet_deep", 1, 512, 256, (32, 32), 4, 2, 1),
+    Layer("k8_s4", 1, 128, 64, (32, 32), 8, 4, 2),
+    Layer("volume_16", 1, 128, 64, (16, 16, 16), 4, 2, 1),
+    Layer("volume_24", 1, 64, 64, (24, 24, 24), 4, 2, 1),
+    Layer("volume_wide", 1, 256, 128, (16, 16, 16), 4, 2, 1),
+    Layer("hifigan_up1", 1, 512, 256, (400,), 16, 8, 4),
+    Layer("hifigan_up2", 1, 256, 128, (3200,), 16, 8, 4),
+    Layer("hifigan_up3", 1, 128, 64, (6400,), 4, 2, 1),
+    Layer("demucs_dec", 1, 384, 192, (1024,), 8, 4, 0),
+    Layer("conv_64", 1, 64, 64, (64, 64), 3, 1, 1, conv=True),
+    Layer("conv_128", 1, 128, 128, (64, 64), 3, 1, 1, conv=True),
+    Layer("conv_256", 1, 256, 256, (32, 32), 3, 1, 1, conv=True),
+    Layer("conv_512", 1, 512, 512, (16, 16), 3, 1, 1, conv=True),
+    Layer("conv3d_64", 1, 64, 64, (24, 24, 24), 3, 1, 1, conv=True),
+    Layer("conv1d_256", 1, 256, 256, (4096,), 3, 1, 1, conv=True),
+)
+
+
+def layers_of(path: Path | None) -> tuple[Layer, ...]:
+    """The layers of a file, or those above."""
+    if path is None:
+        return LAYERS
+    rows = json.loads(path.read_text())["layers"]
+    return tuple(Layer(**{**row, "size": tuple(row["size"])}) for row in rows)
+
+
+def problem_of(layer: Layer, layout: str) -> Problem:
+    """The layer's forward problem, with a bias."""
+    plan: Any = upconv.conv_plan if layer.conv else upconv.plan
+    lead = (layer.oc, layer.ic // layer.g) if layer.conv else (layer.ic, layer.oc // layer.g)
+    kernel = (layer.k,) * len(layer.size)
+    more = {} if layer.conv else {"output_padding": layer.op}
+    shape = (layer.n, layer.ic, *layer.size)
+    shape = shape if layout == "NCX" else (layer.n, *layer.size, layer.ic)
+    weight, bias = np.zeros((*lead, *kernel), np.float32), np.zeros(layer.oc, np.float32)
+    with plan(
+        shape, weight, bias, stride=layer.s, padding=layer.p, dilation=layer.d, groups=layer.g,
+        layout=layout, engine="reference", algorithm="direct", **more,
+    ) as made:  # fmt: skip
+        found: Problem = made.problem
+        return found
+
+
+@dataclass
+class Candidate:
+    """A way to compute a layer, with its least time so far."""
+
+    name: str
+    primitive: Primitive
+    run: Run
+    seconds: float = math.inf
+
+
+def candidates(problem: Problem, threads: int) -> list[Candidate]:
+    """Direct sums and all tiles, each with its weight packed."""
+    engine: Any = load("jit")
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in problem.operand_shapes)
+    w /= math.sqrt(problem.longest_sum)
+    out = np.empty(problem.result_shape, np.float32)
+    bias = np.zeros(problem.result_channels, np.float32)
+    names = [""]
+    if engine.refuses_winograd(problem) is None:
+        names += engine.winograd(problem, threads)
+
+    def made(name: str) -> Candidate:
+        primitive = engine.build(problem, threads, name)
+        packed = primitive.pack(w)
+        return Candidate(name, primitive, lambda: primitive.run(out, x, packed, bias))
+
+    return [made(name) for name in names]
+
+
+def timed(some: list[Candidate], seconds: float) -> None:
+    """Rounds of all candidates until each has had its time; those far behind drop out."""
+    end, rounds = time.perf_counter() + seconds * len(some), 0
+    while time.perf_counter() < end or rounds < 8:
+        rounds += 1
+        for each in some:
+            each.run()
+            for _ in range(3):
+                start = time.perf_counter()
+                each.run()
+                each.seconds = min(each.seconds, time.perf_counter() - start)
+        best = min(each.seconds for each in some)
+        if rounds > 4:
+            some = [each for each in some if not each.name or each.seconds < 1.2 * best]
+
+
+def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[str, float, float]]:
+    """Print a line per layer; its class, and direct sums over the best tile and over "auto"."""
+    limits = fresh_ceilings(args.threads)
+    engine: Any = load("jit")
+    for layer in layers:
+        problem = problem_of(layer, args.layout)
+        some = candidates(problem, args.threads)
+        timed(some, args.seconds)
+        direct, tiles = some[0], some[1:]
+        auto = engine.quicker(problem, args.threads, once=False)
+        taken = next(each for each in some if each.name == auto)
+        best = min(tiles, key=lambda each: each.seconds, default=direct)
+        floor = limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype) if limits else 0
+        print(
+            f"{layer.name:18} {direct.seconds * 1e3:8.3f} {best.seconds * 1e3:8.3f}"
+            f" {direct.seconds / best.seconds:6.2f} {direct.seconds / taken.seconds:6.2f}"
+            f" {floor / best.seconds:6.2f}  {best.name.removeprefix('winograd '):22}"
+            f" {auto.removeprefix('winograd ') or 'direct'}",
+            flush=True,
+        )
+        if args.detail and limits:
+            for each in some:
+                told = each.primitive.predicted_cycles / limits.clock
+                print(
+                    f"    {each.seconds * 1e3:8.3f} {told * 1e3:8.3f}  {each.primitive.description}"
+                )
+        yield layer.kind, direct.seconds / best.seconds, direct.seconds / taken.seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.2, help="for each candidate of a layer")
+    parser.add_argument("--layout", default="NCX", choices=("NCX", "NXC"))
+    parser.add_argument("--layers", type=Path)
+    parser.add_argument("--only", default="", help="names of layers")
+    parser.add_argument("--detail", action="store_true", help="all candidates, with predictions")
+    args = parser.parse_args()
+    wanted = set(filter(None, args.only.split(",")))
+    layers = tuple(each for each in layers_of(args.layers) if not wanted or each.name in wanted)
+    print(f"{'layer':18} {'direct':>8} {'best':>8} {'gain':>6} {'auto':>6} {'effic.':>6}  tiles")
+    found = list(rows(layers, args))
+    for kind in sorted({kind for kind, _, _ in found if kind}):
+        gains = [(best, auto) for each, best, auto in found if each == kind]
+        means = [
+            math.exp(sum(map(math.log, each)) / len(each)) for each in zip(*gains, strict=True)
+        ]
+        print(f"{kind:18} best {means[0]:.2f}, auto {means[1]:.2f}, {len(gains)} layers")
+    print(f"least of auto: {min(auto for _, _, auto in found):.2f}")
+
+
+if __name__ == "__main__":
+    main()
