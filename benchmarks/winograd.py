@@ -4,9 +4,10 @@
                                   [--layers layers.json] [--detail]
 
 For every layer "direct" and each choice of tiles run in turn on the same float32 arrays, weights
-packed beforehand; the least time of each counts. `auto` is what `algorithm="auto"` takes. `effic.`
-is the roofline time of the direct algorithm over the best time: above 1 no direct algorithm could
-be. Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
+packed beforehand; the least time of each counts. `gain` is our direct kernel over the best tile;
+`auto` what `algorithm="direct"` takes, perhaps another engine's, over what "auto" takes; `effic.`
+the roofline time of the direct algorithm over the best time: above 1 no direct algorithm could be.
+Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
 positions along each axis (256 in one dimension), and for ordinary convolutions of three taps.
 
 A layers file has {"layers": [{"name", "n", "ic", "oc", "size", "k", "s", "p", "op", "d", "g",
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 import upconv
+from upconv.choices import select
 from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.problem import Problem
@@ -125,17 +127,21 @@ class Candidate:
 def candidates(problem: Problem, threads: int) -> list[Candidate]:
     """Direct sums and all tiles, each with its weight packed."""
     engine: Any = load("jit")
+    other = select(problem, None)
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape, np.float32) for shape in problem.operand_shapes)
     w /= math.sqrt(problem.longest_sum)
     out = np.empty(problem.result_shape, np.float32)
     bias = np.zeros(problem.result_channels, np.float32)
     names = [""]
+    if other is not engine:
+        names.append(other.name)
     if engine.refuses_winograd(problem) is None:
         names += engine.winograd(problem, threads)
 
     def made(name: str) -> Candidate:
-        primitive = engine.build(problem, threads, name)
+        by = other if name == other.name else engine
+        primitive = by.build(problem, threads, name if by is engine else "")
         packed = primitive.pack(w)
         return Candidate(name, primitive, lambda: primitive.run(out, x, packed, bias))
 
@@ -166,25 +172,27 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
         problem = problem_of(layer, args.layout)
         some = candidates(problem, args.threads)
         timed(some, args.seconds)
-        direct, tiles = some[0], some[1:]
-        auto = engine.quicker(problem, args.threads, once=False)
-        taken = next(each for each in some if each.name == auto)
-        best = min(tiles, key=lambda each: each.seconds, default=direct)
+        own, *others = some
+        tiles = [each for each in others if each.name.startswith("winograd")]
+        direct = next((each for each in others if each not in tiles), own)
+        name = engine.quicker(problem, args.threads, once=False)
+        auto = next((each for each in tiles if each.name == name), direct)
+        best = min(tiles, key=lambda each: each.seconds, default=own)
         floor = limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype) if limits else 0
+        gains = own.seconds / best.seconds, direct.seconds / auto.seconds
         print(
-            f"{layer.name:18} {direct.seconds * 1e3:8.3f} {best.seconds * 1e3:8.3f}"
-            f" {direct.seconds / best.seconds:6.2f} {direct.seconds / taken.seconds:6.2f}"
-            f" {floor / best.seconds:6.2f}  {best.name.removeprefix('winograd '):22}"
-            f" {auto.removeprefix('winograd ') or 'direct'}",
+            f"{layer.name:18} {own.seconds * 1e3:8.3f} {best.seconds * 1e3:8.3f} {gains[0]:6.2f}"
+            f" {gains[1]:6.2f} {floor / min(own.seconds, best.seconds):6.2f}"
+            f"  {best.name.removeprefix('winograd '):22}"
+            f" {auto.name.removeprefix('winograd ') or 'direct'}",
             flush=True,
         )
         if args.detail and limits:
             for each in some:
                 told = each.primitive.predicted_cycles / limits.clock
-                print(
-                    f"    {each.seconds * 1e3:8.3f} {told * 1e3:8.3f}  {each.primitive.description}"
-                )
-        yield layer.kind, direct.seconds / best.seconds, direct.seconds / taken.seconds
+                text = each.primitive.description
+                print(f"    {each.seconds * 1e3:8.3f} {told * 1e3:8.3f}  {each.name} {text}")
+        yield layer.kind, *gains
 
 
 def main() -> None:

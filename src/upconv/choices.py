@@ -208,15 +208,34 @@ def _able(problem: Problem) -> tuple[Engine, ...]:
     return tuple(e for e in usable if e is not None and e.refuses(problem) is None)
 
 
-@lru_cache(maxsize=4096)
 def by_model(
-    problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
+    problem: Problem,
+    engine: str | Engine | None,
+    threads: int,
+    algorithm: Algorithm,
+    *,
+    once: bool = False,
 ) -> tuple[Engine, str]:
     """The engine and the variant that models choose for an algorithm.
 
     `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
     none.
     """
+    if engine is None or isinstance(engine, str):
+        return _by_model_named(problem, engine, threads, algorithm, once)
+    return _by_model(problem, engine, threads, algorithm, once)
+
+
+@lru_cache(maxsize=4096)
+def _by_model_named(
+    problem: Problem, name: str | None, threads: int, algorithm: Algorithm, once: bool
+) -> tuple[Engine, str]:
+    return _by_model(problem, name, threads, algorithm, once)
+
+
+def _by_model(
+    problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
+) -> tuple[Engine, str]:
     if algorithm is Algorithm.DIRECT:
         return select(problem, engine), ""
     capable = winograd_engine(problem, engine)
@@ -262,5 +281,5 @@ def forget_choices() -> None:
     """Ask anew from now on: what engines refuse, and the environment variables, was remembered."""
     _choose_named.cache_clear()
     _able.cache_clear()
-    by_model.cache_clear()
+    _by_model_named.cache_clear()
     _tuning_variable.cache_clear()

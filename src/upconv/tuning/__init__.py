@@ -104,7 +104,7 @@ class Tuner:
         if known is not None and known.winner.engine.fingerprint() == known.fingerprint:
             return known.winner
         if not (problem.multiply_adds and prod(problem.result_shape)):
-            return Winner(*by_model(problem, engine, threads, algorithm, False), 0.0)
+            return Winner(*by_model(problem, engine, threads, algorithm), 0.0)
         with _alone():  # contests at the same time would disturb each other
             found = self._found(problem, threads, engines, algorithm)
             winner = found or self._measured(problem, threads, engines, algorithm)
@@ -149,7 +149,7 @@ class Tuner:
             best = contest(problem, threads, engines, algorithm)
         except MemoryLimitError as error:
             self.store.warn(f"learns nothing of {problem}, which is not measured: {error}")
-            return Winner(*by_model(problem, None, threads, algorithm, False), 0.0)
+            return Winner(*by_model(problem, None, threads, algorithm), 0.0)
         self.measured += 1
         record: Record = {
             "engine": best.engine.name,
@@ -166,7 +166,7 @@ def _contestants(
     """The engines that can do a problem by an algorithm; `EngineRefusal` where there is none."""
     if algorithm is not Algorithm.WINOGRAD:
         return able(problem, engine)
-    capable, _ = by_model(problem, engine, threads, algorithm, False)
+    capable, _ = by_model(problem, engine, threads, algorithm)
     return (capable,)
 
 
@@ -240,7 +240,7 @@ def selected(
     none.
     """
     if not tune:
-        return Selection(*by_model(problem, engine, threads, algorithm, once))
+        return Selection(*by_model(problem, engine, threads, algorithm, once=once))
     if once and algorithm is Algorithm.AUTO:
         algorithm = Algorithm.DIRECT  # a contest does not count packing
     winner = tuned(problem, threads, engine, algorithm)

@@ -25,7 +25,7 @@ from .row_code import activate
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
 from .weight_grad import WeightGrad
-from .winograd_choice import ahead, by_name, refused, variants_of
+from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
 from .winograd_kernel import Winograd
 
 CHANNELS, DOTS = "channels", "dots"
@@ -104,22 +104,25 @@ class JitEngine:
         """None when a problem can be done by Winograd's algorithm, else why not."""
         if problem.direction is Direction.WEIGHT_GRAD:
             return "Winograd's algorithm is for results and input gradients"
-        inner = _interior(problem).problem
+        inner = _interior(problem, margins=False).problem
         return "there is nothing to multiply" if inner is None else refused(Correlation.of(inner))
 
     def winograd(self, problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
         """A variant for each choice of tiles, the fastest by the model first."""
-        inner = _interior(problem).problem
+        inner = _interior(problem, margins=False).problem
         if inner is None:
             return ()
         return variants_of(Correlation.of(inner), threads, host(), exact=exact)
 
     def quicker(self, problem: Problem, threads: int, *, once: bool) -> str:
         """The exact variant by Winograd that the model expects to beat direct sums, or ""."""
-        inner = _interior(problem).problem
-        if inner is None or problem.direction is Direction.WEIGHT_GRAD:
+        if problem.direction is Direction.WEIGHT_GRAD:
             return ""
-        return ahead(Correlation.of(inner), threads, host(), once=once)
+        inner = _interior(problem, margins=False).problem
+        deferred = self.defers(problem) is not None
+        if inner is None:
+            return ""
+        return ahead(Correlation.of(inner), threads, host(), once=once, deferred=deferred)
 
     def settled(self, problem: Problem) -> str:
         """The variant that sums as the model's own choice for `problem` does, at every size.
@@ -138,7 +141,7 @@ class JitEngine:
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Compile what the problem's class needs, and lay the problem out."""
-        interior = _interior(problem)
+        interior = _interior(problem, margins=not is_winograd(variant))
         inner = interior.problem
         if problem.direction is Direction.WEIGHT_GRAD:
             made = None if inner is None else WeightGrad(inner, threads, host())
@@ -178,7 +181,8 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     return Positions(correlation, threads, host(), wishes)
 
 
-def _interior(problem: Problem) -> Interior:
-    """What kernels are given. They make outputs that nothing reaches; the last axis, which vectors
-    run along, should be one that has positions."""
-    return Interior.of(problem, margins=True, points=False)
+def _interior(problem: Problem, *, margins: bool = True) -> Interior:
+    """What kernels are given. They make outputs that nothing reaches (`margins`), but by Winograd's
+    algorithm with rounding errors of their neighbours; the last axis, which vectors run along,
+    should be one that has positions."""
+    return Interior.of(problem, margins=margins, points=False)

@@ -14,9 +14,9 @@ from .winograd import named
 from .winograd_plan import Schedule, refused, schedules
 
 _PREFIX = "winograd "
-_FEWEST_CHANNELS = 32  # on either side: with fewer, transforms take what products save
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
 _MARGIN = 1.1  # what direct sums must be predicted to take, beside this
+_DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
 _PACK_CYCLES = 12.0  # of each number of a transformed weight
 
 
@@ -28,9 +28,14 @@ def variants_of(
     return tuple(_name(each) for each in found if each.exact or not exact)[:_MOST_VARIANTS]
 
 
+def is_winograd(variant: str) -> bool:
+    """Whether a variant is one of these."""
+    return variant.startswith(_PREFIX)
+
+
 def by_name(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Schedule | None:
     """The schedule that a variant names, if it is one of these."""
-    if not name.startswith(_PREFIX):
+    if not is_winograd(name):
         return None
     return next(each for each in schedules(correlation, threads, cpu) if _name(each) == name)
 
@@ -39,10 +44,13 @@ def _name(schedule: Schedule) -> str:
     return _PREFIX + named(schedule.transforms)
 
 
-def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool) -> str:
-    """The exact variant that beats direct sums, the packing of weights included if `once`."""
+def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, deferred: bool) -> str:
+    """The exact variant that beats direct sums, the packing of weights included if `once`.
+
+    `deferred` says that another engine is likely to compute them faster than this one.
+    """
     each = min(correlation.reduced, correlation.made) // correlation.groups
-    if each < _FEWEST_CHANNELS or refused(correlation):
+    if each < (_FEWEST_DEFERRED if deferred else 2) or refused(correlation):
         return ""
     found = [each for each in schedules(correlation, threads, cpu) if each.exact]
     if not found:
@@ -54,7 +62,8 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool) -> st
         mine, _ = best.saving
         cycles += _PACK_CYCLES * numbers * mine
     direct = direct_cycles(correlation, threads, cpu)
-    return _name(best) if _MARGIN * cycles < direct else ""
+    margin = _DEFERRED_MARGIN if deferred else _MARGIN
+    return _name(best) if margin * cycles < direct else ""
 
 
 def direct_cycles(correlation: Correlation, threads: int, cpu: Cpu) -> float:
@@ -66,4 +75,4 @@ def direct_cycles(correlation: Correlation, threads: int, cpu: Cpu) -> float:
     return predicted_cycles(correlation, channel_schedule(correlation, threads, cpu))
 
 
-__all__ = ["ahead", "by_name", "direct_cycles", "refused", "variants_of"]
+__all__ = ["ahead", "by_name", "direct_cycles", "is_winograd", "refused", "variants_of"]

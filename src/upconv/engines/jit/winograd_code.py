@@ -330,8 +330,8 @@ def _emit_operand(work: _Work, layout: DataLayout) -> None:
         vectors = f.div(f.add(live, f.sub(a["lanes"], 1)), a["lanes"])
         v = f.at(f.at(work.mine, a["v_at"]), f.mul(loop.index, a["element"]))
         f.call(
-            a["input"], work.mine, v, work.tiles, b["tile_count"], vectors, a["x_step_0"], a["x_step_1"], a["v_point"],
-            a["v_row"],
+            a["input"], work.mine, v, work.tiles, b["tile_count"], vectors, a["x_step_0"],
+            a["x_step_1"], a["v_point"], a["v_row"],
         )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from ..base import Array
 from .correlation import Correlation
 from .packing import aligned
 from .winograd import Transform
-from .winograd_code import BLOCK
 from .winograd_plan import Schedule, Window, boxes
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
