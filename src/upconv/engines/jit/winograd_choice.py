@@ -16,8 +16,9 @@ from .winograd_plan import Schedule, refused, schedules
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
 _MARGIN = 1.1  # what direct sums must be predicted to take, beside this
+_FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
-_PACK_CYCLES = 12.0  # of each number of a transformed weight
+_PACK_CYCLES = 25.0  # of each number of a transformed weight: 10 to 20 ns on a Zen 4
 
 
 def variants_of(
@@ -51,6 +52,8 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
     """
     each = min(correlation.reduced, correlation.made) // correlation.groups
     if each < (_FEWEST_DEFERRED if deferred else 2) or refused(correlation):
+        return ""
+    if correlation.multiply_adds < _FEWEST_PRODUCTS:
         return ""
     found = [each for each in schedules(correlation, threads, cpu) if each.exact]
     if not found:

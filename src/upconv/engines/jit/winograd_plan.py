@@ -10,7 +10,7 @@ some units of a block. docs/winograd.md explains it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
@@ -18,7 +18,7 @@ from math import ceil, gcd, prod
 from ...geometry import Phase
 from ...problem import DataLayout, DType
 from .correlation import Correlation, Line
-from .costs import costs_of
+from .costs import Costs, costs_of
 from .cpu import Cpu
 from .values import BYTES, DOUBLE, FLOAT
 from .winograd import Transform, named
@@ -27,6 +27,7 @@ EXACT = ((1, 1), (1, 2), (1, 3), (2, 2), (3, 2), (2, 3))
 """Tiles (m, r) that "auto" may take: their errors are about those of direct sums."""
 _TILES = {1: (1,), 2: (2, 3, 4, 1), 3: (2, 4, 1)}  # r -> m
 _MOST_POINTS = 64  # of all axes: each is a register, or a place on the stack, of the transforms
+_MOST_CHOICES = 6  # of exact tiles, and of others, with the fewest products
 _CHUNK = 64  # channels that are transformed together
 _UNIT = 64  # columns of a unit, about
 _L2 = 0.75  # part of the second-level cache that blocks may fill
@@ -114,7 +115,7 @@ class Schedule:
     @property
     def exact(self) -> bool:
         """Whether "auto" may take it."""
-        return all((each.m, each.r) in EXACT for each in self.transforms)
+        return _exact(self.transforms)
 
     @property
     def saving(self) -> tuple[int, int]:
@@ -142,11 +143,12 @@ def refused(correlation: Correlation) -> str | None:
         return "Winograd's algorithm does not add to what the result holds"
     if any(line.step > 1 for line in correlation.lines):
         return "an ordinary convolution with a stride has no windows that overlap enough"
-    spans = [Window.of(line).r for line in correlation.lines]
-    if max(spans) > 3 or max(spans) == 1:
-        return (
-            f"phases have {'x'.join(map(str, spans))} taps, and 2 or 3 are what there is a tile for"
-        )
+    windows = [Window.of(line) for line in correlation.lines]
+    taps = "x".join(str(window.r) for window in windows)
+    if not all(window.r in _TILES for window in windows) or all(w.r == 1 for w in windows):
+        return f"phases have {taps} taps, and there are tiles for 2 or 3"
+    if all(window.steps == 1 or window.r == 1 for window in windows):
+        return f"phases have {taps} taps, and one position where they have more than one"
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
     if prod(line.out for line in correlation.lines[:-1]) * correlation.batch > _MOST_ROWS:
@@ -156,19 +158,33 @@ def refused(correlation: Correlation) -> str | None:
 
 @lru_cache(maxsize=256)
 def schedules(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Schedule, ...]:
-    """The best schedule of each choice of tiles, the fastest first; () where `refused`."""
+    """The best schedule of each promising choice of tiles, fastest first; () where `refused`."""
     if refused(correlation):
         return ()
     windows = tuple(Window.of(line) for line in correlation.lines)
     choices = [
         [(m, each.r) for m in _TILES[each.r] if m <= each.steps or m == 1] for each in windows
     ]
-    found = []
-    for tiles in product(*choices):
-        transforms = tuple(Transform.of(*each) for each in tiles)
-        if prod(t.points for t in transforms) <= _MOST_POINTS and any(m > 1 for m, _ in tiles):
-            found.append(_best(correlation, windows, transforms, threads, cpu))
+    made: list[tuple[Transform, ...]] = [
+        tuple(Transform.of(*each) for each in tiles)
+        for tiles in product(*choices)
+        if any(m > 1 for m, _ in tiles)
+    ]
+    made = [each for each in made if prod(t.points for t in each) <= _MOST_POINTS]
+    made.sort(key=lambda each: _work(windows, each))
+    kept = [each for each in made if _exact(each)][:_MOST_CHOICES]
+    kept += [each for each in made if not _exact(each)][:_MOST_CHOICES]
+    found = [_best(correlation, windows, each, threads, cpu) for each in kept]
     return tuple(sorted(found, key=lambda each: each.cycles))
+
+
+def _exact(transforms: tuple[Transform, ...]) -> bool:
+    return all((each.m, each.r) in EXACT for each in transforms)
+
+
+def _work(windows: tuple[Window, ...], transforms: tuple[Transform, ...]) -> int:
+    """Products of all tiles, for one reduced and made channel."""
+    return prod(t.points * tiles_along(w, t) for w, t in zip(windows, transforms, strict=True))
 
 
 def _best(
@@ -178,46 +194,35 @@ def _best(
     threads: int,
     cpu: Cpu,
 ) -> Schedule:
-    element = element_of(correlation)
-    lanes = cpu.lanes(BYTES[element])
-    reduced = correlation.reduced // correlation.groups
-    points = prod(each.points for each in transforms)
+    """The blocks, jobs and register tile that take the fewest cycles."""
+    lanes, item = _lanes(correlation, cpu), BYTES[element_of(correlation)]
     channels, padded = _unit(correlation, windows, lanes)
     across = windows[-1].line.stride * padded // lanes
-    vectors = next(
-        n for n in ((2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)) if across % n == 0
-    )
+    some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
+    vectors = next(n for n in some if across % n == 0)
     most = cpu.sums(vectors) // vectors
-    counts = [correlation.batch]
-    counts += [ceil(w.steps / t.m) for w, t in zip(windows, transforms, strict=True)]
-    units = ceil(correlation.made // correlation.groups / channels) * prod(
-        window.line.stride for window in windows[:-1]
-    )
-    each_tile = BYTES[element] * (
-        points * (reduced + padded_columns(across, lanes)) + across * lanes
-    )
+    counts = [correlation.batch, *map(tiles_along, windows, transforms)]
+    units = ceil(correlation.made // correlation.groups / channels)
+    units *= prod(window.line.stride for window in windows[:-1])
+    points = prod(each.points for each in transforms)
+    reduced = correlation.reduced // correlation.groups
+    # A line more for each row, which keeps rows out of each other's cache sets.
+    each_tile = item * (points * (reduced + (across + 1) * lanes) + across * lanes)
     room = max(most, int(_L2 * cpu.l2 / each_tile))
+    costs = _Cycles.of(correlation, transforms, vectors, across, cpu)
     options = []
-    for size in dict.fromkeys(max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)):
+    for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
         box = _box(counts, size)
-        blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
-        for runs in dict.fromkeys((1, 2, 4, units)):
-            each = ceil(units / min(runs, units))
+        tiles, blocks = prod(box), prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
+        rows = min(range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles, rows))
+        for each in {ceil(units / runs) for runs in (1, 2, 4, units)}:
             jobs = blocks * ceil(units / each) * correlation.groups
-            for rows in range(max(1, most // 2), most + 1):
-                schedule = Schedule(
-                    windows, transforms, box, rows, vectors, channels, padded, each,
-                    min(threads, jobs), 0.0,
-                )  # fmt: skip
-                cycles = _job_cycles(correlation, schedule, cpu) * ceil(jobs / threads)
-                options.append((cycles, -size, rows, schedule))
-    cycles, _, _, schedule = min(options, key=lambda option: option[:3])
-    return replace(schedule, cycles=cycles)
-
-
-def padded_columns(across: int, lanes: int) -> int:
-    """Columns of products with the padding that keeps rows out of each other's cache sets."""
-    return across * lanes + lanes
+            cycles = costs.job(tiles, rows, each) * ceil(jobs / threads)
+            options.append((cycles, jobs, box, rows, each))
+    cycles, jobs, box, rows, each = min(options)
+    return Schedule(
+        windows, transforms, box, rows, vectors, channels, padded, each, min(threads, jobs), cycles
+    )
 
 
 def _unit(correlation: Correlation, windows: tuple[Window, ...], lanes: int) -> tuple[int, int]:
@@ -264,47 +269,76 @@ def element_of(correlation: Correlation) -> str:
     return DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
 
 
-def _job_cycles(correlation: Correlation, schedule: Schedule, cpu: Cpu) -> float:
-    """Cycles of a job, in which the processor could do `Costs.adds` multiply-adds each.
+def _lanes(correlation: Correlation, cpu: Cpu) -> int:
+    return cpu.lanes(BYTES[element_of(correlation)])
 
-    Fitted on a Zen 4 (2026-11-22) with benchmarks/winograd.py.
+
+@dataclass(frozen=True, slots=True)
+class _Cycles:
+    """Cycles, in each of which the processor could do `Costs.adds` multiply-adds.
+
+    `step` is what a row of a register tile takes for a reduced channel beside its multiply-adds,
+    `inputs` what packing and transforming a tile takes, `results` the way back for a unit,
+    `weights` reading a unit's. Fitted on a Zen 4 (2026-11-22) with benchmarks/winograd.py.
     """
-    lanes = cpu.lanes(BYTES[element_of(correlation)])
-    costs = costs_of(cpu.vector_bytes)
-    reduced = correlation.reduced // correlation.groups
-    across = schedule.columns // lanes
-    tiles, points = schedule.tiles, schedule.points
-    rows = ceil(tiles / schedule.rows) * schedule.rows
-    sums = schedule.rows * schedule.vectors
-    step = max(sums / costs.adds, (schedule.rows + 2 * schedule.vectors) / costs.loads)
-    products = points * rows * across / sums * (reduced * step + 12 + sums)
-    weights = points * reduced * across * _WEIGHT_CYCLES
-    outputs = prod(each.m for each in schedule.transforms)
-    adds = _transform_adds(schedule)
-    inputs = ceil(reduced / lanes) * tiles * (2 * points + 0.5 * adds[0] + 2 * outputs)
-    turned = 2.5 if correlation.layout is DataLayout.NCX else 1.0
-    results = tiles * across * (points + 0.5 * adds[1] + outputs * (1 + turned * 1.5))
-    each = products + weights + results
-    return schedule.units * each + inputs * (turned if turned > 1 else 1.0) + 3000
+
+    costs: Costs
+    reduced: int
+    points: int
+    vectors: int
+    across: int
+    inputs: float
+    results: float
+    weights: float
+
+    @classmethod
+    def of(
+        cls,
+        correlation: Correlation,
+        transforms: tuple[Transform, ...],
+        vectors: int,
+        across: int,
+        cpu: Cpu,
+    ) -> _Cycles:
+        """The figures of a choice of tiles."""
+        lanes = _lanes(correlation, cpu)
+        reduced = correlation.reduced // correlation.groups
+        points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
+        turned = 2.5 if correlation.layout is DataLayout.NCX else 1.0
+        before, after = (
+            sum(sum(c != 0 for c in row) - 1 for row in matrix) / len(matrix)
+            for matrix in (_largest(transforms).b, _largest(transforms).a)
+        )
+        rank = sum(t.points > 1 for t in transforms)
+        inputs = points * (2 + 0.5 * rank * before) + 2 * outputs
+        results = (
+            points + 0.5 * rank * after * (points + outputs) / 2 + outputs * (1 + turned * 1.5)
+        )
+        return cls(
+            costs_of(cpu.vector_bytes), reduced, points, vectors, across,
+            ceil(reduced / lanes) * inputs * turned, across * results,
+            _WEIGHT_CYCLES * points * reduced * across,
+        )  # fmt: skip
+
+    def products(self, tiles: int, rows: int) -> float:
+        """Those of a unit for a block of so many tiles."""
+        sums = rows * self.vectors
+        step = max(sums / self.costs.adds, (rows + 2 * self.vectors) / self.costs.loads)
+        count = self.points * ceil(tiles / rows) * (self.across // self.vectors)
+        return count * (self.reduced * step + 12 + sums)
+
+    def job(self, tiles: int, rows: int, units: int) -> float:
+        """A job of some units."""
+        each = self.products(tiles, rows) + self.weights + tiles * self.results
+        return units * each + tiles * self.inputs + _JOB_CYCLES
 
 
 _WEIGHT_CYCLES = 3.0  # for a vector of weights, from the third-level cache
+_JOB_CYCLES = 3000.0
 
 
-@lru_cache(maxsize=256)
-def _adds(transforms: tuple[Transform, ...]) -> tuple[int, int]:
-    inputs = outputs = 0
-    for i, each in enumerate(transforms):
-        before = prod(t.points for t in transforms[:i])
-        after = prod(t.points for t in transforms[i + 1 :])
-        inputs += before * after * sum(sum(c != 0 for c in row) - 1 for row in each.b)
-        before = prod(t.m for t in transforms[:i])
-        outputs += before * after * sum(sum(c != 0 for c in row) - 1 for row in each.a)
-    return inputs, outputs
-
-
-def _transform_adds(schedule: Schedule) -> tuple[int, int]:
-    return _adds(schedule.transforms)
+def _largest(transforms: tuple[Transform, ...]) -> Transform:
+    return max(transforms, key=lambda each: each.points)
 
 
 def chunk_of(reduced: int, lanes: int) -> int:

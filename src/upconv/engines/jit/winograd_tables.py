@@ -20,7 +20,7 @@ from .winograd import Transform
 from .winograd_plan import Schedule, Window, boxes
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-_PART = 1 << 21  # numbers of the transformed weight that are made at once
+_PART = 1 << 18  # numbers of the transformed weight that are made at once
 
 
 class Tables:
@@ -161,30 +161,36 @@ class Weights:
         per = schedule.points * prod(outer) * last * padded
         part = max(1, _PART // per)
         for group, start in product(range(correlation.groups), range(0, self.reduced, part)):
-            some = given[group, start : start + part].astype(np.float64)
-            made = self._transformed(some).astype(self._dtype)
+            some = self._transformed(given[group, start : start + part])
             # (points, outer phases, last phase, reduced, made) -> (..., chunks, padded)
-            spread = np.zeros((*made.shape[:-1], self.chunks, schedule.padded), self._dtype)
+            spread = np.zeros((*some.shape[:-1], self.chunks, schedule.padded), self._dtype)
             for chunk in range(self.chunks):
-                mine = made[..., chunk * schedule.channels : (chunk + 1) * schedule.channels]
+                mine = some[..., chunk * schedule.channels : (chunk + 1) * schedule.channels]
                 spread[..., chunk, : mine.shape[-1]] = mine
             columns = spread.transpose(1, 4, 0, 3, 2, 5).reshape(
-                prod(outer), self.chunks, schedule.points, len(some), across, self._panel
+                prod(outer), self.chunks, schedule.points, -1, across, self._panel
             )
             packed[group, ..., start : start + part, :] = columns.transpose(0, 1, 2, 4, 3, 5)
         return flat
 
     def _transformed(self, weight: Array) -> Array:
         """(reduced, made, *kernel) -> (points, outer phases, last phase, reduced, made)."""
-        rank = len(self._matrices)
+        reduced, made, *kernel = weight.shape
+        rank = len(kernel)
+        planes = weight.transpose(*range(2, 2 + rank), 0, 1).astype(np.float64)
+        planes = planes.reshape(1, *planes.shape)
         for matrix in self._matrices:
-            # The first kernel axis goes, its point and phase come last.
-            weight = np.tensordot(weight, matrix, axes=([2], [2]))
-        reduced, made, *rest = weight.shape
-        points, phases = rest[::2], rest[1::2]
-        order = [2 + 2 * i for i in range(rank)] + [3 + 2 * i for i in range(rank)] + [0, 1]
-        shape = prod(points), prod(phases[:-1]), phases[-1], reduced, made
-        return weight.transpose(order).reshape(shape)
+            # The first kernel axis goes, its points and phases come before the others.
+            points, phases, _ = matrix.shape
+            found = np.zeros((len(planes), points, phases, *planes.shape[2:]))
+            for p, g, tap in np.argwhere(matrix).tolist():
+                found[:, p, g] += matrix[p, g, tap] * planes[:, tap]
+            planes = found.reshape(-1, *planes.shape[2:])
+        sizes = [n for matrix in self._matrices for n in matrix.shape[:2]]
+        order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1]
+        points, phases = prod(sizes[::2]), prod(sizes[1:-1:2])
+        ordered = planes.reshape(*sizes, reduced, made).transpose(order)
+        return ordered.reshape(points, phases, sizes[-1], reduced, made)
 
 
 def _matrix(window: Window, transform: Transform) -> Array:
