@@ -62,7 +62,8 @@ class Layer:
         if not (wide and large and self.d == 1):
             return ""
         if self.conv:
-            return "k3 s1 convolutions" if (self.k, self.s) == (3, 1) else ""
+            halves = "k = 2s convolutions" if self.k == 2 * self.s else ""
+            return "k3 s1 convolutions" if (self.k, self.s) == (3, 1) else halves
         return f"k = 2s, {len(self.size)}-D" if self.k == 2 * self.s else ""
 
 
@@ -85,6 +86,9 @@ LAYERS = (
     Layer("conv_256", 1, 256, 256, (32, 32), 3, 1, 1, conv=True),
     Layer("conv_512", 1, 512, 512, (16, 16), 3, 1, 1, conv=True),
     Layer("conv3d_64", 1, 64, 64, (24, 24, 24), 3, 1, 1, conv=True),
+    Layer("pix2pix_down", 1, 64, 128, (128, 128), 4, 2, 1, conv=True),
+    Layer("disc_down", 1, 128, 256, (64, 64), 4, 2, 1, conv=True),
+    Layer("dac_down", 1, 256, 512, (3200,), 8, 4, 2, conv=True),
     Layer("conv1d_256", 1, 256, 256, (4096,), 3, 1, 1, conv=True),
 )
 

@@ -36,10 +36,11 @@ TILE = ("operand", "result")
 """Where a row or a tile lies, in positions; a row of the operand that is not there has image -1."""
 
 SLOTS = Slots(
-    ("buffer", "x", "y", "residual", "w", "bias", "block", "row", "tile", "result",
+    ("buffer", "x", "y", "residual", "w", "bias", "block", "row", "tile", "result", "phase",
      "fill", "turn", "turn_back", "finish", "input", "products", "inverse"),
     ("part", "v_at", "z_at", "stage_at", "turned_at", "jobs", "blocks", "runs", "units",
-     "all_units", "chunks", "block_size", "channels", "chunk", "element", "points", "rows",
+     "all_units", "chunks", "depth", "phases", "block_size", "channels", "chunk", "element",
+     "points", "rows",
      "panels", "x_image", "x_channel", "x_position", "y_image", "y_channel", "y_position",
      "x_group", "y_group", "w_unit", "w_point", "v_point", "v_row", "z_point", "z_row",
      "made", "live", "padded", "columns", "whole", "late",
@@ -144,8 +145,11 @@ def products_code(kind: Products, cpu: Cpu) -> Code:
 
 
 @lru_cache(maxsize=64)
-def input_code(element: str, matrices: tuple[Matrix, ...], position: int, cpu: Cpu) -> Code:
-    """`input` of one class; `position` are the bytes from one position to the next."""
+def input_code(
+    element: str, matrices: tuple[Matrix, ...], position: int, step: int, cpu: Cpu
+) -> Code:
+    """`input` of one class; `position` are the bytes from one position to the next, of which a
+    window has every `step`-th along the last axis."""
     module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]
     *outer, last = (len(matrix[0]) for matrix in matrices)
@@ -158,7 +162,7 @@ def input_code(element: str, matrices: tuple[Matrix, ...], position: int, cpu: C
             numbers = {}
             for place, start in _lines(f, src, outer):
                 for i in range(last):
-                    numbers[(*place, i)] = f.load(line, f.at(start, i * position))
+                    numbers[(*place, i)] = f.load(line, f.at(start, i * step * position))
             for value in _transformed(f, cpu, numbers, matrices).values():
                 f.store(value, to)
                 to = f.at(to, f["point"])
@@ -328,11 +332,15 @@ def _emit_operand(work: _Work, layout: DataLayout) -> None:
                 after = f.add(b["before"], b["count"])
                 _zeros(work, f.at(dst, f.mul(after, wide)), f.sub(a["span"], after))
         vectors = f.div(f.add(live, f.sub(a["lanes"], 1)), a["lanes"])
-        v = f.at(f.at(work.mine, a["v_at"]), f.mul(loop.index, a["element"]))
-        f.call(
-            a["input"], work.mine, v, work.tiles, b["tile_count"], vectors, a["x_step_0"],
-            a["x_step_1"], a["v_point"], a["v_row"],
-        )  # fmt: skip
+        v = f.at(work.mine, a["v_at"])
+        v = f.at(v, f.mul(f.mul(loop.index, a["phases"]), a["element"]))
+        with f.loop(0, a["phases"]) as phase:
+            first = f.load(I64, f.at(a["phase"], phase.index, I64))
+            f.call(
+                a["input"], f.at(work.mine, f.mul(first, wide)),
+                f.at(v, f.mul(f.mul(phase.index, live), a["element"])), work.tiles,
+                b["tile_count"], vectors, a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
+            )  # fmt: skip
 
 
 def _zeros(work: _Work, dst: Value, positions: Value) -> None:
@@ -352,7 +360,7 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
         f.call(
             a["products"], f.at(f.at(mine, a["v_at"]), f.mul(point.index, a["v_point"])),
             f.at(u, f.mul(point.index, a["w_point"])), f.at(z, f.mul(point.index, a["z_point"])),
-            a["channels"], rows, a["panels"], a["z_row"],
+            a["depth"], rows, a["panels"], a["z_row"],
         )  # fmt: skip
     biases = f.mul(f.add(f.mul(work.group, a["chunks"]), chunk), a["columns"])
     position = f.mul(a["padded"], a["element"])

@@ -36,7 +36,7 @@ from .winograd_code import (
     inverse_code,
     products_code,
 )
-from .winograd_plan import Schedule, chunk_of, element_of
+from .winograd_plan import Schedule, chunk_of, depth_of, element_of
 from .winograd_tables import Tables, Weights
 
 
@@ -80,7 +80,7 @@ class Winograd:
             "turn": turn_code(element, element, cpu),
             "turn_back": turn_code(element, element, cpu),
             "finish": finish_code(finish if late else plain(element), cpu),
-            "input": input_code(element, inputs, position, cpu),
+            "input": input_code(element, inputs, position, plan.windows[-1].line.step, cpu),
             "products": products_code(kind, cpu),
             "inverse": inverse_code(inverse, cpu),
         }
@@ -161,19 +161,22 @@ class Winograd:
         weights, item, made = self._weights, self._item, correlation.made // correlation.groups
         names = {"turn_back": "turn"}
         runs = -(-weights.units // plan.units)
+        _, *steps = (1, 1, 1, *(window.line.step for window in plan.windows))[-4:]
         x_steps = _steps(tables.spans, sizes.chunk * item)
         y_steps = _steps((*tables.steps[:-1], tables.line), plan.padded * item)
         whole = plan.channels == plan.padded == correlation.made
         return {
             **{key: code.addresses[names.get(key, key)] for key, code in self._codes.items()},
             "block": tables.block.ctypes.data, "row": tables.row.ctypes.data,
-            "tile": tables.tile.ctypes.data, "result": tables.result.ctypes.data,
+            "phase": tables.phase.ctypes.data, "tile": tables.tile.ctypes.data,
+            "result": tables.result.ctypes.data,
             "part": sizes.part, "v_at": sizes.v_at, "z_at": sizes.z_at,
             "stage_at": sizes.stage_at, "turned_at": sizes.turned_at,
             "jobs": len(tables.block) * runs * correlation.groups, "blocks": len(tables.block),
             "runs": runs, "units": plan.units, "all_units": weights.units,
             "chunks": weights.chunks, "block_size": tables.block.shape[1],
-            "channels": weights.reduced, "chunk": sizes.chunk, "element": item,
+            "depth": weights.depth, "phases": len(tables.phase), "channels": weights.reduced,
+            "chunk": sizes.chunk, "element": item,
             "points": plan.points, "rows": plan.rows,
             "panels": plan.columns // (plan.vectors * self._lanes),
             "w_unit": weights.unit_bytes, "w_point": weights.point_bytes,
@@ -181,7 +184,7 @@ class Winograd:
             "z_point": sizes.z_point, "z_row": sizes.z_row,
             "made": made, "live": plan.channels, "padded": plan.padded, "columns": plan.columns,
             "whole": int(whole and not late), "late": int(late),
-            "x_step_0": x_steps[0], "x_step_1": x_steps[1],
+            "x_step_0": steps[0] * x_steps[0], "x_step_1": steps[1] * x_steps[1],
             "y_step_0": y_steps[0], "y_step_1": y_steps[1],
             "span": tables.spans[-1], "lanes": self._lanes,
         }  # fmt: skip
@@ -219,13 +222,12 @@ class _Sizes:
     def __init__(
         self, correlation: Correlation, plan: Schedule, tables: Tables, lanes: int, item: int
     ) -> None:
-        reduced = correlation.reduced // correlation.groups
-        self.chunk = chunk_of(reduced, lanes)
+        self.chunk = chunk_of(correlation.reduced // correlation.groups, lanes)
         rows = -(-plan.tiles // plan.rows) * plan.rows
         images = plan.box[0]
         packed = images * prod(tables.spans) * self.chunk * item
         # An odd number of lines apart, so that points are not all in one set of the cache.
-        self.v_row = _odd(-(-reduced // lanes) * lanes * item)
+        self.v_row = _odd((-(-depth_of(correlation) // lanes) + 1) * lanes * item)
         self.v_point = _odd(rows * self.v_row)
         self.z_row = _odd(plan.columns * item)
         self.z_point = _odd(rows * self.z_row)

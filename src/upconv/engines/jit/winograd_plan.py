@@ -1,10 +1,11 @@
 """How a correlation is computed by Winograd's algorithm, as plain data: transforms, blocks, units.
 
-Along each axis results are numbered o = stride * q + base + g, such that the *phases* g of one q
-read one window of r operands, whatever was cropped. A *tile* is m values of q along each axis,
-a *block* a box of tiles whose transformed operands stay in the second-level cache beside what a
-*unit* makes of them: the results of some channels and of one combination of outer phases. A job is
-some units of a block. docs/winograd.md explains it.
+Along each axis results are numbered o = stride * q + base + g, operands i = step * p + start + h,
+such that the *phases* g of one q read one window of r places p, whatever was cropped. The phases h
+of operands are reduced like channels. A *tile* is m values of q along each axis, a *block* a box of
+tiles whose transformed operands stay in the second-level cache beside what a *unit* makes of them:
+the results of some channels and of one combination of outer phases. A job is some units of a block.
+docs/winograd.md explains it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import ceil, gcd, prod
 
-from ...geometry import Phase
 from ...problem import DataLayout, DType
 from .correlation import Correlation, Line
 from .costs import Costs, costs_of
@@ -36,40 +36,51 @@ _MOST_ROWS = 1 << 20  # of all blocks, in tables
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One axis as tiles see it: `steps` values of q, of which q reads the r operands that end with
-    q - low; `taps` are (phase g, place in the window, index in the kernel)."""
+    """One axis as tiles see it: `steps` values of q, of which q reads the r places from q + low;
+    `taps` are (phase g, phase h, place in the window, index in the kernel)."""
 
     line: Line
     base: int
+    start: int
     low: int
     r: int
     steps: int
-    taps: tuple[tuple[int, int, int], ...]
+    taps: tuple[tuple[int, int, int, int], ...]
 
     @classmethod
     def of(cls, line: Line) -> Window:
-        """The numbering of results that needs the shortest window."""
-        options = (_numbered(line, base) for base in range(0, -line.stride, -1))
-        return min(options, key=lambda option: (option.r, option.steps))
+        """The numbering that needs the shortest window.
+
+        Phases may begin where shifts change, or with the first operand.
+        """
+        bases, starts = {0}, {0, -(line.high % line.step)}
+        for before, phase in pairwise(line.phases):
+            if {tap.shift for tap in before.taps} != {tap.shift for tap in phase.taps}:
+                bases.add(phase.offset - line.stride)
+        options = (_numbered(line, *each) for each in product(bases, starts))
+        return min(options, key=lambda option: (option.r, option.steps, option.base))
+
+    def first(self, transform: Transform, tiles: range) -> int:
+        """The first operand, there or not, that some tiles read."""
+        return self.line.step * (transform.m * tiles.start + self.low) + self.start
+
+    def span(self, transform: Transform, tiles: int) -> int:
+        """How many operands so many tiles read."""
+        return self.line.step * (transform.m * tiles + self.r - 1)
 
 
-def _numbered(line: Line, base: int) -> Window:
-    def lead(phase: Phase) -> int:  # q - j
-        return int(phase.offset >= base + line.stride)
-
-    shifts = [tap.shift + lead(phase) for phase in line.phases for tap in phase.taps]
-    low, high = min(shifts, default=0), max(shifts, default=0)
-    r = high - low + 1
-    taps = tuple(
-        (
-            phase.offset - base - lead(phase) * line.stride,
-            high - tap.shift - lead(phase),
-            tap.index,
-        )
-        for phase in line.phases
-        for tap in phase.taps
-    )
-    return Window(line, base, low, r, (line.out - 1 - base) // line.stride + 1, taps)
+def _numbered(line: Line, base: int, start: int) -> Window:
+    found = []
+    for phase in line.phases:
+        lead = int(phase.offset >= base + line.stride)  # q - j
+        for tap in phase.taps:
+            place, h = divmod(-tap.shift - start, line.step)
+            found.append((phase.offset - base - lead * line.stride, h, place - lead, tap.index))
+    places = [place for _, _, place, _ in found]
+    low, high = min(places, default=0), max(places, default=0)
+    taps = tuple((g, h, place - low, index) for g, h, place, index in found)
+    steps = (line.out - 1 - base) // line.stride + 1
+    return Window(line, base, start, low, high - low + 1, steps, taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +135,8 @@ class Schedule:
             each.m * len(window.taps)
             for each, window in zip(self.transforms, self.windows, strict=True)
         )
-        return self.points * prod(window.line.stride for window in self.windows), direct
+        phases = prod(window.line.stride * window.line.step for window in self.windows)
+        return self.points * phases, direct
 
     def __str__(self) -> str:
         mine, direct = self.saving
@@ -141,8 +153,6 @@ def refused(correlation: Correlation) -> str | None:
         return f"Winograd's algorithm is done in float32 and float64, not {correlation.dtype.value}"
     if correlation.accumulate:
         return "Winograd's algorithm does not add to what the result holds"
-    if any(line.step > 1 for line in correlation.lines):
-        return "an ordinary convolution with a stride has no windows that overlap enough"
     windows = [Window.of(line) for line in correlation.lines]
     taps = "x".join(str(window.r) for window in windows)
     if not all(window.r in _TILES for window in windows) or all(w.r == 1 for w in windows):
@@ -205,7 +215,7 @@ def _best(
     units = ceil(correlation.made // correlation.groups / channels)
     units *= prod(window.line.stride for window in windows[:-1])
     points = prod(each.points for each in transforms)
-    reduced = correlation.reduced // correlation.groups
+    reduced = depth_of(correlation)
     # A line more for each row, which keeps rows out of each other's cache sets.
     each_tile = item * (points * (reduced + (across + 1) * lanes) + across * lanes)
     room = max(most, int(_L2 * cpu.l2 / each_tile))
@@ -302,7 +312,7 @@ class _Cycles:
     ) -> _Cycles:
         """The figures of a choice of tiles."""
         lanes = _lanes(correlation, cpu)
-        reduced = correlation.reduced // correlation.groups
+        reduced = depth_of(correlation)
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
         turned = 2.5 if correlation.layout is DataLayout.NCX else 1.0
         before, after = (
@@ -339,6 +349,12 @@ _JOB_CYCLES = 3000.0
 
 def _largest(transforms: tuple[Transform, ...]) -> Transform:
     return max(transforms, key=lambda each: each.points)
+
+
+def depth_of(correlation: Correlation) -> int:
+    """Channels that are reduced, times the phases of operands."""
+    steps = prod(line.step for line in correlation.lines)
+    return correlation.reduced // correlation.groups * steps
 
 
 def chunk_of(reduced: int, lanes: int) -> int:

@@ -17,7 +17,7 @@ from ..base import Array
 from .correlation import Correlation
 from .packing import aligned
 from .winograd import Transform
-from .winograd_plan import Schedule, Window, boxes
+from .winograd_plan import Schedule, Window, boxes, chunk_of, depth_of
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _PART = 1 << 18  # numbers of the transformed weight that are made at once
@@ -31,7 +31,7 @@ class Tables:
         self._schedule = schedule
         pairs = list(zip(schedule.windows, schedule.transforms, strict=True))
         tiles = schedule.box[1:]
-        self.spans = tuple(t.m * n + t.r - 1 for (_, t), n in zip(pairs, tiles, strict=True))
+        self.spans = tuple(w.span(t, n) for (w, t), n in zip(pairs, tiles, strict=True))
         self.steps = tuple(t.m * n for (_, t), n in zip(pairs, tiles, strict=True))
         self.line = self.steps[-1] * schedule.windows[-1].line.stride
         self.phases = list(product(*(range(w.line.stride) for w in schedule.windows[:-1])))
@@ -59,29 +59,41 @@ class Tables:
                 result_count += len(results[-1])
             blocks.append(fields)
         self.block = np.array(blocks, np.int64)
+        self.phase = self._operand_phases()
         self.row, self.tile = np.concatenate(rows), np.concatenate(tables)
         self.result = np.concatenate(results)
 
     def _tiles(self, counts: tuple[int, ...]) -> Numbers:
         """Where each tile of a box of so many has its operand and its results."""
         image, *places = np.indices(counts).reshape(len(counts), -1)
-        ms = [t.m for t in self._schedule.transforms]
-        stride = self._schedule.windows[-1].line.stride
+        schedule = self._schedule
+        ms = [t.m for t in schedule.transforms]
+        stride = schedule.windows[-1].line.stride
         operand, result = image, image
-        for place, m, span, step in zip(places, ms, self.spans, self.steps, strict=True):
-            operand, result = operand * span + m * place, result * step + m * place
+        for place, m, window, span, step in zip(
+            places, ms, schedule.windows, self.spans, self.steps, strict=True
+        ):
+            operand = operand * span + window.line.step * m * place
+            result = result * step + m * place
         return np.stack([operand, result * stride], -1)
+
+    def _operand_phases(self) -> Numbers:
+        """Where in a block's operand each combination of phases begins."""
+        found = np.zeros((), np.int64)
+        for window, span in zip(self._schedule.windows, self.spans, strict=True):
+            found = found[..., None] * span + np.arange(window.line.step)
+        return found.ravel()
 
     def _rows(self, box: tuple[range, ...]) -> Numbers:
         """The rows of the operand that a block reads: where each goes, and its image (or -1) and
         first position."""
         schedule = self._schedule
         axes = list(zip(schedule.windows, schedule.transforms, box[1:], strict=True))[:-1]
-        counts = [t.m * len(tiles) + t.r - 1 for _, t, tiles in axes]
+        counts = [window.span(t, len(tiles)) for window, t, tiles in axes]
         image, *places = np.indices((len(box[0]), *counts)).reshape(len(axes) + 1, -1)
         row, position, inside = image, np.zeros_like(image), np.ones(len(image), bool)
         for (window, t, tiles), place, span in zip(axes, places, self.spans, strict=False):
-            i = place + _first(window, t, tiles)
+            i = place + window.first(t, tiles)
             inside &= (i >= 0) & (i < window.line.size)
             row, position = row * span + place, position * window.line.size + i
         last = schedule.windows[-1].line.size
@@ -92,8 +104,8 @@ class Tables:
         """Positions of a row that are before the operand, those inside, and where these begin."""
         schedule, tiles = self._schedule, box[-1]
         t, window = schedule.transforms[-1], schedule.windows[-1]
-        start = _first(window, t, tiles)
-        stop = start + t.m * len(tiles) + t.r - 1
+        start = window.first(t, tiles)
+        stop = start + window.span(t, len(tiles))
         before = min(max(0, -start), stop - start)
         count = max(0, min(stop, window.line.size) - max(0, start))
         return before, count, min(max(0, start), window.line.size)
@@ -116,87 +128,94 @@ class Tables:
         return np.stack(found, -1)[inside]
 
 
-def _first(window: Window, transform: Transform, tiles: range) -> int:
-    """The first position of the operand that some tiles read."""
-    return transform.m * tiles.start - window.low - (transform.r - 1)
-
-
 class Weights:
-    """The order of a transformed weight: [group][unit][point][panel][reduced][panel's columns]."""
+    """The order of a transformed weight: [group][unit][point][panel][depth][panel's columns], where
+    depth is [chunk][phase of operands][reduced channel of the chunk]."""
 
     def __init__(self, correlation: Correlation, schedule: Schedule, lanes: int) -> None:
         self._correlation, self._schedule = correlation, schedule
         self._dtype = correlation.dtype.numpy
-        self.reduced = correlation.reduced // correlation.groups
+        self.reduced, self.depth = correlation.reduced // correlation.groups, depth_of(correlation)
+        self.chunk = chunk_of(self.reduced, lanes)
         self._made = correlation.made // correlation.groups
         self.chunks = ceil(self._made / schedule.channels)
         self._panel = schedule.vectors * lanes
         pairs = zip(schedule.windows, schedule.transforms, strict=True)
         self._matrices = [_matrix(window, transform) for window, transform in pairs]
-        self.units = self.chunks * prod(w.line.stride for w in schedule.windows[:-1])
-        self.point_bytes = self.reduced * schedule.columns * self._dtype.itemsize
+        self._outer = prod(w.line.stride for w in schedule.windows[:-1])
+        self.units = self.chunks * self._outer
+        self.point_bytes = self.depth * schedule.columns * self._dtype.itemsize
         self.unit_bytes = schedule.points * self.point_bytes
         self.nbytes = correlation.groups * self.units * self.unit_bytes
 
     def pack(self, weight: Array) -> Array:
         """The transform of a weight of the correlation's shape: in float64, then rounded once."""
         memory.require(self.nbytes + 16 * _PART, "the transformed weight")
-        correlation, schedule = self._correlation, self._schedule
+        correlation, schedule, phases = (
+            self._correlation,
+            self._schedule,
+            self.depth // self.reduced,
+        )
         weight = np.ascontiguousarray(weight)
         by_group, by_reduced, by_made, *by_tap = correlation.weight_strides
-        kernel = [matrix.shape[-1] for matrix in self._matrices]
         strides = [n * weight.itemsize for n in (by_group, by_reduced, by_made, *by_tap)]
+        kernel = [matrix.shape[-1] for matrix in self._matrices]
         shape = (correlation.groups, self.reduced, self._made, *kernel)
         given = np.lib.stride_tricks.as_strided(weight, shape, strides, writeable=False)
-        across = schedule.columns // self._panel
-        outer = [window.line.stride for window in schedule.windows[:-1]]
-        last = schedule.windows[-1].line.stride
-        flat = aligned(self.nbytes // self._dtype.itemsize + 64, self._dtype)
-        flat[self.nbytes // self._dtype.itemsize :] = 0
-        packed = flat[: self.nbytes // self._dtype.itemsize].reshape(
-            correlation.groups, prod(outer), self.chunks, schedule.points, across,
-            self.reduced, self._panel,
+        count, across = self.nbytes // self._dtype.itemsize, schedule.columns // self._panel
+        flat = aligned(count, self._dtype)
+        packed = flat.reshape(
+            correlation.groups, self._outer, self.chunks, schedule.points, across, self.depth,
+            self._panel,
         )  # fmt: skip
-        padded = self.chunks * schedule.padded
-        per = schedule.points * prod(outer) * last * padded
-        part = max(1, _PART // per)
-        for group, start in product(range(correlation.groups), range(0, self.reduced, part)):
-            some = self._transformed(given[group, start : start + part])
-            # (points, outer phases, last phase, reduced, made) -> (..., chunks, padded)
-            spread = np.zeros((*some.shape[:-1], self.chunks, schedule.padded), self._dtype)
-            for chunk in range(self.chunks):
-                mine = some[..., chunk * schedule.channels : (chunk + 1) * schedule.channels]
-                spread[..., chunk, : mine.shape[-1]] = mine
-            columns = spread.transpose(1, 4, 0, 3, 2, 5).reshape(
-                prod(outer), self.chunks, schedule.points, -1, across, self._panel
-            )
-            packed[group, ..., start : start + part, :] = columns.transpose(0, 1, 2, 4, 3, 5)
+        part = max(1, _PART * self.depth // count)
+        for group, first in product(range(correlation.groups), range(0, self.reduced, self.chunk)):
+            live = min(self.chunk, self.reduced - first)
+            rows = packed[group, ..., first * phases : (first + live) * phases, :]
+            rows = rows.reshape(*rows.shape[:-2], phases, live, self._panel)
+            for start in range(0, live, part):
+                stop = min(live, start + part)
+                rows[..., start:stop, :] = self._columns(given[group, first + start : first + stop])
         return flat
 
+    def _columns(self, weight: Array) -> Array:
+        """(reduced, made, *kernel) -> (outer phases, chunks, points, panels, operand's phases,
+        reduced, panel's columns)."""
+        schedule, made = self._schedule, self._transformed(weight)
+        spread = np.zeros((*made.shape[:-1], self.chunks, schedule.padded), self._dtype)
+        for chunk in range(self.chunks):
+            mine = made[..., chunk * schedule.channels : (chunk + 1) * schedule.channels]
+            spread[..., chunk, : mine.shape[-1]] = mine
+        points, outer, _, phases, reduced, *_ = spread.shape
+        columns = spread.transpose(1, 5, 0, 3, 4, 2, 6).reshape(
+            outer, self.chunks, points, phases, reduced, -1, self._panel
+        )
+        return np.moveaxis(columns, -2, 3)
+
     def _transformed(self, weight: Array) -> Array:
-        """(reduced, made, *kernel) -> (points, outer phases, last phase, reduced, made)."""
-        reduced, made, *kernel = weight.shape
-        rank = len(kernel)
+        """(reduced, made, *kernel) -> (points, outer phases, last phase, operand's phases, reduced,
+        made)."""
+        rank = len(self._matrices)
         planes = weight.transpose(*range(2, 2 + rank), 0, 1).astype(np.float64)
         planes = planes.reshape(1, *planes.shape)
         for matrix in self._matrices:
             # The first kernel axis goes, its points and phases come before the others.
-            points, phases, _ = matrix.shape
-            found = np.zeros((len(planes), points, phases, *planes.shape[2:]))
-            for p, g, tap in np.argwhere(matrix).tolist():
-                found[:, p, g] += matrix[p, g, tap] * planes[:, tap]
+            found = np.zeros((len(planes), *matrix.shape[:3], *planes.shape[2:]))
+            for p, g, h, tap in np.argwhere(matrix).tolist():
+                found[:, p, g, h] += matrix[p, g, h, tap] * planes[:, tap]
             planes = found.reshape(-1, *planes.shape[2:])
-        sizes = [n for matrix in self._matrices for n in matrix.shape[:2]]
-        order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1]
-        points, phases = prod(sizes[::2]), prod(sizes[1:-1:2])
-        ordered = planes.reshape(*sizes, reduced, made).transpose(order)
-        return ordered.reshape(points, phases, sizes[-1], reduced, made)
+        sizes = [n for matrix in self._matrices for n in matrix.shape[:3]]
+        order = [*range(0, 3 * rank, 3), *range(1, 3 * rank, 3), *range(2, 3 * rank, 3)]
+        ordered = planes.reshape(*sizes, *planes.shape[-2:]).transpose(*order, -2, -1)
+        return ordered.reshape(
+            prod(sizes[::3]), self._outer, sizes[-2], prod(sizes[2::3]), *planes.shape[-2:]
+        )
 
 
 def _matrix(window: Window, transform: Transform) -> Array:
-    """What a point and a phase have of each tap of the kernel along one axis."""
-    kernel = 1 + max((index for _, _, index in window.taps), default=0)
-    found = np.zeros((transform.points, window.line.stride, kernel))
-    for g, place, index in window.taps:
-        found[:, g, index] += [float(row[place]) for row in transform.g]
+    """What a point, a phase of results and one of operands have of each tap along an axis."""
+    kernel = 1 + max((index for _, _, _, index in window.taps), default=0)
+    found = np.zeros((transform.points, window.line.stride, window.line.step, kernel))
+    for g, h, place, index in window.taps:
+        found[:, g, h, index] += [float(row[place]) for row in transform.g]
     return found
