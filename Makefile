@@ -1,4 +1,4 @@
-# The six verbs, for people and for CI alike. `make` alone lists them.
+# The verbs, for people and for CI alike. `make` alone lists them.
 PYTHON ?= python3
 VENV ?= .venv
 DOCS_VENV ?= .venv-docs
@@ -9,6 +9,7 @@ help:
 	@echo "make fmt     format the code"
 	@echo "make check   lint, formatting and types; seconds"
 	@echo "make test    the test suite; minutes"
+	@echo "make test-costs   the same, and then what each area, file and test costs"
 	@echo "make bench   real layers through every engine, verified"
 	@echo "make docs    the documentation site, in docs/_build; a minute, most of it download"
 
@@ -31,6 +32,9 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
+test-costs: setup
+	$(BIN)/python tests/costs.py -n 2 $(ARGS)
+
 bench: setup
 	$(BIN)/upconv bench $(ARGS)
 
@@ -44,4 +48,4 @@ $(DOCS_VENV)/bin/sphinx-build: pyproject.toml
 	$(DOCS_VENV)/bin/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-.PHONY: help setup fmt check test bench docs
+.PHONY: help setup fmt check test test-costs bench docs

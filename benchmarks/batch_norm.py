@@ -1,9 +1,10 @@
-"""Batch normalisation by every engine here, beside PyTorch on the same arrays, in one run.
+"""Batch normalisation beside PyTorch on the same arrays, in one run.
 
     python benchmarks/batch_norm.py [--rounds 25] [--threads 2]
 
-Calls alternate; a figure is the median of the rounds in ms, and its ratio to PyTorch's median. All
+Calls alternate; a figure is the median of the rounds in ms, and its ratio to PyTorch's median. Both
 make a new result in every call. Rows: channels first and last; training, inference, gradients.
+upconv's runs on one thread, PyTorch's on --threads.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ import torch
 from torch.nn import functional
 
 import upconv
-from upconv.engines.normalization import NORMALIZERS, normalizer
 
-LAYERS = (((8, 64, 64, 64), 1), ((1, 32, 32, 64, 64), 1), ((8, 64, 64, 64), -1))
+LAYERS = (
+    ((8, 64, 64, 64), 1),
+    ((1, 32, 32, 64, 64), 1),
+    ((128, 512, 3, 3), 1),
+    ((8, 64, 64, 64), -1),
+)
 
 
 def medians(calls: list[Callable[[], object]], rounds: int) -> list[float]:
@@ -34,10 +39,8 @@ def medians(calls: list[Callable[[], object]], rounds: int) -> list[float]:
     return [statistics.median(found[2:]) for found in times]
 
 
-def contests(
-    shape: tuple[int, ...], axis: int, engines: list[str]
-) -> dict[str, list[Callable[[], object]]]:
-    """For each row the call of PyTorch and those of the engines."""
+def pairs(shape: tuple[int, ...], axis: int) -> dict[str, list[Callable[[], object]]]:
+    """For each row the call of PyTorch and that of upconv."""
     rng = np.random.default_rng(0)
     x, grad = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
     gamma, beta, mean = (rng.standard_normal(shape[axis]).astype(np.float32) for _ in range(3))
@@ -49,24 +52,19 @@ def contests(
     saved = [torch.from_numpy(v.astype(np.float32)) for v in (done.saved_mean, done.saved_invstd)]
     stats = (done.saved_mean, done.saved_invstd)
 
-    def forward(engine: str, training: bool) -> Callable[[], object]:
-        words = {"axis": axis, "training": training, "engine": engine}
-        return lambda: upconv.batch_norm(x, gamma, beta, mean, var, **words)
-
-    def backward(engine: str) -> Callable[[], object]:
-        words = {"axis": axis, "engine": engine}
-        return lambda: upconv.batch_norm_backward(grad, *stats, x, gamma, beta, **words)
-
     def theirs(training: bool) -> Callable[[], object]:
         return lambda: functional.batch_norm(tx, tmean, tvar, tgamma, tbeta, training)
 
+    def ours(training: bool) -> Callable[[], object]:
+        return lambda: upconv.batch_norm(x, gamma, beta, mean, var, axis=axis, training=training)
+
     gradients = torch.ops.aten.native_batch_norm_backward
     return {
-        "training": [theirs(True), *(forward(engine, True) for engine in engines)],
-        "inference": [theirs(False), *(forward(engine, False) for engine in engines)],
+        "training": [theirs(True), ours(True)],
+        "inference": [theirs(False), ours(False)],
         "gradients": [
             lambda: gradients(tgrad, tx, tgamma, tmean, tvar, *saved, True, 1e-5, [True] * 3),
-            *map(backward, engines),
+            lambda: upconv.batch_norm_backward(grad, *stats, x, gamma, beta, axis=axis),
         ],
     }
 
@@ -78,21 +76,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    upconv.set_num_threads(options.threads)
-    engines = []
-    for name in NORMALIZERS:
-        try:
-            normalizer(name)
-        except upconv.EngineMissing:
-            continue
-        engines.append(name)
-    print("| x | axis | | PyTorch |", " | ".join(engines), "|")
-    print("|---" * (len(engines) + 4) + "|")
+    print("| x | axis | | PyTorch | upconv |")
+    print("|---" * 5 + "|")
     for shape, axis in LAYERS:
-        for row, calls in contests(shape, axis, engines).items():
-            first, *others = medians(calls, options.rounds)
-            cells = [f"{own:.2f} ({own / first:.1f})" for own in others]
-            print(f"| {shape} | {axis} | {row} | {first:.2f} |", " | ".join(cells), "|")
+        for row, calls in pairs(shape, axis).items():
+            first, own = medians(calls, options.rounds)
+            print(f"| {shape} | {axis} | {row} | {first:.2f} | {own:.2f} ({own / first:.1f}) |")
 
 
 if __name__ == "__main__":

@@ -7,21 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from upconv import batch_norm, batch_norm_backward
-from upconv.engines.normalization import NORMALIZERS, normalizer
-from upconv.errors import EngineMissing
 
 WIDE = np.longdouble
-
-
-def available() -> list[str]:
-    names = []
-    for name in NORMALIZERS:
-        try:
-            normalizer(name)
-        except EngineMissing:
-            continue
-        names.append(name)
-    return names
 
 
 @dataclass

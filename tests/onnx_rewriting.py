@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import numpy_helper
-from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from upconv.dialects.onnx import Rule
+from upconv.onnx.models import from_model, to_proto
 from upconv.onnx.passes import PASSES, Pass, Step
 from upconv.onnx.passes.base import run
 from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds
@@ -23,13 +22,10 @@ def rewritten(
     model: onnx.ModelProto, *passes: str | Pass, rule: Rule | None = None
 ) -> tuple[onnx.ModelProto, list[Step]]:
     """A copy of a model that has been through passes, checked by onnx's own checker."""
-    copy = ir.from_proto(model)
-    if copy.ir_version < 4:
-        RemoveInitializersFromInputsPass()(copy)
-        copy.ir_version = 4
+    copy = from_model(model)
     chosen = [PASSES[one] if isinstance(one, str) else one for one in passes]
     steps = run(copy, chosen, rule=rule)
-    after = ir.to_proto(copy)
+    after = to_proto(copy)
     if all(step.fired for step in steps):  # its inference is wrong about some output_shape
         onnx.checker.check_model(after, full_check=True)
     return after, steps
@@ -39,7 +35,7 @@ def refusal(model: onnx.ModelProto, name: str | Pass, rule: Rule | None = None) 
     """Why a pass does not fire at a model's only ConvTranspose; the model must stay as it is."""
     after, [step] = rewritten(model, name, rule=rule)
     assert step.refusal is not None, f"{name} fired"
-    assert listing(after) == listing(ir.to_proto(ir.from_proto(model)))
+    assert listing(after) == listing(to_proto(from_model(model)))
     return step.refusal
 
 

@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import upconv
-from norm_oracle import Case, available, close
+from norm_oracle import Case, close
 from upconv import BatchNormGradients, BatchNormResult, batch_norm, batch_norm_backward
-from upconv.engines.normalization import NORMALIZERS
 
 FILE = Path(__file__).with_name("data") / "mxnet_batchnorm.npz"
-ENGINES = available()
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -105,7 +102,7 @@ def test_random_layouts(data: st.DataObject) -> None:
     training = data.draw(st.booleans()) and x.size > x.shape[axis]
     eps = data.draw(st.sampled_from([1e-1, 1e-3]))
     case = Case(x, axis, eps=eps, training=training, seed=len(shape))
-    case.check(engine="reference")
+    case.check()
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e6, -1.5e7])
@@ -115,14 +112,14 @@ def test_data_far_from_zero_lose_nothing(offset: float, first: bool) -> None:
     x = (np.random.default_rng(1).standard_normal((8, 3, 50, 40)) * 30 + offset).astype("f")
     if first:
         x[0, :, 0, 0] = 0  # the pivot is a stray: the sums are made again
-    Case(x).check(engine="reference")
+    Case(x).check()
 
 
 def test_float64_data_far_from_zero() -> None:
     x = np.random.default_rng(1).standard_normal((8, 3, 500)) + 1e9
     x[0, :, 0] = 0
     case = Case(x)
-    done = case.run(engine="reference")
+    done = case.run()
     close(done.y, case.y(), 1e-12)
     close(1 / done.saved_invstd**2, case.moments()[1] + case.eps, 1e-12)
 
@@ -154,16 +151,14 @@ def test_there_are_twenty_one_golden_cases() -> None:
     assert len(GOLDEN) == 21
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_mxnet(name: str, engine: str) -> None:
+def test_golden_mxnet(name: str) -> None:
     """The real MXNet 1.9.1, forward and backward; its gamma of ones is not written to ours."""
     case = GOLDEN[name]
     told = json.loads(str(case["attrs"]))
     five = [case[part] for part in ("data", "gamma", "beta", "moving_mean", "moving_var")]
     before = [array.copy() for array in five]
     common = {key: told[key] for key in ("eps", "axis", "fix_gamma", "use_global_stats")}
-    common["engine"] = engine
     done = batch_norm(
         *five,
         training=told["forward_train"],
@@ -201,11 +196,10 @@ torch_only = pytest.mark.skipif(
 
 
 @torch_only
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(4, 6, 5, 7), (9, 3), (3, 4, 5), (2, 3, 4, 3, 2)])
 @pytest.mark.parametrize("affine", [True, False])
-def test_pytorch(engine: str, training: bool, shape: tuple[int, ...], affine: bool) -> None:
+def test_pytorch(training: bool, shape: tuple[int, ...], affine: bool) -> None:
     import torch
 
     case = Case(normal(shape), training=training, eps=1e-5)
@@ -216,7 +210,7 @@ def test_pytorch(engine: str, training: bool, shape: tuple[int, ...], affine: bo
     y = torch.nn.functional.batch_norm(x, *moving, *pair, training, 0.3, 1e-5)
     y.backward(torch.from_numpy(case.grad))
     gamma, beta = (case.gamma, case.beta) if affine else (None, None)
-    common = {"training": training, "engine": engine}
+    common = {"training": training}
     stats = (case.mean, case.var)
     done = batch_norm(case.x, gamma, beta, *stats, momentum=0.3, **common)
     grads = batch_norm_backward(
@@ -357,15 +351,14 @@ def test_without_moving_statistics_none_come_back() -> None:
 # out --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_y_may_be_written_over_x(engine: str) -> None:
+def test_y_may_be_written_over_x() -> None:
     case = Case(normal((3, 4, 5)))
     wanted = case.y()
     for make in (lambda x: x, lambda x: x[::-1], lambda x: x.swapaxes(0, 2).swapaxes(0, 2)):
         x = case.x.copy()
         out = make(x)
         case_now = Case(x)
-        done = case_now.run(out=out, engine=engine)
+        done = case_now.run(out=out)
         assert done.y is out
         close(out, wanted, 1e-6)
 
@@ -391,24 +384,22 @@ def test_an_array_of_a_subclass_is_written_and_returned_itself() -> None:
     close(np.asarray(out), case.y(), 1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_gradient_may_be_written_over_an_operand(engine: str) -> None:
+def test_the_gradient_may_be_written_over_an_operand() -> None:
     case = Case(normal((3, 4, 5)))
     done, wanted = case.run(), case.gradients()["x"]
     for name in ("grad", "x"):
         again = Case(case.x.copy())
         target = getattr(again, name)
-        grads = again.run_backward(done, out=BatchNormGradients(x=target), engine=engine)
+        grads = again.run_backward(done, out=BatchNormGradients(x=target))
         assert grads.x is target
         close(target, wanted, 1e-5)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_out_of_any_strides(engine: str) -> None:
+def test_out_of_any_strides() -> None:
     case = Case(normal((3, 4, 5)))
     room = np.full((5, 8, 3), 7, "f")
     out = room[:, ::2].transpose(2, 1, 0)
-    done = case.run(out=BatchNormResult(y=out, saved_mean=np.empty(4)), engine=engine)
+    done = case.run(out=BatchNormResult(y=out, saved_mean=np.empty(4)))
     assert done.y is out
     close(out, case.y(), 1e-6)
     assert (room[:, 1::2] == 7).all()
@@ -418,12 +409,11 @@ def test_out_of_any_strides(engine: str) -> None:
 # What is no ordinary number or size -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_nan_and_infinity_stay_in_their_channel(engine: str) -> None:
+def test_nan_and_infinity_stay_in_their_channel() -> None:
     x = normal((4, 3, 5))
     x[0, 0, 0], x[1, 1, 1] = np.nan, np.inf
-    clean = batch_norm(normal((4, 3, 5)), training=True, engine=engine)
-    done = batch_norm(x, training=True, mean=np.zeros(3, "f"), var=np.ones(3, "f"), engine=engine)
+    clean = batch_norm(normal((4, 3, 5)), training=True)
+    done = batch_norm(x, training=True, mean=np.zeros(3, "f"), var=np.ones(3, "f"))
     assert np.isnan(done.y[:, :2]).all()
     np.testing.assert_array_equal(done.y[:, 2], clean.y[:, 2])
     assert np.isnan(done.moving_var[:2]).all()
@@ -437,30 +427,27 @@ def test_an_infinity_in_front_is_one_anywhere() -> None:
     assert batch_norm(x[::-1], training=True).saved_mean[0] == np.inf
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_inference_keeps_nan_and_infinity_where_they_are(engine: str) -> None:
+def test_inference_keeps_nan_and_infinity_where_they_are() -> None:
     x = normal((4, 3, 5))
     x[0, 0, 0], x[1, 1, 1] = np.nan, -np.inf
-    y = batch_norm(x, mean=np.zeros(3, "f"), var=np.ones(3, "f"), engine=engine).y
+    y = batch_norm(x, mean=np.zeros(3, "f"), var=np.ones(3, "f")).y
     assert np.isnan(y[0, 0, 0])
     assert y[1, 1, 1] == -np.inf
     assert np.isfinite(y).sum() == y.size - 2
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_constant_channel_gives_beta(engine: str) -> None:
+def test_a_constant_channel_gives_beta() -> None:
     x = np.full((2, 3, 4), 3, "f")
     beta = np.array([1, 2, 3], "f")
     for eps in (0.0, 1e-5):
-        done = batch_norm(x, None, beta, eps=eps, training=True, engine=engine)
+        done = batch_norm(x, None, beta, eps=eps, training=True)
         np.testing.assert_array_equal(done.y, np.broadcast_to(beta[:, None], (2, 3, 4)))
-    assert (batch_norm(x, eps=0, training=True, engine=engine).saved_invstd == 0).all()
+    assert (batch_norm(x, eps=0, training=True).saved_invstd == 0).all()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_one_element_per_channel_by_the_rule_of_mxnet(engine: str) -> None:
+def test_one_element_per_channel_by_the_rule_of_mxnet() -> None:
     x, zeros, ones = np.full((1, 2), 3, "f"), np.zeros(2, "f"), np.ones(2, "f")
-    rule = {"statistics": "mxnet", "training": True, "engine": engine}
+    rule = {"statistics": "mxnet", "training": True}
     done = batch_norm(x, None, None, zeros, ones, eps=1e-3, **rule)
     # What MXNet 1.9.1 gives, 31.62 being 1 / sqrt(1e-3).
     np.testing.assert_array_equal(done.y, [[0, 0]])
@@ -486,72 +473,7 @@ def test_no_elements_leave_moving_statistics_alone(shape: tuple[int, ...], train
     np.testing.assert_array_equal(grads.beta, np.zeros(3))
 
 
-# Engines and their cache --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_signature_is_built_once_and_every_field_counts(fresh_cache, engine: str) -> None:
-    x = normal((2, 6, 5, 4))
-    mean, var = np.zeros(6, "f"), np.ones(6, "f")
-
-    def call(x: np.ndarray = x, **keywords: object) -> None:
-        keywords = {"training": True, "engine": engine} | keywords
-        batch_norm(x, None, None, mean, var, **keywords)
-
-    call()
-    call(x + 1)
-    assert (upconv.cache_info().builds, upconv.cache_info().hits) == (1, 1)
-    last = x.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
-    others = [
-        lambda: call(last),
-        lambda: call(x[:1]),
-        lambda: call(eps=1e-3),
-        lambda: call(training=False),
-        lambda: call(out=np.empty_like(last)),
-        lambda: batch_norm_backward(x, mean, var, x, engine=engine),
-        lambda: batch_norm(x.swapaxes(0, 1), axis=0, training=True, engine=engine),
-    ]
-    for builds, other in enumerate(others, start=2):
-        other()
-        assert upconv.cache_info().builds == builds
-    call()
-    assert upconv.cache_info().builds == len(others) + 1
-
-
-def test_the_table_of_engines_starts_with_names_that_are_there() -> None:
-    assert "reference" in ENGINES
-    assert set(NORMALIZERS) <= {status.name for status in upconv.engines()}
-
-
-def test_the_variable_asks_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UPCONV_ENGINE", "fastest")
-    with pytest.raises(upconv.ArgumentError, match="UPCONV_ENGINE is 'fastest'"):
-        batch_norm(normal((2, 3)), training=True)
-    monkeypatch.setenv("UPCONV_ENGINE", "reference")
-    batch_norm(normal((2, 3)), training=True)
-
-
-class Shy:
-    name = "shy"
-
-    def refuses(self, problem: object) -> str:
-        return "it is shy"
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("jit", "Engine 'jit' has no batch normalisation"), ("shy", "it is shy")]
-)
-def test_where_the_variables_engine_cannot_another_is_taken_and_told(
-    monkeypatch: pytest.MonkeyPatch, name: str, reason: str
-) -> None:
-    x = normal((2, 3))
-    wanted = batch_norm(x, training=True).y
-    monkeypatch.setitem(NORMALIZERS, "shy", f"{__name__}:Shy")
-    monkeypatch.setenv("UPCONV_ENGINE", name)
-    with pytest.warns(RuntimeWarning, match=f"though UPCONV_ENGINE asks for {name}: {reason}"):
-        np.testing.assert_array_equal(batch_norm(x, training=True).y, wanted)
-    with pytest.raises(upconv.EngineRefusal, match=reason):
-        batch_norm(x, training=True, engine=name)
+# Threads --------
 
 
 def test_many_threads_at_once() -> None:

@@ -8,119 +8,60 @@ import numpy as np
 import pytest
 
 from norm_oracle import Case
-from upconv.engines import normalization
-from upconv.engines.normalization import Moments, Totals, normalizer
+from upconv.normalization import backward, channels, forward
+from upconv.normalization.channels import Channels
 
-HONEST = normalizer("reference")
+MOMENTS, TOTALS, COMBINE = Channels.moments, Channels.totals, Channels.combine
+AFFINE, INVERSE = channels.affine, channels.inverse_deviation
 
 
-def biased_wrongly(primitive, y, x, gamma, beta, given) -> Moments:
+def biased_wrongly(self, x):
     """The variance divided by n - 1."""
-    mean, var = primitive.forward(y, x, gamma, beta, given)
-    n = primitive.problem.count
-    return Moments(mean, var * n / (n - 1)) if given is None else Moments(mean, var)
+    mean, var = MOMENTS(self, x)
+    return mean, var * self.count / (self.count - 1)
 
 
-def eps_forgotten(primitive, y, x, gamma, beta, given) -> Moments:
-    moments = primitive.forward(y, x, gamma, beta, given)
-    scale = np.sqrt(moments.var + primitive.problem.eps) / np.sqrt(moments.var)
-    return primitive.forward(y, x, gamma * scale, beta, given)
+def mean_in_single_precision(self, x):
+    mean, var = MOMENTS(self, x)
+    return mean.astype("f").astype("d"), var
 
 
-def gamma_forgotten(primitive, y, x, gamma, beta, given) -> Moments:
-    return primitive.forward(y, x, np.ones_like(gamma), beta, given)
+def one_element_off(self, out, x, vectors, grad=None, **words):
+    COMBINE(self, out, x, vectors, grad, **words)
+    out[-1, -1] *= out.dtype.type(1.1)
 
 
-def channels_shifted(primitive, y, x, gamma, beta, given) -> Moments:
-    return primitive.forward(y, x, np.roll(gamma, 1), np.roll(beta, 1), given)
+def totals_exchanged(self, pivot, x, grad=None):
+    total, products = TOTALS(self, pivot, x, grad)
+    return (total, products) if grad is None else (products, total)
 
 
-def statistics_ignored(primitive, y, x, gamma, beta, given) -> Moments:
-    """The batch's own where others were given."""
-    return primitive.forward(y, x, gamma, beta, None)
+def slope_left_out(self, out, x, vectors, grad=None, **words):
+    """The gradient without its term in xh."""
+    mean, slope, constant = vectors
+    COMBINE(self, out, x, (mean, slope if grad is None else 0 * slope, constant), grad, **words)
 
 
-def one_element_off(primitive, y, x, gamma, beta, given) -> Moments:
-    moments = primitive.forward(y, x, gamma, beta, given)
-    y[(-1,) * y.ndim] *= y.dtype.type(1.1)
-    return moments
+def mean_term_left_out(self, out, x, vectors, grad=None, **words):
+    mean, slope, constant = vectors
+    COMBINE(self, out, x, (mean, slope, constant if grad is None else 0 * constant), grad, **words)
 
 
-def mean_in_single_precision(primitive, y, x, gamma, beta, given) -> Moments:
-    mean, var = primitive.forward(y, x, gamma, beta, given)
-    return Moments(mean.astype("f").astype("d"), var)
-
-
-def sums_left_out(primitive, dx, grad, x, gamma, mean, invstd) -> Totals:
-    """The gradient of inference in training."""
-    totals = primitive.backward(dx, grad, x, gamma, mean, invstd)
-    shape = [1] * x.ndim
-    shape[primitive.problem.axis] = -1
-    dx[...] = grad * (gamma * invstd).reshape(shape)
-    return totals
-
-
-def mean_term_left_out(primitive, dx, grad, x, gamma, mean, invstd) -> Totals:
-    totals = primitive.backward(dx, grad, x, gamma, mean, invstd)
-    shape = [1] * x.ndim
-    shape[primitive.problem.axis] = -1
-    dx += (gamma * invstd * totals.g / primitive.problem.count).reshape(shape).astype(dx.dtype)
-    return totals
-
-
-def totals_exchanged(primitive, dx, grad, x, gamma, mean, invstd) -> Totals:
-    g, gx = primitive.backward(dx, grad, x, gamma, mean, invstd)
-    return Totals(gx, g)
-
-
-def not_normalised(primitive, dx, grad, x, gamma, mean, invstd) -> Totals:
-    """The sum of g times the deviation, not divided by it."""
-    g, gx = primitive.backward(dx, grad, x, gamma, mean, invstd)
-    return Totals(g, gx / invstd)
-
-
-FORWARD = [
-    biased_wrongly,
-    eps_forgotten,
-    gamma_forgotten,
-    channels_shifted,
-    statistics_ignored,
-    one_element_off,
-    mean_in_single_precision,
-]
-BACKWARD = [sums_left_out, mean_term_left_out, totals_exchanged, not_normalised]
-
-
-class Planted:
-    """The NumPy engine, one of its directions going through a function that may do wrong."""
-
-    name = "reference"
-    resident_bytes = workspace_bytes = 0
-
-    def __init__(self, forward: Callable | None = None, backward: Callable | None = None) -> None:
-        self._forward, self._backward = forward, backward
-
-    def fingerprint(self) -> str:
-        return "planted"
-
-    def refuses(self, problem: object) -> None:
-        return None
-
-    def build(self, problem, threads: int, variant: str = "") -> Planted:
-        built = Planted(self._forward, self._backward)
-        built.inner = HONEST.build(problem, threads)
-        return built
-
-    def forward(self, *operands) -> Moments:
-        run = self._forward
-        return run(self.inner, *operands) if run else self.inner.forward(*operands)
-
-    def backward(self, *operands) -> Totals:
-        run = self._backward
-        return run(self.inner, *operands) if run else self.inner.backward(*operands)
-
-    def close(self) -> None:
-        pass
+METHODS = {
+    "moments": (biased_wrongly, mean_in_single_precision),
+    "combine": (one_element_off, slope_left_out, mean_term_left_out),
+    "totals": (totals_exchanged,),
+}
+FUNCTIONS = {
+    "eps_forgotten": (
+        forward,
+        "inverse_deviation",
+        lambda v, eps, batch: INVERSE(v, 0, batch=batch),
+    ),
+    "channels_shifted": (forward, "affine", lambda m, s, t, d: AFFINE(m, np.roll(s, 1), t, d)),
+    "shift_forgotten": (forward, "affine", lambda m, s, t, d: AFFINE(m, s, 0 * t, d)),
+    "not_rounded_apart": (backward, "affine", lambda m, s, t, d: (m * 0, s, t)),
+}
 
 
 def _case(dtype: str, axis: int, training: bool, shift: float) -> Case:
@@ -131,8 +72,7 @@ def _case(dtype: str, axis: int, training: bool, shift: float) -> Case:
 CASES = [_case("f", 1, True, 100), _case("f", -1, False, 0), _case("d", 0, True, 0)]
 
 
-def passes(monkeypatch: pytest.MonkeyPatch, engine: Planted) -> bool:
-    monkeypatch.setattr(normalization, "made", lambda place: engine)
+def passes() -> bool:
     try:
         for case in CASES:
             case.check()
@@ -141,15 +81,22 @@ def passes(monkeypatch: pytest.MonkeyPatch, engine: Planted) -> bool:
     return True
 
 
-def test_without_a_fault_everything_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert passes(monkeypatch, Planted())
+def test_without_a_fault_everything_passes() -> None:
+    assert passes()
 
 
-@pytest.mark.parametrize("fault", FORWARD, ids=lambda fault: fault.__name__)
-def test_a_fault_in_forward_is_caught(monkeypatch: pytest.MonkeyPatch, fault: Callable) -> None:
-    assert not passes(monkeypatch, Planted(forward=fault))
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, fault) for name, faults in METHODS.items() for fault in faults]
+)
+def test_a_fault_in_the_arithmetic_is_caught(
+    monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable
+) -> None:
+    monkeypatch.setattr(Channels, name, fault)
+    assert not passes()
 
 
-@pytest.mark.parametrize("fault", BACKWARD, ids=lambda fault: fault.__name__)
-def test_a_fault_in_backward_is_caught(monkeypatch: pytest.MonkeyPatch, fault: Callable) -> None:
-    assert not passes(monkeypatch, Planted(backward=fault))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_fault_in_a_factor_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    module, function, fault = FUNCTIONS[name]
+    monkeypatch.setattr(module, function, fault)
+    assert not passes()

@@ -215,7 +215,7 @@ def test_an_engine_that_refuses_is_left_out_with_its_reason():
     assert (done.returncode, done.stderr) == (0, b"planted: it is Sunday (dcgan_first)\n")
     shape = ("explain", "1,2,3", "2,1,3", "--engine", "planted")
     done = ran(*shape, driver=refusing)
-    assert done.returncode == 4
+    assert done.returncode == 2
     assert b"planted: it is Sunday" in done.stdout
 
 
@@ -227,7 +227,7 @@ def test_an_engine_that_is_missing():
     for args in ([*SMALL, "--engines", "planted"],
                  ["explain", "1,2,3", "2,1,3", "--engine", "planted"]):  # fmt: skip
         done = ran(*args, driver=missing)
-        assert done.returncode == 4
+        assert done.returncode == 2
         assert done.stderr == b"error: steam is not here: pip install 'steam'\n"
     assert b"not available: steam is not here" in ran("doctor", driver=missing).stdout
 
@@ -271,7 +271,7 @@ def test_bad_layer_files_end_in_a_message(tmp_path, name):
     (tmp_path / "l.json").write_text(content)
     done = ran("bench", "--layers", "l.json", "--peers", "none", "--seconds", 0, cwd=tmp_path)
     said = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (3, b""), done
+    assert (done.returncode, done.stdout) == (2, b""), done
     assert said.startswith("error: l.json")
     assert words in said
     assert said.count("\n") == 1
@@ -280,7 +280,7 @@ def test_bad_layer_files_end_in_a_message(tmp_path, name):
 @pytest.mark.parametrize("name", ["missing.json", "."])
 def test_layer_files_that_are_no_files(tmp_path, name):
     done = ran("bench", "--layers", name, cwd=tmp_path)
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert done.stderr.startswith(b"error: ")
 
 

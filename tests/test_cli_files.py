@@ -1,4 +1,4 @@
-"""`upconv run` on files nobody vouches for: a message and exit code 3, whatever they hold."""
+"""`upconv run` on files nobody vouches for: a message and exit code 2, whatever they hold."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_hostile_files_end_in_a_message(folder, name):
     data, words = HOSTILE[name]
     (folder / "bad.npy").write_bytes(data)
     before = sorted(folder.iterdir())
-    said = failed(ran("run", "bad.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder), 3)
+    said = failed(ran("run", "bad.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder), 2)
     assert words in said
     assert "bad.npy" in said
     assert sorted(folder.iterdir()) == before
@@ -98,7 +98,7 @@ def test_hostile_files_end_in_a_message(folder, name):
 def test_names_that_are_no_array(folder, name, words):
     (folder / "sub").mkdir()
     os.mkfifo(folder / "pipe")
-    assert words in failed(ran("run", name, "-w", "w.npy", "-o", "y.npy", cwd=folder), 3)
+    assert words in failed(ran("run", name, "-w", "w.npy", "-o", "y.npy", cwd=folder), 2)
 
 
 @posix
@@ -117,4 +117,4 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(folder):
                env={"OPENBLAS_NUM_THREADS": "1"},
                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
                )  # fmt: skip
-    assert "needs 1.17 GiB" in failed(done, 3)
+    assert "needs 1.17 GiB" in failed(done, 2)

@@ -83,11 +83,11 @@ def test_names_out_of_a_model_do_not_reach_the_terminal_as_they_are(folder):
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), [
-    (("a.onnx", "none.onnx"), 3, "none.onnx"),
-    (("a.onnx", "bad.onnx"), 3, "bad.onnx"),
-    (("a.onnx", "a.onnx", "--size", "q=3"), 3, "inputs or symbols"),
-    (("a.onnx", "a.onnx", "--size", "W=1000000000000"), 3, "random inputs"),
-    (("refused.onnx", "a.onnx", "--engines", "reference"), 4, "Nonsense"),
+    (("a.onnx", "none.onnx"), 2, "none.onnx"),
+    (("a.onnx", "bad.onnx"), 2, "bad.onnx"),
+    (("a.onnx", "a.onnx", "--size", "q=3"), 2, "inputs or symbols"),
+    (("a.onnx", "a.onnx", "--size", "W=1000000000000"), 2, "random inputs"),
+    (("refused.onnx", "a.onnx", "--engines", "reference"), 2, "Nonsense"),
 ])  # fmt: skip
 def test_errors_of_the_command_are_one_line(folder, arguments, code, words):
     (folder / "bad.onnx").write_bytes(b"\xff\xff\xff")
@@ -100,7 +100,7 @@ def test_errors_of_the_command_are_one_line(folder, arguments, code, words):
 def test_a_missing_engine_ends_in_4(folder):
     driver = "import sys; sys.modules['openvino'] = None"
     done = ran("verify", "a.onnx", "a.onnx", "--engines", "openvino", driver=driver, cwd=folder)
-    assert "pip install openvino" in failed(done, 4)
+    assert "pip install openvino" in failed(done, 2)
 
 
 @pytest.mark.parametrize("arguments", [

@@ -326,7 +326,7 @@ REFUSALS = [
         from_jax,
         (5,),
         {**JAX, "padding": "SAME", "transpose_kernel": 1},
-        "transpose_kernel is 1 (int); expected True or False.",
+        "transpose_kernel is 1; expected a bool. Write True or False.",
     ),
     (
         from_jax,

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,12 @@ ROWS = [
     {"errors", "_version"},
     {"geometry", "memory", "threads", "forks", "activations", "files"},
     {"problem", "subpixel", "compositions", "progress"},
-    {"engines", "dialects", "arguments"},
-    {"arrays", "choices"},
+    {"engines", "arguments"},
+    {"arrays", "choices", "dialects"},
     {"signatures", "primitives"},
     {"tuning"},
     {"execution"},
+    {"gradients", "roofline"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},
     {"__init__"},
@@ -56,6 +58,12 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def module(path: Path) -> str:
+    """The dotted name a file is imported by."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def imports(path: Path) -> set[str]:
     """Absolute names of all modules a file imports, wherever in it, type checking included."""
     package = ["upconv", *path.relative_to(PACKAGE).parts[:-1]]
@@ -68,6 +76,28 @@ def imports(path: Path) -> set[str]:
             stem = ".".join([*base, *([node.module] if node.module else [])])
             found |= {f"{stem}.{alias.name}" for alias in node.names}
     return found
+
+
+# Packages whose files still import each other in a circle: to be emptied, never added to.
+CIRCLES = {"upconv.onnx.linting"}
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    """Neither at its top, nor inside a function, nor for types alone."""
+    files = {module(path): path for path in MODULES}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        met = {other if other in files else other.rpartition(".")[0] for other in imports(path)}
+        allowed = {each for each in CIRCLES if name.startswith(each)}
+        graph[name] = {
+            other
+            for other in met & files.keys() - {name}
+            if not any(other.startswith(each) for each in allowed)
+        }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

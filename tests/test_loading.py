@@ -54,7 +54,6 @@ sys.exit(os.waitpid(child, 0)[1])
     [
         ("engines.reference", "upconv.conv_transpose(x, w, engine='reference')"),
         ("normalization", "upconv.batch_norm(x, training=True)"),
-        ("engines.normalization.blockwise", "upconv.batch_norm(x, training=True)"),
         ("tuning.contests", "upconv.plan(x.shape, w, engine='reference', tune=True)"),
         ("engines.jit.limits", "upconv.explain(x.shape, w, engine='reference', floor=True)"),
     ],
@@ -68,13 +67,12 @@ BARRIER = """
 import threading, time
 import upconv
 from upconv.engines import load, reference
-from upconv.engines.normalization import blockwise, normalizer
 from upconv.primitives import PrimitiveCache, shared_cache
-class Slow(reference.ReferenceEngine, blockwise.BlockNormalizer, PrimitiveCache):
+class Slow(reference.ReferenceEngine, PrimitiveCache):
     def __init__(self):
         time.sleep(0.1)
         PrimitiveCache.__init__(self)
-reference.ReferenceEngine = blockwise.BlockNormalizer = upconv.primitives.PrimitiveCache = Slow
+reference.ReferenceEngine = upconv.primitives.PrimitiveCache = Slow
 barrier, found = threading.Barrier(8), []
 def use():
     barrier.wait()
@@ -86,6 +84,6 @@ assert len(found) == 8 and len(set(map(id, found))) == 1, found
 """
 
 
-@pytest.mark.parametrize("call", ["load('reference')", "normalizer('reference')", "shared_cache()"])
+@pytest.mark.parametrize("call", ["load('reference')", "shared_cache()"])
 def test_threads_that_come_first_together_get_the_same(call: str) -> None:
     passes(BARRIER.format(call=call))

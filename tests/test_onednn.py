@@ -28,8 +28,9 @@ try:
 except EngineMissing as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-from upconv.engines.onednn.candidates import FAULTS, Way, candidate, ways
+from upconv.engines.onednn.candidates import FAULTS, candidate
 from upconv.engines.onednn.descriptors import Operation
+from upconv.engines.onednn.layouts import LayoutStrategy, layout_strategies
 from upconv.engines.onednn.library import runtime
 
 # Below AVX-512 the library has fewer implementations, and takes matrix products for most layers.
@@ -140,7 +141,7 @@ def test_activations_keep_nan(
         np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4, err_msg=variant)
 
 
-class _Way:
+class _Strategy:
     """The engine, made to take one way."""
 
     name = "onednn"
@@ -148,14 +149,14 @@ class _Way:
     def __init__(self, variant: str) -> None:
         self._variant = variant
 
-    def build(self, problem: Problem, threads: int) -> Primitive:
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         return ENGINE.build(problem, threads, self._variant)
 
 
 class TestWays:
     def test_stride_one_is_a_convolution_too(self) -> None:
         problem = PROBLEM.replace(axes=(Axis(6, 3, 1, 2, 1, 2), Axis(9, 4, 1, 1, 3, 0)))
-        assert ways(problem)[0] is Way.CONVOLUTION
+        assert layout_strategies(problem)[0] is LayoutStrategy.CONVOLUTION
         assert "convolution" in ENGINE.variants(problem.replace(layout=DataLayout.NCX), 1)
         given = testing.operands(problem)
         primitive, out = ENGINE.build(problem, 1), given.before.copy()
@@ -165,9 +166,11 @@ class TestWays:
         assert (np.abs(out - wanted.value) <= wanted.allowed).all()
 
     def test_others_are_not(self) -> None:
-        assert Way.CONVOLUTION not in ways(PROBLEM)
+        assert LayoutStrategy.CONVOLUTION not in layout_strategies(PROBLEM)
         deep = PROBLEM.replace(axes=(Axis(9, 3, 1, 1, 3, 0), Axis(9, 3)))
-        assert Way.CONVOLUTION not in ways(deep)  # its padding would be negative
+        assert LayoutStrategy.CONVOLUTION not in layout_strategies(
+            deep
+        )  # its padding would be negative
 
     @wide_vectors
     def test_few_output_channels_go_by_matrix_products(self) -> None:
@@ -191,7 +194,7 @@ class TestWays:
             assert ENGINE.variants(problem, 1) == known
             assert "gemm" in ENGINE.build(problem, 1, "gemm").description
             for variant in known:
-                testing.check(_Way(variant), problem)
+                testing.check(_Strategy(variant), problem)
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind.value} {fault.name}")
     def test_implementations_that_err_are_left_out(self, fault) -> None:
@@ -202,7 +205,7 @@ class TestWays:
                     axes=axes, direction=direction, dtype=DType.BFLOAT16, out_channels=channels
                 )
                 if ENGINE.refuses(problem) is None:
-                    found = candidate(runtime(), problem, 1, ways(problem)[0])
+                    found = candidate(runtime(), problem, 1, layout_strategies(problem)[0])
                     if (
                         found is not None
                         and found.operation.kind is fault.kind

@@ -104,6 +104,6 @@ def test_a_fault_in_the_log_is_seen():
         require_sarif(log)
 
 
-def test_opsets_from_7_to_the_newest():
-    for opset in range(7, NEWEST + 1):
+def test_opsets_from_13_to_the_newest():
+    for opset in range(13, NEWEST + 1):
         assert {f.rule for f in lint(deconv(WIDE, opset=opset, **S2))} == {"UPC001", "UPC002"}

@@ -20,7 +20,7 @@ from upconv.onnx import optimize, rewrite, verify
 from upconv.onnx.runtimes import RUNTIMES, Reference
 from upconv.onnx.runtimes.operators import batch_norm
 
-OPSETS = (7, 9, 11, 13, 14, 15)
+OPSETS = (13, 14, 15)
 
 
 def made(

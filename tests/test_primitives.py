@@ -181,7 +181,7 @@ def test_an_interrupted_build_is_taken_over() -> None:
     cache, engine = PrimitiveCache(), CountingEngine(seconds=0.1)
     original = engine.build
 
-    def interrupted(problem: Problem, threads: int):
+    def interrupted(problem: Problem, threads: int, variant: str):
         engine.build = original
         time.sleep(0.1)
         raise KeyboardInterrupt

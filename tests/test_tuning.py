@@ -11,7 +11,7 @@ from timed_engines import BASE, Timed, TimedPrimitive, file, real_time, records,
 from upconv import memory, tuning
 from upconv.errors import EngineRefusal, MemoryLimitError
 from upconv.problem import Direction, DType, Epilogue, Problem
-from upconv.tuning import contests
+from upconv.tuning import autotune
 
 __all__ = ["file", "real_time", "table"]  # fixtures
 
@@ -78,7 +78,7 @@ def test_candidates_take_turns(table) -> None:
     table(both)
     tuning.tuned(BASE, 1)
     changes = sum(a != b for a, b in zip(both.runs, both.runs[1:], strict=False))
-    assert changes >= 2 * contests._FEWEST_ROUNDS - 1
+    assert changes >= 2 * autotune._FEWEST_ROUNDS - 1
 
 
 def test_who_is_behind_after_a_round_sits_out(table) -> None:
@@ -112,8 +112,8 @@ def test_a_contest_is_bounded_in_time(table, own: float, others: int, bound: flo
     many = Timed("many", own=own, **{f"v{i}": own for i in range(others)})
     table(many)
     tuning.tuned(BASE, 1)
-    assert contests.time.now < bound
-    assert contests.time.now > min(0.5, own)
+    assert autotune.time.now < bound
+    assert autotune.time.now > min(0.5, own)
 
 
 def test_real_engines_on_the_real_clock(real_time) -> None:
@@ -161,7 +161,7 @@ def test_only_the_engine_asked_for_is_a_candidate(table, monkeypatch: pytest.Mon
 )
 def test_every_kind_of_problem_gets_fitting_data(problem: Problem, real_time) -> None:
     """The real engines would raise, or warn, for operands of another shape or type."""
-    data = contests._Data.of(problem)
+    data = autotune._Data.of(problem)
     assert (data.a.shape, data.b.shape) == problem.operand_shapes
     assert data.out.shape == problem.result_shape
     assert (data.bias is not None, data.residual is not None) == (
@@ -223,7 +223,7 @@ class TestMemory:
             def run(self, *operands) -> None:
                 raise MemoryLimitError("it does not fit")
 
-        greedy.build = lambda problem, threads: Full(greedy, "")
+        greedy.build = lambda problem, threads, variant: Full(greedy, "")
         table(greedy, modest)
         assert tuning.tuned(BASE, 1).engine is modest
         assert greedy.closed == [""]
@@ -232,5 +232,5 @@ class TestMemory:
         asked = []
         monkeypatch.setattr(memory, "require", lambda nbytes, purpose: asked.append(nbytes))
         problem = BASE.replace(bias=True, epilogue=Epilogue(residual=True))
-        data = contests._Data.of(problem)
+        data = autotune._Data.of(problem)
         assert asked[0] >= sum(a.nbytes for a in (data.out, data.a, data.b, data.residual))

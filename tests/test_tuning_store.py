@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +50,7 @@ def test_what_is_remembered_is_found_by_another(path: Path) -> None:
         assert found.find("winners", "a") == GOOD
         assert found.find("ceilings", "a") == CEILINGS
         assert found.find("winners", "b") is None
-        assert found.counts() == {"winners": 1, "ceilings": 1, "rewritings": 0}
+        assert [found.count(section) for section in ("winners", "ceilings", "others")] == [1, 1, 0]
     assert {entry.name for entry in path.parent.iterdir()} <= {path.name, f".{path.name}.lock"}
 
 
@@ -62,7 +61,7 @@ def test_the_last_measurement_counts_and_other_processes_are_seen(path: Path) ->
     second.remember("winners", "b", {**GOOD, "seconds": 0.25})
     assert first.find("winners", "b") == {**GOOD, "seconds": 0.25}
     first.remember("winners", "c", GOOD)
-    assert TuningStore(path).counts()["winners"] == 3
+    assert TuningStore(path).count("winners") == 3
 
 
 def test_clearing_forgets_here_and_there(path: Path) -> None:
@@ -110,16 +109,11 @@ RECORDS = {
     "a number": 3,
     "null": None,
     "a record that is none": {"a": 3},
-    "no seconds": {"a": {"engine": "jit", "variant": ""}},
-    "one field more": {"a": {**GOOD, "pickle": "gASV"}},
     "an engine that is a list": {"a": {**GOOD, "engine": ["jit"]}},
     "a variant that is null": {"a": {**GOOD, "variant": None}},
     "a long variant": {"a": {**GOOD, "variant": "v" * 1000}},
     "an escape sequence": {"a": {**GOOD, "variant": "\x1b[2J"}},
-    "seconds in words": {"a": {**GOOD, "seconds": "0.5"}},
     "true seconds": {"a": {**GOOD, "seconds": True}},
-    "negative seconds": {"a": {**GOOD, "seconds": -1.0}},
-    "no time at all": {"a": {**GOOD, "seconds": 0}},
     "more seconds than a float has": {"a": {**GOOD, "seconds": 10**400}},
     "seconds that overflow": {"a": {**GOOD, "seconds": 1e308 * 10}},
 }
@@ -138,7 +132,7 @@ def test_a_record_that_is_none_is_left_out(path: Path, name: str) -> None:
 def test_a_key_that_no_store_writes_is_left_out(path: Path) -> None:
     path.write_text(document({"k" * 5000: GOOD, "b": GOOD}))
     with pytest.warns(RuntimeWarning, match="such are left out"):
-        assert TuningStore(path).counts()["winners"] == 1
+        assert TuningStore(path).count("winners") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\0" * 4096])
@@ -153,7 +147,7 @@ def test_an_empty_file_is_an_empty_store(path: Path, content: bytes) -> None:
 # Somebody else's: left alone ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b'{"name": "thesis"}', b"\x89PNG", b"[1]", b"x" * (5 << 20)])
+@pytest.mark.parametrize("content", [b'{"name": "thesis"}', b"\x89PNG", b"[1]", b"x" * (17 << 20)])
 def test_a_foreign_file_is_never_written_over(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     kept = TuningStore(path)
@@ -184,7 +178,7 @@ def test_a_directory_in_its_place(path: Path) -> None:
         assert kept.find("winners", "a") is None
         kept.remember("winners", "a", GOOD)
     assert path.is_dir()
-    assert ["not a regular file" in words for words in said] == [True, True]
+    assert ["is a directory" in words for words in said] == [True, True]
     assert kept.find("winners", "a") == GOOD
 
 
@@ -205,7 +199,7 @@ def test_a_link_is_replaced_and_its_target_kept(path: Path, tmp_path: Path) -> N
     kept.remember("winners", "b", GOOD)
     assert not path.is_symlink()
     assert target.read_text() == WHOLE
-    assert TuningStore(path).counts()["winners"] == 2
+    assert TuningStore(path).count("winners") == 2
 
 
 @posix
@@ -253,7 +247,7 @@ def test_without_permissions(path: Path) -> None:
     assert ["Permission denied" in words for words in said] == [True, True]
 
 
-@pytest.mark.parametrize("place", ["mkstemp", "replace"])
+@pytest.mark.parametrize("place", ["open", "replace"])
 def test_a_write_that_fails_leaves_the_old_file(
     path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +259,7 @@ def test_a_write_that_fails_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(*((tempfile, "mkstemp") if place == "mkstemp" else (Path, "replace")), full)
+        patched.setattr(Path, place, full)
         with pytest.warns(RuntimeWarning, match="No space left"):
             kept.remember("winners", "b", GOOD)
     assert path.read_bytes() == before
@@ -310,8 +304,8 @@ def test_the_oldest_go_beyond_the_bound(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_full_store_stays_below_the_largest_file() -> None:
-    longest = store._LONGEST_KEY + 3 * store._LONGEST_TEXT + 200
-    assert len(store._FIELDS) * store._MOST_RECORDS * longest < store._LARGEST_FILE
+    longest = store._LONGEST_KEY + store._LONGEST_RECORD + 20
+    assert store._MOST_SECTIONS * store._MOST_RECORDS * longest < store._LARGEST_FILE
 
 
 def test_a_key_too_long_for_the_file_has_one_that_stands_for_it(path: Path) -> None:
@@ -345,9 +339,9 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a reader never sees a half-written file
         while any(writer.poll() is None for writer in writers):
-            reader.counts()
+            reader.count("winners")
     assert [writer.returncode for writer in writers] == [0, 0, 0]
-    assert TuningStore(path).counts()["winners"] == 120
+    assert TuningStore(path).count("winners") == 120
 
 
 def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import upconv
-from timed_engines import BASE, Old, Timed, W, X, file, forget_in_memory, real_time, records, table
-from upconv import tuning
+from timed_engines import BASE, Timed, W, X, file, forget_in_memory, real_time, records, table
+from upconv import roofline, tuning
 from upconv.errors import ArgumentError, DTypeError
 
 __all__ = ["file", "real_time", "table"]  # fixtures
@@ -28,7 +28,7 @@ def test_a_winner_is_measured_once_and_remembered(table) -> None:
     table(engine)
     found = tuning.tuned(BASE, 1)
     runs = len(engine.runs)
-    assert tuning.tuned(BASE.replace(), 1) is found
+    assert tuning.tuned(BASE.replace(), 1) == found
     assert upconv.tuning_info().measured == 1
     forget_in_memory()
     again = tuning.tuned(BASE, 1)
@@ -75,7 +75,7 @@ def test_a_name_that_is_not_there_is_measured_anew(table, file: Path, field: str
     with pytest.warns(RuntimeWarning, match="measured anew") as said:
         found = tuning.tuned(BASE, 1)
     assert len(said) == 1
-    assert tuning.tuned(BASE, 1) is found
+    assert tuning.tuned(BASE, 1) == found
     assert (found.engine, found.variant) == (engine, "a")
     assert "../../steam" not in engine.built
     assert records(file)[0][field] == {"engine": "engine", "variant": "a"}[field]
@@ -275,15 +275,6 @@ def test_variants_are_primitives_of_their_own() -> None:
     assert engine.built == ["", "a"]
 
 
-def test_an_engine_from_before_there_were_variants_still_works() -> None:
-    old = Old()
-    upconv.conv_transpose(X, W, engine=old)
-    plan = upconv.plan(X.shape, W, engine=old, tune=True)
-    assert plan.engine == "old"
-    told = upconv.explain(X.shape, W, engine=old)
-    assert (told.schedule, told.predicted_seconds) == ("", None)
-
-
 # explain ------------------------------------------------------------------------------------------
 
 
@@ -326,14 +317,14 @@ class TestExplain:
     ) -> None:
         from upconv.engines.jit import limits
 
-        first = tuning.fresh_ceilings(2)
+        first = roofline.measured(2)
         busy = limits.Limits(2, first.flops / 3, first.bandwidth * 2)
         monkeypatch.setattr(limits, "measure", lambda threads: busy)
         expected = limits.Limits(2, first.flops, first.bandwidth * 2)
-        assert tuning.fresh_ceilings(2) == expected
+        assert roofline.measured(2) == expected
         forget_in_memory()
-        assert tuning.ceilings(2, measure=False) == expected
-        assert tuning.ceilings(1, measure=False) is None
+        assert roofline.roofline(2, measure=False) == expected
+        assert roofline.roofline(1, measure=False) is None
 
     def test_schedule_prediction_and_measurement(self, ceilings: list[int], table) -> None:
         table(Timed("engine", own=3e-3, a=1e-3))

@@ -12,11 +12,11 @@ import pytest
 import upconv
 import winograd_layers
 from upconv import testing
-from upconv.choices import Algorithm, by_model
+from upconv.choices import Algorithm, Selection, by_model
+from upconv.choices import variants as variants_of
 from upconv.engines import load
 from upconv.engines.jit.winograd import Transform
 from upconv.geometry import Axis
-from upconv.primitives import variants_of
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 MOST = {"F(2,2)": 4, "F(3,2)": 4, "F(2,3)": 4, "F(4,2)": 16, "F(4,3)": 16, "F(1,2)": 4, "F(1,3)": 4}
@@ -85,7 +85,7 @@ def test_conformance(problem: Problem) -> None:
 def test_small_integers_are_exact_in_auto() -> None:
     rng = np.random.default_rng(1)
     for made in (layer(), layer(layout=DataLayout.NXC)):
-        engine, variant = by_model(made, None, 2, Algorithm.AUTO)
+        engine, variant, _ = chosen(made, Algorithm.AUTO)
         assert variant.startswith("winograd"), "the model has changed its mind: take another layer"
         x, w = (rng.integers(-8, 9, shape).astype(np.float32) for shape in made.operand_shapes)
         given = testing.Operands(x, w, None, None, np.zeros(made.result_shape, np.float32))
@@ -150,17 +150,23 @@ def test_what_is_refused() -> None:
         assert word in engine.refuses_winograd(changed)
 
 
+def chosen(
+    problem: Problem, algorithm: Algorithm, engine: str | None = None, *, once: bool = False
+) -> Selection:
+    return by_model(problem, engine, 2, algorithm, once)
+
+
 def test_auto_and_direct() -> None:
     made = layer()
-    assert by_model(made, None, 2, Algorithm.DIRECT)[1] == ""
-    assert by_model(made, "reference", 2, Algorithm.AUTO)[1] == ""
+    assert chosen(made, Algorithm.DIRECT).variant == ""
+    assert chosen(made, Algorithm.AUTO, "reference").variant == ""
     small = layer(4, 5)
-    assert by_model(small, None, 2, Algorithm.AUTO)[1] == ""
-    assert by_model(small, None, 2, Algorithm.WINOGRAD)[1].startswith("winograd ")
+    assert chosen(small, Algorithm.AUTO).variant == ""
+    assert chosen(small, Algorithm.WINOGRAD).variant.startswith("winograd ")
     # A weight that is packed for one call takes longer than its products save.
     few = layer(256, 16)
-    assert by_model(few, None, 2, Algorithm.AUTO)[1].startswith("winograd ")
-    assert by_model(few, None, 2, Algorithm.AUTO, once=True)[1] == ""
+    assert chosen(few, Algorithm.AUTO).variant.startswith("winograd ")
+    assert chosen(few, Algorithm.AUTO, once=True).variant == ""
 
 
 def test_variants_of_an_algorithm() -> None:

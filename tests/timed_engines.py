@@ -13,7 +13,7 @@ import upconv
 from upconv import choices, tuning
 from upconv.geometry import Axis
 from upconv.problem import Direction, Problem
-from upconv.tuning import contests
+from upconv.tuning import autotune
 
 BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6, 12, 3)
 X, W = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 3), np.float32)
@@ -78,39 +78,11 @@ class TimedPrimitive:
         self.engine.closed.append(self.variant)
 
 
-class Old(Timed):
-    """An engine from before there were variants."""
-
-    variants = None  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        super().__init__("old", own=1e-4)
-        del self.seconds
-        self.seconds = {"": 1e-4}
-
-    def __getattribute__(self, name: str):
-        if name == "variants":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-    def build(self, problem: Problem, threads: int):
-        primitive = TimedPrimitive(self, "")
-        primitive.__class__ = OldPrimitive
-        return primitive
-
-
-class OldPrimitive(TimedPrimitive):
-    def __getattribute__(self, name: str):
-        if name in ("description", "predicted_cycles"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store and a clock of this test's own, and a cache without another test's primitives."""
     clock = Clock()
-    monkeypatch.setattr(contests, "time", clock)
+    monkeypatch.setattr(autotune, "time", clock)
     monkeypatch.setattr(Timed, "wait", staticmethod(clock.pass_by))
     path = tmp_path / "tuning.json"
     monkeypatch.setenv("UPCONV_TUNING_FILE", str(path))
@@ -124,7 +96,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def real_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines really sleep: for what happens meanwhile."""
-    monkeypatch.setattr(contests, "time", time)
+    monkeypatch.setattr(autotune, "time", time)
     monkeypatch.setattr(Timed, "wait", staticmethod(time.sleep))
 
 
@@ -147,4 +119,4 @@ def records(file: Path) -> list[dict]:
 
 def forget_in_memory() -> None:
     """As if the process had just begun."""
-    tuning._tuner.cache_clear()
+    tuning._tuners.clear()

@@ -24,9 +24,9 @@ from .errors import (
     TranslationError,
     UpconvError,
 )
-from .execution import Gradients
 from .explanations import EngineStatus, Explanation, engines, explain, output_shape
 from .forks import importing
+from .gradients import Gradients
 from .ops import conv, conv_backward, conv_transpose, conv_transpose_backward
 from .plans import Plan, conv_plan, plan
 from .primitives import CacheInfo, cache_clear, cache_info

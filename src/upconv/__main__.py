@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 
 _NEEDED = ("typer", "rich")
-_ENGINE_MISSING = 4
+_ERROR = 2
 _INTERRUPTED = 130
 
 
@@ -23,7 +23,7 @@ def main() -> None:
         sys.stderr.write(
             f"error: the command line needs the {absent} package: pip install 'upconv[cli]'\n"
         )
-        sys.exit(_ENGINE_MISSING)
+        sys.exit(_ERROR)
     except KeyboardInterrupt:  # while the commands were being put together
         sys.stderr.write("interrupted\n")
         sys.exit(_INTERRUPTED)

@@ -38,6 +38,8 @@ def as_array(argument: str, value: object) -> Array:
     dtype('float32')
     """
     array = value if type(value) is np.ndarray else _foreign(argument, value)
+    if array.dtype in _KNOWN:  # none in the other byte order is
+        return array
     if not array.dtype.isnative:
         native = array.dtype.newbyteorder("=")
         element_type(f"{argument}.dtype", native)

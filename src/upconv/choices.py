@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .arguments import boolean, frozen, one_of
 from .engines import ENGINES, load
@@ -21,7 +21,7 @@ from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
 
-_ENGINE_PARTS = ("name", "fingerprint", "refuses", "build")
+_ENGINE_PARTS = ("name", "fingerprint", "refuses", "variants", "build")
 
 
 class Algorithm(Enum):
@@ -42,6 +42,18 @@ class Algorithm(Enum):
 
 
 _ALGORITHMS = '"auto" takes Winograd where it is expected to be faster and as exact as direct sums.'
+
+
+class Selection(NamedTuple):
+    """The engine that will do a problem, in which variant ("" for its own choice), and the seconds
+    of a call; 0.0 where it was not measured."""
+
+    engine: Engine
+    variant: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.engine.name} {self.variant}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,42 +221,38 @@ def _able(problem: Problem) -> tuple[Engine, ...]:
 
 
 def by_model(
-    problem: Problem,
-    engine: str | Engine | None,
-    threads: int,
-    algorithm: Algorithm,
-    *,
-    once: bool = False,
-) -> tuple[Engine, str]:
+    problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
+) -> Selection:
     """The engine and the variant that models choose for an algorithm.
 
     `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
     none.
     """
-    if engine is None or isinstance(engine, str):
-        return _by_model_named(problem, engine, threads, algorithm, once)
-    return _by_model(problem, engine, threads, algorithm, once)
-
-
-@lru_cache(maxsize=4096)
-def _by_model_named(
-    problem: Problem, name: str | None, threads: int, algorithm: Algorithm, once: bool
-) -> tuple[Engine, str]:
-    return _by_model(problem, name, threads, algorithm, once)
-
-
-def _by_model(
-    problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
-) -> tuple[Engine, str]:
     if algorithm is Algorithm.DIRECT:
-        return select(problem, engine), ""
+        return Selection(select(problem, engine))
     capable = winograd_engine(problem, engine)
     if algorithm is Algorithm.WINOGRAD:
         if capable is None:
             raise EngineRefusal(_no_winograd(problem, engine))
-        return capable, capable.winograd(problem, threads)[0]
+        return Selection(capable, capable.winograd(problem, threads)[0])
     variant = "" if capable is None else capable.quicker(problem, threads, once=once)
-    return (capable, variant) if capable and variant else (select(problem, engine), "")
+    return (
+        Selection(capable, variant) if capable and variant else Selection(select(problem, engine))
+    )
+
+
+def variants(
+    engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
+) -> tuple[str, ...]:
+    """The variants by which an engine does a problem with an algorithm."""
+    direct = tuple(engine.variants(problem, threads))
+    if algorithm is Algorithm.DIRECT:
+        return direct
+    auto = algorithm is Algorithm.AUTO
+    if not isinstance(engine, WinogradEngine) or engine.refuses_winograd(problem) is not None:
+        return direct if auto else ()
+    found = engine.winograd(problem, threads, exact=auto)
+    return (*direct, *found) if auto else found
 
 
 def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
@@ -281,5 +289,4 @@ def forget_choices() -> None:
     """Ask anew from now on: what engines refuse, and the environment variables, was remembered."""
     _choose_named.cache_clear()
     _able.cache_clear()
-    _by_model_named.cache_clear()
     _tuning_variable.cache_clear()

@@ -1,82 +1,219 @@
-"""Running a checked signature: memory, overlap of results and operands, the batch axis.
+"""Prepared calls: from a call's arguments to a running primitive, with one look-up when repeated.
 
-Two ways in: `run` for one result and `gradients` for up to three. Engines are chosen, primitives
-built and memory asked for before anything is written, so a refusal leaves every caller's array as
-it was. Ctrl-C, or an engine that fails, in the middle of the work may leave results half written.
+A call's key holds all that it depends on: the operation, shapes and dtypes, keywords, activation,
+engine and threads. Strides are not in it, as every primitive takes any. What the key leads to, a
+`PreparedCall`, is a checked signature with the engine that does it and the entry of the cache that
+holds the primitive; `PrimitiveCache.calls` remembers it, and clearing the cache forgets it.
+
+Engines are chosen, primitives built and memory asked for before anything is written, so a refusal
+leaves every caller's array as it was. Ctrl-C, or an engine that fails, in the middle of the work
+may leave results half written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
 
 from . import memory
-from .arrays import Array, check_out, copied, overlap, shares_memory
+from .arguments import Frozen
+from .arrays import Array, check_out, copied, described, overlap
 from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
-from .errors import ArgumentError, DTypeError, brief
-from .primitives import Lease, shared_cache
-from .problem import DataLayout, Direction, Problem
-from .signatures import Signature
+from .primitives import Entry, Lease, shared_cache
+from .problem import Direction, Problem
+from .signatures import Keywords, Signature
 from .threads import get_num_threads
 from .tuning import selected
 
-NEEDS = ("x", "weight", "bias")
+
+class PreparedCall:
+    """A checked signature, the engine that does it, and the cache's entry of its primitive."""
+
+    __slots__ = ("_entry", "_threads", "asked", "engine", "packs", "signature", "variant")
+
+    def __init__(
+        self,
+        signature: Signature,
+        engine: str | Engine | None,
+        threads: int,
+        tune: bool | None = None,
+        algorithm: Algorithm = Algorithm.DIRECT,
+        *,
+        once: bool = False,
+    ) -> None:
+        """Choose the engine; `asked` keeps the one asked for alive, as its id is in a key.
+
+        `once` says that weights are packed for one run only.
+        """
+        problem = signature.problem
+        self.signature, self.asked, self._threads = signature, engine, threads
+        chosen = selected(
+            problem, engine, threads, tune=tuning_asked(tune), algorithm=algorithm, once=once
+        )
+        self.engine, self.variant = chosen.engine, chosen.variant
+        self.packs = problem.direction is not Direction.WEIGHT_GRAD
+        self._entry: Entry | None = None
+
+    def hold(self) -> Entry:
+        """The primitive's entry, to be released: as it was, or built anew if the cache dropped it.
+
+        Raises `MemoryLimitError` where the primitive's scratch memory would not fit.
+        """
+        cache, entry = shared_cache(), self._entry
+        if entry is None or not cache.hold(entry):
+            problem = self.signature.problem
+            entry = cache.held(problem, self.engine, self._threads, self.variant)
+            self._entry = entry
+        if entry.primitive.workspace_bytes > memory.ALWAYS_FINE:
+            try:
+                memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")
+            except MemoryError:
+                cache.release(entry)
+                raise
+        return entry
+
+    def pack(self, weight: Array) -> PackedCall:
+        """The call with `weight`, of the problem's weight shape, packed for all later runs."""
+        lease: Lease[Primitive] = Lease(shared_cache(), self.hold())
+        order = _packed(lease.primitive, weight)
+        # A weight that is not finite is another engine's.
+        name = getattr(order, "engine", self.engine.name)
+        return PackedCall(self.signature, name, lease, lease.primitive, order)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute on operands (a, b) as `Primitive.run` orders them, b not packed."""
+        entry = self.hold()
+        try:
+            primitive: Primitive = entry.primitive
+            if self.packs:
+                b = _packed(primitive, b)
+            if not self.signature.batched:
+                out, a, b, residual = _with_batch(self.packs, out, a, b, residual)
+            primitive.run(out, a, b, bias, residual)
+        except MemoryError as error:
+            raise memory.refused("the scratch memory of this call", error) from None
+        finally:
+            shared_cache().release(entry)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gradients:
-    """The gradients of one call; None where one was not needed.
+class PackedCall:
+    """A prepared call with its weight in the primitive's order, held by a lease; `engine` its name.
 
-    >>> Gradients(x=np.zeros(3)).weight is None
-    True
+    Any number of threads may run it at once.
     """
 
-    x: Array | None = None
-    weight: Array | None = None
-    bias: Array | None = None
+    signature: Signature
+    engine: str
+    lease: Lease[Primitive]
+    primitive: Primitive
+    weight: PackedWeight
+
+    def run(
+        self, out: Array, a: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> None:
+        """Compute on x, or on an output gradient, with the weight."""
+        if not self.signature.batched:
+            out, a, _, residual = _with_batch(True, out, a, None, residual)
+        try:
+            self.primitive.run(out, a, self.weight, bias, residual)
+        except MemoryError as error:
+            raise memory.refused("the scratch memory of this call", error) from None
+
+
+Rule = Callable[..., Signature]
+_MOST_CALLS = 4096
+
+
+def prepared(
+    rule: Rule,
+    engine: str | Engine | None,
+    algorithm: Frozen,
+    keywords: Keywords,
+    activation: Frozen,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+) -> PreparedCall:
+    """The call of a rule of `signatures` on these arrays, as it was prepared or prepared now."""
+    threads, calls = get_num_threads(), shared_cache().calls
+    key = (
+        rule,
+        engine_key(engine),
+        threads,
+        algorithm,
+        keywords,
+        activation,
+        x.shape,
+        x.dtype,
+        weight.shape,
+        weight.dtype,
+        None if bias is None else (bias.shape, bias.dtype),
+        None if residual is None else (residual.shape, residual.dtype),
+    )
+    call: PreparedCall | None = calls.get(key)
+    if call is None:
+        operands = described(x), described(weight), described(bias), described(residual)
+        signature, how = rule(*operands, keywords, activation), Algorithm.of(algorithm)
+        call = PreparedCall(signature, engine, threads, algorithm=how, once=True)
+        remember(key, call)
+    return call
+
+
+def prepared_problem(problem: Problem, engine: str | Engine | None, threads: int) -> PreparedCall:
+    """The call that does a problem, for a front end that has checked its operands itself."""
+    key = problem, engine_key(engine), threads
+    call: PreparedCall | None = shared_cache().calls.get(key)
+    if call is None:
+        call = PreparedCall(Signature.whole(problem), engine, threads)
+        remember(key, call)
+    return call
 
 
 def run(
-    signature: Signature,
+    problem: Problem,
     engine: str | Engine | None,
     a: Array,
     b: Array,
     bias: Array | None = None,
     residual: Array | None = None,
-    out: Array | None = None,
-    algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Array:
-    """The result of a signature on operands (a, b) as `Primitive.run` orders them, b not packed."""
-    problem = signature.problem
-    target = result_array(signature, out, (a, b, bias, residual))
-    with _lease(problem, engine, algorithm) as primitive:
-        _run_on(primitive, signature, target, a, b, bias, residual)
-    return delivered(target, out)
+    """A new result of a problem on operands (a, b) as `Primitive.run` orders them, b not packed."""
+    call = prepared_problem(problem, engine, get_num_threads())
+    out = new_result(call.signature)
+    call.run(out, a, b, bias, residual)
+    return out
 
 
-def _lease(
-    problem: Problem,
-    engine: str | Engine | None,
-    algorithm: Algorithm = Algorithm.DIRECT,
-) -> Lease[Primitive]:
-    """A primitive for a problem, whose scratch memory would fit."""
-    threads = get_num_threads()
-    chosen = selected(problem, engine, threads, tune=tuning_asked(), algorithm=algorithm, once=True)
-    lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
-    memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
-    return lease
+def engine_key(engine: object) -> Hashable:
+    """What stands in a key for the engine asked for; the prepared call keeps the engine alive."""
+    return engine if engine is None or isinstance(engine, str) else id(engine)
+
+
+def remember(key: Hashable, call: object) -> None:
+    """Keep what was prepared; a full table is emptied, as so many calls are seldom repeated."""
+    calls = shared_cache().calls
+    if len(calls) >= _MOST_CALLS:
+        calls.clear()
+    calls[key] = call
 
 
 def result_array(signature: Signature, out: Array | None, operands: Iterable[Any]) -> Array:
     """Where to compute: a new array, `out` itself, or a copy of it where it overlaps an operand."""
     if out is None:
-        return _new_result(signature)
+        return new_result(signature)
     target = check_out("out", out, signature.shape, signature.problem.dtype.numpy)
     return copied("a copy of out", target) if overlap(target, operands) else target
 
@@ -90,45 +227,15 @@ def delivered(target: Array, out: Array | None) -> Array:
     return out
 
 
-def run_batched(
-    primitive: Primitive,
-    signature: Signature,
-    out: Array,
-    a: Array,
-    b: PackedWeight,
-    bias: Array | None,
-    residual: Array | None,
-) -> None:
-    """Run a primitive, giving arrays without a batch axis one of size 1."""
-    if not signature.batched:
-        a = a[None]
-        residual = None if residual is None else residual[None]
-        if signature.problem.direction is Direction.WEIGHT_GRAD:
-            b = b[None]
-        else:
-            out = out[None]
-    try:
-        primitive.run(out, a, b, bias, residual)
-    except MemoryError as error:
-        raise memory.refused("the scratch memory of this call", error) from None
+def _with_batch(
+    packs: bool, out: Array, a: Array, b: PackedWeight, residual: Array | None
+) -> tuple[Array, Array, PackedWeight, Array | None]:
+    """The arrays with a batch axis; b is a weight if it `packs`, and else `out` is one."""
+    residual = None if residual is None else residual[None]
+    return (out[None], a[None], b, residual) if packs else (out, a[None], b[None], residual)
 
 
-def _run_on(
-    primitive: Primitive,
-    signature: Signature,
-    out: Array,
-    a: Array,
-    b: Array,
-    bias: Array | None = None,
-    residual: Array | None = None,
-) -> None:
-    """`run_batched` with the weight packed first, where b is one."""
-    if signature.problem.direction is not Direction.WEIGHT_GRAD:
-        b = packed(primitive, b)
-    run_batched(primitive, signature, out, a, b, bias, residual)
-
-
-def packed(primitive: Primitive, weight: Array) -> PackedWeight:
+def _packed(primitive: Primitive, weight: Array) -> PackedWeight:
     """The weight in the primitive's order; `MemoryLimitError` if it would not fit."""
     try:
         return primitive.pack(weight)
@@ -136,7 +243,7 @@ def packed(primitive: Primitive, weight: Array) -> PackedWeight:
         raise memory.refused("the packed weight", error) from None
 
 
-def _new_result(signature: Signature) -> Array:
+def new_result(signature: Signature) -> Array:
     """An uninitialised array for the result; `MemoryLimitError` if it would not fit."""
     if signature.nbytes > memory.ALWAYS_FINE:  # the words below are worth it only then
         memory.require(signature.nbytes, f"the result, of shape {signature.shape},")
@@ -144,145 +251,3 @@ def _new_result(signature: Signature) -> Array:
         return np.empty(signature.shape, signature.problem.dtype.numpy)
     except (MemoryError, ValueError) as error:  # ValueError: more than any array can have
         raise memory.refused(f"the result, of shape {signature.shape},", error) from None
-
-
-def gradients(
-    signatures: dict[str, Signature],
-    engine: str | Engine | None,
-    grad: Array,
-    x: Array,
-    weight: Array,
-    needs: Iterable[str],
-    out: Gradients | None,
-) -> Gradients:
-    """The gradients named in `needs`; `signatures` has those of "x" and of "weight"."""
-    problem = signatures["x"].problem
-    targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=problem.accumulate)
-    channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
-    shapes = {"x": x.shape, "weight": weight.shape, "bias": (grad.shape[channel_axis],)}
-    given = {
-        name: check_out(f"out.{name}", target, shapes[name], grad.dtype)
-        for name, target in targets.items()
-        if target is not None
-    }
-    if given:
-        require_separate(given)
-        # An operand that a result is written over is copied: the next gradient still reads it.
-        grad, x, weight = (
-            copied("a copy of an operand that out overlaps", operand)
-            if overlap(operand, given.values())
-            else operand
-            for operand in (grad, x, weight)
-        )
-    operands = {"x": (grad, weight), "weight": _weight_gradient_operands(signatures["x"], grad, x)}
-    bias_total = _bias_total(grad, channel_axis) if "bias" in targets else None
-    names: list[str] = [name for name in operands if name in targets]
-    with ExitStack() as held:
-        work: dict[str, Primitive] = {}
-        for name in names:
-            work[name] = held.enter_context(_lease(signatures[name].problem, engine))
-        results: dict[str, Array] = {
-            name: given[name] if name in given else _new_result(signatures[name]) for name in work
-        }
-        for name, primitive in work.items():
-            _run_on(primitive, signatures[name], results[name], *operands[name])
-    if bias_total is not None:
-        results["bias"] = _bias_gradient(
-            bias_total, grad.dtype, given.get("bias"), accumulate=problem.accumulate
-        )
-    return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
-
-
-def _or(target: Array | None, result: Array) -> Array:
-    """The very object the caller passed, where one was passed."""
-    return result if target is None else target
-
-
-def _weight_gradient_operands(of_x: Signature, grad: Array, x: Array) -> tuple[Array, Array]:
-    """(g, x) of the trilinear form: a convolution's input is its g, the gradient its x."""
-    return (x, grad) if of_x.problem.direction is Direction.FORWARD else (grad, x)
-
-
-_ROWS = 256  # positions that are added up in the operand's own type
-
-
-def _bias_total(grad: Array, channel_axis: int) -> Array:
-    """The sum over all axes but the channels; in float64, because its length has no bound.
-
-    NumPy sums float32 in less than half the time that it takes into float64. Runs of positions are
-    short enough for that: of one image where channels come first, which NumPy adds up by halves,
-    of 256 positions where they come last.
-    """
-    axes = tuple(axis for axis in range(grad.ndim) if axis != channel_axis % grad.ndim)
-    memory.require(3 * 8 * grad.shape[channel_axis], "the bias gradient")
-    with np.errstate(all="ignore"):
-        if grad.dtype == np.float32 and grad.flags.c_contiguous and grad.size:
-            if channel_axis == -1:
-                rows = grad.reshape(-1, grad.shape[-1])
-                some = len(rows) // _ROWS * _ROWS
-                blocks = rows[:some].reshape(-1, _ROWS, grad.shape[-1])
-                sums = np.concatenate([np.add.reduce(blocks, axis=1), rows[some:]])
-                return np.asarray(np.add.reduce(sums, axis=0, dtype=np.float64))
-            inner = np.add.reduce(grad.reshape(*grad.shape[: channel_axis + 1], -1), axis=-1)
-            axes = tuple(axis for axis in axes if axis < channel_axis)
-            return np.asarray(np.add.reduce(inner, axis=axes, dtype=np.float64))
-        return np.asarray(np.add.reduce(grad, axis=axes, dtype=np.float64))
-
-
-def _bias_gradient(
-    total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool
-) -> Array:
-    """The total in the caller's array, or in a new one of the caller's type."""
-    with np.errstate(all="ignore"):
-        if out is None:
-            return total.astype(dtype)
-        out[...] = out + total if accumulate else total
-    return out
-
-
-def require_separate(given: dict[str, Array]) -> None:
-    """Refuse an `out` whose arrays, by name, share memory: one result would be lost."""
-    for first, second in combinations(given, 2):
-        if shares_memory(given[first], given[second]):
-            raise ArgumentError(
-                "out",
-                f"one in which {first} and {second} share memory",
-                "separate arrays",
-                "Copy one of them.",
-            )
-
-
-def gradient_targets(
-    known: tuple[str, ...],
-    holder: type,
-    needs: Iterable[str],
-    out: object,
-    *,
-    accumulate: bool,
-) -> dict[str, Array | None]:
-    """The array to write each needed gradient into, None for a new one.
-
-    `known` are the names there are, `holder` is what `out` is made with.
-    """
-    if isinstance(needs, str):
-        names: tuple[object, ...] = (needs,)
-    else:
-        try:
-            names = tuple(islice(needs, len(known) + 1))  # bounded: an iterator may never end
-        except Exception:  # whatever is no iterable, or fails as one
-            names = (needs,)
-    if len(names) > len(known) or any(
-        not isinstance(name, str) or name not in known for name in names
-    ):
-        remedy = f"Name the gradients you want, as in needs=({known[0]!r},)."
-        raise ArgumentError("needs", brief(needs), f"some of {known}", remedy)
-    if out is not None and not isinstance(out, holder):
-        fields = ", ".join(f"{name}=..." for name in known)
-        got, expected = f"of type {type(out).__name__}", f"an upconv.{holder.__name__} or None"
-        raise DTypeError("out", got, expected, f"Write out=upconv.{holder.__name__}({fields}).")
-    targets = {name: getattr(out, name, None) for name in known if name in names}
-    missing = [name for name, target in targets.items() if target is None]
-    if accumulate and missing:
-        expected = f"an array to add into in out.{missing[0]}"
-        raise ArgumentError("accumulate", "True", expected, f"Pass out={holder.__name__}(...).")
-    return targets

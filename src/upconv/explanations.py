@@ -11,16 +11,17 @@ import numpy as np
 from . import memory
 from .arguments import boolean, frozen, frozen_activation, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .choices import Algorithm, Refusal, choose, tuning_asked
+from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
 from .primitives import shared_cache
 from .problem import Direction, Problem
+from .roofline import roofline
 from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
-from .tuning import Selection, Winner, ceilings, remembered, selected
+from .tuning import remembered, selected
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
@@ -204,7 +205,7 @@ def explain(
     problem = signature.problem
     count = get_num_threads() if threads is None else checked(threads)
     choice = choose(problem, engine)
-    limits = ceilings(count, measure=boolean("floor", floor))
+    limits = roofline(count, measure=boolean("floor", floor))
     told = Explanation(
         problem=problem,
         engine=None,
@@ -238,7 +239,7 @@ def _floor(limits: Limits | None, problem: Problem) -> float | None:
 
 def _with_engine(
     told: Explanation,
-    winner: Winner | None,
+    winner: Selection | None,
     threads: int,
     limits: Limits | None,
     chosen: Selection,
@@ -246,14 +247,13 @@ def _with_engine(
     """What is told of a problem, with what the engine that does it says."""
     problem = told.problem
     with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
-        # Engines written before there were descriptions and predictions have none.
-        cycles = getattr(primitive, "predicted_cycles", 0.0)
+        cycles = primitive.predicted_cycles
         return replace(
             told,
             engine=chosen.engine.name,
             variant=chosen.variant,
             workspace_bytes=primitive.workspace_bytes,
-            schedule=getattr(primitive, "description", ""),
+            schedule=primitive.description,
             predicted_seconds=cycles / limits.clock if limits and cycles else None,
             measured_seconds=winner.seconds if winner else None,
             measured_by=str(winner) if winner else "",

@@ -1,7 +1,7 @@
 """Transposed convolution, convolution and their gradients on NumPy arrays.
 
-A call does three things: look at the arrays and freeze the keywords (`arrays`, `arguments`), find
-the checked signature (`signatures`), and run it on a primitive (`execution`).
+A call looks at its arrays (`arrays`), freezes its keywords (`arguments`) and runs the prepared call
+that these lead to (`execution`); the first call of its kind is checked (`signatures`) and prepared.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from . import signatures
-from .arguments import boolean, frozen_activation
-from .arrays import Array, as_array, described, optional_array
-from .choices import Algorithm
+from .arguments import boolean, frozen, frozen_activation
+from .arrays import Array, as_array, optional_array
 from .engines.base import Engine
-from .execution import NEEDS, Gradients, gradients, run
-from .signatures import Keywords
+from .execution import delivered, prepared, result_array
+from .gradients import NEEDS, Gradients, gradients
+from .signatures import (
+    Keywords,
+    convolution,
+    convolution_gradient,
+    transposed,
+    transposed_gradient,
+)
 
 
 def conv_transpose(
@@ -80,15 +85,11 @@ def conv_transpose(
     )
     x, weight = as_array("x", x), as_array("weight", weight)
     bias, residual = optional_array("bias", bias), optional_array("residual", residual)
-    signature = signatures.transposed(
-        described(x),
-        described(weight),
-        described(bias),
-        described(residual),
-        keywords,
-        frozen_activation(activation),
-    )
-    return run(signature, engine, x, weight, bias, residual, out, Algorithm.of(algorithm))
+    how, end = frozen("algorithm", algorithm), frozen_activation(activation)
+    call = prepared(transposed, engine, how, keywords, end, x, weight, bias, residual)
+    target = result_array(call.signature, out, (x, weight, bias, residual))
+    call.run(target, x, weight, bias, residual)
+    return delivered(target, out)
 
 
 def conv_transpose_backward(
@@ -131,14 +132,9 @@ def conv_transpose_backward(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
     grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
-    found = signatures.transposed_gradient(
-        described(grad),
-        described(x),
-        described(weight),
-        keywords,
-        boolean("accumulate", accumulate),
-    )
-    return gradients(found, engine, grad, x, weight, needs, out)
+    accumulate = boolean("accumulate", accumulate)
+    rule = transposed_gradient
+    return gradients(rule, engine, keywords, grad, x, weight, needs, out, accumulate=accumulate)
 
 
 def conv(
@@ -177,15 +173,11 @@ def conv(
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
     x, weight = as_array("x", x), as_array("weight", weight)
     bias, residual = optional_array("bias", bias), optional_array("residual", residual)
-    signature = signatures.convolution(
-        described(x),
-        described(weight),
-        described(bias),
-        described(residual),
-        keywords,
-        frozen_activation(activation),
-    )
-    return run(signature, engine, x, weight, bias, residual, out, Algorithm.of(algorithm))
+    how, end = frozen("algorithm", algorithm), frozen_activation(activation)
+    call = prepared(convolution, engine, how, keywords, end, x, weight, bias, residual)
+    target = result_array(call.signature, out, (x, weight, bias, residual))
+    call.run(target, x, weight, bias, residual)
+    return delivered(target, out)
 
 
 def conv_backward(
@@ -214,11 +206,6 @@ def conv_backward(
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
     grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
-    found = signatures.convolution_gradient(
-        described(grad),
-        described(x),
-        described(weight),
-        keywords,
-        boolean("accumulate", accumulate),
-    )
-    return gradients(found, engine, grad, x, weight, needs, out)
+    accumulate = boolean("accumulate", accumulate)
+    rule = convolution_gradient
+    return gradients(rule, engine, keywords, grad, x, weight, needs, out, accumulate=accumulate)

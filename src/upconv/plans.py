@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from . import memory
 from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
-from .choices import Algorithm, tuning_asked
-from .engines.base import Engine, PackedWeight, Primitive
+from .choices import Algorithm
+from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
-from .execution import delivered, packed, result_array, run_batched
-from .primitives import Lease, shared_cache
+from .execution import PackedCall, PreparedCall, delivered, result_array
 from .problem import Problem
-from .signatures import Keywords, Request, Signature
+from .signatures import Keywords, Request
 from .threads import checked, get_num_threads
-from .tuning import selected
 
 
 def plan(
@@ -131,22 +128,14 @@ def _planned(call: _Call, input_shape: Sequence[int], weight: Any, bias: Any) ->
     )
     residual = request.takes_residual(call.residual)
     threads = get_num_threads() if call.threads is None else checked(call.threads)
-    tune = tuning_asked(call.tune)
-    return Plan(request, call.engine, threads, weight, bias, residual, tune, call.algorithm)
+    return Plan(request, call.engine, threads, weight, bias, residual, call.tune, call.algorithm)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
-    """A plan with or without a residual: a primitive held by a lease, the weight in its order.
+class _Form:
+    """A plan with or without a residual; `weight` is the plan's own copy, not packed."""
 
-    `weight` is the plan's own copy, not packed.
-    """
-
-    signature: Signature
-    engine: str
-    lease: Lease[Primitive]
-    primitive: Primitive
-    packed: PackedWeight
+    call: PackedCall
     weight: Array
     bias: Array | None
 
@@ -172,7 +161,7 @@ class Plan:
         weight: Array,
         bias: Array | None,
         residual: bool,
-        tune: bool = False,
+        tune: bool | None = None,
         algorithm: Algorithm = Algorithm.DIRECT,
     ) -> None:
         """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead."""
@@ -184,11 +173,11 @@ class Plan:
         self._algorithm = algorithm
         weight = copied("the plan's weight", weight)
         bias = None if bias is None else copied("the plan's bias", bias)
-        ready = self._prepared(residual, weight, bias)
+        form = self._prepared(residual, weight, bias)
         # All that a plan holds, read and replaced as one: another thread may close it at any time.
-        self._forms = {residual: ready}
-        self._signature, self._engine_name = ready.signature, ready.engine
-        self._workspace_bytes = ready.primitive.workspace_bytes
+        self._forms = {residual: form}
+        self._signature, self._engine_name = form.call.signature, form.call.engine
+        self._workspace_bytes = form.call.primitive.workspace_bytes
 
     @property
     def problem(self) -> Problem:
@@ -226,14 +215,13 @@ class Plan:
         if residual is None and self._residual:
             expected = f"an array of shape {self.output_shape}: the plan was made with one"
             raise DTypeError("residual", "None", expected, "Pass it, or plan without a residual.")
-        ready = self._forms.get(residual is not None) or self._form(residual is not None)
-        signature = ready.signature
+        form = self._forms.get(residual is not None) or self._form(residual is not None)
+        signature = form.call.signature
         x = self._operand("x", x, self._request.x.shape)
         if residual is not None:
             residual = self._operand("residual", residual, signature.shape)
-        operands = (x, ready.packed, ready.bias, residual)
         target = result_array(signature, out, (x, residual))
-        run_batched(ready.primitive, signature, target, *operands)
+        form.call.run(target, x, form.bias, residual)
         return delivered(target, out)
 
     def close(self) -> None:
@@ -252,13 +240,13 @@ class Plan:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        ready = self._form(self._residual)
+        form = self._form(self._residual)
         return Plan, (
             self._request,
             self._engine,
             self._threads,
-            ready.weight,
-            ready.bias,
+            form.weight,
+            form.bias,
             self._residual,
             self._tune,
             self._algorithm,
@@ -267,26 +255,19 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
 
-    def _form(self, residual: bool) -> _Ready:
+    def _form(self, residual: bool) -> _Form:
         """This plan with or without a residual; two threads may prepare it, one of them in vain."""
         forms = self._forms
         first = forms.get(self._residual)
         if first is None:
             raise EngineError("This plan is closed. Make a new one with upconv.plan.")
-        ready = forms.get(residual) or self._prepared(residual, first.weight, first.bias)
-        return forms.setdefault(residual, ready)
+        form = forms.get(residual) or self._prepared(residual, first.weight, first.bias)
+        return forms.setdefault(residual, form)
 
-    def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Ready:
+    def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Form:
         signature = self._request.signature(residual=residual)
-        problem = signature.problem
-        engine, variant = selected(
-            problem, self._engine, self._threads, tune=self._tune, algorithm=self._algorithm
-        )
-        lease = shared_cache().lease(problem, engine, self._threads, variant)
-        memory.require(lease.primitive.workspace_bytes, "the scratch memory of this plan")
-        order = packed(lease.primitive, weight)
-        name = getattr(order, "engine", engine.name)  # of a weight that is not finite, another's
-        return _Ready(signature, name, lease, lease.primitive, order, weight, bias)
+        call = PreparedCall(signature, self._engine, self._threads, self._tune, self._algorithm)
+        return _Form(call.pack(weight), weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(name, value)

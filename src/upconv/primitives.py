@@ -1,13 +1,16 @@
 """The cache of built primitives.
 
 The key of the cache is what the field calls an operator's signature: (problem, engine, variant,
-fingerprint), the fingerprint holding the engine's versions and the number of threads. Whatever
-changes a primitive is in the key; nothing else is.
+fingerprint, threads), the fingerprint holding the engine's versions. Whatever changes a primitive
+is in the key; nothing else is.
 
 The cache is the one owner of primitives. It builds each once however many threads ask (single
 flight), counts what it does, holds at most `max_entries` primitives of at most `max_bytes` resident
 bytes, drops the least recently used and closes a dropped one when its last user is done. A build
-error is raised and not remembered: who waited for that build tries it again.
+error is raised and not remembered: a thread that waited for that build tries it again.
+
+`PrimitiveCache.calls` remembers what `execution` prepared of whole calls. A prepared call names an
+entry of the cache without keeping it: `hold` says whether the entry is still there.
 """
 
 from __future__ import annotations
@@ -22,11 +25,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from .choices import Algorithm, forget_choices
+from .choices import forget_choices
 from .engines import nonfinite
-from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, brief
-from .problem import Problem
 
 _DEFAULT_BYTES = 256 << 20
 _DEFAULT_ENTRIES = 1024
@@ -90,17 +91,24 @@ class _Key:
     engine: int
     variant: str
     fingerprint: str
+    threads: int
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class Entry:
     """A cached primitive; `users` counts leases, `dropped` that the cache no longer lists it."""
 
+    key: _Key
     engine: Builder[Any, Any]
     primitive: Any
     nbytes: int
     users: int = 0
     dropped: bool = False
+
+    def close(self) -> None:
+        """Close the primitive and let go of it: prepared calls may still name the entry."""
+        primitive, self.primitive = self.primitive, None
+        primitive.close()
 
 
 @dataclass(slots=True)
@@ -122,28 +130,6 @@ class _Flight:
         self.lock = threading.Lock()
 
 
-def built(engine: Builder[P, T], problem: P, threads: int, variant: str) -> T:
-    """A new primitive; engines written before there were variants are not asked for one."""
-    if variant:
-        return engine.build(problem, threads, variant)
-    return engine.build(problem, threads)
-
-
-def variants_of(
-    engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
-) -> tuple[str, ...]:
-    """The variants an engine names; one written before there were variants has its own choice."""
-    named: Any = getattr(engine, "variants", None)
-    direct = ("",) if named is None else tuple(named(problem, threads))
-    if algorithm is Algorithm.DIRECT:
-        return direct
-    auto = algorithm is Algorithm.AUTO
-    if not isinstance(engine, WinogradEngine) or engine.refuses_winograd(problem) is not None:
-        return direct if auto else ()
-    found = engine.winograd(problem, threads, exact=auto)
-    return (*direct, *found) if auto else found
-
-
 class Lease(Generic[T]):
     """The right to run a primitive: it is not closed before the lease is released or forgotten.
 
@@ -152,17 +138,16 @@ class Lease(Generic[T]):
 
     __slots__ = ("_cache", "_entry", "primitive")
 
-    primitive: T
-
-    def __init__(self, cache: PrimitiveCache) -> None:
+    def __init__(self, cache: PrimitiveCache, entry: Entry) -> None:
         self._cache = cache
-        self._entry: _Entry | None = None
+        self._entry: Entry | None = entry
+        self.primitive: T = entry.primitive
 
     def release(self) -> None:
         """Give the right back."""
         entry, self._entry = self._entry, None
         if entry is not None:
-            self._cache._release(entry)
+            self._cache.release(entry)
 
     def __enter__(self) -> T:
         return self.primitive
@@ -198,28 +183,51 @@ class PrimitiveCache:
         self._max_bytes = (
             _bound("UPCONV_CACHE_BYTES", _DEFAULT_BYTES) if max_bytes is None else max_bytes
         )
-        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self.calls: dict[Hashable, Any] = {}
+        self._entries: OrderedDict[_Key, Entry] = OrderedDict()
         self._flights: weakref.WeakValueDictionary[_Key, _Flight] = weakref.WeakValueDictionary()
-        self._forgotten: deque[_Entry] = deque()
+        self._forgotten: deque[Entry] = deque()
         self._totals = _Totals()
         self._lock = threading.Lock()
         _caches.add(self)
 
     def lease(self, problem: P, engine: Builder[P, T], threads: int, variant: str = "") -> Lease[T]:
         """The primitive for `problem`, built if need be, held until the lease is released."""
-        key = _Key(problem, id(engine), variant, f"{engine.fingerprint()} threads {threads}")
-        if self._forgotten:
-            self._settle()
-        lease: Lease[T] = Lease(self)
-        if self._take(key, lease):
-            return lease
+        return Lease(self, self.held(problem, engine, threads, variant))
+
+    def held(self, problem: P, engine: Builder[P, T], threads: int, variant: str = "") -> Entry:
+        """`lease` without its object: the caller releases the entry."""
+        key = _Key(problem, id(engine), variant, engine.fingerprint(), threads)
+        self._settle()
+        entry = self._entries.get(key)
+        if entry is not None and self.hold(entry):
+            return entry
         flight = _Flight()
         with self._lock:
             flight = self._flights.setdefault(key, flight)
         with flight.lock:  # one thread builds; those who waited find it done, or try themselves
-            if not self._take(key, lease):
-                self._build(key, engine, threads, lease)
-        return lease
+            entry = self._entries.get(key)
+            if entry is None or not self.hold(entry):
+                entry = self._build(key, engine)
+        return entry
+
+    def hold(self, entry: Entry) -> bool:
+        """Hold an entry again until it is released; False if the cache no longer lists it."""
+        with self._lock:
+            if entry.dropped:
+                return False
+            self._entries.move_to_end(entry.key)
+            self._totals.hits += 1
+            entry.users += 1
+        return True
+
+    def release(self, entry: Entry) -> None:
+        """Give an entry back that was held."""
+        with self._lock:
+            entry.users -= 1
+            last = entry.dropped and entry.users == 0
+        if last:
+            entry.close()
 
     def info(self) -> CacheInfo:
         """Counts and contents now."""
@@ -241,68 +249,49 @@ class PrimitiveCache:
     def clear(self) -> None:
         """Drop every primitive and set the counts to zero; those in use close when released."""
         self._settle()
+        self.calls.clear()
         with self._lock:
-            closing = [self._drop(key) for key in list(self._entries)]
+            closing = [entry for key in list(self._entries) for entry in self._drop(key)]
             self._totals = _Totals()
         nonfinite.set_count(0)
-        _close(closing)
+        for entry in closing:
+            entry.close()
 
-    def _take(self, key: _Key, lease: Lease[Any]) -> bool:
-        """Give the lease the entry of a key, if there is one."""
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return False
-            self._entries.move_to_end(key)
-            self._totals.hits += 1
-            lease.primitive = entry.primitive
-            entry.users += 1
-            lease._entry = entry
-            return True
-
-    def _build(self, key: _Key, engine: Builder[Any, Any], threads: int, lease: Lease[Any]) -> None:
-        """Build outside the lock, list the result, and make room for it."""
+    def _build(self, key: _Key, engine: Builder[Any, Any]) -> Entry:
+        """Build outside the lock, list the result, held, and make room for it."""
         with self._lock:
             self._totals.misses += 1
         bound: Any = getattr(engine, "bound", None)
         if bound is not None:  # its library has a cache of its own, which follows this one's bound
             bound(self._max_entries)
         start = time.perf_counter()
-        primitive = built(engine, key.problem, threads, key.variant)
+        primitive = engine.build(key.problem, key.threads, key.variant)
         seconds = time.perf_counter() - start
-        entry = _Entry(engine, primitive, primitive.resident_bytes)
+        entry = Entry(key, engine, primitive, primitive.resident_bytes, users=1)
         with self._lock:
             self._totals.builds += 1
             self._totals.seconds += seconds
             self._totals.bytes += entry.nbytes
             self._entries[key] = entry
-            lease.primitive = primitive
-            entry.users += 1
-            lease._entry = entry
             closing = self._shrink()
-        _close(closing)
+        for dropped in closing:  # outside the lock: closing may take its time
+            dropped.close()
+        return entry
 
-    def _shrink(self) -> list[_Entry | None]:
-        """Drop the least recently used until both bounds hold."""
-        closing = []
+    def _shrink(self) -> list[Entry]:
+        """Drop the least recently used until both bounds hold; those to close are returned."""
+        closing: list[Entry] = []
         while len(self._entries) > self._max_entries or self._totals.bytes > self._max_bytes:
-            closing.append(self._drop(next(iter(self._entries))))
+            closing += self._drop(next(iter(self._entries)))
             self._totals.evictions += 1
         return closing
 
-    def _drop(self, key: _Key) -> _Entry | None:
+    def _drop(self, key: _Key) -> list[Entry]:
         """Take an entry off the list; returned if nobody uses it, so that it can be closed."""
         entry = self._entries.pop(key)
         entry.dropped = True
         self._totals.bytes -= entry.nbytes
-        return entry if entry.users == 0 else None
-
-    def _release(self, entry: _Entry) -> None:
-        with self._lock:
-            entry.users -= 1
-            last = entry.dropped and entry.users == 0
-        if last:
-            entry.primitive.close()
+        return [] if entry.users else [entry]
 
     def _settle(self) -> None:
         """Release what leases that were forgotten held."""
@@ -311,7 +300,7 @@ class PrimitiveCache:
                 entry = self._forgotten.popleft()
             except IndexError:  # another thread was quicker
                 return
-            self._release(entry)
+            self.release(entry)
 
     def _after_fork(self) -> None:
         """A child has only the thread that forked: no lock is held and no build goes on."""
@@ -329,13 +318,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _close(entries: list[_Entry | None]) -> None:
-    """Outside the lock: closing may take its time."""
-    for entry in entries:
-        if entry is not None:
-            entry.primitive.close()
 
 
 def _bound(variable: str, default: int) -> int:

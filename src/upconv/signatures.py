@@ -1,14 +1,12 @@
-"""From shapes, dtypes and frozen keywords to problems: the checks of a call, made once per
-signature.
+"""From shapes, dtypes and frozen keywords to problems: the checks of a call.
 
-A call is described by `Operands` (what the arrays are) and `Keywords` (how they are combined), both
-plain tuples whose hash costs a fraction of a microsecond; the functions here are pure and
-remembered, so a repeated call does no checking twice. Every message about shapes is written here.
+A call is described by `Operand`s (what the arrays are) and `Keywords` (how they are combined). The
+functions here are pure; `execution` remembers what they said of a call, so that a repeated one is
+not checked again. Every message about shapes is written here.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -51,16 +49,23 @@ class Keywords(NamedTuple):
         weight_layout: object,
     ) -> Keywords:
         """A caller's keywords, frozen; `DTypeError` for one that no number or name can be."""
-        return cls(
-            frozen("stride", stride),
-            frozen("padding", padding),
-            frozen("output_padding", output_padding),
-            frozen("dilation", dilation),
-            frozen("groups", groups),
-            frozen("output_size", output_size),
-            frozen("layout", layout),
-            frozen("weight_layout", weight_layout),
+        given = (
+            stride,
+            padding,
+            output_padding,
+            dilation,
+            groups,
+            output_size,
+            layout,
+            weight_layout,
         )
+        for value in given:  # most calls have nothing to freeze
+            if type(value) not in _EXACT:
+                return cls(*map(frozen, cls._fields, given))
+        return tuple.__new__(cls, given)
+
+
+_EXACT = (int, str, type(None))
 
 
 class Signature(NamedTuple):
@@ -81,8 +86,12 @@ class Signature(NamedTuple):
         nbytes = span if all(shape) or span > _MOST_BYTES else 0
         return cls(problem, shape, nbytes, batched)
 
+    @classmethod
+    def whole(cls, problem: Problem) -> Signature:
+        """The signature of a problem whose operands have a batch axis."""
+        return cls.of(problem, problem.result_shape, batched=True)
 
-@lru_cache(maxsize=4096)
+
 def transposed(
     x: Operand,
     weight: Operand,
@@ -140,7 +149,6 @@ class Request(NamedTuple):
             raise error.renamed("x.shape", "input_shape") from None
 
 
-@lru_cache(maxsize=4096)
 def convolution(
     x: Operand,
     weight: Operand,
@@ -159,7 +167,6 @@ def convolution(
     return _with_extras(problem, batched, weight, bias, residual)
 
 
-@lru_cache(maxsize=4096)
 def transposed_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
@@ -170,7 +177,6 @@ def transposed_gradient(
     return _gradients_of(problem, directions, (x, weight), batched, accumulate)
 
 
-@lru_cache(maxsize=4096)
 def convolution_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:

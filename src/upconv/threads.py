@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 import operator
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -144,7 +147,29 @@ def borrow(team: Team | None) -> None:
 
 def borrowed() -> Team | None:
     """What may do the engines' work in place of threads of our own, or None."""
-    return _team
+    return _lent.team or _team
+
+
+class _Lent(threading.local):
+    """The team that is lent to the calling thread."""
+
+    team: Team | None = None
+
+
+_lent = _Lent()
+
+
+@contextmanager
+def lend(team: Team) -> Iterator[None]:
+    """Let another library's threads do the work that this thread asks for in the block.
+
+    For a library that calls upconv from within its own work.
+    """
+    before, _lent.team = _lent.team, team
+    try:
+        yield
+    finally:
+        _lent.team = before
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

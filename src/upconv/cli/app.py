@@ -75,8 +75,8 @@ def _whole(
 ) -> None:
     """Transposed convolution, solved completely.
 
-    Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 usage, 3 bad input,
-    4 an engine or an extra is missing, 130 interrupted.
+    Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 an
+    error, 130 interrupted.
 
     \b
     Begin with:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .. import roofline
 from ..arrays import dtype_of
 from ..errors import EngineMissing, FileError, brief
 from ..explanations import EngineStatus, engines
 from ..problem import DType
 from ..threads import get_num_threads, set_num_threads
-from ..tuning import fresh_ceilings
 from . import blas, layers, machine, peers, report, results, spelling, trials
 from .cases import Case, Way
 from .endings import Ending, say
@@ -125,7 +125,7 @@ def bench(
         threads=get_num_threads(),
         seconds=(_QUICK_SECONDS if quick else _SECONDS) if seconds is None else seconds,
     )
-    limits = fresh_ceilings(setting.threads)
+    limits = roofline.measured(setting.threads)
     measured = _measured(setting, limits)
     _say_reasons(statuses if engine_names is None else (), measured)
     if json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..engines import load
-from ..execution import Gradients
+from ..gradients import Gradients
 from ..ops import conv_transpose_backward
 from ..plans import plan
 from ..primitives import shared_cache

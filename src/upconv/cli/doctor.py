@@ -16,8 +16,9 @@ from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
 from ..geometry import Axis
 from ..problem import Direction, Problem
+from ..roofline import roofline
 from ..threads import get_num_threads
-from ..tuning import TuningInfo, ceilings, tuning_info
+from ..tuning import TuningInfo, tuning_info
 from ..tuning.store import cache_directory
 from . import machine, report
 from .endings import Ending
@@ -112,7 +113,7 @@ class _Measurements:
 def _measurements(threads: int | None) -> _Measurements:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        limits = None if threads is None else ceilings(threads, measure=True)
+        limits = None if threads is None else roofline(threads, measure=True)
         kept = tuning_info()
     return _Measurements(kept, limits, [str(warning.message) for warning in said])
 

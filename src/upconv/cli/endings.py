@@ -1,9 +1,9 @@
 """How a command ends: exit codes, and what is said about an error.
 
-    0  fine                      3  bad input: files, shapes, values the library refuses
-    1  findings, differences     4  an engine or an extra is missing, or refuses
-    2  usage                     130  interrupted (Ctrl-C), 141 the reader of stdout went away,
-                                 143  terminated
+    0  fine
+    1  findings: a wrong result, a difference, a message of lint
+    2  an error: wrong usage, bad input, an engine or an extra that is missing
+    130 interrupted (Ctrl-C), 141 the reader of stdout went away, 143 terminated: as shells have them
 
 An error upconv raises on purpose, or a warning, is one line on stderr; every other exception is a
 bug and keeps its traceback.
@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import NoReturn
 
-from ..errors import EngineMissing, EngineRefusal, UpconvError
+from ..errors import UpconvError
 
 
 class Ending(IntEnum):
@@ -28,9 +28,7 @@ class Ending(IntEnum):
 
     FINE = 0
     FINDINGS = 1
-    USAGE = 2
-    INPUT = 3
-    ENGINE = 4
+    ERROR = 2
     INTERRUPTED = 128 + 2
     BROKEN_PIPE = 128 + 13
     TERMINATED = 128 + 15
@@ -63,9 +61,8 @@ def ended(*, traceback: bool) -> Iterator[None]:
     except (UpconvError, MemoryError) as error:
         if traceback or os.environ.get("UPCONV_TRACEBACK", "").strip() not in ("", "0"):
             raise
-        missing = isinstance(error, EngineMissing | EngineRefusal)
         say(f"error: {_message(error)}")
-        _exit(Ending.ENGINE if missing else Ending.INPUT)
+        _exit(Ending.ERROR)
     finally:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -65,9 +65,9 @@ def place(
         require_free(shown, path, force=force, inputs=inputs, overwrite=OVERWRITE)
         there = path.exists()
     if there:  # only then is the model worth reading twice
-        from ..onnx.inputs import input_files
+        from ..onnx.models import files
 
-        given = input_files(model)
+        given = files(model)
         with reported(shown):
             require_free(shown, path, force=force, inputs=given, overwrite=OVERWRITE)
     return path

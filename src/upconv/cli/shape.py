@@ -64,7 +64,7 @@ def explain(
     """Tell what upconv would do and why: problem, engine, refusals, sizes, memory, schedule, times.
 
     The floor is the time that this machine's ceilings allow; they are measured once, in a second,
-    and remembered. The exit code is 4 when no engine, or not the one asked for, does it.
+    and remembered. The exit code is 2 when no engine, or not the one asked for, does it.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def explain(
     else:
         report.text(str(answer))
     if answer.engine is None:
-        raise typer.Exit(int(Ending.ENGINE))
+        raise typer.Exit(int(Ending.ERROR))
 
 
 def as_fields(answer: Explanation) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..arguments import frozen_activation
 from ..arrays import Array, Operand, as_array, described, element_type
 from ..engines.base import Engine
 from ..errors import DTypeError, ShapeError, brief
-from ..execution import NEEDS, Gradients, gradient_targets
+from ..gradients import NEEDS, Gradients, gradient_targets
 from ..problem import DataLayout, Direction
 from ..signatures import Keywords
 from .graphs import mapped, weight_gradient

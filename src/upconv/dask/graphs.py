@@ -79,18 +79,16 @@ class _Task:
 
     def result(self, chunks: list[Array], weight: Array, bias: Array | None) -> Array:
         """A chunk of a result."""
-        signature = Signature.of(self.problem, self.problem.result_shape, batched=True)
         window = _window(chunks, self.cuts[0], self.problem)
-        return run(signature, self.engine, window, weight, bias)[self.keep]
+        return run(self.problem, self.engine, window, weight, bias)[self.keep]
 
     def term(self, grad: list[Array], x: list[Array]) -> Array:
         """A term of a weight gradient."""
-        signature = Signature.of(self.problem, self.problem.result_shape, batched=True)
-        g, inputs = (
+        operands = (
             _window(chunks, cuts, self.problem)
             for chunks, cuts in zip((grad, x), self.cuts, strict=True)
         )
-        return run(signature, self.engine, g, inputs)
+        return run(self.problem, self.engine, *operands)
 
 
 def _window(chunks: list[Array], cuts: tuple[Cut, ...], problem: Problem) -> Array:

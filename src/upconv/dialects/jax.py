@@ -27,11 +27,13 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from ..arguments import boolean
 from ..errors import ArgumentError, TranslationError, brief
-from ..geometry import LIMIT, Axis, centred, scaled
+from ..geometry import LIMIT, Axis
 from ..problem import DataLayout, WeightLayout
 from . import values
 from .layer import Layer, require_layer
+from .tensorflow import same, valid
 
 
 class Mode(Enum):
@@ -73,8 +75,8 @@ def from_jax(
     k = values.per_axis("kernel", kernel, rank, low=1)
     s = values.per_axis("strides", strides, rank, low=1)
     d = values.per_axis("rhs_dilation", rhs_dilation, rank, low=1, absent=1)
-    transposed = values.flag("transpose_kernel", transpose_kernel)
-    consistent = values.flag("use_consistent_padding", use_consistent_padding)
+    transposed = boolean("transpose_kernel", transpose_kernel)
+    consistent = boolean("use_consistent_padding", use_consistent_padding)
     if isinstance(padding, (str, bytes)):
         mode = values.member("padding", padding, Mode, "JAX spells it in capitals.")
         axes = values.axes(_WORDS[mode], size, k, s, d)
@@ -123,15 +125,6 @@ def nearest_jax(layer: Layer) -> Layer:
     return replace(layer, groups=1)
 
 
-def _same(size: int, k: int, s: int, d: int) -> Axis:
-    return centred(size, k, s, d, scaled(size, s), upper=True)
-
-
-def _valid(size: int, k: int, s: int, d: int) -> Axis:
-    whole = Axis(size, k, s, d)
-    return centred(size, k, s, d, max(scaled(size, s), whole.full), upper=True)
-
-
 def _around(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
     reach = Axis(size, k, s, d).extent - 1
     return Axis(size, k, s, d, reach - pair[0], reach - pair[1])
@@ -141,7 +134,7 @@ def _cropped(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
     return Axis(size, k, s, d, *pair)
 
 
-_WORDS: dict[Mode, Callable[..., Axis]] = {Mode.SAME: _same, Mode.VALID: _valid}
+_WORDS: dict[Mode, Callable[..., Axis]] = {Mode.SAME: same, Mode.VALID: valid}
 
 
 def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:

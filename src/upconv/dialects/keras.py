@@ -29,11 +29,12 @@ from itertools import product
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError, TranslationError
-from ..geometry import Axis, centred, convolved, padded, same_padding, scaled
+from ..geometry import Axis, centred, convolved, padded, same_padding
 from ..problem import DataLayout, WeightLayout
 from . import values
 from .layer import Layer, require_layer
 from .limits import check_rank
+from .tensorflow import same, valid
 
 DIALECT, MOST_AXES = "Keras", 3
 
@@ -213,15 +214,6 @@ def _numbers(axis: Axis) -> tuple[int, int, int, int]:
     return axis.size, axis.kernel, axis.stride, axis.dilation
 
 
-def _valid(size: int, k: int, s: int, d: int) -> Axis:
-    whole = Axis(size, k, s, d)
-    return centred(size, k, s, d, max(scaled(size, s), whole.full), upper=True)
-
-
-def _same(size: int, k: int, s: int, d: int) -> Axis:
-    return centred(size, k, s, d, scaled(size, s), upper=True)
-
-
 def _valid_extended(size: int, k: int, s: int, d: int, extra: int) -> Axis:
     return padded(size, k, s, d, 0, 0, extra)
 
@@ -240,7 +232,7 @@ def _same_to(i: int, size: int, k: int, s: int, d: int, out: int) -> Axis:
     return _inverse(i, size, convolved(out, k, s, d, *same_padding(out, k, s, d, upper=True)))
 
 
-_PLAIN: dict[Mode, Callable[..., Axis]] = {Mode.VALID: _valid, Mode.SAME: _same}
+_PLAIN: dict[Mode, Callable[..., Axis]] = {Mode.VALID: valid, Mode.SAME: same}
 _EXTENDED: dict[Mode, Callable[..., Axis]] = {
     Mode.VALID: _valid_extended,
     Mode.SAME: _same_extended,

@@ -169,7 +169,7 @@ def from_onednn_graph(
     )
     rows = tuple(_Given(*row) for row in given)
     layout = values.member("data_format", data_format, DataLayout)
-    weights = _weights(weights_format, values.member("operation", operation, Operation))
+    weights = weight_order(weights_format, values.member("operation", operation, Operation))
     if dst_shape is None:
         axes = values.axes(_INFERRED[mode, reader], rows)
     else:
@@ -310,7 +310,12 @@ def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...
     return tuple(entries[place] for place in layout.to_ncx(rank)[2:])
 
 
-def _weights(weights_format: object, operation: Operation) -> WeightLayout:
+def weight_order(weights_format: object, operation: Operation) -> WeightLayout:
+    """The order that weights_format names; None is the operation's default.
+
+    >>> weight_order("OIX", Operation.CONVOLUTION_BACKWARD_DATA).value
+    'IOX'
+    """
     names = WEIGHTS[operation]
     word = (
         next(iter(names))

@@ -4,8 +4,6 @@ Every dialect normalises here, once; behind this border an attribute is an int >
 a tuple with one such int per spatial axis, or a member of an enum. NumPy integers count as ints;
 bools, floats and text where an integer belongs are refused, and every refusal names the attribute
 with the index of the axis.
-
-What lives here: normalising one value. What never does: what the value means in a dialect.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
+from ..arguments import one_of
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import LIMIT, Axis
 
@@ -136,19 +135,7 @@ def text(name: str, value: object) -> str:
 
 def member(name: str, value: object, kind: type[Member], remedy: str = "") -> Member:
     """The member of an enum of strings whose value is the text given."""
-    word = text(name, value)
-    for candidate in kind:
-        if candidate.value == word:
-            return candidate
-    allowed = ", ".join(repr(candidate.value) for candidate in kind)
-    raise ArgumentError(name, brief(word), f"one of {allowed}", remedy)
-
-
-def flag(name: str, value: object) -> bool:
-    """True or False, and nothing that merely counts as one."""
-    if not isinstance(value, bool):
-        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "True or False")
-    return value
+    return one_of(name, text(name, value), kind, remedy)
 
 
 def axes(make: Callable[..., Axis], *columns: Iterable[Any]) -> tuple[Axis, ...]:

@@ -7,9 +7,12 @@ milliseconds, in blocks 0.6. The other way round NumPy is as fast as blocks.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from .. import memory
 from .base import Array
 
 _SMALL = 1 << 15  # bytes, which fit the innermost cache
@@ -34,6 +37,26 @@ def contiguous(array: Array) -> Array:
     else:
         _copy_in_blocks(made, array)
     return made
+
+
+def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:
+    """The array itself if it is contiguous, else a copy, `filled` with its values.
+
+    Raises `MemoryLimitError`, which calls it a copy of `what`, if it would not fit.
+    """
+    if array.flags.c_contiguous:
+        return array
+    memory.require(array.nbytes, f"a copy of {what}")
+    return contiguous(array) if filled else np.empty(array.shape, array.dtype)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous array.
+
+    >>> contiguous_strides((2, 3, 5))
+    (15, 5, 1)
+    """
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _copy_in_blocks(target: Array, source: Array) -> None:

@@ -15,12 +15,10 @@ from scipy.sparse import linalg
 
 from .. import memory, signatures
 from ..arrays import Array, Operand, as_array, as_shape, described
-from ..choices import select
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ShapeError
-from ..execution import packed, run_batched
+from ..execution import PreparedCall
 from ..geometry import Axis
-from ..primitives import shared_cache
 from ..problem import DataLayout, Direction, Problem
 from ..signatures import Keywords, Signature
 from ..threads import get_num_threads
@@ -65,10 +63,8 @@ class _Way:
         self, signature: Signature, problem: Problem, weight: Array, engine: str | Engine | None
     ) -> None:
         self._signature = signature._replace(problem=problem)
-        threads = get_num_threads()
-        self._lease = shared_cache().lease(problem, select(problem, engine), threads)
-        memory.require(self._lease.primitive.workspace_bytes, "the scratch memory of this operator")
-        self._packed = packed(self._lease.primitive, weight)
+        call = PreparedCall(self._signature, engine, get_num_threads(), tune=False)
+        self._call = call.pack(weight)
 
     def __call__(self, vector: Any, dtype: Any) -> Array:
         if np.iscomplexobj(vector):
@@ -80,7 +76,7 @@ class _Way:
             shape, result = shape[1:], result[1:]
         out = np.empty(result, dtype)
         operand = np.asarray(vector, dtype).reshape(shape)
-        run_batched(self._lease.primitive, self._signature, out, operand, self._packed, None, None)
+        self._call.run(out, operand)
         return out.reshape(-1)
 
 

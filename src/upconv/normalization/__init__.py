@@ -1,12 +1,10 @@
 """Batch normalisation: forward, gradients, and folding it into the layer before it.
 
-    forward, backward   the public functions
-    folding             a normalisation put into a convolution's weight and bias
-    checks              what a call means: axis, parameters, numbers, rules by name
-    running             choosing an engine, memory, results
-    results             the values that are returned, and that `out` is made of
-
-The arithmetic is in `engines.normalization`.
+forward, backward   the public functions
+folding             a normalisation put into a convolution's weight and bias
+checks              what a call means: axis, parameters, numbers, rules by name
+channels            the arithmetic
+results             the values that are returned, and that `out` is made of
 """
 
 from .backward import batch_norm_backward

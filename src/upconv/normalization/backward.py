@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ..arguments import boolean
 from ..arrays import Array, as_array, check_out, same_dtype
-from ..engines.normalization import Normalization
 from ..errors import ShapeError
-from ..execution import gradient_targets, require_separate
-from .checks import Frame, epsilon, required
+from ..execution import delivered
+from ..gradients import gradient_targets, require_separate, rounded_total
+from .channels import Channels, affine, inverse_deviation
+from .checks import GIVEN, Frame, epsilon
 from .results import BatchNormGradients
-from .running import apart, delivered, leased, new_like
 
 _NEEDS = ("x", "gamma", "beta")
 
@@ -35,7 +35,6 @@ def batch_norm_backward(
     use_global_stats: bool = False,
     axis: int = 1,
     needs: Iterable[str] = _NEEDS,
-    engine: str | None = None,
     out: BatchNormGradients | None = None,
     accumulate: bool = False,
 ) -> BatchNormGradients:
@@ -74,41 +73,38 @@ def batch_norm_backward(
     frame = Frame.of(x, axis)
     same_dtype("x", x.dtype, "grad", grad.dtype)
     if grad.shape != x.shape:
-        raise ShapeError(
-            "grad.shape", str(grad.shape), f"{x.shape}, the shape of x", "It is the gradient of y."
-        )
+        remedy = "It is the gradient of y."
+        raise ShapeError("grad.shape", str(grad.shape), f"{x.shape}, the shape of x", remedy)
     gamma, beta = frame.parameter("gamma", gamma), frame.parameter("beta", beta)
-    saved = [
-        frame.parameter(name, value, any_type=True)
-        for name, value in (("saved_mean", saved_mean), ("saved_invstd", saved_invstd))
-    ]
-    moving = [frame.parameter("mean", mean), frame.parameter("var", var)]
-    uses_batch = boolean("training", training)
-    uses_batch = not boolean("use_global_stats", use_global_stats) and uses_batch
+    uses_batch = frame.uses_batch(training, use_global_stats)
     fixed, adds = boolean("fix_gamma", fix_gamma), boolean("accumulate", accumulate)
-    dtypes = {"x": x.dtype, "gamma": _dtype_of(gamma, x), "beta": _dtype_of(beta, x)}
-    wanted = gradient_targets(_NEEDS, BatchNormGradients, needs, out, accumulate=adds)
-    targets = _checked(wanted, frame, dtypes)
-    dx = _input_target(wanted, targets, grad, x)
-    unused = x.strides if dx is None else dx.strides
-    problem = Normalization(
-        frame.shape,
-        frame.axis,
-        frame.dtype,
-        (grad.strides, x.strides, unused),
-        epsilon(eps),
-        uses_batch,
-        backward=True,
-        accumulate=adds,
+    saved = (
+        frame.parameter("saved_mean", saved_mean, any_type=True),
+        frame.parameter("saved_invstd", saved_invstd, any_type=True),
     )
-    center, invstd = _statistics(frame, problem, saved, moving)
-    factor = frame.vector(None if fixed else gamma, 1)
-    with leased(problem, engine) as primitive:
-        totals = primitive.backward(dx, grad, x, factor, center, invstd)
-    sums = {"gamma": np.zeros_like(totals.gx) if fixed else totals.gx, "beta": totals.g}
-    results: dict[str, Array] = {
-        name: _total(sums[name], dtypes[name], targets.get(name), accumulate=adds)
-        for name in ("gamma", "beta")
+    moving = (frame.parameter("mean", mean), frame.parameter("var", var))
+    center, invstd = _statistics(frame, saved if uses_batch else moving, eps, batch=uses_batch)
+    wanted = gradient_targets(_NEEDS, BatchNormGradients, needs, out, accumulate=adds)
+    dtypes = {
+        name: x.dtype if parameter is None else parameter.dtype
+        for name, parameter in (("x", x), ("gamma", gamma), ("beta", beta))
+    }
+    targets = {
+        name: check_out(f"out.{name}", target, frame.shape_of(name), dtypes[name])
+        for name, target in wanted.items()
+        if target is not None
+    }
+    require_separate(targets)
+    dx = frame.place("the gradient of x", targets.get("x"), (x, grad)) if "x" in wanted else None
+    scale = frame.vector(None if fixed else gamma, 1) * invstd
+    work = _Gradients(frame, x, grad, center, invstd, uses_batch)
+    totals = work.totals()
+    if dx is not None:
+        work.input_gradient(dx, scale, totals, accumulate=adds)
+    values: dict[str, Array] = {"beta": totals[0], "gamma": totals[1] * (0 if fixed else 1)}
+    results = {
+        name: rounded_total(values[name], dtypes[name], targets.get(name), accumulate=adds)
+        for name in values
         if name in wanted
     }
     if dx is not None:
@@ -122,60 +118,50 @@ def batch_norm_backward(
     )
 
 
-def _dtype_of(parameter: Array | None, x: Array) -> np.dtype[Any]:
-    return x.dtype if parameter is None else parameter.dtype
-
-
-def _checked(
-    wanted: dict[str, Array | None], frame: Frame, dtypes: dict[str, np.dtype[Any]]
-) -> dict[str, Array]:
-    """The arrays given for results, each fit for its own."""
-    shapes = {"x": frame.shape, "gamma": (frame.channels,), "beta": (frame.channels,)}
-    targets = {
-        name: check_out(f"out.{name}", target, shapes[name], dtypes[name])
-        for name, target in wanted.items()
-        if target is not None
-    }
-    require_separate(targets)
-    return targets
-
-
-def _input_target(
-    wanted: dict[str, Array | None], targets: dict[str, Array], grad: Array, x: Array
-) -> Array | None:
-    """Where to make the gradient of x; None where it is not needed."""
-    if "x" not in wanted:
-        return None
-    return apart(targets["x"], (grad, x)) if "x" in targets else new_like(x, "the gradient of x")
-
-
 def _statistics(
-    frame: Frame,
-    problem: Normalization,
-    saved: Sequence[Array | None],
-    moving: Sequence[Array | None],
+    frame: Frame, given: tuple[Array | None, Array | None], eps: float, *, batch: bool
 ) -> tuple[Array, Array]:
     """The mean and the inverse deviation that x was normalised with, float64."""
-    if problem.batch_statistics:
+    number = epsilon(eps)
+    if batch:
         why = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
-        names = ("saved_mean", "saved_invstd")
-        first, second = (
-            frame.vector(required(name, value, why), 0)
-            for name, value in zip(names, saved, strict=True)
-        )
-        return first, second
-    why = "Without training, or with use_global_stats, it is what x was normalised with."
-    first, second = (
-        frame.vector(required(name, value, why), 0)
-        for name, value in zip(("mean", "var"), moving, strict=True)
-    )
-    return first, problem.inverse_deviation(second)
+        return frame.statistics(("saved_mean", "saved_invstd"), given, why)
+    mean, var = frame.statistics(("mean", "var"), given, GIVEN)
+    return mean, inverse_deviation(var, number, batch=False)
 
 
-def _total(total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool) -> Array:
-    """A sum in the caller's array, or in a new one of `dtype`."""
-    with np.errstate(all="ignore"):
-        if out is None:
-            return total.astype(dtype)
-        out[...] = out + total if accumulate else total
-    return out
+class _Gradients:
+    """Sums, and the gradient of x, by what x was normalised with."""
+
+    def __init__(
+        self, frame: Frame, x: Array, grad: Array, mean: Array, invstd: Array, uses_batch: bool
+    ) -> None:
+        self._channels = Channels.of(x, frame.axis)
+        self._x, self._grad = self._channels.matrix(x), self._channels.matrix(grad)
+        self._mean, self._invstd = mean, invstd
+        self._count = frame.count if uses_batch else 0
+        self._kind = frame.dtype.accumulator.numpy
+
+    def totals(self) -> tuple[Array, Array]:
+        """sum(g) and sum(g * xh) of every channel."""
+        with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
+            total, products = self._channels.totals(self._mean, self._x, self._grad)
+            return total, products * self._invstd
+
+    def input_gradient(
+        self, dx: Array, scale: Array, totals: tuple[Array, Array], *, accumulate: bool
+    ) -> None:
+        """Put d_x into dx, or add it; `scale` is gamma * r."""
+        channels, kind, n = self._channels, self._kind, self._count
+        result = channels.matrix(dx)
+        with np.errstate(all="ignore"):
+            if n:
+                slope, constant = -scale * self._invstd * totals[1] / n, -scale * totals[0] / n
+                vectors = affine(self._mean, slope, constant, kind)
+                grad = (scale.astype(kind), self._grad)
+                channels.combine(result, self._x, vectors, grad, accumulate=accumulate)
+            else:  # no batch that statistics depend on
+                zero = np.zeros_like(scale)
+                vectors = affine(zero, scale, zero, kind)
+                channels.combine(result, self._grad, vectors, accumulate=accumulate)
+            channels.store(dx, result)

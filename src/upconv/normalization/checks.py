@@ -1,7 +1,7 @@
 """What a call of batch normalisation means, or why it means nothing.
 
-What lives here: the axis, the per-channel parameters, eps and momentum, the rules of the moving
-statistics, and every message about them. What never does: results, engines.
+The axis, the per-channel parameters, eps and momentum, the rules of the moving statistics, and what
+results are written into.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import memory
-from ..arguments import frozen, one_of
-from ..arrays import Array, element_type, optional_array
+from ..arguments import boolean, frozen, one_of
+from ..arrays import Array, copied, element_type, optional_array, overlap
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..problem import DType
 
 _MOST_VECTORS = 32
-"""Per-channel arrays of float64 that a call has at a time, at most, engines' included."""
+"""Per-channel arrays of float64 that a call has at a time, at most."""
 
 
 class Statistics(Enum):
@@ -81,6 +81,38 @@ class Frame:
         remedy = f"x is {self.shape}: say which axis holds the channels (axis=)."
         kind = None if any_type else Owner("x", self.dtype)
         return per_channel(name, value, self.channels, kind, where, remedy)
+
+    def uses_batch(self, training: object, use_global_stats: object) -> bool:
+        """Whether the statistics are the batch's own."""
+        asked = boolean("training", training)
+        return not boolean("use_global_stats", use_global_stats) and asked
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a result: x's for those that are like x, else one value per channel."""
+        return self.shape if name in ("x", "y") else (self.channels,)
+
+    def statistics(
+        self, names: tuple[str, str], given: tuple[Array | None, Array | None], why: str
+    ) -> tuple[Array, Array]:
+        """Two parameters that cannot be None here, in float64."""
+        first, second = map(required, names, given, (why, why))
+        return self.vector(first, 0), self.vector(second, 0)
+
+    def place(self, purpose: str, target: Array | None, operands: tuple[Array, ...]) -> Array:
+        """Where to compute a result like x, `operands[0]`: a new array, its axes in the order of
+        x's, or `target`, or a copy of it where it overlaps an operand and is not that very array.
+
+        An element of each operand is read before that place of the target is written.
+        """
+        if target is None:
+            name = f"{purpose}, of shape {self.shape},"
+            memory.require(operands[0].nbytes, name)
+            try:
+                return np.empty_like(operands[0])
+            except (MemoryError, ValueError) as error:
+                raise memory.refused(name, error) from None
+        others = [operand for operand in operands if not _is_same(target, operand)]
+        return copied("a copy of out", target) if overlap(target, others) else target
 
     def vector(self, parameter: Array | None, default: float) -> Array:
         """A parameter in float64, in memory of its own; `default` in every place for None."""
@@ -144,6 +176,9 @@ def epsilon(value: object) -> float:
     return number("eps", value, low=0, high=float("inf"), remedy=remedy)
 
 
+GIVEN = "Without training, or with use_global_stats, it is what x is normalised with."
+"""Why mean and var cannot be None."""
+
 _RULES = "It names the rule by which moving statistics are updated."
 
 
@@ -166,3 +201,8 @@ def require_spread(frame: Frame, rule: Statistics) -> None:
             "more than 1 for the unbiased variance of statistics='torch'",
             "Train on more elements, or take statistics='mxnet', whose variance is then 0.",
         )
+
+
+def _is_same(first: Array, second: Array) -> bool:
+    same_place = first.__array_interface__["data"][0] == second.__array_interface__["data"][0]
+    return same_place and first.shape == second.shape and first.strides == second.strides

@@ -27,6 +27,7 @@ from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
 from .report import as_html, as_text, write_report
 from .rewriting import Rewritten, rewrite
+from .session import Session
 from .verifying import Comparison, verify
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Optimization",
     "Pass",
     "Rewritten",
+    "Session",
     "Severity",
     "Source",
     "Step",

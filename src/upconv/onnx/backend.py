@@ -25,9 +25,8 @@ from ..dialects import from_onnx
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, brief
 from .bodies import called
+from .checker import NEWEST_OPSET
 from .constants import DEFAULT_DOMAINS
-from .soundness import NEWEST_OPSET, require_bounded
-from .tensor_data import require_data
 
 BFLOAT16_SINCE = 22
 """The opset that added bfloat16 to the operator."""
@@ -164,7 +163,6 @@ class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
     def prepare(cls, model: ModelProto, device: str = "CPU", **_: Any) -> ConvTransposeRun:
         """A model ready to run; raises `ModelError` for what is no sound model of such nodes."""
         _require_device(device)
-        require_bounded(model)
         opset = next((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), 0)
         if not 1 <= opset <= NEWEST_OPSET:
             raise ModelError(f"The model is of opset {opset}; expected 1 to {NEWEST_OPSET}.")
@@ -172,7 +170,6 @@ class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 raise ModelError(f"Initialiser {brief(tensor.name)}: Its data lies in a file.")
-            require_data(tensor)
             constants[tensor.name] = ir.serde.deserialize_tensor(tensor).numpy()
         for node in model.graph.node:
             _require_ours(node)

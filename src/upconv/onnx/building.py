@@ -26,6 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..arrays import Array
+from .constants import constant_value
 
 _TO_THE_END = (1 << 63) - 1
 
@@ -231,8 +232,10 @@ class Builder:
 
     def add_bias(self, x: ir.Value, b: ir.Value, rank: int) -> ir.Value:
         """x + b, b running along the channels; b may be computed."""
-        shape = self.integers([1, -1] + [1] * rank)
-        return self.op("Add", [x, self.op("Reshape", [b, shape])])
+        shape, array = [1, -1, *[1] * rank], constant_value(b).array
+        if array is not None:
+            return self.op("Add", [x, self.constant(array.reshape(shape), "bias")])
+        return self.op("Add", [x, self.op("Reshape", [b, self.integers(shape)])])
 
     def replace(self, old: ir.Value, new: ir.Value, dead: Iterable[ir.Node]) -> None:
         """Put `new` in the place of `old`, name and all, and take out nodes that are now unused."""

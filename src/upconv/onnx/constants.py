@@ -1,38 +1,38 @@
-"""Constants of a model: the array behind a value, or why there is none.
+"""Constants of a model: folded once, when it is read, and then the data of initialisers.
 
-A weight is constant when it is an initialiser, the output of a Constant node, or made from
-constants by the nodes that weight normalisation and exporters put before a layer (`_FOLDED`). Those
-are run by ONNX's own reference evaluator, in the opset of their graph.
+A weight is constant when it is an initialiser or the output of a Constant node. `fold` makes
+initialisers of what weight normalisation and exporters compute of such (`_FOLDED`), with ONNX's own
+reference evaluator.
 
 1. An initialiser that is also an input of its graph is not constant: a caller may feed another.
-2. DequantizeLinear is not run: quantised pairs stay whole.
-3. A node runs only if its result, a bound of which follows from the shapes of what it reads, and
-   all results before it have at most `most_bytes` together.
-
-What lives here: reading. What never does: changing a model.
+2. DequantizeLinear is not folded: quantised pairs stay whole.
+3. Little grows by it: a result has at most twice as many bytes as its operands, or `_SMALL`.
+4. 16-bit floats are computed in float32 and rounded once, and what is not finite is not folded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ..arrays import Array
 from ..errors import brief
-from .sealing import sparse_tensor
-from .tensor_data import dense_array
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two spellings of the domain of ONNX's own operators."""
 
-MOST_BYTES = 1 << 30
-_MOST_NODES = 64  # weight norm takes eight; a chain of thousands is no weight
+_SMALL = 1 << 16
+_NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_BROADCAST = ("Mul", "Div", "Add", "Sub", "Pow")
+_FOLDED = (
+    *("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice"),
+    *("Neg", "Sqrt", *_BROADCAST, "ReduceL2", "ReduceSum", "Concat"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,45 +47,60 @@ class Constant:
     reason: str = ""
 
 
-def constant_value(
-    value: ir.Value | None, *, opset: int | None = None, most_bytes: int = MOST_BYTES
-) -> Constant:
+def constant_value(value: ir.Value | None) -> Constant:
     """The array that `value` always holds, or the reason why none can be told.
 
     value: of any graph, subgraph or function; None, an input left out, is not constant.
-    opset: of the default domain, for a graph that does not tell its own (`models.load` has all
-        graphs tell it).
 
-    Never raises for what a model says: what cannot be read or run is a reason.
+    Never raises for what a model says: what cannot be read is a reason.
 
     >>> text = '<ir_version: 8, opset_import: ["": 13]> g () => (float[2] y)'
-    >>> text += "<float[2] a = {1, 2}> { b = Neg(a) y = Relu(b) }"
+    >>> text += "<float[2] a = {1, 2}> { y = Relu(a) }"
     >>> graph = ir.from_onnx_text(text).graph
-    >>> constant_value(graph[0].outputs[0]).array
-    array([-1., -2.], dtype=float32)
+    >>> constant_value(graph[0].inputs[0]).array
+    array([1., 2.], dtype=float32)
     >>> constant_value(graph.outputs[0]).reason
     "'y' is made by a Relu node, which is not computed in advance."
     """
-    return _Reader(opset, most_bytes, _FOLDED).read(value)
+    if value is None:
+        return Constant(None, "The input is left out.")
+    name, node = brief(value.name), value.producer()
+    if value.is_graph_input():
+        said = "may be fed" if value.is_initializer() else "is fed"
+        return Constant(None, f"{name} is an input of its graph, so it {said}.")
+    if node is not None and node.op_type == "DequantizeLinear":
+        return Constant(None, f"{name} is dequantised; quantised pairs are left whole.")
+    try:
+        tensor = ir.convenience.get_const_tensor(value)
+        if tensor is not None:
+            array = tensor.numpy().view()
+            array.flags.writeable = False
+            return Constant(array)
+    except Exception as error:  # a file may be gone, and onnx-ir raises of all kinds
+        return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
+    if node is None:
+        return Constant(None, f"{name} has no data.")
+    if node.op_type == "Constant":
+        return Constant(None, f"{name} is an attribute of its function's caller, or has no value.")
+    return Constant(
+        None, f"{name} is made by a {node.op_type} node, which is not computed in advance."
+    )
 
 
-def supposed(
-    value: ir.Value, given: Mapping[ir.Value, Array], *, opset: int, most_bytes: int
-) -> Array | None:
-    """What `value` would hold if others held the arrays `given`; None where that cannot be told.
+def fold(model: ir.Model) -> None:
+    """Put initialisers in the place of nodes that compute constants of constants.
 
-    More is computed than for weights: whatever moves elements, places to move them to, and shapes
-    where the model tells them.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[4] y)'
-    >>> graph = ir.from_onnx_text(f"{text} {{ y = Concat<axis = 0>(x, x) }}").graph
-    >>> x = np.array([1.0, 2.0])
-    >>> supposed(graph.outputs[0], {graph.inputs[0]: x}, opset=17, most_bytes=64)
-    array([1., 2., 1., 2.])
+    >>> text = '<ir_version: 8, opset_import: ["": 13]> g () => (float[2] y)'
+    >>> model = ir.from_onnx_text(text + "<float[2] a = {1, 2}> { b = Neg(a) y = Relu(b) }")
+    >>> fold(model)
+    >>> [node.op_type for node in model.graph], list(model.graph.initializers)
+    (['Relu'], ['b'])
     """
-    reader = _Reader(opset, most_bytes, _MOVED)
-    reader.known.update(given)
-    return reader.read(value).array
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in list(graph):
+            result = _result(node, model.opset_imports[""])
+            if result is not None:
+                _replace(graph, node, result)
 
 
 def declared_shape(value: ir.Value | None) -> tuple[int, ...] | None:
@@ -100,251 +115,78 @@ def declared_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     return sizes if len(sizes) == len(value.shape) else None
 
 
-class _NotConstantError(Exception):
-    """Carries the reason up to the value that was asked for."""
-
-
-class _Reader:
-    """Reads one value and all it is made from, each once."""
-
-    def __init__(self, opset: int | None, most_bytes: int, bounds: Mapping[str, Bound]) -> None:
-        self.opset, self.left, self.most, self.bounds = opset, most_bytes, most_bytes, bounds
-        self.known: dict[ir.Value, Array] = {}
-
-    def read(self, value: ir.Value | None) -> Constant:
-        try:
-            array = self.array(value, 0).view()
-        except _NotConstantError as error:
-            return Constant(None, str(error))
-        array.flags.writeable = False
-        return Constant(array)
-
-    def array(self, value: ir.Value | None, depth: int) -> Array:
-        if value is None:
-            raise _NotConstantError("The input is left out.")
-        if value not in self.known:
-            self.known[value] = self._new(value, depth)
-        return self.known[value]
-
-    def _new(self, value: ir.Value, depth: int) -> Array:
-        name = brief(value.name)
-        if value.is_initializer():
-            if value.is_graph_input():
-                raise _NotConstantError(
-                    f"The initialiser {name} is also an input of its graph, so it may be fed."
-                )
-            return _tensor_array(value.const_value, name)
-        node = value.producer()
-        if node is None:
-            raise _NotConstantError(f"{name} is an input of its graph.")
-        if node.domain in DEFAULT_DOMAINS and node.op_type == "Constant":
-            return self._constant_node(node, name)
-        return self._folded(node, value, depth)
-
-    def _constant_node(self, node: ir.Node, name: str) -> Array:
-        for form, read in _FORMS.items():
-            attribute = node.attributes.get(form)
-            if attribute is not None:
-                if attribute.is_ref():
-                    raise _NotConstantError(f"{name} is an attribute of its function's caller.")
-                with _reported(f"The Constant node that makes {name}"):
-                    return read(self, attribute, name)
-        raise _NotConstantError(f"The Constant node that makes {name} holds no value.")
-
-    def sparse(self, attribute: ir.Attr, name: str) -> Array:
-        """A sparse tensor written out, if that is not too large."""
-        proto = sparse_tensor(attribute)
-        dtype = ir.DataType(proto.values.data_type).numpy()
-        self._reserve(prod(proto.dims) * dtype.itemsize, name)
-        values = ir.serde.deserialize_tensor(proto.values).numpy()
-        indices = ir.serde.deserialize_tensor(proto.indices).numpy()
-        return dense_array(values, indices, proto.dims)
-
-    def _folded(self, node: ir.Node, value: ir.Value, depth: int) -> Array:
-        name, bound = brief(value.name), self.bounds.get(node.op_type)
-        if node.op_type == "DequantizeLinear":
-            raise _NotConstantError(f"{name} is dequantised; quantised pairs are left whole.")
-        if bound is None or node.domain not in DEFAULT_DOMAINS or len(node.outputs) != 1:
-            raise _NotConstantError(
-                f"{name} is made by a {node.op_type} node, which is not computed in advance."
-            )
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
-            raise _NotConstantError(f"{name} depends on an attribute of its function's caller.")
-        if depth >= _MOST_NODES:
-            raise _NotConstantError(f"{name} is at the end of more than {_MOST_NODES} nodes.")
-        opset = self._opset(node, name)
-        where = f"The {node.op_type} node that makes {name}"
-        shape = declared_shape(next(iter(node.inputs), None))
-        if bound is _of_a_shape and shape is not None:
-            with _reported(where):
-                return _evaluated(node, [np.broadcast_to(np.int8(0), shape)], opset)
-        arrays = [None if x is None else self.array(x, depth + 1) for x in node.inputs]
-        with _reported(where):
-            self._reserve(bound(node, [x for x in arrays if x is not None]), name)
-            return _evaluated(node, arrays, opset)
-
-    def _opset(self, node: ir.Node, name: str) -> int:
-        imports = {} if node.graph is None else node.graph.opset_imports
-        for domain in DEFAULT_DOMAINS:
-            if domain in imports:
-                return imports[domain]
-        if self.opset is None:
-            raise _NotConstantError(f"The opset of the node that makes {name} is not known.")
-        return self.opset
-
-    def _reserve(self, nbytes: int, name: str) -> None:
-        self.left -= nbytes
-        if self.left < 0:
-            raise _NotConstantError(
-                f"{name} would take more than {self.most} bytes to compute in advance."
-            )
-
-
-@contextmanager
-def _reported(where: str) -> Iterator[None]:
-    """What a foreign reader or evaluator raises, as a reason; it may be anything."""
+def _result(node: ir.Node, opset: int) -> Array | None:
+    """What a node computes of constants; None where it shall be left as it is."""
+    if node.domain not in DEFAULT_DOMAINS or node.op_type not in _FOLDED or not node.inputs:
+        return None
+    y = node.outputs[0]
+    if y.is_graph_output() or len(node.outputs) > 1:
+        return None
+    arrays = [constant_value(x).array for x in node.inputs]
+    if any(array is None or array.dtype.hasobject for array in arrays):
+        return None
+    given = [array for array in arrays if array is not None]
     try:
+        if _bound(node, given) > max(_SMALL, 2 * sum(array.nbytes for array in given)):
+            return None
         with np.errstate(all="ignore"):
-            yield
-    except _NotConstantError:
-        raise
-    except Exception as error:
-        raise _NotConstantError(
-            f"{where} cannot be read ({type(error).__name__}: {brief(str(error))})."
-        ) from None
+            result = _evaluated(node, given, opset)
+            sound = result.dtype.kind not in "OSUc" and np.isfinite(result.astype(float)).all()
+            return result if sound else None
+    except Exception:  # whatever the evaluator says of a node, a runtime will say better
+        return None
 
 
-def _tensor_array(tensor: ir.TensorProtocol | None, name: str) -> Array:
-    if tensor is None:
-        raise _NotConstantError(f"The initialiser {name} has no data.")
-    with _reported(f"The tensor {name}"):
-        return tensor.numpy()
+def _bound(node: ir.Node, arrays: Sequence[Array]) -> int:
+    """The bytes of the result at most; only broadcasting and casting make more of less."""
+    if node.op_type == "Cast":
+        return arrays[0].size * ir.DataType(node.attributes["to"].as_int()).numpy().itemsize
+    if node.op_type in _BROADCAST:
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        return int(np.prod(shape, dtype=object)) * arrays[0].itemsize
+    return 0
 
 
-def _evaluated(node: ir.Node, arrays: Sequence[Array | None], opset: int) -> Array:
+def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
     """The only output of `node` on `arrays`, by ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
+    dtype = arrays[0].dtype
+    if dtype in _NARROW and node.op_type != "Cast":
+        arrays = [a.astype(np.float32) if a.dtype == dtype else a for a in arrays]
     proto = ir.serde.serialize_node(node)
-    names = ["" if array is None else f"i{i}" for i, array in enumerate(arrays)]
+    names = [f"i{i}" for i in range(len(arrays))]
     del proto.input[:], proto.output[:]
     proto.input.extend(names)
     proto.output.append("o")
-    feeds = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
-    inputs = [onnx.helper.make_tensor_value_info(name, 1, None) for name in feeds]
+    inputs = [onnx.helper.make_tensor_value_info(name, 1, None) for name in names]
     output = onnx.helper.make_tensor_value_info("o", 1, None)
     graph = onnx.helper.make_graph([proto], "folded", inputs, [output])
-    imports = [onnx.helper.make_opsetid("", opset)]
-    model = onnx.helper.make_model(graph, opset_imports=imports)
-    (result,) = ReferenceEvaluator(model).run(None, feeds)
-    return np.asarray(result)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    (result,) = ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
+    array = np.asarray(result)
+    return array.astype(dtype) if dtype in _NARROW and node.op_type != "Cast" else array
 
 
-def _no_larger(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return arrays[0].nbytes
-
-
-def _broadcast(_: ir.Node, arrays: Sequence[Array]) -> int:
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    return prod(shape) * max(array.itemsize for array in arrays)
-
-
-def _together(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return sum(array.nbytes for array in arrays)
-
-
-def _cast(node: ir.Node, arrays: Sequence[Array]) -> int:
-    to = ir.DataType(node.attributes["to"].as_int())
-    if to is ir.DataType.STRING:
-        raise TypeError("a Cast to text is not computed in advance")
-    return arrays[0].size * to.numpy().itemsize
-
-
-def _of_a_shape(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return 8 * max(1, arrays[0].ndim)
-
-
-def _filled(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return 8 * prod(map(int, arrays[0]))
-
-
-def _expanded(_: ir.Node, arrays: Sequence[Array]) -> int:
-    target = tuple(map(int, arrays[1]))
-    return int(prod(np.broadcast_shapes(arrays[0].shape, target))) * arrays[0].itemsize
-
-
-def _tiled(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return prod(map(int, arrays[1])) * arrays[0].nbytes
-
-
-def _counted(_: ir.Node, arrays: Sequence[Array]) -> int:
-    start, limit, delta = (array.item() for array in arrays)
-    return 8 * max(0, int((limit - start) / delta) + 1)
-
-
-def _padded(node: ir.Node, arrays: Sequence[Array]) -> int:
-    pads = node.attributes.get_ints("pads", ()) if len(arrays) == 1 else arrays[1].tolist()
-    around = sum(abs(int(n)) for n in pads)
-    return int(prod(n + around for n in arrays[0].shape)) * arrays[0].itemsize
-
-
-def _gathered(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return max(1, arrays[1].size) * arrays[0].nbytes // max(1, min(arrays[0].shape, default=1))
-
-
-def _places(_: ir.Node, arrays: Sequence[Array]) -> int:
-    return 8 * max(1, arrays[0].ndim) * arrays[0].size
-
-
-Bound = Callable[[ir.Node, Sequence[Array]], int]
-"""A bound on the bytes of a node's result, from what it reads."""
-
-_FOLDED: dict[str, Bound] = {
-    "Identity": _no_larger,
-    "Cast": _cast,
-    "Transpose": _no_larger,
-    "Reshape": _no_larger,
-    "Squeeze": _no_larger,
-    "Unsqueeze": _no_larger,
-    "Flatten": _no_larger,
-    "Slice": _no_larger,
-    "Neg": _no_larger,
-    "Sqrt": _no_larger,
-    "Mul": _broadcast,
-    "Div": _broadcast,
-    "Add": _broadcast,
-    "Sub": _broadcast,
-    "Pow": _broadcast,
-    "ReduceL2": _no_larger,
-    "ReduceSum": _no_larger,
-    "Concat": _together,
-}
-"""The operators run in advance for weights."""
-
-_MOVED: dict[str, Bound] = {
-    **_FOLDED,
-    **dict.fromkeys(("Shape", "Size"), _of_a_shape),
-    **dict.fromkeys(("Equal", "Less", "Greater", "And", "Or", "Mod", "Where"), _broadcast),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth", "Not", "ReduceProd"), _no_larger),
-    **dict.fromkeys(("ScatterND", "ScatterElements"), _no_larger),
-    "ConstantOfShape": _filled,
-    "Expand": _expanded,
-    "Tile": _tiled,
-    "Range": _counted,
-    "Pad": _padded,
-    "Gather": _gathered,
-    "NonZero": _places,
-}
-"""What else is run to learn where elements go."""
-
-_FORMS: dict[str, Callable[[_Reader, ir.Attr, str], Array]] = {
-    "value": lambda _, attribute, name: _tensor_array(attribute.as_tensor(), name),
-    "sparse_value": _Reader.sparse,
-    "value_float": lambda _, attribute, __: np.array(attribute.as_float(), np.float32),
-    "value_floats": lambda _, attribute, __: np.array(attribute.as_floats(), np.float32),
-    "value_int": lambda _, attribute, __: np.array(attribute.as_int(), np.int64),
-    "value_ints": lambda _, attribute, __: np.array(attribute.as_ints(), np.int64),
-    "value_string": lambda _, attribute, __: np.array(attribute.as_string(), object),
-    "value_strings": lambda _, attribute, __: np.array(attribute.as_strings(), object),
-}
-"""The attributes a Constant node may hold its value in -> how it is read."""
+def _replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
+    """The node's result as an initialiser of its name; operands that nobody reads go with it."""
+    y, read = node.outputs[0], [x for x in node.inputs if x is not None]
+    name, y.name = y.name, None
+    tensor = ir.Tensor(np.ascontiguousarray(result), name=name)
+    value = ir.Value(
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(result.shape),
+        const_value=tensor,
+    )
+    y.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
+    graph.register_initializer(value)
+    for x in dict.fromkeys(read):
+        maker = x.producer()
+        if x.uses() or x.is_graph_input() or x.is_graph_output():
+            continue
+        if x.is_initializer() and x.graph is not None:
+            x.graph.initializers.pop(str(x.name))
+        elif maker is not None and maker.graph is not None:
+            maker.graph.remove(maker, safe=True)

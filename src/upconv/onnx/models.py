@@ -1,47 +1,41 @@
-"""Models: read from files nobody vouches for, and written whole or not at all.
+"""Models read and written: an `ir.Model` from the file to the file.
 
-1. `load` and `from_model` check a model before anything is built of it (`soundness`,
-   `tensor_data`), sort nodes that are out of order, and give every graph the opset of its model.
-   Metadata, names, doc strings, functions and information for training stay (`sealing`).
+1. `load` and `from_model` check a model before anything is made of it (`checker`, `tensors`), sort
+   nodes that are out of order, write sparse tensors out and fold constants (`constants`).
 2. Data outside the model's file stays outside, and is memory mapped when it is used.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
 4. Whatever is wrong ends in `ModelError` or `FileError` that names the file and the place in it.
-
-An `ir.Model` made here is written with `to_proto` or `save`, not with onnx-ir's own functions: what
-onnx-ir cannot hold is sealed in it, and only these two put it back.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias, cast
 
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import ModelProto
 
 from .. import memory
-from ..errors import DTypeError, FileError, ModelError, brief
+from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, published, reported, require_free
-from .aside import Aside, Waiting, roots, set_aside
-from .bodies import bodies, sparse_tensors, tensors
-from .sealing import seal, unseal
-from .soundness import require_bounded, require_sound, unordered
-from .tensor_data import Folder, outside, require_data
+from .checker import require_sound
+from .constants import DEFAULT_DOMAINS, fold
+from .tensors import SMALL, densify, settle
 
 MOST_BYTES = (1 << 31) - 1
 """What protobuf can hold in one message."""
 
-_MARGIN = 1 << 16  # for the lengths of what contains tensors
+INLINE_BYTES = MOST_BYTES - (64 << 20)
+"""Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
+
 _ALIGNMENT = 4096  # of tensors in a file: memory is mapped in pages
 _SOURCES = "upconv.onnx.sources"
-
-_FOREIGN = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
-"""What onnx-ir raises for a model that it cannot hold, clone or say."""
 
 Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
 
@@ -61,14 +55,15 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         whole = Path(name).absolute()
         data = _contents(whole)
     with _named(brief(name)):
-        return _read(_parsed(data), Aside(), Folder(whole), (whole,))
+        return _read(data, whole)
 
 
 def from_model(model: Source) -> ir.Model:
     """A model of one's own: from a path as `load`, else a copy of what is given.
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is never changed. Data
-        outside the file is found by way of a path or an `ir.Model` alone.
+        outside the file is found by way of a path or an `ir.Model` alone. An `ir.Model` that comes
+        from here is not checked again.
 
     Raises what `load` raises, and `DTypeError` for any other object.
 
@@ -80,19 +75,32 @@ def from_model(model: Source) -> ir.Model:
         return load(model)
     with _named("The model"):
         if isinstance(model, bytes):
-            return _read(_parsed(model), Aside(), None, ())
+            return _read(model, None)
         if isinstance(model, ModelProto):
-            require_bounded(model)  # protobuf's own copying would crash on what is nested too deep
-            copy = ModelProto()
-            copy.CopyFrom(model)
-            return _read(copy, Aside(), None, ())
+            return _read(_bytes(model), None)
         if isinstance(model, ir.Model):
-            parted = set_aside(model)
-            unseal(parted.proto)  # what `_read` seals again
-            return _read(parted.proto, parted.aside, None, _sources(model))
+            copy = model.clone()
+            return copy if _SOURCES in copy.graph.meta else _checked(copy, None)
     raise DTypeError(
         "model", f"{brief(model)} ({type(model).__name__})", "a path, bytes, ModelProto or ir.Model"
     )
+
+
+def sources(model: ir.Model) -> tuple[Path, ...]:
+    """The files that a model was read from: its own first, then those with data outside it."""
+    found: tuple[Path, ...] = model.graph.meta.get(_SOURCES, ())
+    return found
+
+
+def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The files that the model at `path` is read from; the one file for what is no model.
+
+    Raises `FileError` for what cannot be read.
+    """
+    try:
+        return sources(load(path))
+    except ModelError:
+        return (Path(path).absolute(),)
 
 
 def to_proto(model: ir.Model) -> ModelProto:
@@ -102,17 +110,10 @@ def to_proto(model: ir.Model) -> ModelProto:
     `FileError` where outside data is gone.
     """
     with _named("The model"):
-        data = sum(
-            value.const_value.nbytes
-            for graph in model.graphs()
-            for value in graph.initializers.values()
-            if value.const_value is not None and value.dtype is not ir.DataType.STRING
-        )
+        data = sum(tensor.nbytes for _, tensor in _weights(model))
         if data > MOST_BYTES:
             raise ModelError(f"It has {data} bytes of weights; protobuf holds {MOST_BYTES}.")
-        proto = ir.serde.serialize_model(model)
-        _finish(proto, Aside())
-        return proto
+        return _inside(model)
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
@@ -127,18 +128,73 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) 
     with reported(name):
         target = Path(name).resolve()
         beside = target.with_name(target.name + ".data")
-        require_free(name, target, force=force, inputs=_sources(model))
-        with _named(brief(name)):
-            parted = set_aside(model)
-            _finish(parted.proto, parted.aside)
-            waiting = list(parted.aside.placeholders(parted.proto))
-            outside_bytes = sum(place.tensor.nbytes for place in waiting)
-            if parted.proto.ByteSize() + outside_bytes + _MARGIN <= MOST_BYTES:
-                _save_whole(parted.proto, waiting, target, force)
-                return (target,)
-            require_free(str(beside), beside, force=force, inputs=_sources(model))
-            _save_parted(parted.proto, waiting, target, beside, force)
+        parted = sum(tensor.nbytes for _, tensor in _weights(model)) > INLINE_BYTES
+        require_free(name, target, force=force, inputs=sources(model))
+        if parted:
+            require_free(str(beside), beside, force=force, inputs=sources(model))
+    with _named(brief(name)):
+        if parted:
+            with reported(name):
+                _save_parted(model, target, beside, force)
             return target, beside
+        data = _bytes(_inside(model))
+        with reported(name), published(target, force=force) as file:
+            file.write(data)
+        return (target,)
+
+
+def _inside(model: ir.Model) -> ModelProto:
+    """The model's proto with all data inside."""
+    copy = model.clone()
+    for value, tensor in _weights(copy):
+        if isinstance(tensor, ir.ExternalTensor):
+            try:
+                array = tensor.numpy()
+            except (OSError, ValueError) as error:
+                raise FileError(f"The tensor {brief(tensor.name)}: {error}.") from None
+            value.const_value = ir.Tensor(array, tensor.dtype, name=tensor.name)
+    return ir.to_proto(copy)
+
+
+def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> None:
+    """The large tensors into the file beside, then the rest: who finds the model finds both."""
+    new, there, copy = not beside.exists(), False, model.clone()
+    try:
+        with published(target, force=force) as file:
+            with published(beside, force=force) as data:
+                for value, tensor in _weights(copy):
+                    if tensor.nbytes > SMALL:
+                        value.const_value = _stored(tensor, data, beside.name)
+                file.write(_bytes(ir.to_proto(copy)))
+            there = True
+    except BaseException:
+        if new and there:
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def _stored(tensor: ir.TensorProtocol, data: IO[bytes], location: str) -> ir.ExternalTensor:
+    data.write(bytes(-data.tell() % _ALIGNMENT))
+    offset = data.tell()
+    cast(Any, tensor).tofile(data)  # all of onnx-ir's tensors have it, not their protocol
+    return ir.ExternalTensor(
+        location,
+        offset,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
+
+
+def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """The initialisers that are no text, and their data."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
+                yield value, value.const_value
 
 
 def _contents(path: Path) -> bytes:
@@ -150,131 +206,41 @@ def _contents(path: Path) -> bytes:
         return file.read(MOST_BYTES)
 
 
-def _parsed(data: bytes) -> ModelProto:
+def _read(data: bytes, path: Path | None) -> ir.Model:
     try:
-        return ModelProto.FromString(data)
+        proto = ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelError(f"It is no ONNX model, or was cut short: {error}.") from None
+    if not proto.HasField("graph"):
+        raise ModelError("It holds no graph: it is empty, or no ONNX model.")
+    if proto.training_info:
+        warnings.warn("The model's information for training is dropped.", stacklevel=4)
+    for owner in (proto, *proto.functions):
+        versions = {o.version for o in owner.opset_import if o.domain in DEFAULT_DOMAINS}
+        if len(versions) > 1:
+            raise ModelError("It imports two opsets of ONNX's own domain.")
+        for entry in owner.opset_import:
+            entry.domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
+    densify(proto)
+    model = ir.from_proto(proto)
+    if len(model.graph.initializers) < len(proto.graph.initializer):
+        raise ModelError("Two initialisers have one name, or one has none.")
+    return _checked(model, path)
 
 
-def _read(
-    proto: ModelProto, aside: Aside, folder: Folder | None, sources: tuple[Path, ...]
-) -> ir.Model:
-    """The model of a proto of our own, which is used up."""
-    require_bounded(proto)
-    require_sound(proto)
-    files = _require_tensors(proto, aside, folder)
-    sort = unordered(proto)
-    _tell_inputs_once(proto)
-    seal(proto)
-    model = ir.serde.deserialize_model(proto)
-    aside.restore(model)
-    for body in roots(model):
-        _tell_opsets(body)
-        if sort:
-            body.sort()
-    model.graph.meta[_SOURCES] = (*sources, *files)
+def _checked(model: ir.Model, path: Path | None) -> ir.Model:
+    files = settle(model, path)
+    require_sound(model)
+    fold(model)
+    model.graph.meta[_SOURCES] = (*([path] if path else []), *sorted(files))
     return model
-
-
-def _require_tensors(proto: ModelProto, aside: Aside, folder: Folder | None) -> set[Path]:
-    """Check all data; what lies in files is set aside. Returns the files."""
-    files = set()
-    for body in bodies(proto):
-        for placed in sparse_tensors(body):
-            with _named(placed.place):
-                require_data(placed.tensor)
-        for placed in tensors(body):
-            with _named(placed.place):
-                if placed.tensor.data_location != TensorProto.EXTERNAL:
-                    require_data(placed.tensor)
-                elif not aside.holds(placed.tensor):
-                    found = outside(placed.tensor, folder)
-                    aside.leave_out(placed.tensor, found.tensor)
-                    files.add(found.path)
-    return files
-
-
-def _tell_inputs_once(proto: ModelProto) -> None:
-    """An input that is an output too is one value in onnx-ir: what the input declares holds."""
-    for body in bodies(proto):
-        if isinstance(body, GraphProto):
-            inputs = {info.name: info for info in body.input}
-            for info in (*body.output, *body.value_info):
-                if info.name in inputs:
-                    info.type.CopyFrom(inputs[info.name].type)
-
-
-def _tell_opsets(body: ir.Graph | ir.Function) -> None:
-    """Have graphs in a body tell the body's opsets, which onnx-ir leaves to the outermost."""
-    for node in body.all_nodes():
-        if node.graph is not None and not node.graph.opset_imports:
-            node.graph.opset_imports.update(body.opset_imports)
-
-
-def _sources(model: ir.Model) -> tuple[Path, ...]:
-    found: tuple[Path, ...] = model.graph.meta.get(_SOURCES, ())
-    return found
-
-
-def _finish(proto: ModelProto, aside: Aside) -> None:
-    """What onnx-ir leaves to be done on a proto it wrote."""
-    unseal(proto)
-    for body in bodies(proto):
-        for placed in tensors(body):
-            tensor = placed.tensor
-            if tensor.data_location == TensorProto.EXTERNAL and not aside.holds(tensor):
-                raise ModelError(
-                    f"{placed.place}: Its data lies in a file. Pass the model through from_model."
-                )
-            once = {entry.key: entry.value for entry in tensor.metadata_props}
-            if len(once) < len(tensor.metadata_props):  # onnx-ir 1.1 writes them twice
-                del tensor.metadata_props[:]
-                for key, value in once.items():
-                    tensor.metadata_props.add(key=key, value=value)
-
-
-def _save_whole(proto: ModelProto, waiting: list[Waiting], target: Path, force: bool) -> None:
-    for place in waiting:
-        place.proto.ClearField("external_data")
-        place.proto.ClearField("data_location")
-        place.proto.raw_data = place.tensor.tobytes()
-    with published(target, force=force) as file:
-        file.write(_bytes(proto))
-
-
-def _save_parted(
-    proto: ModelProto, waiting: list[Waiting], target: Path, beside: Path, force: bool
-) -> None:
-    """The large tensors into the file beside, then the rest: who finds the model finds both."""
-    new, there = not beside.exists(), False
-    try:
-        with published(target, force=force) as file:
-            with published(beside, force=force) as data:
-                for place in waiting:
-                    _store(place, data, beside.name)
-                file.write(_bytes(proto))
-            there = True
-    except BaseException:
-        if new and there:
-            beside.unlink(missing_ok=True)
-        raise
-
-
-def _store(place: Waiting, data: IO[bytes], location: str) -> None:
-    data.write(bytes(-data.tell() % _ALIGNMENT))
-    entries = {"location": location, "offset": data.tell(), "length": place.tensor.nbytes}
-    del place.proto.external_data[:]
-    for key, value in entries.items():
-        place.proto.external_data.add(key=key, value=str(value))
-    data.write(memoryview(place.tensor.tobytes()))
 
 
 def _bytes(proto: ModelProto) -> bytes:
     try:
         data: bytes = proto.SerializeToString()
     except EncodeError:
-        raise ModelError(f"Without its initialisers it has more than {MOST_BYTES} bytes.") from None
+        raise ModelError(f"It has more than {MOST_BYTES} bytes, or is nested too deep.") from None
     return data
 
 
@@ -283,15 +249,13 @@ def _named(where: str) -> Iterator[None]:
     """Errors from here on say where."""
     try:
         yield
-    except ModelError as error:
-        raise ModelError(f"{where}: {error}") from None
-    except FileError as error:
-        raise FileError(f"{where}: {error}") from None
-    except _FOREIGN as error:
+    except (ModelError, FileError) as error:
+        raise type(error)(f"{where}: {error}") from None
+    except UpconvError:
+        raise
+    except Exception as error:  # onnx-ir raises of all kinds for what it cannot hold
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
-        if isinstance(deepest, ModelError | FileError):  # ours, through onnx-ir
-            raise type(deepest)(f"{where}: {deepest}") from None
         reason = brief(str(deepest) or type(deepest).__name__)
         raise ModelError(f"{where}: onnx-ir cannot hold it: {reason}.") from error

@@ -27,6 +27,7 @@ from ..dialects.onnx import AutoPad, Rule
 from ..errors import UpconvError
 from ..geometry import Axis
 from .constants import Constant, constant_value
+from .graphs import roots
 
 ANY_SIZE = 1 << 24
 """The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
@@ -182,8 +183,7 @@ class _WrongError(Exception):
 
 
 def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
+    for body in roots(model):
         opset = body.opset_imports.get("", model.opset_imports.get("", 0))
         for node in body.all_nodes():
             if node.op_type == "ConvTranspose" and node.domain in ("", "ai.onnx"):
@@ -195,7 +195,7 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
         raise _WrongError("it has no input or no weight")
     if len(node.outputs) != 1:
         raise _WrongError(f"it has {len(node.outputs)} outputs; a ConvTranspose has one")
-    weight = constant_value(node.inputs[1], opset=opset)
+    weight = constant_value(node.inputs[1])
     kernel = _kernel(node, weight)
     sizes = _sizes(node.inputs[0], len(kernel))
     keywords = _keywords(node)
@@ -207,7 +207,7 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
         layer,
         sizes,
         weight,
-        None if bias is None else constant_value(bias, opset=opset),
+        None if bias is None else constant_value(bias),
         departures,
     )
     _check_channels(site)

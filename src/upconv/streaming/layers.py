@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,15 @@ import numpy as np
 from .. import memory, signatures
 from ..arguments import Same, frozen, frozen_activation, integers, one_of, paddings
 from ..arrays import Array, Operand, converted, copied, described
-from ..engines.base import PackedWeight, Primitive
 from ..engines.nonfinite import is_finite
 from ..engines.ordered import ORDERED, OrderedEngine
 from ..engines.settled import SettledEngine, settled_engine
 from ..errors import ArgumentError, ShapeError
-from ..execution import packed
+from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis, same_padding
-from ..primitives import Lease, shared_cache
 from ..problem import DataLayout, Problem, WeightLayout
 from ..progress import Progress
-from ..signatures import Keywords
+from ..signatures import Keywords, Signature
 from ..threads import checked, get_num_threads
 
 FixedOrder = SettledEngine | OrderedEngine
@@ -99,16 +96,6 @@ def _progress(axis: Axis, keywords: Keywords, convolves: bool) -> Progress:
     return Progress(axis.kernel, axis.stride, axis.dilation, begin, end, convolves)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Window:
-    """A kind of window, ready to run."""
-
-    lease: Lease[Primitive]
-    primitive: Primitive
-    packed: PackedWeight
-    shape: tuple[int, ...]
-
-
 class Layer:
     """What a stream and its copies share: the problem, the weight, primitives for windows."""
 
@@ -129,7 +116,7 @@ class Layer:
         self._threads, self._weight, self._bias = threads, weight, bias
         self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
         self._bytes = problem.result_channels * weight.itemsize  # of one result of one item
-        self._windows: dict[tuple[int, ...], _Window] = {}
+        self._windows: dict[tuple[int, ...], PackedCall] = {}
         self._lock = threading.Lock()
 
     def run(self, x: Array, shift: int, results: int) -> Array:
@@ -138,11 +125,11 @@ class Layer:
         key = (x.shape[0], x.shape[self.axis], shift, results)
         window = self._windows.get(key) or self._window(key)
         try:
-            out = np.empty(window.shape, self.dtype)
+            out = np.empty(window.signature.shape, self.dtype)
         except MemoryError as error:
             raise memory.refused("the result of this chunk", error) from None
         if out.size:
-            window.primitive.run(out, x, window.packed, self._bias)
+            window.run(out, x, self._bias)
         return out
 
     def shape(self, batch: int, size: int) -> tuple[int, ...]:
@@ -157,14 +144,13 @@ class Layer:
             digest.update(self._bias.tobytes())
         return digest.digest()
 
-    def _window(self, key: tuple[int, ...]) -> _Window:
+    def _window(self, key: tuple[int, ...]) -> PackedCall:
         batch, inputs, shift, results = key
         axis = self.progress.window(inputs, shift, results)
         problem = self.problem.replace(axes=(axis,), batch=batch)
-        lease = shared_cache().lease(problem, self.engine, self._threads)
-        memory.require(lease.primitive.workspace_bytes, "the scratch memory of this stream")
-        weight = packed(lease.primitive, self._weight)
-        window = _Window(lease, lease.primitive, weight, problem.result_shape)
+        signature = Signature.whole(problem)
+        call = PreparedCall(signature, self.engine, self._threads, tune=False)
+        window = call.pack(self._weight)
         with self._lock:
             while len(self._windows) >= self._most:
                 self._windows.pop(next(iter(self._windows)))

@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from .. import memory
-from ..engines.base import Primitive
+from ..execution import PackedCall
 from ..problem import Direction, Problem
 from . import packing
-from .packing import Ready
 from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
 from .tensors import Tensor, View, array, channels_last, new_result, thread_count
 
@@ -53,7 +51,7 @@ def by_pytorch(
 class _Call:
     """A call that is prepared for its signature: how tensors are seen, and what computes."""
 
-    ready: Ready
+    ready: PackedCall
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     x: View
@@ -104,7 +102,7 @@ def forward(
     y = torch.empty_strided(call.shape, call.strides, dtype=x.dtype, device="cpu")
     more = None if call.residual is None else call.residual.on(residual)
     offset = None if call.bias is None else call.bias.on(bias)
-    _run(call.ready.primitive, call.out.on(y), call.x.on(x), call.ready.weight, offset, more)
+    call.ready.run(call.out.on(y), call.x.on(x), offset, more)
     return y
 
 
@@ -149,7 +147,7 @@ def input_grad(g: Tensor, weight: Tensor, size: Any, *how: Any) -> Tensor:
     if ready is None or problem is None:
         return formatted(input_grad_by_pytorch(g, weight, size, *how), last)
     dx, order = new_result(shape, g, last), axis_order(problem)
-    _run(ready.primitive, array(dx, order), array(g, order), ready.weight)
+    ready.run(array(dx, order), array(g, order))
     return dx
 
 
@@ -158,15 +156,14 @@ def weight_grad(g: Tensor, x: Tensor, kernel: Any, *how: Any) -> Tensor:
     geometry, last = Geometry.of(how), channels_last(g) and channels_last(x)
     shape = weight_shape(g, x, kernel, geometry)
     problem = _gradient(x.shape, shape, g, last, geometry, Direction.WEIGHT_GRAD)
-    lease = None
+    call = None
     if problem is not None and g.dtype is x.dtype:
-        lease = packing.leased(problem, thread_count())
-    if lease is None or problem is None:
+        call = packing.prepared(problem, thread_count())
+    if call is None or problem is None:
         return formatted(weight_grad_by_pytorch(g, x, kernel, *how), last)
     dw, order = new_result(shape, g, last), axis_order(problem)
     operands = (g, x) if geometry.transposed else (x, g)
-    with lease as primitive:
-        _run(primitive, array(dw), *(array(each, order) for each in operands))
+    call.run(array(dw), *(array(each, order) for each in operands))
     return dw
 
 
@@ -209,10 +206,3 @@ def _gradient(
     if forward is None or result_shape(forward) != tuple(g.shape):
         return None
     return forward.replace(direction=direction)
-
-
-def _run(primitive: Primitive, *operands: Any) -> None:
-    try:
-        primitive.run(*operands)
-    except MemoryError as error:
-        raise memory.refused("the scratch memory of this call", error) from None

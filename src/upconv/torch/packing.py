@@ -20,33 +20,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import memory
-from ..choices import tuning_asked
-from ..engines.base import PackedWeight, Primitive
-from ..execution import packed
-from ..primitives import Lease, shared_cache
+from ..execution import PackedCall, PreparedCall, prepared_problem
 from ..problem import Problem
-from ..tuning import selected
 from .tensors import DTYPES, Tensor, array
 
 _MOST_BYTES = 64 << 20
 _LEAST_CALLS = 8
 _PROBES = 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ready:
-    """A primitive, held by its lease, and a weight in its order."""
-
-    lease: Lease[Primitive]
-    primitive: Primitive
-    weight: PackedWeight
 
 
 class Packed:
@@ -156,33 +141,27 @@ def found(weight: Tensor) -> Packed | None:
     return None
 
 
-def leased(problem: Problem, threads: int) -> Lease[Primitive] | None:
-    """A primitive whose scratch memory would fit; None where only the reference engine would do.
+def prepared(problem: Problem, threads: int) -> PreparedCall | None:
+    """The call that does a problem; None where only the reference engine would do it.
 
     PyTorch's own operator is faster than that one.
     """
-    chosen = selected(problem, None, threads, tune=tuning_asked())
-    if chosen.engine.name == "reference":
-        return None
-    lease = shared_cache().lease(problem, chosen.engine, threads, chosen.variant)
-    memory.require(lease.primitive.workspace_bytes, "the scratch memory of this call")
-    return lease
+    call = prepared_problem(problem, None, threads)
+    return None if call.engine.name == "reference" else call
 
 
-def ready(problem: Problem, weight: Tensor, threads: int) -> Ready | None:
-    """A primitive for a problem and the weight packed for it, now; None as in `leased`.
+def ready(problem: Problem, weight: Tensor, threads: int) -> PackedCall | None:
+    """The call that does a problem with the weight packed for it, now; None as in `prepared`.
 
     None as well for a weight that is not finite, which only the reference engine computes with.
     """
     global _count
-    lease = leased(problem, threads)
-    if lease is None:
+    call = prepared(problem, threads)
+    if call is None:
         return None
     _count += 1
-    values = packed(lease.primitive, array(weight))
-    if getattr(values, "engine", "") == "reference":
-        return None
-    return Ready(lease, lease.primitive, values)
+    found = call.pack(array(weight))
+    return None if found.engine == "reference" else found
 
 
 def counts() -> int:

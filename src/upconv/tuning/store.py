@@ -1,79 +1,50 @@
 """What was measured on this machine, kept in one JSON file between processes.
 
-The file is a convenience and is trusted with nothing: who reads from it checks that an engine or a
-variant exists, and whatever is wrong with it costs a warning and a new measurement.
+A record is a small dictionary of texts and numbers under a section and a key. What a section means
+is known only to its owner, who also checks what a record says: the file is trusted with nothing,
+and whatever is wrong with it costs a warning and a new measurement.
 
-1. Reading: a regular file of at most 4 MiB, JSON without a number that is none, every field of the
-   right type and range; records that are not are left out. Nothing is ever unpickled or executed.
-2. Writing: a complete temporary file in the same folder takes the file's place (`os.replace`), so
-   that a reader sees the old or the new one. A link is replaced, what it points to never written.
+1. Reading: a regular file of at most 16 MiB, JSON without a number that is none. Values that are no
+   records are left out. Nothing is ever unpickled or executed.
+2. Writing: a complete new file takes the file's place (`files.published`). A link is replaced, what
+   it points to never written.
 3. Writing reads the file again first, under a lock between processes where there is one, and adds
-   to what others wrote meanwhile. The oldest records go beyond 1024 in a table.
+   to what others wrote meanwhile. The oldest records go beyond 1024 in a section.
 4. A file that does not begin as this store's own is somebody else's: it is never written over.
 
-What lives here: where the file is, its form, reading and writing. What never does: measuring.
 Modules that only reading and writing need are imported there: `import upconv` stays quick.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from .. import files
+
 SCHEMA = 1
-"""Raised when a field of the file changes its meaning; a file of another schema is started anew."""
+"""Raised when the form of the file changes; a file of another schema is started anew."""
 
 Record = dict[str, str | float]
-Tables = dict[str, dict[str, Record]]
-
-_FIELDS: dict[str, dict[str, type]] = {
-    "winners": {"engine": str, "variant": str, "seconds": float},
-    "ceilings": {"flops": float, "bandwidth": float},
-    "rewritings": {
-        "median": float,
-        "low": float,
-        "high": float,
-        "best": float,
-        "rounds": float,
-        "ratio": float,
-        "ratio_low": float,
-        "ratio_high": float,
-        "error": float,
-    },
-}
-"""Table -> field -> its type: text of at most 200 plain characters, or a positive finite number."""
+Sections = dict[str, dict[str, Record]]
 
 _BEGINNING = b'{"upconv tuning"'
-_LARGEST_FILE = 4 << 20
+_LARGEST_FILE = 16 << 20
+_MOST_SECTIONS = 8
 _MOST_RECORDS = 1024
-_LONGEST_KEY = 500  # so that 1024 records of every table stay below the largest file
-_LONGEST_TEXT = 200
+_LONGEST_KEY = 500  # so that as many records as there may be stay below the largest file
+_LONGEST_RECORD = 1000
 _LOCK_SECONDS = 2.0
 
 
-class _Foreign(ValueError):
-    """The file is not this store's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """What tells one version of the file from the next."""
-
-    inode: int
-    modified: int
-    nbytes: int
-
-
 class TuningStore:
-    """Records by table and key, in memory and in a file; see the module's docstring.
+    """Records by section and key, in memory and in a file; see the module's docstring.
 
     What cannot be written is remembered in this process all the same. Safe to use from any thread
     without a lock, as dictionaries are replaced, not changed: threads that remember at once may
@@ -85,23 +56,22 @@ class TuningStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._own: Tables = _empty()
-        self._read: Tables = _empty()
-        self._stamp: _Stamp | None = None
+        self._own: Sections = {}
+        self._read: Sections = {}
+        self._stamp: object = None
         self._warned: set[str] = set()
 
-    def find(self, table: str, key: str) -> Record | None:
+    def find(self, section: str, key: str) -> Record | None:
         """What is remembered under a key: this process's own record, else the file's."""
         key = _short(key)
-        own = self._own[table].get(key)
-        return own if own is not None else self._contents()[table].get(key)
+        own = self._own.get(section, {}).get(key)
+        return own if own is not None else self._contents().get(section, {}).get(key)
 
-    def remember(self, table: str, key: str, record: Record) -> None:
+    def remember(self, section: str, key: str, record: Record) -> None:
         """Remember a record, here and in the file."""
-        checked = _record(record, _FIELDS[table])
-        if checked is None:
-            raise TypeError(f"not a record of {table}: {record}")
-        own = self._own = _merged(self._own, {**_empty(), table: {_short(key): checked}})
+        if not (_is_key(section) and _is_record(record)):
+            raise TypeError(f"no record can be kept of {section!r}: {record}")
+        own = self._own = _merged(self._own, {section: {_short(key): record}})
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _between_processes(self.path):
@@ -111,7 +81,7 @@ class TuningStore:
 
     def clear(self) -> None:
         """Forget everything, here and in the file."""
-        self._own = _empty()
+        self._own = {}
         try:
             if self.path.exists():
                 with _between_processes(self.path):
@@ -120,10 +90,9 @@ class TuningStore:
         except (OSError, ValueError) as error:
             self.warn(f"cannot be cleared ({_reason(error)})")
 
-    def counts(self) -> dict[str, int]:
-        """How many records each table has."""
-        merged = _merged(self._contents(), self._own)
-        return {table: len(records) for table, records in merged.items()}
+    def count(self, section: str) -> int:
+        """How many records a section has."""
+        return len(_merged(self._contents(), self._own).get(section, {}))
 
     def warn(self, complaint: str) -> None:
         """Say what is wrong with the file, each thing once per process."""
@@ -132,155 +101,118 @@ class TuningStore:
             message = f"the tuning file {str(self.path)!r} {complaint}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def _contents(self) -> Tables:
+    def _contents(self) -> Sections:
         """What the file holds, read anew only when it has changed."""
         try:
-            stamp = _stamp(self.path.stat())
+            status = self.path.stat()
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size
             if stamp == self._stamp:
                 return self._read
             found = self._load()
         except FileNotFoundError:
-            return _empty()
+            return {}
         except (OSError, ValueError) as error:
             self.warn(f"cannot be read ({_reason(error)}); it counts as empty")
-            return _empty()
+            return {}
         self._read, self._stamp = found, stamp  # in this order: another thread may look
         return found
 
-    def _load(self) -> Tables:
-        """The file's records that are right; of a file of ours that is damaged, none.
+    def _load(self) -> Sections:
+        """The file's records; of a file of ours that is damaged, none.
 
         Raises `OSError` and, for a file that is not ours, `ValueError`.
         """
         import json
 
         try:
-            data = _bytes_of(self.path)
+            with files.opened(self.path) as file:
+                size, data = os.fstat(file.fileno()).st_size, file.read(_LARGEST_FILE + 1)
         except FileNotFoundError:
-            return _empty()
+            return {}
+        if len(data) > _LARGEST_FILE:
+            raise ValueError(f"it has {size} bytes, and at most {_LARGEST_FILE} are read")
         if not data.strip(b"\0\t\r\n "):  # what a lost power supply leaves of a file
-            return _empty()
+            return {}
         if not data.lstrip().startswith(_BEGINNING):
-            raise _Foreign("it is no file of upconv's; move it away, or set UPCONV_TUNING_FILE")
+            raise ValueError("it is no file of upconv's; move it away, or set UPCONV_TUNING_FILE")
         try:
             document = json.loads(data, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             self.warn(f"is damaged ({_reason(error)}); it is started anew")
-            return _empty()
-        if document["upconv tuning"] != SCHEMA:
+            return {}
+        if document.pop("upconv tuning") != SCHEMA:
             self.warn(f"is of another schema than {SCHEMA}; it is started anew")
-            return _empty()
+            return {}
         return self._checked(document)
 
-    def _checked(self, document: dict[str, Any]) -> Tables:
-        tables = _empty()
-        for table, fields in _FIELDS.items():
-            found = document.get(table, {})
-            for key, value in found.items() if isinstance(found, dict) else [("", found)]:
-                record = _record(value, fields) if key == _short(key) else None
-                if record is None:
-                    self.warn(f"has a record in {table!r} that is none; such are left out")
-                else:
-                    tables[table][key] = record
-            _bound(tables[table])
-        return tables
+    def _checked(self, document: dict[str, Any]) -> Sections:
+        sections: Sections = {}
+        for section, found in list(document.items())[:_MOST_SECTIONS]:
+            records = found if isinstance(found, dict) and _is_key(section) else {"": found}
+            right = {k: r for k, r in records.items() if _is_key(k) and _is_record(r)}
+            if len(right) < len(records):
+                self.warn(f"has a record in {section[:80]!r} that is none; such are left out")
+            sections[section] = _bound(right)
+        return sections
 
-    def _replace(self, tables: Tables) -> None:
+    def _replace(self, sections: Sections) -> None:
         """Put a complete new file in the file's place."""
         import json
-        import tempfile
 
-        text = json.dumps({"upconv tuning": SCHEMA, **tables}, allow_nan=False)
-        handle, name = tempfile.mkstemp(prefix=".tuning-", suffix=".tmp", dir=self.path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self.path)
-        except BaseException:  # Ctrl-C too leaves nothing behind
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        text = json.dumps({"upconv tuning": SCHEMA, **sections}, allow_nan=False)
+        with files.published(self.path, force=True) as file:
+            file.write(text.encode("ascii"))
 
 
-def _empty() -> Tables:
-    return {table: {} for table in _FIELDS}
+def _bound(records: dict[str, Record]) -> dict[str, Record]:
+    """Without the oldest records beyond the bound; a dictionary is in the order of insertion."""
+    return dict(list(records.items())[-_MOST_RECORDS:])
 
 
-def _bound(records: dict[str, Record]) -> None:
-    """Drop the oldest records beyond the bound; a dictionary is in the order of insertion."""
-    for key in list(records)[: max(0, len(records) - _MOST_RECORDS)]:
-        del records[key]
-
-
-def _merged(tables: Tables, newer: Tables) -> Tables:
-    merged = _empty()
-    for table, records in merged.items():
-        kept = {k: r for k, r in tables[table].items() if k not in newer[table]}
-        records.update(kept | newer[table])
-        _bound(records)
+def _merged(sections: Sections, newer: Sections) -> Sections:
+    merged = dict(sections)
+    for section, records in newer.items():
+        kept = {k: r for k, r in merged.get(section, {}).items() if k not in records}
+        merged[section] = _bound(kept | records)
     return merged
 
 
-def _record(value: object, fields: dict[str, type]) -> Record | None:
-    """A record with exactly the fields of its table, each of its type and range, else None."""
-    if not isinstance(value, dict) or value.keys() != fields.keys():
-        return None
-    checked: Record = {}
-    for name, kind in fields.items():
-        found = value[name]
-        if kind is str:
-            if not isinstance(found, str) or len(found) > _LONGEST_TEXT or not _plain(found):
-                return None
-            checked[name] = found
-            continue
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            return None
-        try:
-            number = float(found)
-        except OverflowError:
-            return None
-        if not (isfinite(number) and number > 0):
-            return None
-        checked[name] = number
-    return checked
+def _is_record(value: object) -> bool:
+    """Whether it is a dictionary of plain texts and finite numbers, not too long for the file."""
+    return (
+        isinstance(value, dict)
+        and all(_is_key(name) and _is_field(field) for name, field in value.items())
+        and len(repr(value)) <= _LONGEST_RECORD
+    )
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+def _is_field(value: object) -> bool:
+    if isinstance(value, str):
+        return _is_key(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
+
+
+def _is_key(text: str) -> bool:
+    """Whether a text is short, and JSON keeps its length, quotes and backslashes aside."""
+    return len(text) <= _LONGEST_KEY and text.isascii() and text.isprintable()
 
 
 def _short(key: str) -> str:
     """The key, or what stands for one that is too long for the file (dozens of axes)."""
-    if len(key) <= _LONGEST_KEY and _plain(key):
+    if _is_key(key):
         return key
     from hashlib import sha256
 
     return sha256(key.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _plain(text: str) -> bool:
-    """Whether JSON keeps the length of a text, quotes and backslashes aside."""
-    return text.isascii() and text.isprintable()
-
-
-def _bytes_of(path: Path) -> bytes:
-    """The bytes of a regular file that is not too large; opening a pipe does not wait."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise _Foreign("it is not a regular file")
-    with os.fdopen(handle, "rb") as file:
-        data = file.read(_LARGEST_FILE + 1)
-    if len(data) > _LARGEST_FILE:
-        raise _Foreign(f"it has {status.st_size} bytes, and at most {_LARGEST_FILE} are read")
-    return data
-
-
-def _stamp(status: os.stat_result) -> _Stamp:
-    return _Stamp(status.st_ino, status.st_mtime_ns, status.st_size)
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
 
 
 def _reason(error: Exception) -> str:

@@ -119,9 +119,9 @@ def _dots(name: str) -> float:
     """What AVX512-BF16 is worth on a processor, by LLVM's name for it.
 
     A Xeon with AMX (2026-11-21, 24 accumulators in registers, 512 bits): an instruction, of two
-    products for each lane, every 2.0 cycles, where two of FMA are issued in every cycle. AMD's
-    processors since Zen 4 issue as many of one as of the other: twice the products, and twice the
-    speed as https://github.com/iree-org/iree/pull/15089 measured. Unknown ones are taken for slow.
+    products for each lane, every 2.0 cycles, where two of FMA are issued in every cycle. Zen 4
+    issues as many of one as of the other: 1.3 to 2.0 times the speed of widened inputs on 20
+    layers (2026-11-22, docs/jit.md). Unknown processors are taken for slow.
     """
     return 2.0 if name.startswith("znver") else 0.5
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ... import memory
 from ...problem import DataLayout
 from ..base import Array
-from ..copies import contiguous
+from ..copies import laid_out
 from .correlation import Correlation
 
 
@@ -62,11 +59,3 @@ def _lies_well(array: Array, layout: DataLayout) -> bool:
             return False
         step *= size
     return True
-
-
-def laid_out(what: str, array: Array, *, filled: bool = True) -> Array:
-    """The array itself if it is contiguous, else a copy, `filled` with its values."""
-    if array.flags.c_contiguous:
-        return array
-    memory.require(array.nbytes, f"a copy of {what}")
-    return contiguous(array) if filled else np.empty(array.shape, array.dtype)

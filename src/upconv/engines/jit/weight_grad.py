@@ -8,10 +8,11 @@ from ...activations import Activation
 from ...problem import DataLayout, Problem
 from ..addresses import address_of
 from ..base import Array
+from ..copies import laid_out
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .cpu import Cpu
-from .operands import laid_out, lying_well
+from .operands import lying_well
 from .row_code import fill_code, finish_code, turn_code
 from .rows import Finish
 from .slots import Blocks

@@ -24,7 +24,6 @@ from ...problem import DType
 
 MAX_DIMS = 12
 DTYPE = {DType.FLOAT16: 1, DType.BFLOAT16: 2, DType.FLOAT32: 3, DType.FLOAT64: 7}
-UNIMPLEMENTED, INVALID_ARGUMENTS, LAST_IMPLEMENTATION = 3, 2, 4
 
 _STATUS = {
     1: "it is out of memory",
@@ -33,21 +32,7 @@ _STATUS = {
     4: "it has no other implementation",
     5: "it failed at run time",
     6: "it was not required",
-    7: "the graph is invalid",
-    8: "an operation of the graph is invalid",
-    9: "a shape of the graph is invalid",
-    10: "a data type of the graph is invalid",
 }
-
-
-class Prop(IntEnum):
-    """dnnl_prop_kind_t."""
-
-    FORWARD_TRAINING = 64
-    FORWARD_INFERENCE = 96
-    BACKWARD = 128
-    BACKWARD_DATA = 160
-    BACKWARD_WEIGHTS = 192
 
 
 class Alg(IntEnum):
@@ -57,12 +42,7 @@ class Alg(IntEnum):
     DECONVOLUTION_DIRECT = 10
     RELU = 32
     TANH = 33
-    LINEAR = 38
-    LOGISTIC = 41
-    SWISH = 44
-    GELU_ERF = 49
     BINARY_ADD = 131056
-    BINARY_MUL = 131057
 
 
 class Arg(IntEnum):
@@ -72,18 +52,9 @@ class Arg(IntEnum):
     DST = 17
     WEIGHTS = 33
     BIAS = 41
-    MEAN = 49
-    VARIANCE = 50
-    SCALE = 51
-    SHIFT = 52
-    WORKSPACE = 64
     SCRATCHPAD = 80
-    DIFF_SRC = 129
     DIFF_DST = 145
     DIFF_WEIGHTS = 161
-    DIFF_BIAS = 169
-    DIFF_SCALE = 255
-    DIFF_SHIFT = 256
     POST_OP = 32768
     """Post-operation i has its operand at POST_OP * (i + 1) | SRC_1."""
     SRC_1 = 2
@@ -92,25 +63,14 @@ class Arg(IntEnum):
 class Query(IntEnum):
     """dnnl_query_t: what a primitive descriptor is asked for."""
 
-    MEMORY_CONSUMPTION = 6
     IMPLEMENTATION = 8
     SRC = 129
-    DIFF_SRC = 130
     WEIGHTS = 131
     DIFF_WEIGHTS = 132
     DST = 133
     DIFF_DST = 134
-    WORKSPACE = 135
     SCRATCHPAD = 136
     EXECUTION_ARGUMENT = 255
-
-
-class Norm(IntEnum):
-    """dnnl_normalization_flags_t, to be added up."""
-
-    GLOBAL_STATS = 1
-    USE_SCALE = 2
-    USE_SHIFT = 4
 
 
 class Threading(IntEnum):
@@ -119,8 +79,10 @@ class Threading(IntEnum):
     OTHER = 0
     SEQUENTIAL = 1
     OPENMP = 2
-    TBB = 4
 
+
+FORWARD_INFERENCE = 96
+"""dnnl_prop_kind_t."""
 
 ANY = 1
 """The format tag by which the library is asked to choose a layout."""
@@ -156,7 +118,6 @@ class Version(ctypes.Structure):
 _int, _float, _new, _dims = c_int, c_float, POINTER(pointer), POINTER(c_int64)
 _SPATIAL = [_dims, _dims, _dims, _dims]  # strides, dilates, padding_l, padding_r
 _FORWARD = [_new, pointer, _int, _int, pointer, pointer, pointer, pointer, *_SPATIAL, pointer]
-_BY_DATA = [_new, pointer, _int, pointer, pointer, pointer, *_SPATIAL, pointer, pointer]
 _BY_WEIGHTS = [_new, pointer, _int, pointer, pointer, pointer, pointer, *_SPATIAL, pointer, pointer]
 
 _CHECKED: dict[str, list[Any]] = {
@@ -175,23 +136,13 @@ _CHECKED: dict[str, list[Any]] = {
     "dnnl_post_ops_append_binary": [pointer, _int, pointer],
     "dnnl_binary_primitive_desc_create": [pointer, pointer, _int, *[pointer] * 4],
     "dnnl_deconvolution_forward_primitive_desc_create": _FORWARD,
-    "dnnl_deconvolution_backward_data_primitive_desc_create": _BY_DATA,
-    "dnnl_deconvolution_backward_weights_primitive_desc_create": _BY_WEIGHTS,
     "dnnl_convolution_forward_primitive_desc_create": _FORWARD,
-    "dnnl_convolution_backward_data_primitive_desc_create": _BY_DATA,
     "dnnl_convolution_backward_weights_primitive_desc_create": _BY_WEIGHTS,
     "dnnl_reorder_primitive_desc_create": [_new, pointer, pointer, pointer, pointer, pointer],
-    "dnnl_eltwise_forward_primitive_desc_create":
-        [_new, pointer, _int, _int, pointer, pointer, _float, _float, pointer],
-    "dnnl_batch_normalization_forward_primitive_desc_create":
-        [_new, pointer, _int, pointer, pointer, _float, c_uint, pointer],
-    "dnnl_batch_normalization_backward_primitive_desc_create":
-        [_new, pointer, _int, pointer, pointer, pointer, _float, c_uint, pointer, pointer],
     "dnnl_primitive_desc_query": [pointer, _int, _int, pointer],
     "dnnl_primitive_create": [_new, pointer],
     "dnnl_set_primitive_cache_capacity": [_int],
     "dnnl_get_primitive_cache_capacity": [POINTER(c_int)],
-    "dnnl_set_verbose": [_int],
 }  # fmt: skip
 """Functions whose status is turned into an error, with their arguments."""
 

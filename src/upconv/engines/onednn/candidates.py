@@ -1,4 +1,4 @@
-"""What the library offers for a problem given in one of the ways, and the layouts that it wants.
+"""What the library offers for a problem given by a layout strategy, and the layouts that it wants.
 
 Weights are always left to the library: given as they lie beside channels-last data it would take
 its reference loops, which are a thousand times slower. Those are never taken.
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
-from .abi import DTYPE, Alg, Arg, Handle, Library, LibraryError, Prop, Query, vector
-from .descriptors import Kind, Operation, Tensor, contiguous
+from ..copies import contiguous_strides
+from .abi import DTYPE, FORWARD_INFERENCE, Alg, Arg, Handle, Library, LibraryError, Query, vector
+from .descriptors import Kind, Operation, Tensor
+from .layouts import LayoutStrategy, layout_strategies
 from .library import Runtime
-from .ways import Way, ways
 
 _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TANH: Alg.TANH}
 """The activations that keep NaN as the library does them, and what it calls them."""
@@ -95,19 +96,21 @@ class Candidate:
 
 
 def best(runtime: Runtime, problem: Problem, threads: int) -> Candidate | None:
-    """The first way that leads to more than reference loops; None if none does."""
-    for way in ways(problem):
-        found = candidate(runtime, problem, threads, way)
+    """The first strategy that leads to more than reference loops; None if none does."""
+    for strategy in layout_strategies(problem):
+        found = candidate(runtime, problem, threads, strategy)
         if found is not None:
             return found
     return None
 
 
-def candidate(runtime: Runtime, problem: Problem, threads: int, way: Way) -> Candidate | None:
-    """What a way leads to, with as much of the epilogue as there is an implementation of."""
+def candidate(
+    runtime: Runtime, problem: Problem, threads: int, strategy: LayoutStrategy
+) -> Candidate | None:
+    """What a strategy leads to, with as much of the epilogue as there is an implementation of."""
     with runtime.making(threads) as library:
         for fused in (True, False) if not problem.epilogue.empty else (True,):
-            found = _candidate(runtime, library, problem, way, fused=fused)
+            found = _candidate(runtime, library, problem, strategy, fused=fused)
             if found is not None:
                 return found
     return None
@@ -117,23 +120,23 @@ def _candidate(
     runtime: Runtime,
     library: Library,
     problem: Problem,
-    way: Way,
+    strategy: LayoutStrategy,
     *,
     fused: bool,
     apart: bool = False,
 ) -> Candidate | None:
-    turned = way is Way.CONVOLUTION
-    operation = Operation.by_convolution(problem) if turned else Operation.of(problem)
-    offer = _Offer.of(library, problem, operation, way, fused=fused, apart=apart)
+    flipped = strategy is LayoutStrategy.CONVOLUTION
+    operation = Operation.by_convolution(problem) if flipped else Operation.of(problem)
+    offer = _Offer.of(library, problem, operation, strategy, fused=fused, apart=apart)
     try:
         descriptor = offer.descriptor(library, runtime.engine)
         name = library.implementation(descriptor)
-        if not _takes(runtime, problem, operation, way, name):
+        if not _takes(runtime, problem, operation, strategy, name):
             # A descriptor out of the library's cache stands for one implementation alone.
             with runtime.uncached():
                 descriptor = offer.descriptor(library, runtime.engine)
             while not _takes(
-                runtime, problem, operation, way, name := library.implementation(descriptor)
+                runtime, problem, operation, strategy, name := library.implementation(descriptor)
             ):
                 if library.primitive_desc_next_impl(descriptor):
                     return None
@@ -141,17 +144,24 @@ def _candidate(
         return None
     follows = problem.bias or (fused and not problem.epilogue.empty)
     if follows and not apart and _errs(REPEATING, problem, operation, name):
-        return _candidate(runtime, library, problem, way, fused=False, apart=True)
+        return _candidate(runtime, library, problem, strategy, fused=False, apart=True)
     return offer.accepted(library, descriptor, name)
 
 
-def _takes(runtime: Runtime, problem: Problem, operation: Operation, way: Way, name: str) -> bool:
-    """Whether an implementation is one of its way, and none of those that are slow or err."""
+def _takes(
+    runtime: Runtime, problem: Problem, operation: Operation, strategy: LayoutStrategy, name: str
+) -> bool:
+    """Whether an implementation is one of its strategy, and none of those that are slow or err."""
     gemm = "gemm" in name
-    if "ref:any" in name or (way is Way.GEMM and not gemm):
+    if "ref:any" in name or (strategy is LayoutStrategy.GEMM and not gemm):
         return False
     grouped = operation.kind is Kind.DECONVOLUTION and problem.groups > 1
-    if grouped and gemm and way is Way.PLAIN and problem.layout is DataLayout.NXC:
+    if (
+        grouped
+        and gemm
+        and strategy is LayoutStrategy.AS_GIVEN
+        and problem.layout is DataLayout.NXC
+    ):
         return False  # a product for each group and row: reordered, it is five times as fast
     if (operation.kind.value, name) in runtime.distrusted:
         return False
@@ -190,28 +200,34 @@ class _Offer:
         library: Library,
         problem: Problem,
         operation: Operation,
-        way: Way,
+        strategy: LayoutStrategy,
         *,
         fused: bool,
         apart: bool,
     ) -> _Offer:
-        """Memory descriptors and attributes of one way."""
-        free = way is Way.FREE or (way is Way.CONVOLUTION and problem.layout is DataLayout.NCX)
+        """Memory descriptors and attributes of one strategy."""
+        any_layout = strategy is LayoutStrategy.ANY or (
+            strategy is LayoutStrategy.CONVOLUTION and problem.layout is DataLayout.NCX
+        )
         weights = operation.kind is Kind.WEIGHTS
         # Version 3.2 adds what was there once for every tap of depth in strided deconvolutions.
         complete = problem.epilogue.empty or (fused and problem.epilogue.activation in _EXACT)
         # A bias that is added to sums of 16 bits would round twice.
         complete = complete and not (apart and problem.dtype is not DType.FLOAT32)
         adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
-        adds = adds and not free and way is not Way.GEMM
+        adds = adds and not any_layout and strategy is not LayoutStrategy.GEMM
         whole = complete and (adds or not problem.accumulate)
         dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
         data, out = DTYPE[dtype], DTYPE[result]
 
         def described(tensor: Tensor, element: int) -> Handle:
-            if free:
+            if any_layout:
                 return library.any_layout(tensor.dims, element)
-            strides = contiguous(tensor.dims) if way is Way.GEMM else tensor.strides
+            strides = (
+                contiguous_strides(tensor.dims)
+                if strategy is LayoutStrategy.GEMM
+                else tensor.strides
+            )
             return library.strided(tensor.dims, element, strides)
 
         residual = fused and problem.epilogue.residual
@@ -250,7 +266,7 @@ class _Offer:
             return library.primitive_desc(name, engine, *backward, *spatial, None, self.attributes)
         if self.operation.kind is Kind.DECONVOLUTION:
             direct = Alg.DECONVOLUTION_DIRECT
-        tensors = (Prop.FORWARD_INFERENCE, direct, src, weights, bias, dst)
+        tensors = (FORWARD_INFERENCE, direct, src, weights, bias, dst)
         return library.primitive_desc(name, engine, *tensors, *spatial, self.attributes)
 
     def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:

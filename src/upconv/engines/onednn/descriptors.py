@@ -6,7 +6,7 @@ Every direction becomes the primitive that the library has most implementations 
     INPUT_GRAD    convolution, forward            src g,  weights w,  dst dx
     WEIGHT_GRAD   convolution, backward weights   src g,  diff_dst x, diff_weights dw
 
-and FORWARD with stride 1 also a convolution whose kernel is turned round. Logical dimensions are
+and FORWARD with stride 1 also a convolution whose kernel is flipped. Logical dimensions are
 N, C, *X for data and [G,] O, I, *X for weights, O and I being the primitive's own. However an array
 lies, its description differs in strides alone: no weight is copied to exchange I and O.
 
@@ -22,6 +22,7 @@ from math import prod
 
 from ...geometry import Axis
 from ...problem import Direction, DType, Problem
+from ..copies import contiguous_strides
 
 MOST = 1 << 30
 """No number that describes a problem may reach this: implementations count in 32 bits."""
@@ -59,7 +60,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A problem as the arguments of one primitive; `flipped` says that its kernel is turned."""
+    """A problem as the arguments of one primitive; `flipped` says that its kernel is flipped."""
 
     kind: Kind
     src: Tensor
@@ -98,7 +99,7 @@ class Operation:
         return cls(Kind.CONVOLUTION, x, weights, y, window, flipped=True)
 
 
-def turns_into_convolution(problem: Problem) -> bool:
+def is_convolution_of_flipped(problem: Problem) -> bool:
     """Whether `Operation.by_convolution` says the same: stride 1, and no crop into the data."""
     return problem.direction is Direction.FORWARD and all(
         axis.stride == 1 and min(axis.turned) >= 0 for axis in problem.axes
@@ -144,13 +145,13 @@ def _data(problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:
     """x or y, contiguous in the problem's layout, as N, C, *X."""
     order = problem.layout.to_ncx(problem.rank)
     lies = problem.layout.shape(problem.batch, channels, size)
-    strides = contiguous(lies)
+    strides = contiguous_strides(lies)
     return Tensor(tuple(lies[i] for i in order), tuple(strides[i] for i in order))
 
 
 def _weights(problem: Problem, *, into_out: bool) -> Tensor:
     """The weight as [G,] O, I, *X; `into_out`: O is the transposed convolution's own output."""
-    strides = contiguous(problem.weight_shape)
+    strides = contiguous_strides(problem.weight_shape)
     by_in, by_out, *by_tap = (strides[i] for i in problem.weight_layout.to_iox(problem.rank))
     groups = problem.groups
     of_in, of_out = problem.in_channels // groups, problem.out_channels // groups
@@ -160,12 +161,3 @@ def _weights(problem: Problem, *, into_out: bool) -> Tensor:
     return Tensor(
         (*(size for size, _ in axes), *problem.kernel), (*(step for _, step in axes), *by_tap)
     )
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a contiguous array.
-
-    >>> contiguous((2, 3, 5))
-    (15, 5, 1)
-    """
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

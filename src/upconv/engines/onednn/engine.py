@@ -7,19 +7,20 @@ when a problem is first seen.
 from __future__ import annotations
 
 from ...errors import EngineMissing, EngineRefusal
-from ...problem import Problem
+from ...problem import Direction, Problem
 from ..base import Primitive
 from ..interior import Interior, bordered
+from ..nonfinite import NonFiniteFallback
 from . import selftest
 from .candidates import best, candidate
 from .descriptors import cannot
+from .layouts import LayoutStrategy, layout_strategies
 from .library import runtime
 from .primitive import OnednnPrimitive
-from .ways import Way, ways
 
 _WORTH = 1 << 20
 """Multiply-adds, or bytes moved, for each thread: some 20 microseconds, a few times what it costs
-to set a team of threads to work and wait for it."""
+to set threads to work and wait for it."""
 
 
 class OnednnEngine:
@@ -57,12 +58,16 @@ class OnednnEngine:
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """The ways that lead to more than reference loops, besides the one taken without asking."""
+        """The layout strategies that lead to more than reference loops; "" is the first."""
         inner = _interior(problem).problem
         if inner is None:
             return ("",)
-        found = [way for way in ways(inner, every=True) if self._leads(inner, threads, way)]
-        return ("", *(way.value for way in found[1:]))
+        found = [
+            strategy
+            for strategy in layout_strategies(inner, every=True)
+            if self._leads(inner, threads, strategy)
+        ]
+        return ("", *(strategy.value for strategy in found[1:]))
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Create what the library needs for a problem; a millisecond or a few."""
@@ -73,16 +78,19 @@ class OnednnEngine:
         worth = (problem.multiply_adds + problem.nbytes) // _WORTH
         threads = min(threads, max(1, worth))
         if variant:
-            found = candidate(self._runtime, inner, threads, Way(variant))
+            found = candidate(self._runtime, inner, threads, LayoutStrategy(variant))
         else:
             found = best(self._runtime, inner, threads)
         if found is None:
             raise EngineRefusal(f"libdnnl has no implementation of {problem}")
         primitive = OnednnPrimitive(self._runtime, inner, threads, found)
-        return bordered(problem, interior, primitive)
+        whole = bordered(problem, interior, primitive)
+        if problem.direction is Direction.WEIGHT_GRAD:
+            return whole
+        return NonFiniteFallback(whole, problem, threads)
 
-    def _leads(self, problem: Problem, threads: int, way: Way) -> bool:
-        return candidate(self._runtime, problem, threads, way) is not None
+    def _leads(self, problem: Problem, threads: int, strategy: LayoutStrategy) -> bool:
+        return candidate(self._runtime, problem, threads, strategy) is not None
 
 
 def _interior(problem: Problem) -> Interior:

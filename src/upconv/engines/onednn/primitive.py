@@ -1,12 +1,12 @@
-"""A problem on the library: its weight packed, its arrays brought where they are wanted.
+"""A problem on the library: its weight packed, its arrays reordered where they are wanted.
 
 Data is reordered on the way in and out exactly where the library's layout is not the one it lies
 in. Arrays that are not contiguous are copied: that is scratch memory which depends on the arrays of
 a call, not on its problem; it is asked for here, and `workspace_bytes` does not hold it.
 
-Implementations may multiply the zeros around data by weights, which is exact unless a weight is
-infinite or NaN. Such weights go to the reference engine, which multiplies only what there is; and
-so does a weight gradient that came out not finite, whose operands may have met such zeros.
+Implementations may multiply the zeros around data by the other operand, which is exact unless that
+is infinite or NaN. Such weights never get here (`nonfinite`). A weight gradient that came out not
+finite is made again by the reference engine, which multiplies only what there is.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ...activations import SCRATCH_BYTES, apply
 from ...problem import DType, Problem
 from ..addresses import address_of
 from ..base import Array
-from ..copies import contiguous
-from ..nonfinite import NonFiniteWeight, is_finite, reference
+from ..copies import contiguous, laid_out
+from ..nonfinite import is_finite, reference
 from .abi import DTYPE, Arg, Handle
 from .candidates import Candidate
 from .descriptors import Kind, Tensor
 from .library import Runtime
-from .script import Script
+from .sequence import PrimitiveSequence
 
 _RESIDENT = 1 << 18
 """What a primitive keeps: its code, its descriptors, and the same for its reorders; about."""
@@ -53,43 +53,43 @@ class OnednnPrimitive:
     ) -> None:
         self._problem, self._threads, self._candidate = problem, threads, candidate
         self._runtime, self._backward = runtime, candidate.operation.kind is Kind.WEIGHTS
-        self._turn: Any = (...,)
+        self._flip: Any = (...,)
         if candidate.operation.flipped:
             kernel = problem.weight_layout.to_iox(problem.rank)[2:]
             flip = [slice(None, None, -1 if i in kernel else 1) for i in range(problem.rank + 2)]
-            self._turn = tuple(flip)
+            self._flip = tuple(flip)
         self._result = candidate.result.numpy
         self._finishes = not candidate.complete
         operation = candidate.operation
         sources = ((operation.src, candidate.src), (operation.dst, candidate.dst))
         self._sources = sources[: 1 + self._backward]
-        self._packing = self._written_packing()
-        self._script = self._written()
+        self._packing = self._packing_sequence()
+        self._sequence = self._run_sequence()
         self.workspace_bytes = self._workspace_bytes()
         self.description = self._description()
 
     # Preparing ------------------------------------------------------------------------------------
 
-    def _written(self) -> Script:
-        """The script of a run, outside slots in order a, b, out, bias, residual."""
-        found, script = self._candidate, Script(self._runtime, self._threads)
+    def _run_sequence(self) -> PrimitiveSequence:
+        """The sequence of a run, arguments in order a, b, out, bias, residual."""
+        found, sequence = self._candidate, PrimitiveSequence(self._runtime, self._threads)
         operands = [
-            self._brought(script, script.outside(self._given(tensor)), wanted)
+            self._reordered(sequence, sequence.argument(self._given(tensor)), wanted)
             for tensor, wanted in self._sources
         ]
         arguments: dict[Any, int] = {Arg.SRC: operands[0]}
         if self._backward:
             arguments[Arg.DIFF_DST] = operands[1]
             kernel = found.operation.weights, found.weights
-            self._deliver(script, Arg.DIFF_WEIGHTS, *kernel, arguments)
+            self._deliver(sequence, Arg.DIFF_WEIGHTS, *kernel, arguments)
         else:
-            arguments[Arg.WEIGHTS] = script.outside(found.weights)
-            self._deliver(script, Arg.DST, found.operation.dst, found.dst, arguments)
-        return script
+            arguments[Arg.WEIGHTS] = sequence.argument(found.weights)
+            self._deliver(sequence, Arg.DST, found.operation.dst, found.dst, arguments)
+        return sequence
 
     def _deliver(
         self,
-        script: Script,
+        sequence: PrimitiveSequence,
         argument: Arg,
         tensor: Tensor,
         wanted: Handle,
@@ -99,51 +99,51 @@ class OnednnPrimitive:
         found, problem = self._candidate, self._problem
         kind = found.result if self._finishes else problem.dtype
         given = self._given(tensor, kind)
-        out = script.outside(given)
+        out = sequence.argument(given)
         adds_after = problem.accumulate and not found.adds and not self._finishes
         direct = not adds_after and self._same(given, wanted)
-        result = out if direct else script.inside(wanted)
+        result = out if direct else sequence.temporary(wanted)
         if found.apart:
             channels = Tensor(
                 (1, problem.result_channels, *[1] * problem.rank),
                 (problem.result_channels, 1, *[problem.result_channels] * problem.rank),
             )
-            bias = script.outside(self._given(channels))
+            bias = sequence.argument(self._given(channels))
         elif problem.bias:
             channels = Tensor((problem.result_channels,), (1,))
-            arguments[Arg.BIAS] = script.outside(self._given(channels))
+            arguments[Arg.BIAS] = sequence.argument(self._given(channels))
         if found.residual is not None:
-            residual = script.outside(self._given(tensor))
-            brought = self._brought(script, residual, found.residual)
-            arguments[Arg.POST_OP | Arg.SRC_1] = brought
-        script.step(found.descriptor, {**arguments, argument: result})
+            residual = sequence.argument(self._given(tensor))
+            reordered = self._reordered(sequence, residual, found.residual)
+            arguments[Arg.POST_OP | Arg.SRC_1] = reordered
+        sequence.step(found.descriptor, {**arguments, argument: result})
         if found.apart:
-            script.add(bias, result)
+            sequence.add(bias, result)
         if not direct:
-            script.reorder(result, out, add=adds_after)
+            sequence.reorder(result, out, add=adds_after)
 
-    def _brought(self, script: Script, slot: int, wanted: Handle) -> int:
+    def _reordered(self, sequence: PrimitiveSequence, slot: int, wanted: Handle) -> int:
         """A slot that holds the same in the layout wanted."""
-        if self._same(script.layout(slot), wanted):
+        if self._same(sequence.layout(slot), wanted):
             return slot
-        inside = script.inside(wanted)
-        script.reorder(slot, inside)
+        inside = sequence.temporary(wanted)
+        sequence.reorder(slot, inside)
         return inside
 
-    def _written_packing(self) -> Script | None:
-        """The script that packs a weight; None where that is to take it as it lies."""
+    def _packing_sequence(self) -> PrimitiveSequence | None:
+        """The sequence that packs a weight; None where that is to take it as it lies."""
         operation, wanted = self._candidate.operation, self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
         return None if self._backward else self._reordering(operation.weights, wanted)
 
-    def _reordering(self, tensor: Tensor, wanted: Handle) -> Script | None:
-        """A script from one outside slot to another; None where the layouts are the same."""
-        given, script = self._given(tensor), Script(self._runtime, self._threads)
+    def _reordering(self, tensor: Tensor, wanted: Handle) -> PrimitiveSequence | None:
+        """A sequence from one argument to another; None where the layouts are the same."""
+        given, sequence = self._given(tensor), PrimitiveSequence(self._runtime, self._threads)
         if self._same(given, wanted):
             return None
-        source = script.outside(given)
-        script.reorder(source, script.outside(wanted))
-        return script
+        source = sequence.argument(given)
+        sequence.reorder(source, sequence.argument(wanted))
+        return sequence
 
     def _given(self, tensor: Tensor, dtype: DType | None = None) -> Handle:
         element = DTYPE[dtype or self._problem.dtype]
@@ -157,12 +157,12 @@ class OnednnPrimitive:
         result = prod(self._problem.result_shape)
         finishing = result * self._result.itemsize + SCRATCH_BYTES if self._finishes else 0
         before = result * self._problem.dtype.itemsize if self._backward else 0
-        return self._script.nbytes + finishing + 2 * before
+        return self._sequence.nbytes + finishing + 2 * before
 
     def _description(self) -> str:
         """The library's name of the implementation, and what happens around it."""
         found = self._candidate
-        around = self._script.reorders
+        around = self._sequence.reorders
         words = [
             found.operation.kind.value.replace("_", " "),
             f"by {found.implementation}",
@@ -174,13 +174,11 @@ class OnednnPrimitive:
 
     # Running --------------------------------------------------------------------------------------
 
-    def pack(self, weight: Array) -> _Packed | NonFiniteWeight:
-        """The weight in the layout the library wants, or as it is where it is not finite."""
-        if weight.nbytes > memory.ALWAYS_FINE:  # what would not fit is not looked at either
+    def pack(self, weight: Array) -> _Packed:
+        """The weight, all of it finite, in the layout the library wants."""
+        if weight.nbytes > memory.ALWAYS_FINE:
             memory.require(2 * weight.nbytes + self._packed_bytes, "the packed weight")
-        if not is_finite(weight):
-            return NonFiniteWeight(self._problem, self._threads, weight)
-        weight = contiguous(weight[self._turn])
+        weight = contiguous(weight[self._flip])
         if self._packing is None:
             return _Packed(weight, address_of(weight))
         packed = np.empty(self._packed_bytes + 64, np.uint8)
@@ -197,9 +195,7 @@ class OnednnPrimitive:
         residual: Array | None = None,
     ) -> None:
         """Compute into `out`; see `Primitive.run`."""
-        if isinstance(b, NonFiniteWeight):
-            b.run(out, a, bias, residual)
-        elif self._backward:
+        if self._backward:
             self._weight_grad(out, a, b)
         elif self._finishes:
             self._in_two_parts(out, a, b, bias, residual)
@@ -208,16 +204,16 @@ class OnednnPrimitive:
 
     def close(self) -> None:
         """Destroy what the library made."""
-        for script in (self._script, self._packing):
-            if script is not None:
-                script.close()
+        for sequence in (self._sequence, self._packing):
+            if sequence is not None:
+                sequence.close()
         self._candidate.descriptor.close()
 
     def _whole(
         self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
     ) -> None:
         """All of it by the library."""
-        target = self._target(out)
+        target = laid_out("the result", out, filled=self._problem.accumulate)
         self._linear(target, a, b, bias, residual)
         if target is not out:
             out[...] = target
@@ -249,40 +245,24 @@ class OnednnPrimitive:
         residual: Array | None,
     ) -> None:
         """The library's part, into a contiguous array of the type it leaves."""
-        a = _contiguous("the operand", a)
+        a = laid_out("the operand", a)
         addresses = [address_of(a), b.address, address_of(target)]
         if bias is not None:
-            bias = _contiguous("the bias", bias)
+            bias = laid_out("the bias", bias)
             addresses.append(address_of(bias))
         if residual is not None:
-            residual = _contiguous("the residual", residual)
+            residual = laid_out("the residual", residual)
             addresses.append(address_of(residual))
-        self._script.run(*addresses)
+        self._sequence.run(*addresses)
 
     def _weight_grad(self, out: Array, a: Array, b: Array) -> None:
-        target = self._target(out)
+        target = laid_out("the result", out, filled=self._problem.accumulate)
         before = target.copy() if self._problem.accumulate else None
-        a, b = _contiguous("the gradient", a), _contiguous("the input", b)
-        self._script.run(address_of(a), address_of(b), address_of(target))
+        a, b = laid_out("the gradient", a), laid_out("the input", b)
+        self._sequence.run(address_of(a), address_of(b), address_of(target))
         if not is_finite(target):
             if before is not None:
                 target[...] = before
             reference(self._problem, self._threads).run(target, a, b)
         if target is not out:
             out[...] = target
-
-    def _target(self, out: Array) -> Array:
-        """`out`, or a contiguous copy of it."""
-        if out.flags.c_contiguous:
-            return out
-        memory.require(out.nbytes, "a copy of the result")
-        if self._problem.accumulate:
-            return out.copy(order="C")
-        return np.empty(out.shape, out.dtype)
-
-
-def _contiguous(what: str, array: Array) -> Array:
-    if array.flags.c_contiguous:
-        return array
-    memory.require(array.nbytes, f"a copy of {what}")
-    return contiguous(array)

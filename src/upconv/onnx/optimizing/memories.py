@@ -19,8 +19,7 @@ from .layers import Alone
 from .results import ORIGINAL, Ratio, Timing, Trial
 
 _TABLE = "rewritings"
-_NOTHING = 1e-300
-"""Stands for 0: the store keeps positive numbers."""
+_FIELDS = {"median", "low", "high", "best", "rounds", "ratio", "ratio_low", "ratio_high", "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,12 @@ class Memories:
 
     def _trial(self, layer: Alone, form: str) -> Trial | None:
         record = shared_tuner().store.find(_TABLE, self._key(layer, form))
-        if record is None:
+        if record is None or not record.keys() >= _FIELDS:
             return None
-        number = {name: float(value) for name, value in record.items()}
+        try:
+            number = {name: float(record[name]) for name in _FIELDS}
+        except ValueError:  # a text, which no process of ours wrote
+            return None
         ratio = Ratio(number["ratio"], number["ratio_low"], number["ratio_high"])
         return Trial(
             form,
@@ -62,7 +64,7 @@ class Memories:
                 int(number["rounds"]),
             ),
             ratio=None if form == ORIGINAL else ratio,
-            error=0.0 if number["error"] == _NOTHING else number["error"],
+            error=number["error"],
             remembered=True,
         )
 
@@ -99,7 +101,7 @@ def _record(trial: Trial, timing: Timing) -> Record:
         "best": timing.best,
         "rounds": float(timing.rounds),
         "ratio": ratio.median,
-        "ratio_low": max(ratio.low, _NOTHING),
-        "ratio_high": max(ratio.high, _NOTHING),
-        "error": trial.error or _NOTHING,
+        "ratio_low": ratio.low,
+        "ratio_high": ratio.high,
+        "error": trial.error or 0.0,
     }

@@ -181,7 +181,7 @@ def _per_channel(c: Array, site: ConvTransposeNode, kind: str) -> Array:
 
 
 def _constant(value: ir.Value | None, site: ConvTransposeNode) -> Array:
-    constant = constant_value(value, opset=site.opset)
+    constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"what normalises its output is not constant: {constant.reason}")
     try:

@@ -245,7 +245,7 @@ def _input(node: ir.Node, opset: int, index: int) -> list[float] | None:
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
-    constant = constant_value(value, opset=opset)
+    constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"what its neighbour does is computed: {constant.reason}")
     if constant.array.dtype.kind not in "iufV":  # V: bfloat16

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from ... import memory
 from ...errors import EngineRefusal
 from ..bodies import Body, bodies
-from ..tensor_data import dense_array
+from ..tensors import dense_array
 from .protos import MOST_BYTES, weight_bytes
 
 _SPARSE = "sparse_value"

@@ -27,7 +27,7 @@ from ...errors import EngineRefusal, ModelError, ShapeError, UpconvError
 from ...ops import conv as _conv
 from ..backend import conv_transpose
 from ..bodies import called
-from ..soundness import NEWEST_OPSET
+from ..checker import NEWEST_OPSET
 
 _ENGINE = "reference"
 _PADDED = {

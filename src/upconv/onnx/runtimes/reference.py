@@ -19,7 +19,7 @@ import onnx
 from ...arrays import Array
 from ...errors import EngineRefusal
 from ..bodies import called
-from ..soundness import NEWEST_OPSET
+from ..checker import NEWEST_OPSET
 from .base import REFUSED, Session, lacking, reported
 from .dense import dense
 from .doubled import doubled, wide

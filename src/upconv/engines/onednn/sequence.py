@@ -1,0 +1,200 @@
+"""Primitives to be executed one after the other, and the memory that each of them is given.
+
+A sequence is made once: its *slots* are memory, the caller's arrays (arguments) or parts of a
+workspace (temporaries), its *steps* are primitives with a slot for each argument. Many threads run
+it at once: each takes an execution context, a stream and one memory object per slot, and leaves it
+for the next when it is done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import EngineError
+from ..workspace import Workspace
+from .abi import Alg, Arg, Argument, Handle, Library, LibraryError, Query
+from .library import Runtime
+from .openmp import OpenMP
+
+_KEPT = 4
+"""Contexts kept for the next calls: more threads than these at once make their own."""
+
+_ARGUMENT, _SCRATCHPAD = -1, -2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """Memory of one layout; `place` is its offset in the workspace, or who gives it."""
+
+    layout: Handle
+    place: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    primitive: Handle
+    arguments: tuple[tuple[int, int], ...]
+
+
+class PrimitiveSequence:
+    """See the module's docstring. Arguments are numbered in the order they are made."""
+
+    def __init__(self, runtime: Runtime, threads: int) -> None:
+        self._runtime, self._openmp = runtime, OpenMP(runtime, threads)
+        self._library: Library = runtime.library
+        self._threads = threads
+        self._slots: list[_Slot] = []
+        self._arguments: list[int] = []
+        self._steps: list[_Step] = []
+        self._temporary_bytes = self._scratchpad = 0
+        self.reorders = 0
+        self._contexts: deque[_Context] = deque()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of workspace that one run takes."""
+        return self._temporary_bytes + self._scratchpad
+
+    def argument(self, layout: Handle) -> int:
+        """A slot for an array of the caller's."""
+        self._arguments.append(len(self._slots))
+        return self._slot(layout, _ARGUMENT)
+
+    def temporary(self, layout: Handle) -> int:
+        """A slot in the workspace."""
+        place = self._temporary_bytes
+        self._temporary_bytes += _rounded(self._library.memory_desc_get_size(layout))
+        return self._slot(layout, place)
+
+    def layout(self, slot: int) -> Handle:
+        """How the memory of a slot lies."""
+        return self._slots[slot].layout
+
+    def step(self, descriptor: Handle, arguments: dict[int, int]) -> None:
+        """Execute the primitive of a descriptor, on slots by argument."""
+        with self._runtime.making(self._threads) as library:
+            layout = library.queried_md(descriptor, Query.SCRATCHPAD)
+            needed = library.memory_desc_get_size(layout)
+            if needed:
+                self._scratchpad = max(self._scratchpad, _rounded(needed))
+                arguments = {**arguments, Arg.SCRATCHPAD: self._slot(layout, _SCRATCHPAD)}
+            primitive = library.create("primitive", descriptor)
+        self._steps.append(_Step(primitive, tuple(arguments.items())))
+
+    def reorder(self, source: int, target: int, *, add: bool = False) -> None:
+        """Copy a slot into another, or add it to what is there."""
+        engine, given, wanted = self._runtime.engine, self.layout(source), self.layout(target)
+        with self._runtime.making(self._threads) as library:
+            attributes, post = library.create("primitive_attr"), library.create("post_ops")
+            library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
+            if add:
+                library.call("post_ops_append_sum", post, 1.0, 0, 0)
+                library.call("primitive_attr_set_post_ops", attributes, post)
+            descriptor = library.primitive_desc(
+                "reorder", given, engine, wanted, engine, attributes
+            )
+        self.reorders += 1
+        self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
+
+    def add(self, addend: int, target: int) -> None:
+        """Add a slot to another, along the axes that it has one position of to all positions."""
+        to, more = self.layout(target), self.layout(addend)
+        with self._runtime.making(self._threads) as library:
+            attributes = library.create("primitive_attr")
+            library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
+            descriptor = library.primitive_desc(
+                "binary", self._runtime.engine, Alg.BINARY_ADD, to, more, to, attributes
+            )
+        self.step(descriptor, {Arg.SRC: target, Arg.SRC_1: addend, Arg.DST: target})
+
+    def run(self, *addresses: int) -> None:
+        """Execute every step, on the arrays at `addresses` for the arguments."""
+        try:
+            context = self._contexts.pop()
+        except IndexError:
+            context = self._new_context()
+        if self.nbytes:
+            with Workspace(self.nbytes) as workspace:
+                context.place(workspace)
+                context.bind(addresses)
+                self._openmp.run(context.execute)
+        else:
+            context.bind(addresses)
+            self._openmp.run(context.execute)
+        if len(self._contexts) < _KEPT:
+            self._contexts.append(context)
+
+    def close(self) -> None:
+        """Destroy primitives and what was made to run them."""
+        self._contexts.clear()
+        for step in self._steps:
+            step.primitive.close()
+
+    def _slot(self, layout: Handle, place: int) -> int:
+        self._slots.append(_Slot(layout, place))
+        return len(self._slots) - 1
+
+    def _new_context(self) -> _Context:
+        return _Context(
+            self._runtime, self._slots, self._arguments, self._steps, self._temporary_bytes
+        )
+
+
+class _Context:
+    """A stream and memory objects, for one thread at a time."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        slots: list[_Slot],
+        arguments: list[int],
+        steps: list[_Step],
+        scratchpad: int,
+    ) -> None:
+        library, engine = runtime.library, runtime.engine
+        self._library = library
+        self._stream = library.create("stream", engine, 1)
+        self._memories = [library.create("memory", slot.layout, engine, None) for slot in slots]
+        self._arguments = [self._memories[slot].address for slot in arguments]
+        self._temporaries = [
+            (memory.address, scratchpad if slot.place == _SCRATCHPAD else slot.place)
+            for memory, slot in zip(self._memories, slots, strict=True)
+            if slot.place != _ARGUMENT
+        ]
+        self._calls = [self._call(step) for step in steps]
+        self._run, self._wait = library.execute, library.wait
+        self._set_address = library.memory_set_data_handle
+        self._workspace = 0
+
+    def _call(self, step: _Step) -> tuple[int, int, int, Any]:
+        arguments = (Argument * len(step.arguments))()
+        for argument, (code, slot) in zip(arguments, step.arguments, strict=True):
+            argument.arg, argument.memory = code, self._memories[slot].address
+        return step.primitive.address, self._stream.address, len(arguments), arguments
+
+    def place(self, workspace: int) -> None:
+        """Put the temporaries into a workspace."""
+        if workspace != self._workspace:
+            for memory, place in self._temporaries:
+                self._set_address(memory, workspace + place)
+            self._workspace = workspace
+
+    def bind(self, addresses: tuple[int, ...]) -> None:
+        """Bind the caller's arrays to the arguments."""
+        for memory, address in zip(self._arguments, addresses, strict=True):
+            self._set_address(memory, address)
+
+    def execute(self) -> None:
+        """Execute the steps; `EngineError` if one fails."""
+        for call in self._calls:
+            status = self._run(*call)
+            if status:
+                raise LibraryError("primitive_execute", status)
+        if self._wait(self._stream.address):
+            raise EngineError("oneDNN's stream_wait does not succeed")
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64

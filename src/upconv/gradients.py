@@ -1,0 +1,229 @@
+"""Gradients: the results named in `needs`, into new arrays or the caller's, and the bias gradient.
+
+The gradients of x and of the weight are calls like any other (`execution`); the bias gradient is a
+sum. Every call is prepared before anything of the caller's is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+import numpy as np
+
+from . import memory
+from .arrays import Array, check_out, copied, described, overlap, shares_memory
+from .engines.base import Engine
+from .errors import ArgumentError, DTypeError, brief
+from .execution import PreparedCall, engine_key, new_result, remember
+from .primitives import shared_cache
+from .problem import DataLayout, Direction, Problem
+from .signatures import Keywords, Signature
+from .threads import get_num_threads
+
+NEEDS = ("x", "weight", "bias")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """The gradients of one call; None where one was not needed.
+
+    >>> Gradients(x=np.zeros(3)).weight is None
+    True
+    """
+
+    x: Array | None = None
+    weight: Array | None = None
+    bias: Array | None = None
+
+
+GradientRule = Callable[..., dict[str, Signature]]
+
+
+class _Layer:
+    """The signatures of a layer's gradients, and those of its calls that were needed so far."""
+
+    __slots__ = ("_calls", "_engine", "_threads", "signatures")
+
+    def __init__(
+        self, signatures: dict[str, Signature], engine: str | Engine | None, threads: int
+    ) -> None:
+        self.signatures, self._engine, self._threads = signatures, engine, threads
+        self._calls: dict[str, PreparedCall] = {}
+
+    def call(self, name: str) -> PreparedCall:
+        """The call that computes the gradient of "x" or "weight"."""
+        call = self._calls.get(name)
+        if call is None:
+            call = PreparedCall(self.signatures[name], self._engine, self._threads)
+            self._calls[name] = call
+        return call
+
+
+def _layer(
+    rule: GradientRule,
+    engine: str | Engine | None,
+    keywords: Keywords,
+    accumulate: bool,
+    grad: Array,
+    x: Array,
+    weight: Array,
+) -> _Layer:
+    """`prepared`, for gradients."""
+    threads = get_num_threads()
+    shapes = grad.shape, grad.dtype, x.shape, x.dtype, weight.shape, weight.dtype
+    key = rule, engine_key(engine), threads, keywords, accumulate, shapes
+    layer: _Layer | None = shared_cache().calls.get(key)
+    if layer is None:
+        signatures = rule(described(grad), described(x), described(weight), keywords, accumulate)
+        layer = _Layer(signatures, engine, threads)
+        remember(key, layer)
+    return layer
+
+
+def gradients(
+    rule: GradientRule,
+    engine: str | Engine | None,
+    keywords: Keywords,
+    grad: Array,
+    x: Array,
+    weight: Array,
+    needs: Iterable[str],
+    out: Gradients | None,
+    *,
+    accumulate: bool,
+) -> Gradients:
+    """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
+    layer = _layer(rule, engine, keywords, accumulate, grad, x, weight)
+    problem = layer.signatures["x"].problem
+    targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
+    channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
+    shapes = {"x": x.shape, "weight": weight.shape, "bias": (grad.shape[channel_axis],)}
+    given = {
+        name: check_out(f"out.{name}", target, shapes[name], grad.dtype)
+        for name, target in targets.items()
+        if target is not None
+    }
+    if given:
+        require_separate(given)
+        # An operand that a result is written over is copied: the next gradient still reads it.
+        grad, x, weight = (
+            copied("a copy of an operand that out overlaps", operand)
+            if overlap(operand, given.values())
+            else operand
+            for operand in (grad, x, weight)
+        )
+    operands = {"x": (grad, weight), "weight": _weight_gradient_operands(problem, grad, x)}
+    bias_total = _bias_total(grad, channel_axis) if "bias" in targets else None
+    work = {name: layer.call(name) for name in operands if name in targets}
+    if given:  # whatever refuses refuses before anything of the caller's is written
+        for call in work.values():
+            shared_cache().release(call.hold())
+    results: dict[str, Array] = {
+        name: given[name] if name in given else new_result(call.signature)
+        for name, call in work.items()
+    }
+    for name, call in work.items():
+        call.run(results[name], *operands[name])
+    if bias_total is not None:
+        results["bias"] = rounded_total(
+            bias_total, grad.dtype, given.get("bias"), accumulate=accumulate
+        )
+    return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
+
+
+def _or(target: Array | None, result: Array) -> Array:
+    """The very object the caller passed, where one was passed."""
+    return result if target is None else target
+
+
+def _weight_gradient_operands(of_x: Problem, grad: Array, x: Array) -> tuple[Array, Array]:
+    """(g, x) of the trilinear form: a convolution's input is its g, the gradient its x."""
+    return (x, grad) if of_x.direction is Direction.FORWARD else (grad, x)
+
+
+_ROWS = 256  # positions that are added up in the operand's own type
+
+
+def _bias_total(grad: Array, channel_axis: int) -> Array:
+    """The sum over all axes but the channels; in float64, because its length has no bound.
+
+    NumPy sums float32 in less than half the time that it takes into float64. Runs of positions are
+    short enough for that: of one image where channels come first, which NumPy adds up by halves,
+    of 256 positions where they come last.
+    """
+    axes = tuple(axis for axis in range(grad.ndim) if axis != channel_axis % grad.ndim)
+    memory.require(3 * 8 * grad.shape[channel_axis], "the bias gradient")
+    with np.errstate(all="ignore"):
+        if grad.dtype == np.float32 and grad.flags.c_contiguous and grad.size:
+            if channel_axis == -1:
+                rows = grad.reshape(-1, grad.shape[-1])
+                some = len(rows) // _ROWS * _ROWS
+                blocks = rows[:some].reshape(-1, _ROWS, grad.shape[-1])
+                sums = np.concatenate([np.add.reduce(blocks, axis=1), rows[some:]])
+                return np.asarray(np.add.reduce(sums, axis=0, dtype=np.float64))
+            inner = np.add.reduce(grad.reshape(*grad.shape[: channel_axis + 1], -1), axis=-1)
+            axes = tuple(axis for axis in axes if axis < channel_axis)
+            return np.asarray(np.add.reduce(inner, axis=axes, dtype=np.float64))
+        return np.asarray(np.add.reduce(grad, axis=axes, dtype=np.float64))
+
+
+def rounded_total(
+    total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool
+) -> Array:
+    """A float64 total in the caller's array, or added to it, or in a new one of `dtype`."""
+    with np.errstate(all="ignore"):
+        if out is None:
+            return total.astype(dtype)
+        out[...] = out + total if accumulate else total
+    return out
+
+
+def require_separate(given: dict[str, Array]) -> None:
+    """Refuse an `out` whose arrays, by name, share memory: one result would be lost."""
+    for first, second in combinations(given, 2):
+        if shares_memory(given[first], given[second]):
+            raise ArgumentError(
+                "out",
+                f"one in which {first} and {second} share memory",
+                "separate arrays",
+                "Copy one of them.",
+            )
+
+
+def gradient_targets(
+    known: tuple[str, ...],
+    holder: type,
+    needs: Iterable[str],
+    out: object,
+    *,
+    accumulate: bool,
+) -> dict[str, Array | None]:
+    """The array to write each needed gradient into, None for a new one.
+
+    `known` are the names there are, `holder` is what `out` is made with.
+    """
+    if isinstance(needs, str):
+        names: tuple[object, ...] = (needs,)
+    else:
+        try:
+            names = tuple(islice(needs, len(known) + 1))  # bounded: an iterator may never end
+        except Exception:  # whatever is no iterable, or fails as one
+            names = (needs,)
+    if len(names) > len(known) or any(
+        not isinstance(name, str) or name not in known for name in names
+    ):
+        remedy = f"Name the gradients you want, as in needs=({known[0]!r},)."
+        raise ArgumentError("needs", brief(needs), f"some of {known}", remedy)
+    if out is not None and not isinstance(out, holder):
+        fields = ", ".join(f"{name}=..." for name in known)
+        got, expected = f"of type {type(out).__name__}", f"an upconv.{holder.__name__} or None"
+        raise DTypeError("out", got, expected, f"Write out=upconv.{holder.__name__}({fields}).")
+    targets = {name: getattr(out, name, None) for name in known if name in names}
+    missing = [name for name, target in targets.items() if target is None]
+    if accumulate and missing:
+        expected = f"an array to add into in out.{missing[0]}"
+        raise ArgumentError("accumulate", "True", expected, f"Pass out={holder.__name__}(...).")
+    return targets

@@ -1,0 +1,332 @@
+"""The six functions. Each is a transposed convolution, or one of its two gradients.
+
+`operands` finds the axes; the functions of `upconv.ops` compute.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Array, as_array, check_out
+from ..dialects.onednn_graph import Operation, Rule
+from ..engines.base import Engine
+from ..errors import ArgumentError
+from ..ops import conv, conv_transpose, conv_transpose_backward
+from .operands import Attributes, Data, Operands, operands
+
+EngineChoice = str | Engine | None
+_CONV_TRANSPOSE, _CONVOLUTION = Operation.CONV_TRANSPOSE, Operation.CONVOLUTION_BACKWARD_DATA
+
+
+def convtranspose(
+    src: Any,
+    weights: Any,
+    bias: Any = None,
+    *,
+    strides: Any,
+    pads_begin: Any = None,
+    pads_end: Any = None,
+    dilations: Any = None,
+    auto_pad: str | None = None,
+    output_padding: Any = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XOI",
+    rule: str = "library",
+    engine: EngineChoice = None,
+    out: Array | None = None,
+) -> Array:
+    """ConvTranspose: transposed convolution of `src`, in positions: s(I-1) + d(k-1) + 1 - pads.
+
+    src: (N, *size, C_in), or (N, C_in, *size) with data_format "NCX"; one to three spatial axes.
+    weights: (*k, C_out/groups, C_in) in "XOI", (C_in, C_out/groups, *k) in "IOX". With
+        rule="document" it is C_in that is divided by the groups: (C_in/groups, C_out, *k).
+    bias: (C_out,).
+    strides, pads_begin, pads_end, dilations: one integer per spatial axis. Strides are required;
+        pads left out are 0 and dilations, which count from 1, are 1.
+    auto_pad: None; "SAME_UPPER", "SAME_LOWER", "VALID" or "None" with rule="library", in lower case
+        with rule="document". All but None replace the pads.
+    output_padding: positions added at the end, less than the stride.
+    rule: whose reading counts where oneDNN's document and libdnnl differ (docs/onednn-graph.md).
+    engine: None lets upconv choose; or a name or an `Engine`. out: an array to write into.
+
+    Arrays are float16, bfloat16, float32 or float64, of any strides and all of one dtype.
+
+    Returns dst: (N, *out, C_out), or (N, C_out, *out).
+    Raises `ArgumentError` (`ShapeError`, `DTypeError`) for what does not fit together, also where
+    libdnnl aborts; `EngineRefusal`; `MemoryLimitError`.
+
+    >>> x = np.array([1, 2, 3], np.float32).reshape(1, 3, 1)
+    >>> w = np.array([1, 10, 100], np.float32).reshape(3, 1, 1)
+    >>> convtranspose(x, w, strides=[2], pads_begin=[1]).ravel()
+    array([ 10., 102.,  20., 203.,  30., 300.], dtype=float32)
+    """
+    src, weights = as_array("src", src), as_array("weights", weights)
+    given = Attributes(
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        rule,
+    )  # fmt: skip
+    x = {"x": Data("src", src.shape)}
+    found = operands(_CONV_TRANSPOSE, given, weights.shape, x, output_padding=output_padding)
+    return _forward(found, src, weights, bias, engine, out)
+
+
+def convtranspose_backward_data(
+    diff_dst: Any,
+    weights: Any,
+    *,
+    strides: Any,
+    pads_begin: Any = None,
+    pads_end: Any = None,
+    dilations: Any = None,
+    auto_pad: str | None = None,
+    output_padding: Any = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XOI",
+    rule: str = "library",
+    engine: EngineChoice = None,
+    out: Array | None = None,
+) -> Array:
+    """ConvTransposeBackwardData: the gradient of `convtranspose` with respect to src.
+
+    diff_dst: the gradient with respect to dst, and of its shape. weights and attributes: as in
+    `convtranspose`, but output_padding is accepted with rule="document" alone: the library has no
+    such attribute here, and the size follows from diff_dst. Dilations are computed; libdnnl aborts.
+
+    Returns diff_src. Raises what `convtranspose` raises.
+
+    >>> g, w = np.ones((1, 6, 1), np.float32), np.array([1, 10, 100], np.float32).reshape(3, 1, 1)
+    >>> convtranspose_backward_data(g, w, strides=[2], pads_begin=[1]).ravel()
+    array([110., 111., 111.], dtype=float32)
+    """
+    _require_documented(output_padding, rule)
+    diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
+    given = Attributes(
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        rule,
+    )  # fmt: skip
+    y = {"y": Data("diff_dst", diff_dst.shape)}
+    found = operands(_CONV_TRANSPOSE, given, weights.shape, y, output_padding=output_padding)
+    return _input_gradient(found, diff_dst, weights, None, engine, out)
+
+
+def convtranspose_backward_weights(
+    src: Any,
+    diff_dst: Any,
+    *,
+    weights_shape: Any,
+    strides: Any,
+    pads_begin: Any = None,
+    pads_end: Any = None,
+    dilations: Any = None,
+    auto_pad: str | None = None,
+    output_padding: Any = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XOI",
+    rule: str = "library",
+    engine: EngineChoice = None,
+    out: Array | None = None,
+) -> Array:
+    """ConvTransposeBackwardWeights: the gradient of `convtranspose` with respect to its weights.
+
+    src: as in `convtranspose`. diff_dst: the gradient with respect to dst, and of its shape.
+    weights_shape: the shape of the weights, as in `convtranspose`. output_padding: with
+    rule="document" alone. The pads of auto_pad are those of the forward operation; libdnnl's are
+    not always, and its gradient is then wrong.
+
+    Returns diff_weights, of weights_shape. Raises what `convtranspose` raises.
+
+    >>> x, g = np.ones((1, 3, 1), np.float32), np.arange(6, dtype=np.float32).reshape(1, 6, 1)
+    >>> found = convtranspose_backward_weights(
+    ...     x, g, weights_shape=(3, 1, 1), strides=[2], pads_begin=[1]
+    ... )
+    >>> found.ravel()
+    array([4., 6., 9.], dtype=float32)
+    """
+    _require_documented(output_padding, rule)
+    src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
+    given = Attributes(
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        rule,
+    )  # fmt: skip
+    both = {"x": Data("src", src.shape), "y": Data("diff_dst", diff_dst.shape)}
+    found = operands(_CONV_TRANSPOSE, given, weights_shape, both, output_padding=output_padding)
+    return _weight_gradient(found, src, diff_dst, engine, out)
+
+
+def convolution(
+    src: Any,
+    weights: Any,
+    bias: Any = None,
+    *,
+    strides: Any,
+    pads_begin: Any = None,
+    pads_end: Any = None,
+    dilations: Any = None,
+    auto_pad: str | None = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XIO",
+    rule: str = "library",
+    engine: EngineChoice = None,
+    out: Array | None = None,
+) -> Array:
+    """Convolution: ordinary convolution, floor((size + pads - d(k-1) - 1) / s) + 1 positions.
+
+    src: (N, *size, C), or (N, C, *size) with data_format "NCX".
+    weights: (*k, C/groups, F) in "XIO", (F, C/groups, *k) in "OIX". bias: (F,).
+    The attributes are those of `convtranspose`, without output_padding. SAME is the library's by
+    either rule: the document gives no formula here.
+
+    Returns dst: (N, *out, F), or (N, F, *out). Raises what `convtranspose` raises.
+
+    >>> x, w = np.arange(5.0).reshape(1, 5, 1), np.array([1.0, 10.0]).reshape(2, 1, 1)
+    >>> convolution(x, w, strides=[2]).ravel()
+    array([10., 32.])
+    """
+    src, weights = as_array("src", src), as_array("weights", weights)
+    given = Attributes(
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        rule,
+    )  # fmt: skip
+    found = operands(_CONVOLUTION, given, weights.shape, {"y": Data("src", src.shape)}, usual=True)
+    return _input_gradient(found, src, weights, bias, engine, out)
+
+
+def convolution_backward_data(
+    diff_dst: Any,
+    weights: Any,
+    *,
+    strides: Any,
+    pads_begin: Any = None,
+    pads_end: Any = None,
+    dilations: Any = None,
+    auto_pad: str | None = None,
+    output_padding: Any = None,
+    dst_shape: Any = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XIO",
+    rule: str = "library",
+    engine: EngineChoice = None,
+    out: Array | None = None,
+) -> Array:
+    """ConvolutionBackwardData: the gradient of `convolution` with respect to src.
+
+    It is the transposed convolution of diff_dst.
+
+    diff_dst: the gradient with respect to dst, and of its shape. weights: as in `convolution`.
+    dst_shape: the whole shape of the result in the order of data_format, N and C included; several
+        are possible where the stride is more than 1. None is the size of `convtranspose`:
+        s(I-1) + d(k-1) + 1 - pads + output_padding. Where dst_shape is given, output_padding counts
+        in the document's SAME alone.
+    The other attributes are those of `convtranspose`. Any groups are computed; libdnnl refuses
+    more than one.
+
+    Returns diff_src. Raises what `convtranspose` raises.
+
+    >>> g, w = np.array([1.0, 2.0]).reshape(1, 2, 1), np.array([1.0, 10.0]).reshape(2, 1, 1)
+    >>> convolution_backward_data(g, w, strides=[2], dst_shape=(1, 5, 1)).ravel()
+    array([ 1., 10.,  2., 20.,  0.])
+    """
+    diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
+    given = Attributes(
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        rule,
+    )  # fmt: skip
+    found = operands(
+        _CONVOLUTION,
+        given,
+        weights.shape,
+        {"x": Data("diff_dst", diff_dst.shape)},
+        output_padding=output_padding,
+        dst_shape=dst_shape,
+    )
+    return _forward(found, diff_dst, weights, None, engine, out)
+
+
+def convolution_backward_weights(
+    src: Any,
+    diff_dst: Any,
+    *,
+    weights_shape: Any,
+    strides: Any,
+    pads_begin: Any = None,
+    pads_end: Any = None,
+    dilations: Any = None,
+    auto_pad: str | None = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XIO",
+    rule: str = "library",
+    engine: EngineChoice = None,
+    out: Array | None = None,
+) -> Array:
+    """ConvolutionBackwardWeights: the gradient of `convolution` with respect to its weights.
+
+    src and the attributes: as in `convolution`. diff_dst: the gradient with respect to dst, and of
+    its shape. weights_shape: the shape of the weights.
+
+    Returns diff_weights, of weights_shape. Raises what `convtranspose` raises.
+
+    >>> x, g = np.arange(5.0).reshape(1, 5, 1), np.ones((1, 2, 1))
+    >>> convolution_backward_weights(x, g, weights_shape=(2, 1, 1), strides=[2]).ravel()
+    array([2., 4.])
+    """
+    src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
+    given = Attributes(
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        rule,
+    )  # fmt: skip
+    both = {"y": Data("src", src.shape), "x": Data("diff_dst", diff_dst.shape)}
+    found = operands(_CONVOLUTION, given, weights_shape, both, usual=True)
+    return _weight_gradient(found, diff_dst, src, engine, out)
+
+
+def _require_documented(output_padding: object, rule: object) -> None:
+    """Refuse output_padding where only the document has it."""
+    if output_padding is not None and rule != Rule.DOCUMENT.value:
+        remedy = "The library has no such attribute for gradients: rule='document' has."
+        raise ArgumentError("output_padding", str(output_padding), "None", remedy)
+
+
+def _forward(
+    found: Operands, x: Array, weights: Array, bias: Any, engine: EngineChoice, out: Array | None
+) -> Array:
+    """y of x and the weight."""
+    weight = found.library_weight(weights)
+    return conv_transpose(x, weight, bias, **found.layer.keywords(), engine=engine, out=out)
+
+
+def _input_gradient(
+    found: Operands, y: Array, weights: Array, bias: Any, engine: EngineChoice, out: Array | None
+) -> Array:
+    """x of y and the weight: an ordinary convolution, which calls the weight's axes O and I."""
+    keywords = found.layer.keywords()
+    keywords["weight_layout"] = found.layer.weight_layout.swapped().value
+    return conv(y, found.library_weight(weights), bias, **keywords, engine=engine, out=out)
+
+
+def _weight_gradient(
+    found: Operands, x: Array, y: Array, engine: EngineChoice, out: Array | None
+) -> Array:
+    """The gradient of the weight, in the caller's order."""
+    layer = found.layer
+    channels = layer.layout.to_ncx(len(layer.axes))[1]
+    shape = layer.weight_layout.shape(
+        x.shape[channels], y.shape[channels] // layer.groups, layer.kernel
+    )
+    unread = np.broadcast_to(x.dtype.type(0), shape)  # only the weight's shape is looked at
+    gradients = conv_transpose_backward(
+        y, x, unread, **layer.keywords(), needs=("weight",), engine=engine
+    )
+    assert gradients.weight is not None  # noqa: S101 - it was asked for
+    result = found.caller_weight(gradients.weight)
+    if out is None:
+        return result
+    check_out("out", out, result.shape, result.dtype)[...] = result
+    return out

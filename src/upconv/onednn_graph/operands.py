@@ -1,0 +1,208 @@
+"""One oneDNN Graph operation as a transposed convolution: x, y and the weight, and its axes.
+
+All names here are a transposed convolution's: x has I positions and C_in channels, y has O
+positions and C_out channels, the weight couples them. Every operation is a derivative of that form:
+
+    operation                       x           y           makes
+    ConvTranspose                   src         dst         y
+    ConvTransposeBackwardData       diff_src    diff_dst    x
+    ConvTransposeBackwardWeights    src         diff_dst    the weight
+    Convolution                     dst         src         x
+    ConvolutionBackwardData         diff_dst    diff_src    y
+    ConvolutionBackwardWeights      diff_dst    src         the weight
+
+By the document a grouped weight of ConvTranspose in IOX is (C_in/groups, C_out, *k), and group j
+owns the j-th block of C_out; the library takes (C_in, C_out/groups, *k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..dialects import values
+from ..dialects.layer import Layer
+from ..dialects.onednn_graph import (
+    AutoPad,
+    Operation,
+    Rule,
+    convolved_size,
+    from_onednn_graph,
+    weight_order,
+)
+from ..errors import ArgumentError, ShapeError
+from ..problem import DataLayout, WeightLayout
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """The attributes that all six operations have, as the caller wrote them."""
+
+    strides: object
+    pads_begin: object
+    pads_end: object
+    dilations: object
+    auto_pad: object
+    groups: object
+    data_format: object
+    weights_format: object
+    rule: object
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The name and shape of x or y as the caller gave it."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """`layer` is the transposed convolution; `regrouped`: the caller's weight is the document's."""
+
+    layer: Layer
+    regrouped: bool
+
+    def library_weight(self, weight: Array) -> Array:
+        """The caller's weight as the library orders it: a view, or a copy where regrouped."""
+        return self._regroup(weight, 0) if self.regrouped else weight
+
+    def caller_weight(self, weight: Array) -> Array:
+        """A weight in the library's order as the caller's rule has it."""
+        return self._regroup(weight, 1) if self.regrouped else weight
+
+    def _regroup(self, weight: Array, axis: int) -> Array:
+        """Stack the groups, blocks of the other channel axis in IOX, along `axis`."""
+        order = self.layer.weight_layout.to_iox(len(self.layer.axes))
+        blocks = np.split(weight.transpose(order), self.layer.groups, axis=1 - axis)
+        return np.concatenate(blocks, axis=axis).transpose(np.argsort(order))
+
+
+def operands(
+    operation: Operation,
+    attributes: Attributes,
+    weight: object,
+    given: Mapping[str, Data],
+    *,
+    output_padding: object = None,
+    dst_shape: object = None,
+    usual: bool = False,
+) -> Operands:
+    """What an operation computes, from the shapes of its weight and of x, y or both (`given`).
+
+    `usual`: SAME is the library's by either rule, as for Convolution, which the document leaves
+    open. Raises `ArgumentError` or `ShapeError` for what does not fit together.
+    """
+    rule = values.member("rule", attributes.rule, Rule)
+    layout = values.member("data_format", attributes.data_format, DataLayout)
+    groups = values.integer("groups", attributes.groups, low=1)
+    rank = _rank(given)
+    order = weight_order(attributes.weights_format, operation)
+    documented = rule is Rule.DOCUMENT and operation is Operation.CONV_TRANSPOSE
+    shape = values.integers("weights_shape", weight, low=1)
+    i, o, kernel = _channels(shape, order, rank, groups, documented=documented)
+    sizes = {
+        role: _spatial(data, layout, {"x": i, "y": o}[role], shape) for role, data in given.items()
+    }
+    _check_batch(given, layout)
+    window = {
+        "strides": attributes.strides,
+        "pads_begin": attributes.pads_begin,
+        "pads_end": attributes.pads_end,
+        "dilations": attributes.dilations,
+        "auto_pad": _auto_pad(attributes.auto_pad, rule).value,
+    }
+    if "y" in given:
+        dst_shape = given["y"].shape
+    size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], kernel, **window)
+    try:
+        layer = from_onednn_graph(
+            size,
+            kernel,
+            **window,
+            output_padding=output_padding,
+            dst_shape=dst_shape,
+            groups=groups,
+            data_format=layout.value,
+            weights_format=attributes.weights_format,
+            operation=operation.value,
+            rule=Rule.LIBRARY.value if usual else rule.value,
+        )
+    except ArgumentError as error:
+        if "y" not in given:
+            raise
+        argument = error.argument.replace("dst_shape", f"{given['y'].name}.shape")
+        raise type(error)(argument, error.got, error.expected, error.remedy) from None
+    if "y" not in given and dst_shape is not None:
+        wanted = layout.shape(given["x"].shape[0], o, layer.output_size)
+        if values.integers("dst_shape", dst_shape, low=0) != wanted:
+            raise ShapeError("dst_shape", str(dst_shape), f"{wanted}, by the operands")
+    return Operands(layer, documented and groups > 1)
+
+
+def _rank(given: Mapping[str, Data]) -> int:
+    """Spatial axes of the operands, which must agree."""
+    first, *others = given.values()
+    rank = len(first.shape) - 2
+    if not 1 <= rank <= 3:
+        expected = "3 to 5 dimensions: batch, channels and one to three of space"
+        raise ShapeError(f"{first.name}.shape", str(first.shape), expected)
+    for data in others:
+        if len(data.shape) != rank + 2:
+            expected = f"{rank + 2} dimensions, as {first.name} has"
+            raise ShapeError(f"{data.name}.shape", str(data.shape), expected)
+    return rank
+
+
+def _channels(
+    shape: Shape, order: WeightLayout, rank: int, groups: int, *, documented: bool
+) -> tuple[int, int, Shape]:
+    """C_in, C_out and the kernel of a weight."""
+    if len(shape) != rank + 2:
+        expected = f"{rank + 2} dimensions, as the data have"
+        raise ShapeError("the weight's shape", str(shape), expected)
+    i, o, *kernel = (shape[place] for place in order.to_iox(rank))
+    whole = o if documented else i
+    if whole % groups:
+        expected = f"a divisor of {whole}, the weight's whole channels"
+        raise ArgumentError("groups", str(groups), expected, f"The weight's shape is {shape}.")
+    return (i * groups, o, tuple(kernel)) if documented else (i, o * groups, tuple(kernel))
+
+
+def _spatial(data: Data, layout: DataLayout, channels: int, weight: Shape) -> Shape:
+    """The spatial size of x or y, whose channels are the weight's."""
+    _, found, *size = (data.shape[place] for place in layout.to_ncx(len(data.shape) - 2))
+    if found != channels:
+        raise ShapeError(
+            f"channels of {data.name}",
+            str(found),
+            f"{channels}, by the weight {weight} and groups",
+            "See data_format and weights_format.",
+        )
+    return tuple(size)
+
+
+def _check_batch(given: Mapping[str, Data], layout: DataLayout) -> None:
+    batches = {data.name: data.shape[0] for data in given.values()}  # first in both layouts
+    if len(set(batches.values())) > 1:
+        got = " and ".join(f"{batch} in {name}" for name, batch in batches.items())
+        raise ShapeError("the batch size", got, "one size")
+
+
+def _auto_pad(value: object, rule: Rule) -> AutoPad:
+    """auto_pad as the rule spells it; None is no auto_pad."""
+    if value is None:
+        return AutoPad.NONE
+    words = {mode.value.lower() if rule is Rule.DOCUMENT else mode.value: mode for mode in AutoPad}
+    word = values.text("auto_pad", value)
+    if word not in words:
+        raise ArgumentError(
+            "auto_pad", repr(word), f"one of {', '.join(words)}", f"So rule {rule.value!r} has it."
+        )
+    return words[word]

@@ -1,0 +1,115 @@
+"""What a model must be to be taken: ONNX's own checker, and what it leaves to its callers.
+
+1. Opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, no cycle.
+2. ONNX's checker. Three things that runtimes take and it does not are allowed: operators that ONNX
+   does not define (plugins of TensorRT stand in its domain), inputs and outputs without a declared
+   type or shape, and data outside the model, which `tensors` looks after.
+3. Every output of a graph is made by something, and no declared size is negative: ONNX's shape
+   inference ends the process over one (onnx issue 8481). Exporters write -1 for a size that is
+   open, and so it is read.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import CheckerPass
+
+from ..errors import ModelError, brief
+from .graphs import roots, values
+from .names import clipped
+from .nodes import named
+
+OLDEST_OPSET = 13
+NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
+OLDEST_IR_VERSION = 4
+
+MOST_NODES = 250_000
+
+_UNDEFINED = "upconv.undefined"
+
+
+def require_sound(model: ir.Model) -> None:
+    """Raise `ModelError` unless the model is as ONNX has it; nodes out of order are sorted."""
+    _require_versions(model)
+    count = sum(1 for body in roots(model) for _ in body.all_nodes())
+    if count > MOST_NODES:
+        raise ModelError(f"It has {count} nodes; expected at most {MOST_NODES}.")
+    for body in roots(model):
+        try:
+            body.sort()
+        except ValueError:
+            raise ModelError("Its nodes stand in a cycle: some need their own results.") from None
+    for value in values(model):
+        _require_sizes(value)
+    for body in roots(model):
+        for node in body.all_nodes():
+            for read in node.inputs:
+                if read is not None and not _defined(read):
+                    name = f"{node.op_type} node {brief(named(node))}"
+                    raise ModelError(f"{name} reads {brief(read.name)}, which nothing defines.")
+    for body in (*model.graphs(), *(one.graph for one in model.functions.values())):
+        for value in body.outputs:
+            if not _defined(value):
+                raise ModelError(f"The graph returns {brief(value.name)}, which nothing defines.")
+    try:
+        CheckerPass()(_tolerable(model))
+    except onnx.checker.ValidationError as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        raise ModelError(f"ONNX's checker: {clipped(said, 400)}.") from None
+
+
+def _require_versions(model: ir.Model) -> None:
+    if "" not in model.opset_imports:
+        raise ModelError("It imports no opset of ONNX's own domain.")
+    remedy = "Convert it with onnx.version_converter.convert_version."
+    for body in roots(model):
+        opset = body.opset_imports.get("", OLDEST_OPSET)
+        if opset < OLDEST_OPSET:
+            raise ModelError(f"It is of opset {opset}; expected {OLDEST_OPSET} or later. {remedy}")
+        if opset > NEWEST_OPSET:
+            raise ModelError(
+                f"It is of opset {opset}; the installed onnx knows {NEWEST_OPSET} and earlier."
+            )
+    if model.ir_version < OLDEST_IR_VERSION:
+        raise ModelError(
+            f"It is of IR version {model.ir_version}; expected {OLDEST_IR_VERSION} or later. "
+            f"{remedy}"
+        )
+
+
+def _defined(value: ir.Value) -> bool:
+    return bool(value.producer() or value.is_graph_input() or value.is_initializer())
+
+
+def _require_sizes(value: ir.Value) -> None:
+    if value.shape is None:
+        return
+    least = min((size for size in value.shape if isinstance(size, int)), default=0)
+    if least < -1:
+        raise ModelError(f"{brief(value.name)} is declared with the negative size {least}.")
+    if least < 0:
+        value.shape = ir.Shape([None if size == -1 else size for size in value.shape])
+
+
+def _tolerable(model: ir.Model) -> ir.Model:
+    """A copy without what the checker refuses and runtimes take."""
+    copy = model.clone()
+    opset = model.opset_imports[""]
+    for body in roots(copy):
+        for node in body.all_nodes():
+            if node.domain == "" and not _known(node.op_type, opset):
+                node.domain = _UNDEFINED
+        body.opset_imports[_UNDEFINED] = 1
+    for graph in copy.graphs():
+        for value in (*graph.inputs, *graph.outputs):
+            value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+            value.shape = value.shape or ir.Shape([])
+    return copy
+
+
+@cache
+def _known(op_type: str, opset: int) -> bool:
+    return bool(onnx.defs.has(op_type, opset, ""))

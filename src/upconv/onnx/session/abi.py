@@ -1,0 +1,156 @@
+"""ONNX Runtime's C interface: the functions that a session with operators of ours needs.
+
+ONNX Runtime's wheels hold its C library (from 1.20 on). `OrtApi` is a table of functions to which
+later versions only append, and whose size is asserted in its source version by version, so the
+places below hold for all of them. A status that is not null raises `EngineError` with its message.
+
+Cheap questions keep the interpreter's lock: whoever gave it up would have to wait to get it back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t
+from ctypes import c_void_p as pointer
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import EngineError, EngineMissing
+
+VERSION = 20
+"""The version of the interface that is asked for: ONNX Runtime 1.20's."""
+
+_OUT, _SIZES = POINTER(pointer), POINTER(c_int64)
+
+# name -> (place in OrtApi, whether the lock is given up meanwhile, arguments)
+_FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
+    "CreateStatus": (0, False, (c_int, c_char_p)),
+    "CreateEnv": (3, True, (c_int, c_char_p, _OUT)),
+    "CreateSession": (7, True, (pointer, pointer, pointer, _OUT)),
+    "CreateSessionFromArray": (8, True, (pointer, c_char_p, c_size_t, pointer, _OUT)),
+    "Run": (9, True, (pointer, pointer, _OUT, _OUT, c_size_t, _OUT, c_size_t, _OUT)),
+    "CreateSessionOptions": (10, False, (_OUT,)),
+    "SetSessionLogSeverityLevel": (22, False, (pointer, c_int)),
+    "SetIntraOpNumThreads": (24, False, (pointer, c_int)),
+    "SetInterOpNumThreads": (25, False, (pointer, c_int)),
+    "CreateCustomOpDomain": (26, False, (c_char_p, _OUT)),
+    "CustomOpDomain_Add": (27, False, (pointer, pointer)),
+    "AddCustomOpDomain": (28, False, (pointer, pointer)),
+    "CreateTensorWithDataAsOrtValue": (
+        49,
+        False,
+        (pointer, pointer, c_size_t, _SIZES, c_size_t, c_int, _OUT),
+    ),
+    "GetTensorMutableData": (51, False, (pointer, _OUT)),
+    "GetTensorElementType": (60, False, (pointer, POINTER(c_int))),
+    "GetDimensionsCount": (61, False, (pointer, POINTER(c_size_t))),
+    "GetDimensions": (62, False, (pointer, _SIZES, c_size_t)),
+    "GetTensorTypeAndShape": (65, False, (pointer, _OUT)),
+    "CreateCpuMemoryInfo": (69, False, (c_int, c_int, _OUT)),
+    "KernelInfoGetAttribute_int64": (86, False, (pointer, c_char_p, _SIZES)),
+    "KernelContext_GetInput": (90, False, (pointer, c_size_t, _OUT)),
+    "KernelContext_GetOutput": (91, False, (pointer, c_size_t, _SIZES, c_size_t, _OUT)),
+    "KernelContext_ParallelFor": (274, True, (pointer, pointer, c_size_t, c_size_t, pointer)),
+}
+_GET_MESSAGE = 2
+_RELEASES = {"Status": 93, "Session": 95, "Value": 96, "Shape": 99, "SessionOptions": 100}
+_SILENT = 4  # only what is fatal is logged
+_ARENA, _DEFAULT_MEMORY = 1, 0
+
+
+class _Base(ctypes.Structure):
+    """OrtApiBase."""
+
+    _fields_ = (
+        ("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),
+        ("get_version", ctypes.CFUNCTYPE(c_char_p)),
+    )
+
+
+class Library:
+    """The library, its environment, and what all sessions share."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        library.OrtGetApiBase.restype = POINTER(_Base)
+        api = library.OrtGetApiBase().contents.get_api(VERSION)
+        if not api:
+            raise EngineError(f"{path.name} does not have version {VERSION} of its interface.")
+        self.address = api
+        self._table = ctypes.cast(api, _OUT)
+        self._calls = {
+            name: (ctypes.CFUNCTYPE if slow else ctypes.PYFUNCTYPE)(pointer, *arguments)(
+                self._table[place]
+            )
+            for name, (place, slow, arguments) in _FUNCTIONS.items()
+        }
+        self._message = ctypes.PYFUNCTYPE(c_char_p, pointer)(self._table[_GET_MESSAGE])
+        self._release = {
+            name: (ctypes.CFUNCTYPE if name == "Session" else ctypes.PYFUNCTYPE)(None, pointer)(
+                self._table[place]
+            )
+            for name, place in _RELEASES.items()
+        }
+        self.environment = self.made("CreateEnv", _SILENT, b"upconv")
+        self.memory = self.made("CreateCpuMemoryInfo", _ARENA, _DEFAULT_MEMORY)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that returns a status; `EngineError` where it is not null."""
+        status = self._calls[name](*arguments)
+        if status:
+            message = self._message(status).decode(errors="replace")
+            self._release["Status"](status)
+            raise EngineError(f"ONNX Runtime's {name} failed: {' '.join(message.split())[:500]}")
+
+    def made(self, name: str, *arguments: Any) -> int:
+        """What a function gives by its last argument."""
+        made = pointer()
+        self.call(name, *arguments, byref(made))
+        return made.value or 0
+
+    def failure(self, message: str) -> int:
+        """A new status that says that something of ours failed."""
+        return int(self._calls["CreateStatus"](1, message.encode()))
+
+    def release(self, kind: str, handle: int) -> None:
+        """Give something back."""
+        self._release[kind](handle)
+
+    def data(self, value: int) -> int:
+        """The address of a tensor's first element."""
+        return self.made("GetTensorMutableData", value)
+
+    def described(self, value: int) -> tuple[int, tuple[int, ...]]:
+        """ONNX's number of a tensor's element type, and its shape."""
+        shape = self.made("GetTensorTypeAndShape", value)
+        try:
+            kind, count = c_int(), c_size_t()
+            self.call("GetTensorElementType", shape, byref(kind))
+            self.call("GetDimensionsCount", shape, byref(count))
+            sizes = (c_int64 * count.value)()
+            self.call("GetDimensions", shape, sizes, count.value)
+        finally:
+            self.release("Shape", shape)
+        return kind.value, tuple(sizes)
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """The C library of the installed onnxruntime.
+
+    Raises `EngineMissing` where the wheel has none.
+    """
+    import onnxruntime
+
+    name = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}.get(
+        sys.platform, "libonnxruntime.so*"
+    )
+    found = sorted(Path(onnxruntime.__file__).parent.glob(f"capi/{name}"))
+    if not found:
+        raise EngineMissing(
+            f"onnxruntime {onnxruntime.__version__} comes without its C library:"
+            " pip install 'onnxruntime>=1.20'"
+        )
+    return Library(found[0])

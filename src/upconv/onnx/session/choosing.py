@@ -1,0 +1,309 @@
+"""Which layers upconv computes: measured inside the running model, and the whole model last.
+
+1. What each layer takes in upconv is measured while upconv computes all layers; what it takes in
+   ONNX Runtime its profiler tells.
+2. ONNX Runtime keeps data in blocks of channels between its own convolutions, so that a Conv which
+   is faster alone may cost more than it saves. Hence whole models are compared: those in which
+   upconv computes layers that take at most so many times as long as in ONNX Runtime. The fastest
+   stays if it is faster than the model as it was given, and computes the same.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...arrays import Array
+from ...errors import EngineError, EngineRefusal, UpconvError
+from ...plans import Plan
+from ...threads import rest
+from .layers import Layer, layers, with_operators
+from .native import Native
+from .operators import Kernel
+from .preparing import options, prepared, stored
+from .reports import LayerReport
+
+GAIN = 0.97
+"""A model stays as it was given unless it takes less than this part of the time."""
+_LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
+"""At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
+_SECONDS, _ROUNDS, _PROFILED = 4.0, (4, 20), 4
+_LEAST_SECONDS, _HOPELESS = 0.01, 1.05  # of calls in a row; times as long as the best
+
+_TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
+"""Relative to the largest value: of float32 through some hundred layers, summed in other orders."""
+
+Feeds = Mapping[str, Array]
+
+
+class Assembly:
+    """A model's layers, their kernels, and sessions in which some of them are upconv's."""
+
+    def __init__(self, model: ir.Model, threads: int) -> None:
+        self._model, self._threads = model, threads
+        self._prepared, self.folded = prepared(model)
+        self.layers = {each.output: each for each in layers(self._prepared)}
+        self.kernels = {each.output: self._kernel(each) for each in self.layers.values()}
+
+    def _kernel(self, layer: Layer) -> Kernel:
+        def plan(shape: tuple[int, ...]) -> Plan:
+            return layer.plan(shape, self._threads)
+
+        return Kernel(layer.weight.dtype, plan, layer.slopes)
+
+    def plain(self) -> Native:
+        """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
+        try:
+            with stored(self._model) as file:
+                return Native(file, self._threads)
+        except EngineError as error:
+            raise EngineRefusal(str(error)) from None
+
+    def session(self, chosen: Collection[str]) -> Native:
+        """The model with upconv's operators for the layers of these outputs."""
+        numbers = {output: self.kernels[output].number for output in chosen}
+        with stored(with_operators(self._prepared, numbers)) as file:
+            return Native(file, self._threads, [self.kernels[output] for output in chosen])
+
+    def rows(self) -> dict[str, LayerReport]:
+        """The layers as nothing is decided yet, by their outputs."""
+        return {
+            output: LayerReport(each.name, output, each.title, each.weight.shape)
+            for output, each in self.layers.items()
+        }
+
+    def profiled(self, examples: Sequence[Feeds]) -> dict[str, float]:
+        """What ONNX Runtime takes for layers, in seconds, of those that its profiler names."""
+        import onnxruntime
+
+        settings = options(self._threads)
+        settings.enable_profiling = True
+        with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
+            settings.profile_file_prefix = str(Path(folder) / "profile")
+            try:
+                with stored(self._model) as file:
+                    session = onnxruntime.InferenceSession(file, settings)
+                for feeds in examples:
+                    for _ in range(1 + _PROFILED):
+                        session.run(None, dict(feeds))
+                events = json.loads(Path(session.end_profiling()).read_text())
+            except Exception:  # it has no NumPy type for bfloat16; nothing depends on these times
+                return {}
+        return self._of_layers(_kernel_times(events, len(examples)))
+
+    def _of_layers(self, times: Mapping[str, float]) -> dict[str, float]:
+        found = {}
+        for output, layer in self.layers.items():
+            # In blocks of channels a Conv is called after what it makes, its activation included.
+            own = (layer.name, f"{output}_nchwc", f"{layer.last}_nchwc")
+            known = [times[name] for name in own if name in times]
+            if known:
+                found[output] = min(known) + times.get(layer.follower, 0.0)
+        return found
+
+
+def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
+    """Seconds of each node: the best of its runs, added up over the examples."""
+    ending, found = "_kernel_time", dict[str, list[float]]()
+    for event in events:
+        if str(event.get("name")).endswith(ending):
+            found.setdefault(event["name"].removesuffix(ending), []).append(event["dur"] * 1e-6)
+    return {
+        name: sum(min(part) for part in np.array_split(durations, examples) if len(part))
+        for name, durations in found.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """A session that runs, its layers, and what was measured, in seconds."""
+
+    session: Native | None
+    rows: tuple[LayerReport, ...]
+    why: str = ""
+    before: float | None = None
+    after: float | None = None
+
+
+def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]) -> Choice:
+    """The fastest way to run the model on the examples."""
+    try:
+        plain = assembly.plain()
+    except EngineRefusal as refusal:
+        return _alone(assembly, refusal)
+    rows = assembly.rows()
+    if not rows:
+        return Choice(plain, (), "it has no convolution with a constant weight")
+    try:
+        expected = [plain.run(names, feeds) for feeds in examples]
+    except EngineError as error:
+        remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
+        raise EngineError(f"{error} {remedy}") from None
+    ours = _own_times(assembly, names, examples, rows)
+    theirs = assembly.profiled(examples) if ours else {}
+    for output, seconds in ours.items():
+        before = theirs.get(output)
+        rows[output] = replace(
+            rows[output],
+            before=None if before is None else 1e3 * before,
+            after=1e3 * seconds,
+        )
+    sets = _sets(assembly, ours, theirs)
+    sessions = [assembly.session(chosen) for chosen in sets]
+    calls = [_call(session, names, examples) for session in (plain, *sessions)]
+    best, *others = interleaved(calls)
+    order = sorted(range(len(others)), key=lambda i: others[i])
+    for i in order:
+        if others[i] >= GAIN * best:
+            break
+        difference = _difference(sessions[i], names, examples, expected)
+        if difference is None:
+            return Choice(sessions[i], _decided(rows, sets[i]), "", best, others[i])
+        rows = {
+            output: replace(row, why=difference) if output in sets[i] else row
+            for output, row in rows.items()
+        }
+    why = "it is not faster with upconv"
+    return Choice(plain, _decided(rows, frozenset()), why, best, min(others, default=best))
+
+
+def _alone(assembly: Assembly, refusal: EngineRefusal) -> Choice:
+    """A model that ONNX Runtime takes only with upconv's ConvTranspose, as of float64."""
+    chosen = {name for name, each in assembly.layers.items() if each.kind == "ConvTranspose"}
+    if not chosen:
+        raise refusal
+    try:
+        session = assembly.session(chosen)
+    except EngineError:
+        raise refusal from None
+    rows = assembly.rows()
+    for output in chosen:
+        rows[output] = replace(rows[output], upconv=True, why="ONNX Runtime does not take it")
+    return Choice(session, tuple(rows.values()))
+
+
+def _own_times(
+    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], rows: dict[str, Any]
+) -> dict[str, float]:
+    """Seconds that upconv takes for each layer it can compute; for the others, why it cannot."""
+    chosen = list(assembly.layers)
+    while chosen:
+        session, total = assembly.session(chosen), dict.fromkeys(chosen, 0.0)
+        try:
+            for feeds in examples:
+                best = dict.fromkeys(chosen, np.inf)
+                for _ in range(1 + _PROFILED):
+                    session.run(names, feeds)
+                    for output in chosen:
+                        best[output] = min(best[output], assembly.kernels[output].seconds)
+                total = {output: total[output] + best[output] for output in chosen}
+        except UpconvError:
+            failed = [output for output in chosen if assembly.kernels[output].failed]
+            if not failed:
+                raise
+            for output in failed:
+                rows[output] = replace(rows[output], why=str(assembly.kernels[output].failed))
+            chosen = [output for output in chosen if output not in failed]
+        else:
+            return total
+    return {}
+
+
+def _sets(
+    assembly: Assembly, ours: Mapping[str, float], theirs: Mapping[str, float]
+) -> list[frozenset[str]]:
+    """The sets of layers that are worth a try; the empty one is the model with folds alone."""
+    ratio = {output: ours[output] / theirs.get(output, ours[output]) for output in ours}
+    sets = [
+        frozenset(
+            output
+            for output, each in ratio.items()
+            if each < (transposed if assembly.layers[output].kind == "ConvTranspose" else ordinary)
+        )
+        for transposed, ordinary in _LIMITS
+    ]
+    return [each for each in dict.fromkeys(sets) if each or assembly.folded]
+
+
+def _decided(rows: Mapping[str, LayerReport], chosen: frozenset[str]) -> tuple[LayerReport, ...]:
+    def row(output: str, each: LayerReport) -> LayerReport:
+        if output in chosen or each.why:
+            return replace(each, upconv=output in chosen)
+        faster = each.before is not None and each.after is not None and each.after < each.before
+        return replace(each, why="the model is not faster so" if faster else "not faster")
+
+    return tuple(row(output, each) for output, each in rows.items())
+
+
+def _call(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> Callable[[], None]:
+    def call() -> None:
+        for feeds in examples:
+            session.run(names, feeds)
+
+    return call
+
+
+def interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
+    """The best seconds of some calls, which take turns; each comes first once.
+
+    After some rounds those that are far behind the best, and not the first, have no further turn.
+    """
+    best = [np.inf] * len(calls)
+    for call in calls:
+        call()
+    running = list(range(len(calls)))
+    end, i = time.perf_counter() + _SECONDS, 0
+    while i < _ROUNDS[0] or (i < _ROUNDS[1] and time.perf_counter() < end):
+        for at in range(len(running)):
+            at = running[(at + i) % len(running)]
+            rest()
+            best[at] = min(best[at], _best_in_a_row(calls[at]))
+        i += 1
+        if i >= _ROUNDS[0] - 1:
+            bound = _HOPELESS * min(best[1:], default=0.0)
+            running = [0, *(at for at in running[1:] if best[at] <= bound)]
+    return [float(each) for each in best]
+
+
+def _best_in_a_row(call: Callable[[], None]) -> float:
+    best, stop = np.inf, time.perf_counter() + _LEAST_SECONDS
+    for again in range(100):
+        start = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if again and now > stop:
+            break
+    return float(best)
+
+
+def _difference(
+    session: Native, names: Sequence[str], examples: Sequence[Feeds], expected: list[list[Array]]
+) -> str | None:
+    """That the outputs differ from the expected ones by more than rounding, if they do."""
+    for feeds, wanted in zip(examples, expected, strict=True):
+        for name, y, z in zip(names, wanted, session.run(names, feeds), strict=True):
+            if not _alike(y, z):
+                return f"the model's output {name!r} is another with it"
+    return None
+
+
+def _alike(y: Array, z: Array) -> bool:
+    """Whether two arrays are one but for rounding, which may turn a comparison here and there."""
+    if y.shape != z.shape or y.dtype != z.dtype:
+        return False
+    bound = _TOLERANCE.get(y.dtype.name)
+    if bound is None:
+        return not y.size or float(np.mean(y != z)) <= 0.01
+    y, z = y.astype(np.float64), z.astype(np.float64)
+    finite = np.abs(y[np.isfinite(y)])
+    scale = float(finite.max()) if finite.size else 1.0
+    return np.allclose(z, y, 0.0, bound * scale, equal_nan=True)

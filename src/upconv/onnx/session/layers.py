@@ -1,0 +1,193 @@
+"""Layers of a model that upconv can compute, and the model with operators in their place.
+
+A layer is a ConvTranspose or Conv of the main graph with a constant weight, and the activation that
+alone reads its result. What it is for an input is read when the input's shape is known, as ONNX
+Runtime reads it (`dialects.onnx`): sizes may be open, and differ from run to run.
+
+Quantised layers (a weight out of DequantizeLinear is not constant) and those in subgraphs and
+functions stay ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from ...arrays import Array
+from ...dialects import from_onnx
+from ...dialects.onnx import Rule
+from ...plans import Plan, conv_plan, plan
+from ..constants import constant_value
+from ..nodes import ConvTransposeNode, named, read
+from ..passes.base import follower, is_op
+from .operators import DOMAIN, operator_name
+
+_DTYPES = ("float32", "float16", "float64", "bfloat16")
+_KINDS = ("ConvTranspose", "Conv")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A layer; `output` is the value its node makes, `last` what its activation makes of that.
+
+    follower: the name of the activation's node. slopes: of a PRelu, one per channel, which the plan
+    does not compute.
+    """
+
+    name: str
+    kind: str
+    output: str
+    last: str
+    follower: str
+    weight: Array
+    bias: Array | None
+    activation: Any
+    slopes: Array | None
+    attributes: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """The operators, as in "ConvTranspose + leaky_relu"."""
+        activation = self.activation
+        said = activation[0] if isinstance(activation, tuple) else activation
+        said = said if self.slopes is None else "prelu"
+        return f"{self.kind} + {said}" if said else self.kind
+
+    def plan(self, shape: tuple[int, ...], threads: int) -> Plan:
+        """The layer for an input of this shape.
+
+        Raises `EngineRefusal` where the JIT engine cannot do it: the others have threads of their
+        own, which ONNX Runtime's leave no processor to.
+        """
+        bias, end = self.bias, {"activation": self.activation, "threads": threads, "engine": "jit"}
+        if self.kind == "Conv":
+            return conv_plan(shape, self.weight, bias, **_conv_keywords(self.attributes), **end)
+        kernel, rule = self.weight.shape[2:], Rule.ONNXRUNTIME.value
+        layer = from_onnx(shape[2:], kernel, **self.attributes, rule=rule)
+        return plan(shape, self.weight, bias, **layer.keywords(), **end)
+
+
+def layers(model: ir.Model) -> list[Layer]:
+    """The layers of a model, in its order."""
+    opset = model.graph.opset_imports.get("", 0)
+    found = [_layer(node, opset) for node in model.graph if any(is_op(node, k) for k in _KINDS)]
+    return [each for each in found if each is not None]
+
+
+def _layer(node: ir.Node, opset: int) -> Layer | None:
+    given = [*node.inputs, None][:3]
+    if len(given) < 3 or given[0] is None or given[1] is None:
+        return None
+    weight = constant_value(given[1], opset=opset).array
+    bias = None if given[2] is None else constant_value(given[2], opset=opset).array
+    if weight is None or weight.ndim < 3 or not weight.size or weight.dtype.name not in _DTYPES:
+        return None
+    if given[2] is not None and (bias is None or bias.dtype != weight.dtype):
+        return None
+    attributes = {name: _plain(each) for name, each in node.attributes.items()}
+    if attributes.pop("kernel_shape", [*weight.shape[2:]]) != [*weight.shape[2:]]:
+        return None
+    if node.op_type == "ConvTranspose":
+        if not isinstance(read(node, opset, Rule.ONNXRUNTIME), ConvTransposeNode):
+            return None
+        attributes["opset"] = opset
+    y = node.outputs[0]
+    end, activation = follower(y), None
+    slopes = None if end is None else _slopes(end, y, weight, attributes)
+    if end is not None and slopes is None:
+        activation = _activation(end)
+    if end is None or (activation is None and slopes is None):
+        last, ending = y, ""
+    else:
+        last, ending = end.outputs[0], named(end)
+    names = named(node), node.op_type, str(y.name), str(last.name), ending
+    return Layer(*names, weight, bias, activation, slopes, attributes)
+
+
+def _plain(attribute: ir.Attr) -> Any:
+    value = attribute.value
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def _conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A Conv's attributes as `conv_plan` has them."""
+    auto_pad = attributes.get("auto_pad", "NOTSET")
+    pads = attributes.get("pads")
+    if auto_pad != "NOTSET":
+        padding: Any = auto_pad.lower()  # valid, same_upper, same_lower
+    elif pads is None:
+        padding = 0
+    else:
+        half = len(pads) // 2
+        padding = tuple(zip(pads[:half], pads[half:], strict=True))
+    keywords = {"padding": padding, "groups": attributes.get("group", 1)}
+    for name, ours in (("strides", "stride"), ("dilations", "dilation")):
+        if name in attributes:
+            keywords[ours] = tuple(attributes[name])
+    return keywords
+
+
+def _activation(node: ir.Node) -> Any:
+    """The activation that a node is, as plans have it; None for any other node."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "LeakyRelu":
+        alpha = node.attributes.get("alpha")
+        return "leaky_relu", 0.01 if alpha is None else float(alpha.value)
+    if node.op_type == "Gelu":
+        kind = node.attributes.get("approximate")
+        return "gelu" if kind is None or kind.value == "none" else None
+    return {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}.get(node.op_type)
+
+
+def _slopes(
+    node: ir.Node, y: ir.Value, weight: Array, attributes: Mapping[str, Any]
+) -> Array | None:
+    """The slopes of a PRelu that has one per channel of y."""
+    if not is_op(node, "PRelu") or node.inputs[0] is not y:
+        return None
+    slopes = constant_value(node.inputs[1]).array
+    transposed = "opset" in attributes
+    count = weight.shape[1] * attributes.get("group", 1) if transposed else weight.shape[0]
+    if slopes is None or slopes.dtype != weight.dtype or slopes.ndim > weight.ndim:
+        return None
+    shape = (1,) * (weight.ndim - slopes.ndim) + slopes.shape
+    wanted = (1, count, *(1,) * (weight.ndim - 2))
+    return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
+
+
+def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
+    """A copy of a model with operators for the layers of these outputs, by their kernels' numbers.
+
+    What the layers make keeps its shape: ONNX Runtime infers none for an operator of ours.
+    """
+    copy = model.clone()
+    found = {each.output: each for each in layers(copy)}
+    nodes = {str(y.name): node for node in copy.graph for y in node.outputs}
+    for output, number in chosen.items():
+        layer = found[output]
+        _replace(copy, nodes[output], nodes[layer.last], layer, number)
+    copy.graph.opset_imports[DOMAIN] = 1
+    RemoveUnusedNodesPass()(copy)
+    return copy
+
+
+def _replace(model: ir.Model, node: ir.Node, last: ir.Node, layer: Layer, number: int) -> None:
+    """Make of a node, and of the activation after it, the operator of a kernel."""
+    y = node.outputs[0]
+    y.type = ir.TensorType(ir.DataType.from_numpy(layer.weight.dtype))
+    if last is not node:
+        end = last.outputs[0]
+        name = end.name
+        ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
+        model.graph.remove(last, safe=True)
+        y.name = name
+    node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype)
+    node.resize_inputs(1)
+    node.attributes.clear()
+    node.attributes["layer"] = ir.AttrInt64("layer", number)

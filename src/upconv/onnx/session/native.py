@@ -1,0 +1,159 @@
+"""A session of ONNX Runtime's C library, in which upconv's operators are known."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from ctypes import c_char_p, c_int64
+from ctypes import c_void_p as pointer
+from typing import Any
+
+from ...arrays import Array
+from ...errors import EngineError
+from ..runtimes.values import code_of, dtype_of_code
+from .abi import library
+from .operators import Kernel, Memory, calls, domain
+
+
+class _Running:
+    """How many runs are under way, so that the interpreter does not end in the middle of one.
+
+    An operator of ours that wanted its lock then would have its thread ended within ONNX Runtime,
+    and that the process.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count, self._ending = 0, False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._ending:
+                raise EngineError("The interpreter is ending: no session runs any more.")
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Wait for runs of threads that nobody waits for, and let no other begin."""
+        with self._changed:
+            self._ending = True
+            self._changed.wait_for(lambda: not self._count)
+
+
+_running = _Running()
+atexit.register(_running.end)
+if hasattr(os, "register_at_fork"):  # runs of other threads do not go on in the child
+    os.register_at_fork(after_in_child=_running.__init__)  # type: ignore[misc]
+
+
+class Native:
+    """A model on the processor, with operators for some kernels in its main graph.
+
+    model: the bytes of a file, or its path. Raises `EngineError` where ONNX Runtime refuses it.
+    """
+
+    def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
+        api = self._api = library()
+        self._kernels, self._session = kernels, 0
+        calls.made = 0
+        options = api.made("CreateSessionOptions")
+        try:
+            api.call("SetIntraOpNumThreads", options, threads)
+            api.call("SetInterOpNumThreads", options, 1)
+            api.call("SetSessionLogSeverityLevel", options, 4)
+            api.call("AddCustomOpDomain", options, domain())
+            if isinstance(model, bytes):
+                given: tuple[Any, ...] = (model, len(model))
+                self._session = api.made("CreateSessionFromArray", api.environment, *given, options)
+            else:
+                path = c_char_p(model.encode())
+                wide = ctypes.c_wchar_p(model) if sys.platform == "win32" else path
+                self._session = api.made("CreateSession", api.environment, wide, options)
+        finally:
+            api.release("SessionOptions", options)
+        self._operators = calls.made  # fewer than kernels where a result is not needed
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs of these names, the caller's own; feeds: C-contiguous arrays of all inputs.
+
+        Raises what an operator of ours raised, `EngineError` where ONNX Runtime fails.
+        """
+        api = self._api
+        inputs: list[int] = []
+        made = (pointer * len(names))()
+        calls.done, calls.error = 0, None
+        given, asked = _names(feeds), _names(names)
+        try:
+            inputs.extend(map(_value, feeds.values()))
+            held = (pointer * len(inputs))(*inputs)
+            try:
+                with _running:
+                    fed = given, held, len(inputs)
+                    api.call("Run", self._session, None, *fed, asked, len(names), made)
+            except EngineError:
+                if calls.error is not None:
+                    raise calls.error from None
+                raise
+            finally:
+                results = [_result(value) for value in made if value]
+            if calls.done != self._operators:
+                # Python runs what a signal asks for before an operator's first line, where no
+                # error can be caught: it is reported, and the operator's output was not written.
+                raise KeyboardInterrupt
+            return results
+        finally:
+            calls.error = None
+            for value in inputs:
+                api.release("Value", value)
+
+    def __del__(self) -> None:
+        if self._session:
+            self._api.release("Session", self._session)
+
+
+def _names(names: Any) -> Any:
+    held = [name.encode() for name in names]
+    return ctypes.cast((c_char_p * len(held))(*held), ctypes.POINTER(pointer))
+
+
+def _value(array: Array) -> int:
+    """An array as ONNX Runtime's tensor, sharing its memory."""
+    api = library()
+    sizes = (c_int64 * array.ndim)(*array.shape)
+    return api.made(
+        "CreateTensorWithDataAsOrtValue",
+        api.memory,
+        array.ctypes.data,
+        array.nbytes,
+        sizes,
+        array.ndim,
+        code_of(array.dtype),
+    )
+
+
+class _Result(Memory):
+    """A tensor that ONNX Runtime made, given back when no array needs it."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+        api = library()
+        code, shape = api.described(value)
+        dtype = dtype_of_code(code)
+        if dtype is None:
+            raise EngineError(f"ONNX Runtime gives a tensor of type {code}, which NumPy has not.")
+        super().__init__(api.data(value), shape, dtype)
+
+    def __del__(self) -> None:
+        library().release("Value", self._value)
+
+
+def _result(value: int) -> Array:
+    return _Result(value).array()

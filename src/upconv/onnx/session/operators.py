@@ -1,0 +1,256 @@
+"""Operators of ONNX Runtime that upconv computes: the nodes that stand for its layers.
+
+ONNX Runtime calls `_compute` where such a node's turn comes, on the thread that called `Run`, with
+the node's input in memory of its own, and the layer's plan writes into the output that ONNX Runtime
+made: nothing is copied. The plan's work is divided among ONNX Runtime's own threads
+(`KernelContext_ParallelFor`): they spin between its operators, and threads of ours beside them
+would share the processors.
+
+There is one operator per element type; a node's attribute `layer` says which `Kernel` it stands
+for. The operators and their functions live as long as the process: ONNX Runtime may call them in
+any session, and until the last one is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from ctypes import byref, c_int64, c_size_t
+from ctypes import c_void_p as pointer
+from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ...arrays import Array
+from ...errors import UpconvError
+from ...plans import Plan
+from ...threads import lend
+from .abi import VERSION, Library, library
+
+DOMAIN = "upconv.session"
+_MOST_PLANS = 8
+"""Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
+_PIECE = 1 << 15
+
+_CREATE = ctypes.CFUNCTYPE(pointer, pointer, pointer, pointer, ctypes.POINTER(pointer))
+_COMPUTE = ctypes.CFUNCTYPE(pointer, pointer, pointer)
+_ANSWER = ctypes.CFUNCTYPE(c_size_t)
+"""A question about an operator, whatever it asks: all have one answer, of a word or less."""
+
+_FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
+    GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
+    GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity GetVariadicInputHomogeneity
+    GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
+    InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
+    ReleaseAliasMap"""
+
+
+class _CustomOp(ctypes.Structure):
+    """OrtCustomOp of `VERSION`: functions, null where ONNX Runtime has a default."""
+
+    _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
+
+
+class Memory:
+    """Memory of ONNX Runtime as NumPy sees it; `release` is called when no array needs it."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        plain = dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "typestr": plain,
+            "version": 3,
+        }
+        self.dtype = dtype
+
+    def array(self) -> Array:
+        """The memory as an array, which keeps this object alive."""
+        array = np.asarray(self)
+        return array if array.dtype == self.dtype else array.view(self.dtype)
+
+
+class Kernel:
+    """A layer as an operator: a plan per shape of its input."""
+
+    def __init__(
+        self,
+        dtype: np.dtype[Any],
+        plan: Callable[[tuple[int, ...]], Plan],
+        slopes: Array | None = None,
+    ) -> None:
+        self._dtype, self._plan, self._slopes = dtype, plan, slopes
+        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._lock = threading.Lock()
+        self.number = next(_numbers)
+        """By which nodes name it."""
+        self.seconds = 0.0
+        """What the last call took."""
+        self.failed: UpconvError | None = None
+        """Why there is no plan for a shape that it was given."""
+        _kernels[self.number] = self
+
+    def compute(self, api: Library, context: int) -> None:
+        """Compute the node of a running session."""
+        start = time.perf_counter()
+        value = api.made("KernelContext_GetInput", context, 0)
+        _, shape = api.described(value)
+        plan = self._plan_for(shape)
+        out = plan.output_shape
+        sizes = (c_int64 * len(out))(*out)
+        result = api.made("KernelContext_GetOutput", context, 0, sizes, len(out))
+        x = Memory(api.data(value), shape, self._dtype).array()
+        y = Memory(api.data(result), out, self._dtype).array()
+        with lend(_Team(api, context)):
+            plan(x, out=y)
+        if self._slopes is not None:
+            prelu(y, self._slopes)
+        self.seconds = time.perf_counter() - start
+
+    def _plan_for(self, shape: tuple[int, ...]) -> Plan:
+        with self._lock:
+            plan = self._plans.get(shape)
+            if plan is None:
+                try:
+                    plan = self._plans[shape] = self._plan(shape)
+                except UpconvError as error:
+                    self.failed = error
+                    raise
+                if len(self._plans) > _MOST_PLANS:
+                    self._plans.popitem(last=False)
+            else:
+                self._plans.move_to_end(shape)
+            return plan
+
+
+def prelu(y: Array, slopes: Array) -> None:
+    """PRelu in place, with a slope per channel: of y, (N, C, *size), negative values times slope.
+
+    Piece by piece, so that the data stays in cache; ONNX Runtime's takes three times as long.
+
+    >>> y = np.array([[[-2.0, 3.0], [-2.0, 3.0]]])
+    >>> prelu(y, np.array([0.5, 2.0]))
+    >>> y
+    array([[[-1.,  3.],
+            [-4.,  3.]]])
+    """
+    room = np.empty(min(_PIECE, y.size), y.dtype)
+    with np.errstate(all="ignore"):  # infinity and NaN are results, not accidents
+        for image in y:
+            for plane, slope in zip(image, slopes, strict=True):
+                flat = plane.reshape(-1)
+                for start in range(0, flat.size, _PIECE):
+                    piece = flat[start : start + _PIECE]
+                    scaled = room[: piece.size]
+                    # 0 times infinity is NaN, of which max would be NaN.
+                    np.multiply(piece, slope, out=scaled) if slope else scaled.fill(0)
+                    (np.maximum if slope <= 1 else np.minimum)(piece, scaled, out=piece)
+
+
+class _Team:
+    """ONNX Runtime's threads, lent for the time of one operator."""
+
+    def __init__(self, api: Library, context: int) -> None:
+        self._api, self._context = api, context
+
+    def awake(self) -> bool:
+        """They spin while a session runs."""
+        return True
+
+    def run(self, work: int, argument: int, threads: int) -> None:
+        """Have `work(argument)` called so many times, on as many threads as are free.
+
+        ONNX Runtime calls it with the number of the call as well, which `work` does not look at.
+        """
+        self._api.call("KernelContext_ParallelFor", self._context, work, threads, 0, argument)
+
+
+_numbers = itertools.count(1)
+_kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions hold theirs
+
+
+class Calls(threading.local):
+    """What happened to the operators of the session that this thread makes or runs."""
+
+    made = 0
+    done = 0
+    error: BaseException | None = None
+
+
+calls = Calls()
+
+
+def _create(op: int, api: int, info: int, kernel: Any) -> int:
+    number = c_int64()
+    try:
+        library().call("KernelInfoGetAttribute_int64", info, b"layer", byref(number))
+        kernel[0] = number.value
+        calls.made += 1
+    except BaseException as error:
+        return library().failure(str(error))
+    return 0
+
+
+def _compute(kernel: int, context: int) -> int:
+    """Errors must not leave Python here: a status stops `Run`, which then raises the error."""
+    api = library()
+    try:
+        _kernels[kernel].compute(api, context)
+    except BaseException as error:
+        calls.error = error
+        return api.failure(f"{type(error).__name__}: {error}")
+    calls.done += 1
+    return 0
+
+
+def operator_name(dtype: np.dtype[Any]) -> str:
+    """The operator of an element type.
+
+    >>> operator_name(np.dtype("float32"))
+    'Convolution_float32'
+    """
+    return f"Convolution_{dtype.name}"
+
+
+@lru_cache(maxsize=1)
+def domain() -> int:
+    """The operators, to be added to a session's options."""
+    api = library()
+    made = api.made("CreateCustomOpDomain", DOMAIN.encode())
+    for name, code in (("float32", 1), ("float16", 10), ("float64", 11), ("bfloat16", 16)):
+        api.call("CustomOpDomain_Add", made, ctypes.addressof(_operator(name, code)))
+    return made
+
+
+_kept: list[Any] = []
+"""What ONNX Runtime has addresses of."""
+
+
+def _operator(dtype: str, code: int) -> _CustomOp:
+    name = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
+    answers = {
+        "GetName": ctypes.addressof(name),
+        "GetExecutionProviderType": 0,  # null: the processor
+        "GetInputType": code,
+        "GetInputTypeCount": 1,
+        "GetOutputType": code,
+        "GetOutputTypeCount": 1,
+        "GetInputCharacteristic": 0,  # required
+        "GetOutputCharacteristic": 0,
+        "GetInputMemoryType": 0,  # the processor's
+    }
+    functions = {name: _ANSWER(lambda answer=answer: answer) for name, answer in answers.items()}
+    functions |= {"CreateKernelV2": _CREATE(_create), "KernelComputeV2": _COMPUTE(_compute)}
+    fields = {name: ctypes.cast(each, pointer) for name, each in functions.items()}
+    # A kernel is a number, of which nothing is to be given back. Sessions may end after Python has:
+    # any function that is not Python's and does nothing will do.
+    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, pointer)
+    op = _CustomOp(version=VERSION, KernelDestroy=nothing, **fields)
+    _kept.extend((name, functions, op))
+    return op

@@ -1,0 +1,163 @@
+"""The data of a model's tensors: in memory once it is known to be there, or in a file.
+
+Data outside the model's file must lie in the model's own folder, or below it. Where the model or
+its data is a link, as in the caches of model hubs, the data may lie beside the file that the model
+leads to. It stays where it is and is memory mapped where it is used; up to `SMALL` bytes are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import onnx_ir as ir
+from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto, numpy_helper
+
+from ..arrays import Array
+from ..errors import FileError, ModelError, brief
+from ..files import opened, reported
+from .graphs import roots
+
+SMALL = 1024
+"""Bytes up to which outside data is read at once: ONNX's checker and inference look at values."""
+
+MOST_DENSE_BYTES = 1 << 30
+_SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
+
+
+def settle(model: ir.Model, path: Path | None) -> set[Path]:
+    """Put a tensor whose data is there in the place of each that a file has told; other files.
+
+    path: the model's own file, None where data outside it cannot be found.
+
+    Raises `ModelError` for data that is not what its tensor declares, `FileError` for a file that
+    is missing or too short.
+    """
+    files: set[Path] = set()
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _settled(value.const_value, path, files)
+    for body in roots(model):
+        for node in body.all_nodes():
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    tensor = _settled(attribute.as_tensor(), path, files)
+                    node.attributes[name] = ir.AttrTensor(name, tensor)
+    return files
+
+
+def densify(proto: ModelProto) -> None:
+    """Write sparse initialisers and sparse Constants out, in place: onnx-ir holds none."""
+    waiting = [proto.graph, *proto.functions]
+    while waiting:
+        body = waiting.pop()
+        if isinstance(body, type(proto.graph)):
+            body.initializer.extend(map(_dense, body.sparse_initializer))
+            body.ClearField("sparse_initializer")
+        for attribute in (one for node in body.node for one in node.attribute):
+            waiting += [attribute.g] if attribute.HasField("g") else attribute.graphs
+            if attribute.name == "sparse_value":
+                tensor = _dense(attribute.sparse_tensor)
+                attribute.Clear()
+                attribute.MergeFrom(
+                    AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor)
+                )
+
+
+def dense_array(values: Array, indices: Array, dims: Sequence[int]) -> Array:
+    """A sparse tensor written out; indices: (n, rank), or (n,) into all elements in a row.
+
+    >>> dense_array(np.array([5.0]), np.array([[1, 0]]), (2, 2))
+    array([[0., 0.],
+           [5., 0.]])
+    """
+    dense = np.zeros(tuple(dims), values.dtype)
+    if indices.ndim == 2:
+        dense[tuple(indices.T)] = values
+    else:
+        dense.reshape(-1)[indices] = values
+    return dense
+
+
+def _dense(sparse: SparseTensorProto) -> TensorProto:
+    name = sparse.values.name
+    try:
+        values, at = map(numpy_helper.to_array, (sparse.values, sparse.indices))
+        nbytes = prod(sparse.dims) * values.itemsize
+        if min(sparse.dims, default=1) < 0 or nbytes > MOST_DENSE_BYTES:
+            raise ModelError(f"The sparse tensor {brief(name)} takes {nbytes} bytes written out.")
+        dense = dense_array(values, at, sparse.dims)
+    except (ValueError, TypeError, IndexError, OSError) as error:
+        raise ModelError(f"The sparse tensor {brief(name)} cannot be read: {error}.") from None
+    return numpy_helper.from_array(dense, name)
+
+
+def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
+    where = f"The tensor {brief(tensor.name)}"
+    try:
+        if isinstance(tensor, ir.ExternalTensor):
+            return _outside(tensor, path, files)
+        if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
+            return tensor
+        if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
+            raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
+        return ir.Tensor(
+            tensor.numpy(),
+            dtype=tensor.dtype,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+        )
+    except (FileError, ModelError) as error:
+        raise type(error)(f"{where}: {error}") from None
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ModelError(f"{where} cannot be read: {brief(str(error))}.") from None
+
+
+def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
+    """The tensor with the real path of its file; none of the file is read unless it is small."""
+    if path is None and tensor.base_dir:
+        path = Path(tensor.base_dir, "model").absolute()
+    if path is None:
+        raise ModelError("Its data lies in a file; load the model by its path.")
+    offset, length = tensor.offset or 0, tensor.nbytes
+    if tensor.dtype == ir.DataType.STRING or min(offset, *tensor.shape.numpy(), 0) < 0:
+        raise ModelError(f"It is {tensor.dtype}{tensor.shape} at byte {offset}, which cannot be.")
+    if tensor.length not in (None, length):
+        raise ModelError(f"It has {tensor.length} bytes; expected {length} for {tensor.shape}.")
+    file = _located(path, str(tensor.location))
+    with reported(str(file), "read"), opened(file) as opened_file:
+        size = os.fstat(opened_file.fileno()).st_size
+    if size < offset + length:
+        raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
+    files.add(file)
+    real = ir.ExternalTensor(
+        file,
+        offset,
+        length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
+    return real if length > SMALL else ir.Tensor(real.numpy().copy(), tensor.dtype, name=real.name)
+
+
+def _located(model: Path, location: str) -> Path:
+    """The file at a location that the model names; `ModelError` for one outside its folder."""
+    anchored = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor
+    if not location or anchored or "\0" in location:
+        raise ModelError(
+            f"Its data lies at {brief(location)}; expected a path from the model's own folder."
+        )
+    folder, beside = model.parent, Path(os.path.realpath(model)).parent
+    named, real = os.path.normpath(folder / location), Path(os.path.realpath(folder / location))
+    inside = real.is_relative_to(os.path.realpath(folder)) or real.parent == beside
+    if not (inside and Path(named).is_relative_to(os.path.normpath(folder))):
+        raise ModelError(f"Its data lies at {brief(location)}, outside the model's folder.")
+    return real

@@ -1,0 +1,69 @@
+"""The roofline of this machine, remembered: peak FLOP/s and bandwidth, and the time they allow.
+
+A busy machine shows less than it can do, and no machine shows more: the highest that was ever
+measured stands. The measurement itself is compiled code (`engines.jit.limits`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import tuning
+from .forks import importing
+from .tuning import ROOFLINES, processor_model, shared_tuner
+
+if TYPE_CHECKING:
+    from .engines.jit.limits import Limits
+
+
+def roofline(threads: int, *, measure: bool) -> Limits | None:
+    """The roofline of this machine that is remembered; else measured now if `measure`, or None.
+
+    None too where llvmlite, by which it is measured, is not installed.
+    """
+    if not measure and not shared_tuner().store.count(ROOFLINES):
+        return None  # and no compiler is loaded to find that out
+    known = _remembered(threads)
+    return measured(threads) if known is None and measure else known
+
+
+def measured(threads: int) -> Limits | None:
+    """The roofline, measured now; remembered figures that are higher stand. None without llvmlite.
+
+    >>> found = measured(1)
+    >>> found is None or found.flops > 0
+    True
+    """
+    limits = _limits()
+    if limits is None:
+        return None
+    with tuning.measuring:
+        found = limits.measure(threads)
+    known = _remembered(threads) or found
+    flops, bandwidth = max(found.flops, known.flops), max(found.bandwidth, known.bandwidth)
+    record = {"flops": flops, "bandwidth": bandwidth}
+    shared_tuner().store.remember(ROOFLINES, _key(limits.key(), threads), record)
+    return limits.Limits(threads, flops, bandwidth)  # type: ignore[no-any-return]
+
+
+def _remembered(threads: int) -> Limits | None:
+    limits = _limits()
+    record = limits and shared_tuner().store.find(ROOFLINES, _key(limits.key(), threads))
+    figures = [record.get(name) for name in ("flops", "bandwidth")] if record else []
+    if not figures or not all(isinstance(figure, float) and figure > 0 for figure in figures):
+        return None
+    return limits.Limits(threads, *figures)  # type: ignore[no-any-return]
+
+
+def _limits() -> Any:
+    """The module that measures; None where llvmlite is not installed."""
+    try:
+        with importing:
+            from .engines.jit import limits
+    except ImportError:
+        return None
+    return limits
+
+
+def _key(target: str, threads: int) -> str:
+    return f"{processor_model()} | {target} | threads {threads}"

@@ -1,0 +1,178 @@
+"""Timing the candidates for a problem, engines in their variants, on random data in rounds.
+
+The rules are in the package's docstring, which also remembers the winner. A
+candidate that needs more memory than there is drops out; any other error of an engine is raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, prod, sqrt
+
+import numpy as np
+from numpy.random import default_rng  # with this module, so that no fork finds it half imported
+
+from .. import memory
+from ..choices import Algorithm, Selection, variants
+from ..engines.base import Array, Engine, PackedWeight, Primitive
+from ..errors import MemoryLimitError
+from ..problem import Direction, Problem
+from ..threads import rest
+
+_SECONDS = 0.5  # in all ...
+_FEWEST_ROUNDS = 3  # ... unless building took most of it
+_LAST_START = 2.0  # no candidate is tried for the first time, and no round begun, after this
+_HOPELESS = 5.0  # times the best, after the first run
+_BEHIND = 1.25  # times the best, after a round
+_EQUAL = 1.02
+_ROUND_SECONDS = 0.015
+_SHORT = 0.05  # a first run shorter than this is repeated: pages and threads are new in it
+_DRAWN = 65521  # numbers drawn at random and repeated: drawing 10**8 would take a second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Data:
+    """Random operands as `Primitive.run` takes them, b not packed."""
+
+    out: Array
+    a: Array
+    b: Array
+    bias: Array | None
+    residual: Array | None
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Data:
+        dtype, a_and_b = problem.dtype.numpy, problem.operand_shapes
+        result = problem.result_shape
+        memory.require(
+            problem.nbytes + problem.epilogue.residual * prod(result) * dtype.itemsize,
+            "the random data to tune with",
+        )
+        numbers = default_rng(0).standard_normal(_DRAWN)
+        some = numbers.astype(dtype)
+        # Results of order 1: where they overflow, processors may be slower, or faster.
+        scaled = (numbers / sqrt(problem.longest_sum)).astype(dtype)
+        return cls(
+            np.zeros(result, dtype),
+            np.resize(some, a_and_b[0]),
+            np.resize(scaled, a_and_b[1]),
+            np.resize(some, (problem.result_channels,)) if problem.bias else None,
+            np.resize(some, result) if problem.epilogue.residual else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """A built primitive on the data; `seconds` is the best time so far."""
+
+    engine: Engine
+    variant: str
+    primitive: Primitive
+    data: _Data
+    b: PackedWeight
+    seconds: float = inf
+
+    def sample(self) -> float:
+        """The seconds of one run."""
+        start = time.perf_counter()
+        data = self.data
+        self.primitive.run(data.out, data.a, self.b, data.bias, data.residual)
+        # A clock that did not advance says less than its smallest step, not nothing.
+        seconds = max(time.perf_counter() - start, 1e-9)
+        self.seconds = min(self.seconds, seconds)
+        return seconds
+
+    def first(self) -> None:
+        """The first run, and if that was short the first that counts."""
+        if self.sample() < _SHORT:
+            self.seconds = inf
+            self.sample()
+
+    def round(self) -> None:
+        """Runs for a while; the first, which finds the caches full of others' data, seldom wins."""
+        rest()
+        end = time.perf_counter() + _ROUND_SECONDS
+        self.sample()
+        while time.perf_counter() < end:
+            self.sample()
+
+
+def autotune(
+    problem: Problem,
+    threads: int,
+    engines: Sequence[Engine],
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> Selection:
+    """The winner among all variants of engines that do the problem.
+
+    Raises `MemoryLimitError` when the data, or every candidate, needs more than there is.
+    """
+    start = time.perf_counter()
+    data = _Data.of(problem)
+    staying: list[_Candidate] = []
+    try:
+        for candidate in _entering(problem, threads, engines, data, algorithm):
+            staying.append(candidate)
+            staying = _after_first_runs(staying)
+            if time.perf_counter() - start > _LAST_START:
+                break
+        if not staying:
+            raise MemoryLimitError("no engine's scratch memory fits beside random data")
+        rounds = 0
+        while _goes_on(rounds, time.perf_counter() - start):
+            for candidate in staying:
+                candidate.round()
+            staying = _within(_BEHIND, staying)
+            rounds += 1
+            if len(staying) == 1:
+                break
+        staying = _within(_EQUAL, staying)
+        winner = staying[0]
+        return Selection(winner.engine, winner.variant, winner.seconds)
+    finally:
+        for candidate in staying:
+            candidate.primitive.close()
+
+
+def _goes_on(rounds: int, seconds: float) -> bool:
+    return seconds < _LAST_START and (rounds < _FEWEST_ROUNDS or seconds < _SECONDS)
+
+
+def _after_first_runs(candidates: list[_Candidate]) -> list[_Candidate]:
+    """Let the last one run for the first time; who is hopeless, or does not fit, drops out."""
+    last = candidates[-1]
+    try:
+        last.first()
+    except MemoryError:
+        last.primitive.close()
+        return candidates[:-1]
+    return _within(_HOPELESS, candidates)
+
+
+def _entering(
+    problem: Problem, threads: int, engines: Sequence[Engine], data: _Data, algorithm: Algorithm
+) -> Iterator[_Candidate]:
+    """Candidates one after the other, each built when the one before has run."""
+    for engine in engines:
+        for variant in variants(engine, problem, threads, algorithm):
+            primitive = engine.build(problem, threads, variant)
+            try:
+                memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
+                plain = problem.direction is Direction.WEIGHT_GRAD
+                b = data.b if plain else primitive.pack(data.b)
+            except MemoryError:  # this one drops out; MemoryLimitError is one
+                primitive.close()
+                continue
+            yield _Candidate(engine, variant, primitive, data, b)
+
+
+def _within(factor: float, candidates: list[_Candidate]) -> list[_Candidate]:
+    """Those whose best time is within a factor of the best of all; the others are closed."""
+    bound = factor * min((candidate.seconds for candidate in candidates), default=inf)
+    staying = [candidate for candidate in candidates if candidate.seconds <= bound]
+    for candidate in candidates:
+        if candidate.seconds > bound:
+            candidate.primitive.close()
+    return staying

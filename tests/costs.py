@@ -1,0 +1,72 @@
+"""What each part of the test suite costs: seconds by area, by file and by test, the dearest first.
+
+    python tests/costs.py [arguments of pytest]          (make test-costs)
+
+An area is the first word of a file's name (`test_onnx_folds.py` is onnx), or where doctests are.
+Seconds are those that tests and their fixtures took, added up over all processes of `-n`; what
+pytest needs to collect tests and to start is not in them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+_FILES, _TESTS = 30, 25
+
+
+class Costs:
+    """A plugin that adds up what reports say."""
+
+    def __init__(self) -> None:
+        self.tests: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.tests[report.nodeid] += report.duration
+
+    def by_file(self) -> Counter[str]:
+        return summed(self.tests, lambda test: test.partition("::")[0])
+
+
+def summed(costs: Counter[str], name_of) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each, seconds in costs.items():
+        total[name_of(each)] += seconds
+    return total
+
+
+def area(file: str) -> str:
+    """The part of the project that a file of tests is about.
+
+    >>> area("tests/test_onnx_folds.py"), area("src/upconv/ops.py"), area("docs/onnx.md")
+    ('onnx', 'doctests of src', 'doctests of docs')
+    """
+    path = Path(file)
+    if path.parts[0] != "tests":
+        return f"doctests of {path.parts[0]}"
+    return path.stem.removeprefix("test_").partition("_")[0]
+
+
+def table(title: str, costs: Counter[str], most: int | None = None) -> None:
+    whole = sum(costs.values()) or 1.0
+    print(f"\n{title}")
+    for name, seconds in costs.most_common(most):
+        print(f"{seconds:9.1f} s {seconds / whole:6.1%}  {name}")
+
+
+def main() -> int:
+    costs = Costs()
+    status = pytest.main(["-q", *sys.argv[1:]], plugins=[costs])
+    files = costs.by_file()
+    table("area", summed(files, area))
+    table(f"the {_FILES} dearest files", files, _FILES)
+    table(f"the {_TESTS} dearest tests", costs.tests, _TESTS)
+    print(f"\n{sum(files.values()):.1f} s in all, {len(costs.tests)} tests")
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
