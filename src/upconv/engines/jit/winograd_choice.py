@@ -51,9 +51,8 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
     `deferred` says that another engine is likely to compute them faster than this one.
     """
     each = min(correlation.reduced, correlation.made) // correlation.groups
-    if each < (_FEWEST_DEFERRED if deferred else 2) or refused(correlation):
-        return ""
-    if correlation.multiply_adds < _FEWEST_PRODUCTS:
+    few = each < (_FEWEST_DEFERRED if deferred else 2)
+    if few or correlation.multiply_adds < _FEWEST_PRODUCTS or refused(correlation):
         return ""
     found = [each for each in schedules(correlation, threads, cpu) if each.exact]
     if not found:

@@ -28,14 +28,13 @@ from .rows import Finish
 from .slots import Blocks
 from .values import BYTES
 from .winograd_code import (
-    SLOTS,
     Inverse,
     Products,
-    driver_code,
     input_code,
     inverse_code,
     products_code,
 )
+from .winograd_driver import SLOTS, driver_code
 from .winograd_plan import Schedule, chunk_of, depth_of, element_of
 from .winograd_tables import Tables, Weights
 
