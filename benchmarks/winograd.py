@@ -1,7 +1,7 @@
 """Winograd's algorithm beside direct sums, in our own kernels: which tiles gain, and how much.
 
     python benchmarks/winograd.py [--threads 2] [--seconds 0.2] [--layout NCX] [--only NAME,...]
-                                  [--layers layers.json] [--detail]
+                                  [--layers layers.json] [--detail] [--errors]
 
 For every layer "direct" and each choice of tiles run in turn on the same float32 arrays, weights
 packed beforehand; the least time of each counts. `gain` is our direct kernel over the best tile;
@@ -9,6 +9,9 @@ packed beforehand; the least time of each counts. `gain` is our direct kernel ov
 the roofline time of the direct algorithm over the best time: above 1 no direct algorithm could be.
 Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
 positions along each axis (256 in one dimension), and for ordinary convolutions of three taps.
+
+`--errors` measures rounding instead: against float64, by tile and by the number of channels that
+are added up, the root of the mean square, and beside it that of direct sums.
 
 A layers file has {"layers": [{"name", "n", "ic", "oc", "size", "k", "s", "p", "op", "d", "g",
 "conv"}]}; without one the layers below are taken.
@@ -22,17 +25,20 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import upconv
+from upconv import testing
 from upconv.choices import select
 from upconv.engines import load
 from upconv.engines.base import Primitive
-from upconv.problem import Problem
-from upconv.tuning import fresh_ceilings
+from upconv.geometry import Axis
+from upconv.problem import Direction, Problem
+from upconv.roofline import measured
 
 Run = Callable[[], None]
 
@@ -170,7 +176,7 @@ def timed(some: list[Candidate], seconds: float) -> None:
 
 def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[str, float, float]]:
     """Print a line per layer; its class, and direct sums over the best tile and over "auto"."""
-    limits = fresh_ceilings(args.threads)
+    limits = measured(args.threads)
     engine: Any = load("jit")
     for layer in layers:
         problem = problem_of(layer, args.layout)
@@ -199,6 +205,30 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
         yield layer.kind, *gains
 
 
+def errors() -> None:
+    """Print rounding errors of layers of two axes, 32 channels made of C, of all tiles m = m."""
+    engine: Any = load("jit")
+    counts = (16, 64, 256, 1024)
+    print("tiles    ", *(f"{f'C = {count}':>18}" for count in counts))
+    for kernel, stride, ways in ((4, 2, ("", 2, 3, 4)), (3, 1, ("", 2, 4))):
+        found: dict[str, list[str]] = {}
+        for count, m in product(counts, ways):
+            axes = (Axis(24, kernel, stride, 1, 1, 1), Axis(25, kernel, stride, 1, 1, 1))
+            problem = Problem(Direction.FORWARD, axes, 1, count, 32)
+            given = testing.operands(problem)
+            name = f"F({m},{kernel // stride})" if m else f"direct, k {kernel} s {stride}"
+            primitive = engine.build(problem, 1, f"winograd {name}x{name}" if m else "")
+            out = np.empty(problem.result_shape, np.float32)
+            primitive.run(out, given.a, primitive.pack(given.b))
+            value = testing.expected(problem, given).value
+            root = math.sqrt(np.mean((out - value) ** 2) / np.mean(value**2))
+            base = found.get(f"direct, k {kernel} s {stride}", [""])[-1].split()
+            ratio = f" ({root / float(base[0]):.2f})" if m else ""
+            found.setdefault(name, []).append(f"{root:.2e}{ratio}")
+        for name, numbers in found.items():
+            print(f"{name:14}", *(f"{number:>18}" for number in numbers))
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -208,7 +238,11 @@ def main() -> None:
     parser.add_argument("--layers", type=Path)
     parser.add_argument("--only", default="", help="names of layers")
     parser.add_argument("--detail", action="store_true", help="all candidates, with predictions")
+    parser.add_argument("--errors", action="store_true", help="measure rounding, not time")
     args = parser.parse_args()
+    if args.errors:
+        errors()
+        return
     wanted = set(filter(None, args.only.split(",")))
     layers = tuple(each for each in layers_of(args.layers) if not wanted or each.name in wanted)
     print(f"{'layer':18} {'direct':>8} {'best':>8} {'gain':>6} {'auto':>6} {'effic.':>6}  tiles")
