@@ -83,8 +83,8 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
     given = [*node.inputs, None][:3]
     if len(given) < 3 or given[0] is None or given[1] is None:
         return None
-    weight = constant_value(given[1], opset=opset).array
-    bias = None if given[2] is None else constant_value(given[2], opset=opset).array
+    weight = constant_value(given[1]).array
+    bias = None if given[2] is None else constant_value(given[2]).array
     if weight is None or weight.ndim < 3 or not weight.size or weight.dtype.name not in _DTYPES:
         return None
     if given[2] is not None and (bias is None or bias.dtype != weight.dtype):

@@ -105,7 +105,7 @@ def _only_slope(node: ir.Node, opset: int) -> float | None:
     """The slope of a float32 PRelu that has only one."""
     if not is_op(node, "PRelu"):
         return None
-    slope = constant_value(node.inputs[1], opset=opset).array
+    slope = constant_value(node.inputs[1]).array
     if slope is None or slope.size != 1 or slope.dtype != np.float32:
         return None
     return float(slope.reshape(()))
