@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ..arrays import Array
-from .constants import constant_value
 from .graphs import roots, values
 
 _TO_THE_END = (1 << 63) - 1
@@ -79,7 +78,7 @@ class Builder:
     def constant(self, array: Array, hint: str) -> ir.Value:
         """An initialiser, or a Constant node where the place is a subgraph's or function's."""
         name = self._fresh(hint)
-        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         if self._node.graph is not self._model.graph:
             return self.op("Constant", [], tensor.dtype, value=tensor)
         value = ir.Value(
@@ -203,15 +202,11 @@ class Builder:
         """x without some axes of length 1; with `undo`, with them put in."""
         return self.op("Unsqueeze" if undo else "Squeeze", [x, self.integers(axes)])
 
-    def add_bias(self, x: ir.Value, b: ir.Value, rank: int) -> ir.Value:
-        """x + b, b running along the channels; b may be computed."""
-        shape, array = [1, -1, *[1] * rank], constant_value(b).array
-        if array is not None:
-            return self.op("Add", [x, self.constant(array.reshape(shape), "bias")])
-        return self.op("Add", [x, self.op("Reshape", [b, self.integers(shape)])])
+    def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:
+        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused.
 
-    def replace(self, old: ir.Value, new: ir.Value, dead: Iterable[ir.Node]) -> None:
-        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused."""
+        dead: of these the last in the graph first; the new nodes stand where that one stood.
+        """
         old_name, old.name = old.name, None
         new.name, new.type, new.shape = old_name, old.type or new.type, old.shape
         new.metadata_props.update(old.metadata_props)
@@ -220,7 +215,7 @@ class Builder:
             self._nodes[-1].metadata_props.setdefault(key, entry)
         graph = cast(ir.Graph, self._node.graph)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        graph.insert_before(self._node, self._nodes)
+        graph.insert_before(dead[0], self._nodes)
         _remove(dead)
 
     def _fresh(self, hint: str) -> str:

@@ -110,7 +110,7 @@ class ConvTransposeNode:
     def paddings(self) -> tuple[Padding, ...]:
         """Its crops in ONNX's words: as the node states them, or worked out where it states sizes.
 
-        The output padding of the latter has no bound: see `passes.wording`.
+        The output padding of the latter has no bound: see `passes.legalise`.
         """
         if self.auto_pad is not AutoPad.NOTSET or self.has_output_shape:
             return tuple(
