@@ -21,20 +21,20 @@ class Stop:
 
 
 STOPS = (
-    Stop("arrays, arguments", ("describe the arrays,", "freeze the keywords"), ("", "")),
-    Stop("signatures", ("look up", "the signature"), ("check, make axes", "and the problem")),
+    Stop("arrays, keywords", ("describe the arrays,", "freeze the keywords"), ("", "")),
     Stop(
-        "primitives",
-        ("look up the choice,", "lease the primitive"),
-        ("ask engines, build,", "once"),
+        "execution",
+        ("look up", "the prepared call"),
+        ("check, make the", "problem, choose"),
     ),
-    Stop("execution", ("memory, overlap,", "batch axis"), ("", "")),
-    Stop("the primitive", ("pack the weight,", "run"), ("", "")),
+    Stop("primitives", ("hold the primitive", "the call names"), ("the engine builds,", "once")),
+    Stop("Primitive.run", ("pack the weight,", "hand out addresses"), ("", "")),
+    Stop("native code", ("compute,", "on all threads"), ("", "")),
 )
 
 
 def call() -> Drawing:
-    """Five stops; the two that remember have something more to do the first time."""
+    """Five stops; the two in the middle have something more to do the first time."""
     width, gap, top = 160, 24, 84
     drawing = Drawing(36 + len(STOPS) * (width + gap) - gap, 284, "The path of a call")
     drawing.text(18, 34, "conv_transpose(x, weight, stride=2, …)", 16, "mono bold ink")
