@@ -220,7 +220,7 @@ def test_a_weight_in_blocks_is_left_alone() -> None:
           [deconv] y = ConvTranspose<strides=[2]>(x, w) }""",
         opset=21,
     )
-    assert "dequantised in blocks" in refusal(before, "sub_pixel")
+    assert "dequantised with block_size from int8" in refusal(before, "sub_pixel")
 
 
 # Neighbours behind pairs and casts ----------------------------------------------------------------
