@@ -21,6 +21,8 @@ from ...errors import EngineError, EngineMissing
 
 VERSION = 20
 """The version of the interface that is asked for: ONNX Runtime 1.20's."""
+DONE = 1
+"""The answer of an operator that wrote its output; any other is a status."""
 
 _OUT, _SIZES = POINTER(pointer), POINTER(c_int64)
 
@@ -109,6 +111,10 @@ class Library:
         made = pointer()
         self.call(name, *arguments, byref(made))
         return made.value or 0
+
+    def address_of(self, name: str) -> int:
+        """Where a function is."""
+        return self._table[_FUNCTIONS[name][0]] or 0
 
     def failure(self, message: str) -> int:
         """A new status that says that something of ours failed."""

@@ -36,7 +36,7 @@ GAIN = 0.97
 _LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
 """At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
 _SECONDS, _ROUNDS, _PROFILED = 4.0, (4, 20), 4
-_LEAST_SECONDS, _HOPELESS = 0.01, 1.05  # of calls in a row; times as long as the best
+_LEAST_SECONDS, _BEHIND = 0.02, 0.3
 
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
 """Relative to the largest value: of float32 through some hundred layers, summed in other orders."""
@@ -254,7 +254,8 @@ def _call(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> C
 def interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
     """The best seconds of some calls, which take turns; each comes first once.
 
-    After some rounds those that are far behind the best, and not the first, have no further turn.
+    Those that are behind the best have no further turn, but for the first: the more rounds there
+    were, the less they may be behind.
     """
     best = [np.inf] * len(calls)
     for call in calls:
@@ -267,21 +268,19 @@ def interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
             rest()
             best[at] = min(best[at], _best_in_a_row(calls[at]))
         i += 1
-        if i >= _ROUNDS[0] - 1:
-            bound = _HOPELESS * min(best[1:], default=0.0)
-            running = [0, *(at for at in running[1:] if best[at] <= bound)]
+        bound = (1 + _BEHIND / i) * min(best[1:], default=0.0)
+        running = [at for at in running if at == 0 or best[at] <= bound]
     return [float(each) for each in best]
 
 
 def _best_in_a_row(call: Callable[[], None]) -> float:
-    best, stop = np.inf, time.perf_counter() + _LEAST_SECONDS
-    for again in range(100):
-        start = time.perf_counter()
+    best, start = np.inf, time.perf_counter()
+    now, stop = start, start + _LEAST_SECONDS
+    while now < stop:
+        start = now
         call()
         now = time.perf_counter()
         best = min(best, now - start)
-        if again and now > stop:
-            break
     return float(best)
 
 

@@ -16,7 +16,7 @@ from ...arrays import Array
 from ...errors import EngineError
 from ..runtimes.values import code_of, dtype_of_code
 from .abi import library
-from .operators import Kernel, Memory, calls, domain
+from .operators import Kernel, Memory, calls, domain, escaped
 
 
 class _Running:
@@ -63,23 +63,27 @@ class Native:
     def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
         api = self._api = library()
         self._kernels, self._session = kernels, 0
-        calls.made = 0
         options = api.made("CreateSessionOptions")
+        calls.error = None
+        given: tuple[Any, ...]
         try:
             api.call("SetIntraOpNumThreads", options, threads)
             api.call("SetInterOpNumThreads", options, 1)
             api.call("SetSessionLogSeverityLevel", options, 4)
             api.call("AddCustomOpDomain", options, domain())
             if isinstance(model, bytes):
-                given: tuple[Any, ...] = (model, len(model))
-                self._session = api.made("CreateSessionFromArray", api.environment, *given, options)
+                how, given = "CreateSessionFromArray", (model, len(model))
             else:
                 path = c_char_p(model.encode())
-                wide = ctypes.c_wchar_p(model) if sys.platform == "win32" else path
-                self._session = api.made("CreateSession", api.environment, wide, options)
+                how, given = "CreateSession", (path,)
+                if sys.platform == "win32":
+                    given = (ctypes.c_wchar_p(model),)
+            with escaped():
+                self._session = api.made(how, api.environment, *given, options)
+            if calls.error is not None:
+                raise calls.error
         finally:
             api.release("SessionOptions", options)
-        self._operators = calls.made  # fewer than kernels where a result is not needed
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, the caller's own; feeds: C-contiguous arrays of all inputs.
@@ -87,31 +91,26 @@ class Native:
         Raises what an operator of ours raised, `EngineError` where ONNX Runtime fails.
         """
         api = self._api
-        inputs: list[int] = []
+        held: list[int] = []
         made = (pointer * len(names))()
-        calls.done, calls.error = 0, None
+        calls.error = None
         given, asked = _names(feeds), _names(names)
         try:
-            inputs.extend(map(_value, feeds.values()))
-            held = (pointer * len(inputs))(*inputs)
+            held.extend(map(_value, feeds.values()))
+            fed = given, (pointer * len(held))(*held), len(held)
             try:
-                with _running:
-                    fed = given, held, len(inputs)
+                with _running, escaped():
                     api.call("Run", self._session, None, *fed, asked, len(names), made)
             except EngineError:
-                if calls.error is not None:
-                    raise calls.error from None
-                raise
-            finally:
-                results = [_result(value) for value in made if value]
-            if calls.done != self._operators:
-                # Python runs what a signal asks for before an operator's first line, where no
-                # error can be caught: it is reported, and the operator's output was not written.
-                raise KeyboardInterrupt
-            return results
+                if calls.error is None:
+                    raise
+            if calls.error is not None:
+                held.extend(value for value in made if value)
+                raise calls.error from None
+            return [_Result(value).array() for value in made if value]
         finally:
-            calls.error = None
-            for value in inputs:
+            calls.error = None  # which has the frame, and all that is in it
+            for value in held:
                 api.release("Value", value)
 
     def __del__(self) -> None:
@@ -153,7 +152,3 @@ class _Result(Memory):
 
     def __del__(self) -> None:
         library().release("Value", self._value)
-
-
-def _result(value: int) -> Array:
-    return _Result(value).array()

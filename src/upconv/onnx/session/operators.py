@@ -13,14 +13,14 @@ any session, and until the last one is gone.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
+import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from ctypes import byref, c_int64, c_size_t
-from ctypes import c_void_p as pointer
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import c_int64
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -31,30 +31,13 @@ from ...arrays import Array
 from ...errors import UpconvError
 from ...plans import Plan
 from ...threads import lend
-from .abi import VERSION, Library, library
+from .abi import DONE, Library, library
+from .callbacks import Operators
 
 DOMAIN = "upconv.session"
 _MOST_PLANS = 8
 """Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
 _PIECE = 1 << 15
-
-_CREATE = ctypes.CFUNCTYPE(pointer, pointer, pointer, pointer, ctypes.POINTER(pointer))
-_COMPUTE = ctypes.CFUNCTYPE(pointer, pointer, pointer)
-_ANSWER = ctypes.CFUNCTYPE(c_size_t)
-"""A question about an operator, whatever it asks: all have one answer, of a word or less."""
-
-_FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
-    GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
-    GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity GetVariadicInputHomogeneity
-    GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
-    InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
-    ReleaseAliasMap"""
-
-
-class _CustomOp(ctypes.Structure):
-    """OrtCustomOp of `VERSION`: functions, null where ONNX Runtime has a default."""
-
-    _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
 
 
 class Memory:
@@ -176,37 +159,48 @@ _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions h
 
 
 class Calls(threading.local):
-    """What happened to the operators of the session that this thread makes or runs."""
+    """What an operator raised in the session that this thread runs."""
 
-    made = 0
-    done = 0
     error: BaseException | None = None
 
 
 calls = Calls()
 
 
-def _create(op: int, api: int, info: int, kernel: Any) -> int:
-    number = c_int64()
+@contextmanager
+def escaped() -> Iterator[None]:
+    """Have `calls` know of errors that leave an operator where none can be caught.
+
+    Ctrl-C may be raised before a function's first line; ctypes would print it and go on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.object is _compute or "ctypes callback" in (unraisable.err_msg or ""):
+            calls.error = unraisable.exc_value
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
     try:
-        library().call("KernelInfoGetAttribute_int64", info, b"layer", byref(number))
-        kernel[0] = number.value
-        calls.made += 1
-    except BaseException as error:
-        return library().failure(str(error))
-    return 0
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
-def _compute(kernel: int, context: int) -> int:
-    """Errors must not leave Python here: a status stops `Run`, which then raises the error."""
+def _compute(kernel: int, context: int, answer: Any) -> None:
+    """Answer `DONE`, or a status, which stops `Run`; that then raises the error."""
     api = library()
     try:
         _kernels[kernel].compute(api, context)
     except BaseException as error:
         calls.error = error
-        return api.failure(f"{type(error).__name__}: {error}")
-    calls.done += 1
-    return 0
+        answer[0] = api.failure(f"{type(error).__name__}: {error}")
+    else:
+        answer[0] = DONE
 
 
 def operator_name(dtype: np.dtype[Any]) -> str:
@@ -223,34 +217,15 @@ def domain() -> int:
     """The operators, to be added to a session's options."""
     api = library()
     made = api.made("CreateCustomOpDomain", DOMAIN.encode())
-    for name, code in (("float32", 1), ("float16", 10), ("float64", 11), ("bfloat16", 16)):
-        api.call("CustomOpDomain_Add", made, ctypes.addressof(_operator(name, code)))
+    for address in _operators().addresses:
+        api.call("CustomOpDomain_Add", made, address)
     return made
 
 
-_kept: list[Any] = []
-"""What ONNX Runtime has addresses of."""
-
-
-def _operator(dtype: str, code: int) -> _CustomOp:
-    name = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
-    answers = {
-        "GetName": ctypes.addressof(name),
-        "GetExecutionProviderType": 0,  # null: the processor
-        "GetInputType": code,
-        "GetInputTypeCount": 1,
-        "GetOutputType": code,
-        "GetOutputTypeCount": 1,
-        "GetInputCharacteristic": 0,  # required
-        "GetOutputCharacteristic": 0,
-        "GetInputMemoryType": 0,  # the processor's
-    }
-    functions = {name: _ANSWER(lambda answer=answer: answer) for name, answer in answers.items()}
-    functions |= {"CreateKernelV2": _CREATE(_create), "KernelComputeV2": _COMPUTE(_compute)}
-    fields = {name: ctypes.cast(each, pointer) for name, each in functions.items()}
-    # A kernel is a number, of which nothing is to be given back. Sessions may end after Python has:
-    # any function that is not Python's and does nothing will do.
-    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, pointer)
-    op = _CustomOp(version=VERSION, KernelDestroy=nothing, **fields)
-    _kept.extend((name, functions, op))
-    return op
+@lru_cache(maxsize=1)
+def _operators() -> Operators:
+    """They stay for as long as the process: so may sessions."""
+    codes = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
+    return Operators(
+        library(), _compute, {f"Convolution_{dtype}": code for dtype, code in codes.items()}
+    )

@@ -19,10 +19,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from ...dialects.onnx import Rule
 from ...errors import ModelError
 from ..constants import constant_value
-from ..known import known
 from ..models import load, save, to_proto
 from ..passes import PASSES
 from ..passes.base import is_op, run
+from ..shapes import inferred
 
 _FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
 
@@ -60,7 +60,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
     steps = run(copy, [PASSES[name] for name in _FOLDS], rule=Rule.ONNXRUNTIME)
     changed = any(step.fired for step in steps)
     for node in list(copy.graph):
-        slope = _only_slope(node, copy.graph.opset_imports.get("", 0))
+        slope = _only_slope(node)
         if slope is not None:
             node.op_type = "LeakyRelu"
             node.resize_inputs(1)
@@ -88,20 +88,15 @@ def _simplified(model: ir.Model) -> ir.Model:
 
 def _write_shapes(model: ir.Model) -> None:
     """Have values tell the shapes that follow from those of the inputs, where they do not yet."""
-    try:
-        values = known(to_proto(model), {}).values
-    except ModelError:
-        return
+    table = inferred(model)
     for node in model.graph:
         for y in node.outputs:
-            told = values.get(str(y.name))
-            if told is None or told.shape is None or told.dtype is None:
-                continue
-            y.shape = y.shape or ir.Shape(told.shape)
-            y.type = y.type or ir.TensorType(ir.DataType.from_numpy(told.dtype))
+            told = table.get(str(y.name))
+            if told is not None and told.shape is not None and told.type is not None:
+                y.shape, y.type = y.shape or ir.Shape(told.shape), y.type or told.type
 
 
-def _only_slope(node: ir.Node, opset: int) -> float | None:
+def _only_slope(node: ir.Node) -> float | None:
     """The slope of a float32 PRelu that has only one."""
     if not is_op(node, "PRelu"):
         return None
