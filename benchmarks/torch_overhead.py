@@ -19,13 +19,13 @@ from torch import nn
 
 import upconv
 import upconv.torch
-from upconv.torch import packing
-from upconv.tuning import Selection
+from upconv import execution
+from upconv.choices import Selection
 
 
 def cases() -> dict[str, Callable[[], object]]:
     engine = NullEngine()
-    packing.selected = lambda *_, **__: Selection(engine, "")
+    execution.selected = lambda *_, **__: Selection(engine)
     x = np.zeros((1, 8, 16, 16), np.float32)
     w, b = np.zeros((8, 4, 4, 4), np.float32), np.zeros(4, np.float32)
     plan = upconv.plan(x.shape, w, b, stride=2, padding=1, engine=engine)

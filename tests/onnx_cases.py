@@ -96,23 +96,15 @@ def _model(
     declared: list[int | str] = list(shape)
     if open_sizes:
         declared = ["N", shape[1], *(f"size{i}" for i in range(len(shape) - 2))]
-    old = []  # before version 4 of the format an initialiser is an input too
-    if opset < 9:
-        old = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
-            for name, array in arrays.items()
-        ]
     node = helper.make_node("ConvTranspose", ["x", *arrays], ["y"], "deconv", **attributes)
     graph = helper.make_graph(
         [node],
         "case",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, declared), *old],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, declared)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * len(shape))],
         [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3 + (opset > 8) * 4
-    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
 
 
 def with_norm(case: Case, seed: int) -> Case:
@@ -133,6 +125,25 @@ def with_norm(case: Case, seed: int) -> Case:
     return replace(case, model=model)
 
 
+ACTIVATIONS = {
+    **dict.fromkeys(("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "Sigmoid"), 13),
+    **dict.fromkeys(("Tanh", "Softplus", "Softsign"), 13),
+    "HardSwish": 14,
+    "Mish": 18,
+    "Gelu": 20,
+}
+"""Activations, and the opset each begins with."""
+
+
+def with_activation(case: Case, seed: int) -> Case:
+    """The case with a random activation after it, or as often as it is."""
+    rng, model = random.Random(seed), _copied(case.model)
+    if rng.random() < 0.5:
+        return case
+    _follow(model, rng.choice([k for k, since in ACTIVATIONS.items() if since <= case.opset]), {})
+    return replace(case, model=model)
+
+
 def with_crop(case: Case, seed: int, kind: str) -> Case:
     """The case with a random Pad or Slice, before it or after it."""
     rng = random.Random(seed)
@@ -144,15 +155,15 @@ def with_crop(case: Case, seed: int, kind: str) -> Case:
     amounts = [rng.choice((0, 0, 1)) for _ in range(2 * rank)]
     if kind == "Pad":
         amounts[:rank] = [0] * rank
-    _follow(model, kind, _inputs(kind, amounts, rank, case.opset), **_words(kind, amounts, case))
+    _follow(model, kind, _inputs(kind, amounts, rank))
     return replace(case, model=model)
 
 
 def _precede(case: Case, model: onnx.ModelProto, kind: str, amounts: list[int]) -> onnx.ModelProto:
     """A node between x and the ConvTranspose; sizes that only its input tells are left open."""
     rank = case.x.ndim - 2
-    arrays = _inputs(kind, amounts, rank, case.opset)
-    node = helper.make_node(kind, ["x", *arrays], ["p"], **_words(kind, amounts, case))
+    arrays = _inputs(kind, amounts, rank)
+    node = helper.make_node(kind, ["x", *arrays], ["p"])
     model.graph.node[0].input[0] = "p"
     model.graph.node.insert(0, node)
     _add(model, arrays)
@@ -169,26 +180,13 @@ def _precede(case: Case, model: onnx.ModelProto, kind: str, amounts: list[int]) 
     return model
 
 
-def _inputs(kind: str, amounts: list[int], rank: int, opset: int) -> dict[str, np.ndarray]:
-    """The inputs of a Pad or Slice by name, where its opset has them as inputs."""
+def _inputs(kind: str, amounts: list[int], rank: int) -> dict[str, np.ndarray]:
+    """The inputs of a Pad or Slice by name."""
     begins, ends = amounts[:rank], amounts[rank:]
     if kind == "Pad":
-        return {} if opset < 11 else {"pads": np.array([0, 0, *begins, 0, 0, *ends])}
-    if opset < 10:
-        return {}
+        return {"pads": np.array([0, 0, *begins, 0, 0, *ends])}
     entries = (begins, [-end or (1 << 62) for end in ends], range(2, 2 + rank))
     return dict(zip(("starts", "ends", "axes"), map(np.array, entries), strict=True))
-
-
-def _words(kind: str, amounts: list[int], case: Case) -> dict[str, Any]:
-    """The attributes of a Pad or Slice, where its opset has them as attributes."""
-    rank = case.x.ndim - 2
-    begins, ends = amounts[:rank], amounts[rank:]
-    if kind == "Pad":
-        return {"pads": [0, 0, *begins, 0, 0, *ends]} if case.opset < 11 else {}
-    if case.opset >= 10:
-        return {}
-    return {"axes": [*range(2, 2 + rank)], "starts": begins, "ends": [-e or 1 << 62 for e in ends]}
 
 
 def _follow(model: onnx.ModelProto, kind: str, arrays: dict[str, np.ndarray], **words: Any) -> None:
@@ -200,12 +198,75 @@ def _follow(model: onnx.ModelProto, kind: str, arrays: dict[str, np.ndarray], **
 
 def _add(model: onnx.ModelProto, arrays: dict[str, np.ndarray]) -> None:
     for name, array in arrays.items():
-        tensor = numpy_helper.from_array(array, name)
-        model.graph.initializer.append(tensor)
-        if model.ir_version < 4:
-            info = helper.make_tensor_value_info(name, tensor.data_type, array.shape)
-            model.graph.input.append(info)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
 
 
 def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.ModelProto.FromString(model.SerializeToString())
+
+
+def in_half(case: Case) -> Case:
+    """The case in float16."""
+    model = _copied(case.model)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            half = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(half, tensor.name))
+    for info in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        info.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return replace(case, model=model, x=case.x.astype(np.float16))
+
+
+def in_int8(case: Case, seed: int) -> Case:
+    """The case in QDQ form: weight and bias of integers, pairs before and behind the node.
+
+    The weight has one scale, or one per output channel of a group. All scales are powers of two:
+    every sum is exact, and nothing may differ by rounding.
+    """
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    model = _copied(case.model)
+    [conv] = [node for node in model.graph.node if node.op_type == "ConvTranspose"]
+    arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    w, groups = arrays["w"], case.attributes["group"]
+    shape = (w.shape[1],) if rng.random() < 0.5 else ()
+    scale = np.float32(2) ** numbers.integers(-6, -3, shape).astype(np.float32)
+    low = rng.choice((-100, 0))
+    kind = np.int8 if low else np.uint8
+    integers = numbers.integers(low, low + 200, w.shape).astype(kind)
+    zero = numbers.integers(low + 90, low + 110, shape).astype(kind)
+    _dequantise(model, conv, 1, (integers, scale, zero), axis=1)
+    if "b" in arrays:
+        bias = numbers.integers(-999, 999, arrays["b"].shape).astype(np.int32)
+        _dequantise(model, conv, 2, (bias, np.tile(scale / 32, groups if shape else ())), axis=0)
+    y, conv.output[0] = conv.output[0], "raw"
+    conv.input[0] = _pair(model, conv, 0, conv.input[0], "xd", np.float32(1 / 32))
+    _pair(model, conv, 1, "raw", y, np.float32(1 / 4))
+    return replace(case, model=model)
+
+
+def _dequantise(
+    model: onnx.ModelProto, conv: onnx.NodeProto, index: int, arrays: Any, axis: int
+) -> None:
+    """An input of a node from integers, their scales and zero points."""
+    name = conv.input[index]
+    [old] = [tensor for tensor in model.graph.initializer if tensor.name == name]
+    model.graph.initializer.remove(old)
+    names = [f"{name}_{what}" for what in ("integers", "scale", "zero")][: len(arrays)]
+    _add(model, dict(zip(names, arrays, strict=True)))
+    said = {"axis": axis} if arrays[1].ndim else {}
+    node = helper.make_node("DequantizeLinear", names, [name], **said)
+    model.graph.node.insert(0, node)
+
+
+def _pair(
+    model: onnx.ModelProto, conv: onnx.NodeProto, after: int, x: str, y: str, scale: np.float32
+) -> str:
+    """QuantizeLinear and DequantizeLinear of x before or after a node, and y's name."""
+    names = [f"{y}_scale", f"{y}_zero"]
+    _add(model, {names[0]: scale, names[1]: np.uint8(128)})
+    quantise = helper.make_node("QuantizeLinear", [x, *names], [f"{y}_quantised"])
+    dequantise = helper.make_node("DequantizeLinear", [f"{y}_quantised", *names], [y])
+    at = list(model.graph.node).index(conv) + after
+    model.graph.node.insert(at, dequantise)
+    model.graph.node.insert(at, quantise)
+    return y

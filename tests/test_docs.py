@@ -117,3 +117,13 @@ def test_python_blocks_are_doctests(page: Path) -> None:
             assert block.lstrip().startswith(">>>"), block
             # doctest would take the fence for a part of the expected output
             assert block.endswith("\n\n"), f"leave a blank line at the end of: {block}"
+
+
+def test_contributing_names_files_that_are_there() -> None:
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    named = [name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.split("|")[2])]
+    assert len(named) > 20
+    assert [name for name in named if not (DOCS.parent / "src/upconv" / name).is_file()] == []
+    tests = re.findall(r"tests/\w+\.py", page)
+    assert [name for name in tests if not (DOCS.parent / name).is_file()] == []

@@ -1,4 +1,4 @@
-"""Axis and Lattice against the scatter definition, spelled out as loops."""
+"""Axis and IndexSet against the scatter definition, spelled out as loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upconv.engines.lattice import Lattice
+from upconv.engines.index_sets import IndexSet
 from upconv.errors import ArgumentError, ShapeError
 from upconv.geometry import (
     LIMIT,
@@ -110,33 +110,39 @@ def test_trimmed_keeps_every_product(axis: Axis) -> None:
 
 
 @given(axes(), st.integers(1, 7))
-def test_lattice_lays_every_product_on_its_window(axis: Axis, rows: int) -> None:
-    lattice = Lattice.of(axis)
+def test_an_index_set_lays_every_product_on_its_window(axis: Axis, rows: int) -> None:
+    index_set = IndexSet.of(axis)
     met: list[tuple[int, int, int]] = []
-    for first in range(0, lattice.size, rows):  # in slabs, as engines do
-        inputs = range(lattice.size)[first : first + rows]
-        for run in lattice.runs(len(inputs)):
-            pairs = [(i, t) for i in inputs[run.inputs] for t in range(lattice.kernel)[run.taps]]
-            places = [lattice.origin + lattice.stride * i + lattice.dilation * t for i, t in pairs]
+    for first in range(0, index_set.size, rows):  # in slabs, as engines do
+        inputs = range(index_set.size)[first : first + rows]
+        for run in index_set.conflict_free(len(inputs)):
+            pairs = [(i, t) for i in inputs[run.inputs] for t in range(index_set.kernel)[run.taps]]
+            places = [
+                index_set.origin + index_set.stride * i + index_set.dilation * t for i, t in pairs
+            ]
             assert len(set(places)) == len(places), "two products of one run meet"
-            assert all(0 <= place < lattice.length for place in places)
+            assert all(0 <= place < index_set.length for place in places)
             met += [
-                (place - lattice.window.start, i + lattice.inputs.start, t + lattice.taps.start)
+                (
+                    place - index_set.window.start,
+                    i + index_set.inputs.start,
+                    t + index_set.taps.start,
+                )
                 for place, (i, t) in zip(places, pairs, strict=True)
             ]
-    assert lattice.window.stop - lattice.window.start == axis.out
-    assert lattice.window.stop <= lattice.length
-    assert len(set(met)) == len(met) == lattice.size * lattice.kernel
+    assert index_set.window.stop - index_set.window.start == axis.out
+    assert index_set.window.stop <= index_set.length
+    assert len(set(met)) == len(met) == index_set.size * index_set.kernel
     assert {product for product in met if 0 <= product[0] < axis.out} == contributions(axis)
-    if lattice.is_tiled:
-        assert len({o for o, _, _ in met}) == lattice.length
+    if index_set.is_tiled:
+        assert len({o for o, _, _ in met}) == index_set.length
 
 
-def test_a_lattice_takes_the_fewer_runs() -> None:
-    assert sum(1 for _ in Lattice.of(Axis(2, 1000)).runs(2)) == 2
-    assert sum(1 for _ in Lattice.of(Axis(1000, 2)).runs(1000)) == 2
-    assert sum(1 for _ in Lattice.of(Axis(10, 1000, stride=250)).runs(10)) == 4
-    assert sum(1 for _ in Lattice.of(Axis(1, 10**9)).runs(1)) == 1
+def test_the_fewer_conflict_free_sets_are_taken() -> None:
+    assert sum(1 for _ in IndexSet.of(Axis(2, 1000)).conflict_free(2)) == 2
+    assert sum(1 for _ in IndexSet.of(Axis(1000, 2)).conflict_free(1000)) == 2
+    assert sum(1 for _ in IndexSet.of(Axis(10, 1000, stride=250)).conflict_free(10)) == 4
+    assert sum(1 for _ in IndexSet.of(Axis(1, 10**9)).conflict_free(1)) == 1
 
 
 @pytest.mark.parametrize(

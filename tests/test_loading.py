@@ -54,7 +54,7 @@ sys.exit(os.waitpid(child, 0)[1])
     [
         ("engines.reference", "upconv.conv_transpose(x, w, engine='reference')"),
         ("normalization", "upconv.batch_norm(x, training=True)"),
-        ("tuning.contests", "upconv.plan(x.shape, w, engine='reference', tune=True)"),
+        ("tuning.autotune", "upconv.plan(x.shape, w, engine='reference', tune=True)"),
         ("engines.jit.limits", "upconv.explain(x.shape, w, engine='reference', floor=True)"),
     ],
 )

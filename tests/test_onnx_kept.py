@@ -20,11 +20,11 @@ pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 import onnx
 from onnx import numpy_helper
 
-from onnx_rewriting import assert_close, assert_same_values, listing, rewritten, terms, values
+from onnx_rewriting import assert_close, assert_same_values, rewritten, terms, values
 from onnx_texts import normal, parsed
 from upconv.dialects.onnx import Rule
 from upconv.onnx.passes import PASSES
-from upconv.onnx.runtimes import Reference, feeds
+from upconv.onnx.runtimes import Reference
 
 LAYERS = {
     "replace_deconv": "pads=[1,0], dilations=[2]",
@@ -288,8 +288,6 @@ def faulty(after: onnx.ModelProto, fault: str) -> None:
     w = numpy_helper.to_array(weight)
     if fault == "kernel not reversed":
         weight.CopyFrom(numpy_helper.from_array(np.flip(w, -1).copy(), weight.name))
-    elif fault == "channels exchanged":
-        weight.CopyFrom(numpy_helper.from_array(w[::-1].copy(), weight.name))
     elif fault == "bias dropped":
         del conv.input[2]
     elif fault == "shifted by one":
@@ -303,7 +301,6 @@ def faulty(after: onnx.ModelProto, fault: str) -> None:
 
 FAULTS = [
     "kernel not reversed",
-    "channels exchanged",
     "bias dropped",
     "shifted by one",
     "one weight off by a hundredth",
@@ -323,24 +320,3 @@ def test_a_planted_fault_is_seen(name: str, fault: str) -> None:
     faulty(after, fault)
     with pytest.raises(AssertionError):
         assert_same_values(before, after)
-
-
-def test_a_dropped_row_is_seen() -> None:
-    before = model("sub_pixel", alone("sub_pixel"))
-    short = model(
-        "sub_pixel",
-        alone("sub_pixel").replace("strides=[2]", "strides=[2], pads=[0,1]"),
-    )
-    with pytest.raises(AssertionError):
-        assert_same_values(before, short)
-    assert listing(before) != listing(short)
-
-
-def test_the_checker_allows_rounding_and_no_more() -> None:
-    given = feeds(model("normalise", alone("normalise")))
-    x = given["x"]
-    assert_close([x], [x * np.float32(1 + 2**-23)], 8)
-    with pytest.raises(AssertionError, match="off by"):
-        assert_close([x], [x * np.float32(1 + 2**-12)], 8)
-    with pytest.raises(AssertionError):
-        assert_close([x], [x.astype(np.float64)], 8)

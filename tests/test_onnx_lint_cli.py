@@ -1,15 +1,13 @@
-"""`upconv lint`: what it prints, how it ends, and what it leaves behind.
-
-onnx-ir takes a second to import, so most of it runs inside this process; what depends on a process
-of its own (its streams, a missing library) is run as one.
-"""
+"""`upconv lint` and `upconv rule`: what they print, how they end, what --fix leaves; CI files."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,21 +18,25 @@ pytest.importorskip("rich", reason="the command line needs rich")
 
 import onnx
 
-from lint_cases import S2, W33, W44, deconv, weights
+from json_schemas import require_schema
+from lint_cases import BAD, S2, W33, W44, deconv, weights
 from processes import called, environment, failed, ran
 from upconv.onnx.linting import RULES, lint
 
-NASTY = "\x1b[31mup\r\n\u202e\x07<script>"
+ROOT = Path(__file__).parents[1]
+NASTY = "\x1b[31mup\r\n\u202e\x07<script>\u5c64"
+CLEAN = deconv(weights(1, 16, 8, 4, 4), **S2)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     models = {
-        "clean": deconv(weights(1, 16, 8, 4, 4), **S2),
+        "clean": CLEAN,
         "uneven": deconv(W33, x_shape=["n", 6, "h", 7], **S2),
         "nasty": deconv(W33, name=NASTY, **S2),
         "double": deconv(W44.astype(np.float64), **S2),
+        "foldable": BAD["UPC401"][0],
     }
     for name, model in models.items():
         onnx.save(model, tmp_path / f"{name}.onnx")
@@ -42,10 +44,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def usage(done, words):
-    assert done.returncode == 2, done
-    assert done.stdout == b""
-    assert words in done.stderr.decode()
+def codes(*arguments):
+    done = called("lint", "--output-format", "json", *arguments)
+    document = json.loads(done.stdout)
+    require_schema(document, "lint")
+    found = {m["model"]: [f["rule"] for f in m["findings"]] for m in document["models"]}
+    return done.returncode, found
 
 
 def test_a_clean_model_ends_with_0(folder):
@@ -54,86 +58,131 @@ def test_a_clean_model_ends_with_0(folder):
     assert done.stdout == b"'clean.onnx': no findings in 1 transposed convolution\n"
 
 
-def test_findings_end_with_1_and_are_what_the_library_finds(folder):
-    done = called("lint", "uneven.onnx", "--json")
+def test_the_document_is_what_the_library_finds(folder):
+    done = called("lint", "uneven.onnx", "--output-format", "json")
     assert (done.returncode, done.stderr) == (1, b"")
-    found = json.loads(done.stdout)
-    assert (found["schema"], found["command"], found["model"]) == (1, "lint", "uneven.onnx")
-    expected = lint(folder / "uneven.onnx").as_json()
-    assert found["findings"] == json.loads(json.dumps(expected["findings"]))
-    text = called("lint", "uneven.onnx")
-    assert text.returncode == 1
-    assert "4 2 4 2" in text.stdout.decode()
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["command"], document["runtime"]) == (1, "lint", None)
+    expected = lint("uneven.onnx").as_json()
+    assert document["models"] == [json.loads(json.dumps(expected))]
+    assert document["counts"] == expected["counts"]
+    document["models"][0]["findings"][0]["severity"] = "low"
+    with pytest.raises(AssertionError, match=r"findings\[0\]\.severity"):
+        require_schema(document, "lint")
 
 
 def test_options_reach_the_rules(folder):
-    def codes(*options, model="double.onnx"):
-        done = called("lint", model, "--json", *options)
-        return done.returncode, [f["rule"] for f in json.loads(done.stdout)["findings"]]
-
-    assert codes() == (1, ["UPC204"])
-    assert codes("--ignore", "UPC1,UPC2") == (0, [])
-    assert codes("--select", "UPC0", "--select", "UPC9") == (0, [])
-    assert codes("--target", "openvino", "--severity", "warning") == (0, [])
-    assert codes("--size", "n=2", "--size", "h=1", model="uneven.onnx") == (1, ["UPC001"])
-    assert codes("--size", "x=?,6,1,7", model="uneven.onnx") == (1, ["UPC001"])
+    assert codes("double.onnx") == (1, {"double.onnx": ["UPC204"]})
+    assert codes("double.onnx", "--ignore", "UPC1,UPC2") == (0, {"double.onnx": []})
+    assert codes("double.onnx", "--select", "UPC0", "--select", "UPC9") == (0, {"double.onnx": []})
+    assert codes("double.onnx", "--runtime", "openvino")[0] == 0  # a note
+    one_row = ["uneven.onnx", "--input-shape", "x:2,6,1,7"]
+    assert codes(*one_row) == (1, {"uneven.onnx": ["UPC001"]})
 
 
-def test_rules_are_listed(folder):
-    done = called("lint", "--rules")
-    lines = done.stdout.decode().splitlines()
+def test_the_severity_that_fails(folder):
+    for level, ending in (("note", 1), ("warning", 0), ("error", 0)):
+        assert called("lint", "foldable.onnx", "--fail-on", level).returncode == ending
+    for level, ending in (("note", 1), ("warning", 1), ("error", 0)):
+        assert called("lint", "uneven.onnx", "--fail-on", level).returncode == ending
+    assert called("lint", "uneven.onnx", "--exit-zero").returncode == 0
+
+
+def test_folders_are_searched_and_a_broken_file_hides_no_other(folder):
+    for name in (".hidden", "venv"):
+        (folder / name).mkdir()
+        shutil.copy("uneven.onnx", folder / name)
+    (folder / "venv" / "pyvenv.cfg").touch()
+    (folder / "deeper" / "still").mkdir(parents=True)
+    shutil.copy("uneven.onnx", folder / "deeper" / "still" / "more.onnx")
+    ending, found = codes(".", "gone.onnx", "clean.onnx")
+    names = ["clean", "cut", "double", "foldable", "nasty", "uneven", "deeper/still/more", "gone"]
+    assert list(found) == [f"{name}.onnx" for name in names]
+    assert ending == 2
+    assert found["cut.onnx"] == found["gone.onnx"] == ["UPC900"]
+    assert found["deeper/still/more.onnx"] == ["UPC001"]
+    text = called("lint", "--exit-zero")
+    assert text.returncode == 2  # a file that cannot be read is no finding to be ignored
+    words = text.stdout.decode()
+    assert "7 models: 1 error, 4 warnings, 1 note in 6 transposed convolutions" in words
+    assert "UPC900 error   'cut.onnx'" in words
+    assert words.count("UPC001 Use a kernel") == 1  # what to do is said once
+
+
+def test_a_folder_without_models(folder):
+    (folder / "empty").mkdir()
+    done = called("lint", "empty")
+    assert (done.returncode, done.stderr) == (0, b"no .onnx file was found\n")
+
+
+def test_twenty_models_in_one_command(tmp_path):
+    for i in range(20):
+        onnx.save(deconv(weights(i, 6, 4, 3 + i % 2, 3), **S2), tmp_path / f"{i:02}.onnx")
+    ending, found = codes(tmp_path)
+    assert ending == 1
+    assert list(found) == sorted(found)
+    assert len(found) == 20
+
+
+def test_github_s_workflow_commands(folder):
+    name = folder / "a,b:c%.onnx"
+    shutil.copy("nasty.onnx", name)
+    done = called("lint", "--output-format", "github", name.name, "cut.onnx", "foldable.onnx")
+    first, broken, note = done.stdout.decode().splitlines()
+    start = "::warning file=a%2Cb%3Ac%25.onnx,title=UPC001 uneven-overlap::'\\x1b[31mup\\r\\n"
+    assert first.startswith(start)
+    assert all(character.isprintable() for character in first)
+    assert broken.startswith("::error file=cut.onnx,title=UPC900 unreadable-file::")
+    assert note.startswith("::notice file=foldable.onnx,title=UPC401 foldable-neighbour::'up' in")
+
+
+def test_fix_replaces_the_file_and_says_what_it_did(folder):
+    done = called("lint", "foldable.onnx", "clean.onnx", "--fix", "--fail-on", "note")
     assert done.returncode == 0
+    assert "'foldable.onnx': no findings" in done.stdout.decode()
+    assert "UPC401 fixed   'up' in 'g'" in done.stdout.decode()
+    assert [node.op_type for node in onnx.load("foldable.onnx").graph.node] == ["ConvTranspose"]
+    assert onnx.load("clean.onnx") == CLEAN
+    left = {path.name for path in folder.iterdir()}
+    assert not [name for name in left if not name.endswith(".onnx")]
+
+
+def test_a_project_leaves_rules_out(folder):
+    (folder / "deeper").mkdir()
+    shutil.copy("uneven.onnx", folder / "deeper")
+    settings = '[tool.upconv.lint]\nper-file-ignores = { "deeper/*.onnx" = ["UPC0"] }\n'
+    (folder / "pyproject.toml").write_text(settings)
+    assert codes("uneven.onnx")[1] == {"uneven.onnx": ["UPC001"]}
+    assert codes("deeper")[1] == {"deeper/uneven.onnx": []}
+    (folder / "pyproject.toml").write_text('[tool.upconv.lint]\nignore = ["UPC0"]\n')
+    assert codes("uneven.onnx")[1] == {"uneven.onnx": []}
+    for wrong in ("ignore = 3", 'ignore = ["UPX"]', "ignores = []", "per-file-ignores = []", "ig"):
+        (folder / "pyproject.toml").write_text(f"[tool.upconv.lint]\n{wrong}\n")
+        done = called("lint", "uneven.onnx")
+        assert done.returncode == 2, wrong
+        assert b"pyproject.toml" in done.stderr
+
+
+def test_rules_are_explained():
+    lines = called("rule").stdout.decode().splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(RULES)
-    listed = json.loads(called("lint", "--rules", "--select", "UPC1", "--json").stdout)
+    one = called("rule", "UPC101").stdout.decode()
+    assert one.startswith("### UPC101 runtimes-disagree\n")
+    assert "--passes normalise:onnxruntime" in " ".join(one.split())
+    whole = called("rule", "--all").stdout.decode()
+    assert one.strip() in whole
+    listed = json.loads(called("rule", "UPC1", "--output-format", "json").stdout)
     assert [rule["rule"] for rule in listed["rules"]] == [c for c in RULES if c[3] == "1"]
+    assert called("rule", "UPX").returncode == 2
 
 
-def test_sarif_goes_to_a_file_whole_or_not_at_all(folder):
-    command = ["nasty.onnx", "--sarif", "-o", "found.sarif"]
-    done = called("lint", *command)
-    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
-    log = json.loads((folder / "found.sarif").read_text())
-    (artifact,) = log["runs"][0]["artifacts"]
-    assert artifact["location"]["uri"] == "nasty.onnx"
-    (folder / "found.sarif").write_text("precious")
-    assert "--force" in failed(called("lint", *command), 2)
-    assert (folder / "found.sarif").read_text() == "precious"
-    assert called("lint", *command, "--force").returncode == 1
-    assert json.loads((folder / "found.sarif").read_text()) == log
-    failed(called("lint", "nasty.onnx", "-o", "nasty.onnx", "--force"), 2)
-    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".onnx") == [
-        "found.sarif"
-    ]
-
-
-@pytest.mark.parametrize("how", [(), ("--json",), ("--sarif",)])
-def test_what_a_model_is_read_from_is_not_written_over(folder, how):
-    model = onnx.load(folder / "uneven.onnx")
-    onnx.save(model, folder / "outside.onnx", save_as_external_data=True, location="w.bin",
-              size_threshold=0)  # fmt: skip
-    (folder / "again.bin").hardlink_to(folder / "w.bin")
-    (folder / "old.txt").write_text("old")
-    data = (folder / "w.bin").read_bytes()
-    for name in ("w.bin", "again.bin", "outside.onnx"):
-        said = failed(called("lint", "outside.onnx", *how, "-o", name, "--force"), 2)
-        assert "is an input of this very call" in said
-    assert (folder / "w.bin").read_bytes() == data
-    assert called("lint", "outside.onnx", *how, "-o", "old.txt", "--force").returncode == 1
-    assert (folder / "old.txt").read_text() != "old"
-
-
-def test_a_terminal_gets_no_escapes_of_a_model_s(folder):
-    text = called("lint", "nasty.onnx").stdout.decode()
-    assert all(c.isprintable() or c == "\n" for c in text)
-    assert r"\x1b[31mup\r\n\u202e\x07<script>" in text
-
-
-def test_a_terminal_without_the_letters_gets_them_spelled_out(folder):
-    onnx.save(deconv(W33, name="\u5c64", **S2), folder / "named.onnx")
+def test_a_terminal_gets_no_escapes_and_no_letters_that_it_lacks(folder):
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = ran("lint", "named.onnx", cwd=folder, env=env)
+    done = ran("lint", "nasty.onnx", cwd=folder, env=env)
     assert done.returncode == 1
-    assert rb"'\u5c64'" in done.stdout
+    text = done.stdout.decode("ascii")
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert r"\x1b[31mup\r\n\u202e\x07<script>\u5c64" in text
 
 
 @pytest.mark.parametrize(
@@ -141,34 +190,21 @@ def test_a_terminal_without_the_letters_gets_them_spelled_out(folder):
     [
         (["clean.onnx", "--select", "UPX"], "'UPX'"),
         (["clean.onnx", "--ignore", "UPC77"], "'UPC77'"),
-        (["clean.onnx", "--ignore", "UPC"], "every rule is ignored"),
         (["clean.onnx", "--select", ""], "names nothing"),
-        (["double.onnx", "--ignore", "UPC2", "--ignore", " ,"], "UPC001"),
-        (["clean.onnx", "--target", "tensorrt"], "tensorrt"),
-        (["clean.onnx", "--size", "x"], "NAME=SIZES"),
-        (["clean.onnx", "--size", "x=a"], "not an integer"),
-        (["clean.onnx", "--severity", "low"], "low"),
-        (["clean.onnx", "--json", "--sarif"], "both"),
-        ([], "no model was named"),
+        (["clean.onnx", "--runtime", "tensorrt"], "tensorrt"),
+        (["clean.onnx", "--input-shape", "x"], "NAME:SHAPE"),
+        (["clean.onnx", "--input-shape", "x:a"], "not an integer"),
+        (["clean.onnx", "--input-shape", "z:1"], "inputs"),
+        (["clean.onnx", "--input-shape", "x:1,2,3,4"], "sizes['x']"),
+        (["clean.onnx", "--input-shape", "x:2,16,5,7", "--fix"], "for all input shapes"),
+        (["clean.onnx", "--fail-on", "low"], "low"),
     ],
 )
 def test_usage(folder, arguments, words):
-    usage(called("lint", *arguments), words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere.onnx"], "nowhere.onnx"),
-        (["cut.onnx"], "cut.onnx"),
-        (["."], "directory"),
-        (["clean.onnx", "--size", "z=1"], "inputs or symbols"),
-        (["clean.onnx", "--size", "x=1,2,3,4"], "sizes['x']"),
-        (["clean.onnx", "-o", "nowhere/found.txt"], "Make it first"),
-    ],
-)
-def test_bad_input(folder, arguments, words):
-    assert words in failed(called("lint", *arguments), 2)
+    done = called("lint", *arguments)
+    assert done.returncode == 2, done
+    assert done.stdout == b""
+    assert words in done.stderr.decode()
 
 
 def test_without_onnx_s_libraries(folder):
@@ -178,11 +214,35 @@ def test_without_onnx_s_libraries(folder):
     assert said.rstrip().endswith("pip install 'upconv[onnx]'")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_a_reader_that_leaves(folder):
-    shell = f"{sys.executable} -m upconv lint uneven.onnx | head -c 1"
-    done = subprocess.run(
-        shell, shell=True, cwd=folder, env=environment(), capture_output=True, timeout=60
+# Continuous integration ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+def test_the_workflow_s_commands_run_as_they_stand(folder):
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / "examples" / "ci" / "upconv-lint.yml").read_text())
+    steps = workflow["jobs"]["lint"]["steps"]
+    commands = [step["run"] for step in steps if step.get("run", "").startswith("upconv ")]
+    assert len(commands) == 2
+    (folder / "models").mkdir()
+    shutil.copy("uneven.onnx", folder / "models")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "upconv").write_text(f'#!/bin/sh\nexec {sys.executable} -m upconv "$@"\n')
+    (folder / "bin" / "upconv").chmod(0o755)
+    env = environment(PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    log, notes = (
+        subprocess.run(["bash", "-e", "-c", c], env=env, capture_output=True, timeout=60)
+        for c in commands
     )
-    assert done.returncode == 0
-    assert b"Traceback" not in done.stderr
+    assert (log.returncode, notes.returncode) == (0, 1)
+    uploaded = next(step["with"] for step in steps if "upload-sarif" in step.get("uses", ""))
+    results = json.loads((folder / uploaded["sarif_file"]).read_text())["runs"][0]["results"]
+    assert [result["ruleId"] for result in results] == ["UPC001"]
+    assert notes.stdout.startswith(b"::warning file=models/uneven.onnx,")
+
+
+def test_the_hook_runs_a_command_that_exists():
+    yaml = pytest.importorskip("yaml")
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert (hook["id"], hook["language"]) == ("upconv-lint", "python")
+    assert called(*hook["entry"].split()[1:], "--help").returncode == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from upconv import FileError
-from upconv.errors import DTypeError, ModelError, UpconvError
+from upconv.errors import DTypeError, ModelError
 from upconv.onnx import checker, models
 from upconv.onnx.constants import constant_value
 from upconv.onnx.models import from_model, load, save, to_proto
@@ -52,16 +52,16 @@ def rich() -> ModelProto:
     <ir_version: 10, opset_import: ["": 18, "own": 3, "other": 1], producer_name: "maker",
      producer_version: "1.2", domain: "a.domain", model_version: 7, doc_string: "the model",
      metadata_props: ["author": "<script>alert(1)</script>", "licence": "none"]>
-    g (float[N, 3, "height"] x, bool c, float[2] f = {1, 2})
+    g (float[N, 3, "height"] x, bool c)
       => (float[N, 3, "height"] y, float[2] z)
     <float[2,3,4] w, float[N, 3, "height"] a> {
         [first] a = own.Scale <alpha = 2.0, beta: float = 3.0> (x)
-        k = Constant <value = float[2] {1, 2}> ()
+        k = Constant <value_floats = [1.0, 2.0]> ()
         ["<script>"] y = If (c) <
             then_branch = t () => (float[N] u) { v = Neg(a) u = Relu(v) },
             else_branch = e () => (float[N] u) { u = Identity(a) }>
         b = own.Custom <texts = ["p", "q"], reals = [1.0, 2.0]> (y, , w)
-        z = Add(f, k)
+        z = Relu(k)
     }
     <domain: "own", overload: "", opset_import: ["": 18], doc_string: "a function">
     Scale <alpha, beta: float = 1.0> (p) => (q) {
@@ -82,7 +82,7 @@ def rich() -> ModelProto:
     graph.initializer.append(tensor)
     graph.initializer.append(numpy_helper.from_array(W.astype(np.float16), "half"))
     graph.initializer.append(helper.make_tensor("text", TensorProto.STRING, [2], [b"\xff", b"b"]))
-    four = helper.make_tensor("four", TensorProto.INT4, [3], [1, -2, 7])
+    four = helper.make_tensor("four", TensorProto.INT4, [3], b"\xe1\x07", raw=True)
     graph.initializer.append(four)
     graph.quantization_annotation.add(tensor_name="a").quant_parameter_tensor_names.add(
         key="SCALE_TENSOR", value="w"
@@ -100,17 +100,8 @@ def meaning(proto: ModelProto) -> str:
         infos = sorted((i for i in graph.value_info if i.name not in said), key=lambda i: i.name)
         del graph.value_info[:]
         graph.value_info.extend(infos)
-        for tensor in graph.initializer:
-            if tensor.data_type != TensorProto.STRING:
-                array = numpy_helper.to_array(tensor)
-                tensor.ClearField("int32_data")
-                tensor.ClearField("float_data")
-                tensor.raw_data = numpy_helper.from_array(array).raw_data
         for node in graph.node:
             waiting += [a.g for a in node.attribute if a.HasField("g")]
-            for attribute in (a for a in node.attribute if a.HasField("t")):
-                array = numpy_helper.to_array(attribute.t)
-                attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
     opsets = sorted((entry.domain, entry.version) for entry in copy.opset_import)
     del copy.opset_import[:]
     empty = re.compile(r'^ *(domain|overload|doc_string|name): ""\n', re.MULTILINE)
@@ -130,43 +121,15 @@ def test_nothing_is_lost_between_reading_and_writing(tmp_path: Path) -> None:
     assert proto.SerializeToString(deterministic=True) == before
 
 
-def test_the_comparison_sees_what_is_lost() -> None:
-    """Planted: each thing taken away changes the meaning."""
-    for damage in (
-        lambda p: p.graph.ClearField("doc_string"),
-        lambda p: p.graph.initializer[1].ClearField("metadata_props"),
-        lambda p: p.graph.ClearField("value_info"),
-        lambda p: p.functions[0].ClearField("attribute_proto"),
-        lambda p: p.graph.node[0].ClearField("metadata_props"),
-    ):
-        proto = rich()
-        damage(proto)
-        assert meaning(proto) != meaning(rich())
-
-
-def test_sparse_tensors_are_written_out() -> None:
-    values = helper.make_tensor("sparse", TensorProto.FLOAT, [2], [5.0, 6.0])
-    indices = helper.make_tensor("i", TensorProto.INT64, [2], [1, 4])
-    sparse = helper.make_sparse_tensor(values, indices, [6])
-    proto = parsed("{ dense = Neg(x) y = Add(sparse, dense) }")
-    proto.graph.sparse_initializer.append(sparse)
-    proto.graph.node[0].CopyFrom(helper.make_node("Constant", [], ["dense"], sparse_value=sparse))
-    graph = from_model(proto).graph
-    for value in (graph.initializers["sparse"], graph[0].outputs[0]):
-        found = constant_value(value)
-        assert found.array is not None, found.reason
-        np.testing.assert_array_equal(found.array, np.float32([0, 5, 0, 0, 6, 0]))
-    sparse.dims[:] = [1 << 40]
-    proto.graph.sparse_initializer[0].CopyFrom(sparse)
-    with pytest.raises(ModelError, match="'sparse' takes 4398046511104 bytes written out"):
-        from_model(proto)
-
-
 def test_what_onnx_ir_cannot_hold_is_dropped_aloud_or_refused() -> None:
     trained = parsed("{ y = Neg(x) }")
     trained.training_info.add().algorithm.name = "second"
     with pytest.warns(UserWarning, match="information for training is dropped"):
         assert not to_proto(from_model(trained)).training_info
+    sparse = parsed("{ y = Neg(x) }")
+    sparse.graph.sparse_initializer.add()
+    with pytest.raises(ModelError, match="sparse initialisers, which are not read"):
+        from_model(sparse)
     mapped = parsed("{ y = Neg(x) }")
     mapped.graph.output[0].type.map_type.key_type = TensorProto.INT64
     with pytest.raises(ModelError, match=r"onnx-ir cannot hold it: .*Map types"):
@@ -213,13 +176,8 @@ def test_nodes_out_of_order_are_sorted() -> None:
     assert [node.op_type for node in proto.graph.node] == ["Relu", "Cast", "If", "Neg"]
     branch = proto.graph.node[2].attribute[0].g
     assert [node.output[0] for node in branch.node] == ["v", "u"]
-
-
-def test_ordered_nodes_stay_as_they_are() -> None:
-    body = "{ c = Relu(x) a = Neg(x) b = Neg(c) y = Add(a, b) }"
-    proto = parsed(body)
-    made = [node.output[0] for node in to_proto(from_model(proto)).graph.node]
-    assert made == ["c", "a", "b", "y"]
+    ordered = parsed("{ c = Relu(x) a = Neg(x) b = Neg(c) y = Add(a, b) }")
+    assert meaning(to_proto(from_model(ordered))) == meaning(ordered)
 
 
 # Outside data
@@ -256,15 +214,11 @@ def test_outside_data_is_read_where_it_is_used(tmp_path: Path) -> None:
 def test_outside_data_of_constant_nodes_is_read(tmp_path: Path) -> None:
     proto = parsed("{ w = Constant <value = float[1] {1}> () y = Mul(x, w) }")
     tensor = proto.graph.node[0].attribute[0].t
-    tensor.Clear()
-    tensor.dims.extend(W.shape)
-    tensor.data_type, tensor.data_location = TensorProto.FLOAT, TensorProto.EXTERNAL
+    tensor.CopyFrom(TensorProto(dims=BIG.shape, data_type=1, data_location=TensorProto.EXTERNAL))
     tensor.external_data.add(key="location", value="w.bin")
-    (tmp_path / "w.bin").write_bytes(W.tobytes())
-    model = load(written(tmp_path, proto))
-    found = constant_value(model.graph[0].outputs[0])
-    assert found.array is not None, found.reason
-    np.testing.assert_array_equal(found.array, W)
+    (tmp_path / "w.bin").write_bytes(BIG.tobytes())
+    after = to_proto(load(written(tmp_path, proto)))
+    np.testing.assert_array_equal(numpy_helper.to_array(after.graph.node[0].attribute[0].t), BIG)
 
 
 def test_links_are_followed_within_the_model_s_folder(tmp_path: Path) -> None:
@@ -283,12 +237,10 @@ def test_links_are_followed_within_the_model_s_folder(tmp_path: Path) -> None:
 
 ESCAPES = {
     "/etc/passwd": "expected a path from the model's own folder",
-    "C:\\secret": "expected a path from the model's own folder",
     "\\\\host\\share": "expected a path from the model's own folder",
     "": "expected a path from the model's own folder",
     "a\0b": "expected a path from the model's own folder",
     "../secret": "outside the model's folder",
-    "sub/../../secret": "outside the model's folder",
     "link": "outside the model's folder",
     "linked/secret": "outside the model's folder",
 }
@@ -313,8 +265,6 @@ WRONG = {
     "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes; it ends at 104"),
     "length": ({"location": "w", "length": "95"}, ModelError, "has 95 bytes; expected 96 for"),
     "negative": ({"location": "w", "offset": "-8"}, ModelError, "cannot be|cannot hold"),
-    "minus": ({"location": "w", "length": "-96"}, ModelError, "expected 96|cannot hold"),
-    "huge": ({"location": "w", "offset": "9" * 5000}, ModelError, "cannot hold"),
     "words": ({"location": "w", "offset": "ten"}, ModelError, "cannot hold"),
     "nowhere": ({}, ModelError, "lies at ''"),
 }
@@ -354,11 +304,11 @@ def test_outside_data_needs_a_path() -> None:
 
 
 def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
-    data = rich().SerializeToString()
     for name, content in {
         "empty": b"",
         "text": b"hello, I am a text",
         "zeros": bytes(1000),
+        "cut": rich().SerializeToString()[:-1],
         "other": TensorProto(name="w").SerializeToString(),
     }.items():
         (tmp_path / name).write_bytes(content)
@@ -374,26 +324,6 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(FileError, match=message):
             load(path)
-    refused = 0
-    for cut in range(0, len(data), 7):
-        (tmp_path / "cut").write_bytes(data[:cut])
-        try:
-            load(tmp_path / "cut")
-        except ModelError:
-            refused += 1
-    assert refused >= len(range(0, len(data), 7)) - 8  # cut between parts it may be a model
-
-
-def test_damaged_bytes_never_crash() -> None:
-    data, random = bytearray(rich().SerializeToString()), np.random.default_rng(3)
-    for _ in range(300):
-        damaged = bytearray(data)
-        for at in random.integers(0, len(data), 3):
-            damaged[at] = random.integers(256)
-        try:
-            to_proto(from_model(bytes(damaged)))
-        except UpconvError:
-            continue
 
 
 def test_a_file_beyond_protobuf_is_refused_unread(tmp_path: Path) -> None:
@@ -403,122 +333,68 @@ def test_a_file_beyond_protobuf_is_refused_unread(tmp_path: Path) -> None:
         load(tmp_path / "m.onnx")
 
 
-def edited(change: Callable[[ModelProto], object]) -> ModelProto:
-    proto = parsed("{ a = Neg(x) [up] y = ConvTranspose <strides = [2]> (a, w) }", w=W)
-    change(proto)
-    return proto
-
-
-def set_tensor(**fields: object) -> Callable[[ModelProto], object]:
-    def change(proto: ModelProto) -> None:
-        tensor = proto.graph.initializer[0]
-        tensor.ClearField("raw_data")
-        for name, value in fields.items():
-            if isinstance(value, list):
-                tensor.ClearField(name)
-                getattr(tensor, name).extend(value)
-            else:
-                setattr(tensor, name, value)
-
-    return change
-
-
-HOSTILE: dict[str, tuple[Callable[[ModelProto], object], str]] = {
-    "cycle": (
-        lambda p: p.graph.node[0].input.__setitem__(0, "y"),
-        "stand in a cycle",
+TEXTS = {
+    "{ a = Neg(y) y = Neg(a) }": "stand in a cycle",
+    "{ [up] y = ConvTranspose(x, q) }": "ConvTranspose node 'up' reads 'q', which nothing defines",
+    "{ a = Neg(x) }": "returns 'y', which nothing defines",
+    "{ y = Neg(x) y = Neg(x) }": "is redeclared in the current graph",
+    '{ [up] y = ConvTranspose<strides = "2">(x, x) }': "attribute type in 'up : strides'",
+    "{ y = Cast(x) }": "Required attribute 'to' is missing",
+    "{ y = Relu() }": "has input size 0 not in range",
+    '{ y = own.f(x) } <domain: "own", opset_import: ["own": 1]> f (x) => (y) { y = own.f(x) }': (
+        "Model-local functions must not be recursive"
     ),
-    "undefined": (
-        lambda p: p.graph.node[1].input.__setitem__(1, "nobody"),
-        "ConvTranspose node 'up' reads 'nobody', which nothing defines",
-    ),
-    "output": (lambda p: p.graph.output.add(name="z"), "returns 'z', which nothing defines"),
-    "twice": (
-        lambda p: p.graph.node.add(op_type="Neg", input=["x"], output=["y"]),
-        "is redeclared in the current graph",
-    ),
-    "inputs": (
-        lambda p: p.graph.input.append(p.graph.input[0]),
-        "'x' has been used as graph input names multiple times",
-    ),
-    "weights": (
-        lambda p: p.graph.initializer.append(p.graph.initializer[0]),
-        "Two initialisers have one name",
-    ),
-    "nameless": (lambda p: p.graph.initializer[0].ClearField("name"), "or one has none"),
-    "opset 6": (
-        lambda p: setattr(p.opset_import[0], "version", 6),
-        "of opset 6; expected 13 or later. Convert it with onnx.version_converter",
-    ),
-    "opset 99": (
-        lambda p: setattr(p.opset_import[0], "version", 99),
-        "of opset 99; the installed onnx knows",
-    ),
-    "opset -1": (lambda p: setattr(p.opset_import[0], "version", -1), "of opset -1; expected 13"),
-    "no opset": (lambda p: p.opset_import.pop(0), "no opset of ONNX's own domain"),
-    "two opsets": (
-        lambda p: p.opset_import.add(domain="ai.onnx", version=17),
-        "two opsets of ONNX's own domain",
-    ),
-    "attribute type": (
-        lambda p: (
-            p.graph.node[1].attribute.__getitem__(0).CopyFrom(helper.make_attribute("strides", "2"))
-        ),
-        "Mismatched attribute type in 'up : strides'. Expected: 'INTS', actual: 'STRING'",
-    ),
-    "attribute untyped": (
-        lambda p: p.graph.node[1].attribute[0].ClearField("type"),
-        "Unsupported attribute type",
-    ),
-    "attribute missing": (
-        lambda p: setattr(p.graph.node[0], "op_type", "Cast"),
-        "Required attribute 'to' is missing",
-    ),
-    "raw short": (set_tensor(raw_data=b"1234"), "'w' cannot be read: 'cannot reshape"),
-    "raw long": (set_tensor(raw_data=bytes(97)), "'w' cannot be read: 'buffer size must be"),
-    "no data": (set_tensor(), "'w': It declares 96 bytes, and has fewer"),
-    "2**40": (set_tensor(dims=[1 << 40]), "It declares 4398046511104 bytes, and has fewer"),
-    "2**40 cubed": (set_tensor(dims=[1 << 40] * 3), "bytes, and has fewer"),
-    "negative": (set_tensor(dims=[-2, -12], raw_data=bytes(96)), "'w' cannot be read"),
-    "axes": (set_tensor(dims=[1] * 65, raw_data=bytes(4)), "maximum supported dimension"),
-    "type": (set_tensor(data_type=99), "99 is not a valid DataType"),
-    "no type": (set_tensor(data_type=0), "UNDEFINED"),
-    "wrong list": (set_tensor(int64_data=[1] * 24), "Unsupported dtype FLOAT for int64_data"),
-    "short list": (set_tensor(float_data=[1.0]), "cannot reshape array of size 1"),
-    "raw text": (
-        set_tensor(data_type=8, raw_data=bytes(96)),
-        "should contain one and only one value field",
-    ),
-    "function": (
-        lambda p: p.functions.add(name="f", domain="own").node.add(op_type="f", domain="own"),
-        "Model-local functions must not be recursive",
-    ),
+}
+TENSORS: dict[str, tuple[dict[str, Any], str]] = {
+    "short": ({"raw_data": b"1234"}, "'w' cannot be read: 'cannot reshape"),
+    "long": ({"raw_data": bytes(97)}, "'w' cannot be read: 'buffer size must be"),
+    "empty": ({}, "'w': It declares 96 bytes, and has fewer"),
+    "2**40": ({"dims": [1 << 40]}, "It declares 4398046511104 bytes, and has fewer"),
+    "negative": ({"dims": [-2, -12], "raw_data": bytes(96)}, "'w' cannot be read"),
+    "axes": ({"dims": [1] * 65, "raw_data": bytes(4)}, "'w' cannot be read"),
+    "type": ({"data_type": 99}, "99 is not a valid DataType"),
+    "list": ({"int64_data": [1] * 24}, "Unsupported dtype FLOAT for int64_data"),
+    "nameless": ({"raw_data": bytes(96), "name": ""}, "Two initialisers have one name"),
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("case", [*TEXTS, *TENSORS])
 def test_what_onnx_does_not_allow_is_refused_in_words(case: str, tmp_path: Path) -> None:
-    change, message = HOSTILE[case]
-    path = written(tmp_path, edited(change))
+    if case in TEXTS:
+        proto, message = parsed(case), TEXTS[case]
+    else:
+        fields, message = TENSORS[case]
+        proto = parsed("{ y = Mul(x, w) }")
+        tensor = {"dims": W.shape, "data_type": 1, "name": "w", **fields}
+        proto.graph.initializer.append(TensorProto(**tensor))
+    path = written(tmp_path, proto)
     with pytest.raises(ModelError) as caught:
         load(path)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"'{path}': "[:100])
     with pytest.raises(ModelError):
-        from_model(edited(change))
+        from_model(proto)
 
 
-def test_the_edited_model_is_right_before_it_is_edited() -> None:
-    from_model(edited(lambda _: None))
-
-
-@pytest.mark.parametrize("field", ["name", "op_type", "doc_string"])
-def test_names_that_are_not_utf8_are_refused(field: str) -> None:
+@pytest.mark.parametrize(
+    ("opset", "ir_version", "message"),
+    [
+        (12, 8, r"of opset 12; expected 13 or later. Convert it with onnx.version_converter"),
+        (99, 8, "of opset 99; the installed onnx knows"),
+        (13, 3, r"of IR version 3; expected 4 or later. Convert it with onnx.version_converter"),
+    ],
+)
+def test_versions_that_are_not_read(opset: int, ir_version: int, message: str) -> None:
     proto = parsed("{ y = Neg(x) }")
-    setattr(proto.graph.node[0], field, "marker")
-    data = proto.SerializeToString().replace(b"marker", b"mark\xff\xfe")
-    with pytest.raises(ModelError, match="onnx-ir cannot hold it"):
-        from_model(data)
+    proto.opset_import[0].version, proto.ir_version = opset, ir_version
+    with pytest.raises(ModelError, match=message):
+        from_model(proto)
+    proto.opset_import.add(domain="ai.onnx", version=opset - 1)
+    with pytest.raises(ModelError, match="two opsets of ONNX's own domain"):
+        from_model(proto)
+    del proto.opset_import[:]
+    with pytest.raises(ModelError, match="no opset of ONNX's own domain"):
+        from_model(proto)
 
 
 def test_declared_shapes_never_allocate() -> None:
@@ -691,10 +567,9 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def test_a_model_of_onnx_ir_s_own_is_taken_and_refused(tmp_path: Path) -> None:
+def test_a_model_of_onnx_ir_s_own_is_taken_and_refused() -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
-    stray = ir.Value(name="stray")
-    node = ir.node("Add", [x, stray])
+    node = ir.node("Add", [x, ir.Value(name="stray")])
     node.outputs[0].name = "y"
     graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 13}, name="g")
     with pytest.raises(ModelError, match="stray"):

@@ -1,71 +1,187 @@
-"""Rewriting by profile: obeyed, proven, and told layer by layer; and the memory of forms."""
+"""Rewriting by profile: what obeys, what cannot and is named; and the memory of forms."""
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 
 import onnx
 
 from onnx_cases import random_case
-from upconv.onnx import as_text, optimize
+from onnx_rewriting import assert_close, listing, terms, values
+from onnx_texts import parsed
+from processes import called
+from upconv.errors import ArgumentError, EngineError, EngineRefusal
+from upconv.onnx import optimize, rewrite
+from upconv.onnx.nodes import ConvTransposeNode, conv_transpose_nodes
 from upconv.onnx.optimizing.footprint import peak_bytes
-from upconv.onnx.optimizing.results import ORIGINAL
+from upconv.onnx.passes.profiles import LIMITS, PROFILES, limits
 
-TWO = """<ir_version: 8, opset_import: ["": 17]>
-g (float[1, 2, 5] x) => (float[1, 2, 12] y)
-<float[2, 1, 2] w = {1, 2, 3, 4}, float[2, 2, 3] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}> {
-  a = ConvTranspose <group = 2, strides = [2]> (x, w)
-  y = ConvTranspose (a, v)
-}"""
+HARD = """g (float[1,2,5] x) => (float[N,2,L] y)
+    <float[2,1,2] w = {1,2,3,4}, float[2] b = {5,6}>
+    { [deconv] y = ConvTranspose<strides=[2], group=2, dilations=[3], pads=[0,2],
+                                 output_padding=[1]>(x, w, b) }"""
+
+LEFT = {
+    "tflite": "kernel_shape=[1,4], output_padding=[0,0], pads=[0,0,0,0], strides=[1,2]",
+    "coreml": "kernel_shape=[2], output_padding=[0], pads=[0,1], strides=[2]",
+    "tensorrt": "kernel_shape=[1,2], output_padding=[0,0], pads=[0,0,0,1], strides=[1,2]",
+    "webnn": "kernel_shape=[1,4], output_padding=[0,1], pads=[0,0,0,2], strides=[1,2]",
+    "plain": "kernel_shape=[1,4], output_padding=[0,0], pads=[0,0,0,0], strides=[1,2]",
+}
+"""Profile -> the ConvTranspose that is left of `HARD`."""
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_every_profile_is_obeyed_and_proven(seed: int) -> None:
+@pytest.mark.parametrize("profile", LEFT)
+def test_a_model_beyond_every_limit_comes_out_within_them(profile: str) -> None:
+    before = parsed(HARD)
+    found = rewrite(before, profile=profile)
+    assert found.left == ()
+    assert LEFT[profile] in listing(found.proto())
+    x = {"x": np.random.default_rng(0).standard_normal((1, 2, 5)).astype(np.float32)}
+    assert_close(values(before, x), values(found.proto(), x), terms(before))
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_every_limit_is_needed_by_some_profile_and_sees_what_is_beyond_it(name: str) -> None:
+    assert any(name in limits for limits in PROFILES.values())
+    said, shape = BEYOND.get(name, ("strides=[2]", "1,1,5"))
+    rank = shape.count(",") - 1
+    w = "float[1,1" + ",3" * rank + "] w" if name == "constant" else ""
+    body = (
+        f"g (float[{shape}] x{', ' if w else ''}{w}) => (y) {{ y = ConvTranspose<{said}>(x, w) }}"
+    )
+    arrays = {} if w else {"w": np.ones((2 if "group" in said else 1, 1, *[3] * rank), np.float32)}
+    import onnx_ir as ir
+
+    [conv] = conv_transpose_nodes(ir.from_proto(parsed(body, **arrays)))
+    assert isinstance(conv, ConvTransposeNode)
+    assert LIMITS[name].broken_by(conv)
+    if name != "npu":
+        plain = parsed(
+            "g (float[1,1,5,5] x) => (y) { y = ConvTranspose<strides=[2,2]>(x, w) }",
+            w=np.ones((1, 1, 3, 3), np.float32),
+        )
+        [conv] = conv_transpose_nodes(ir.from_proto(plain))
+        assert isinstance(conv, ConvTransposeNode)
+        assert not LIMITS[name].broken_by(conv)
+
+
+BEYOND = {
+    "no-auto-pad": ('auto_pad="SAME_UPPER"', "1,1,5"),
+    "at-most-2d": ("strides=[1,1,1]", "1,1,5,5,5"),
+    "at-most-3d": ("strides=[1,1,1,1]", "1,1,5,5,5,5"),
+    "no-groups": ("group=2", "1,2,5"),
+    "no-dilation": ("dilations=[2]", "1,1,5"),
+    "no-output-padding": ("strides=[2], output_padding=[1]", "1,1,5"),
+    "no-asymmetric": ("pads=[1,0]", "1,1,5"),
+    "valid-or-same": ("strides=[2], pads=[1,0]", "1,1,5"),
+}
+"""Limit -> attributes and an input beyond it."""
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_models_obey_every_profile(seed: int) -> None:
     case = random_case(seed)
-    for profile in ("npu", "plain"):
-        found = optimize(case.model, target="none", profile=profile, inputs={"x": case.x})
-        assert found.proven
-        if profile == "npu":
-            assert "ConvTranspose" not in [node.op_type for node in found.proto.graph.node]
-        assert not found.broken, (case, found.broken)
+    try:
+        wanted = values(case.model, {"x": case.x})
+    except (EngineError, EngineRefusal):
+        pytest.skip("ONNX Runtime refuses this model")
+    for profile in ("npu", "plain", "tflite", "coreml", "tensorrt", "webnn"):
+        found = rewrite(case.model, profile=profile, rule="onnxruntime")
+        beyond = case.x.ndim == 5 and "at-most-2d" in limits(profile)
+        assert bool(found.left) == beyond, (case, found.left)
+        assert_close(wanted, values(found.proto(), {"x": case.x}), terms(case.model))
 
 
-def test_a_profile_that_cannot_be_met_names_the_nodes() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[1, 2, 5] x, float[2, 1, 3] w) => (float[1, 1, 7] y) { y = ConvTranspose(x, w) }"""
-    found = optimize(onnx.parser.parse_model(text), target="none", profile="npu")
-    assert len(found.broken) == 1
-    assert "not constant" in found.broken[0]
-    assert "1 nodes still break it" in found.verdict
-    [layer] = found.layers
-    assert (layer.chosen, layer.trials) == (ORIGINAL, ())
-    assert "not constant" in layer.why
+def test_what_cannot_obey_is_named_with_the_reason() -> None:
+    model = parsed(
+        """g (float[1,2,5] x, float[2,1,3] w) => (float[1,1,7] y)
+        { [up] y = ConvTranspose<dilations=[2]>(x, w) }"""
+    )
+    found = rewrite(model, profile="webnn")
+    assert len(found.left) == 2
+    assert found.left[0].startswith("up: it has dilation: its weight is not constant")
+    assert found.left[1] == "up: its weight or bias is computed"
+    told = optimize(model, target="none", profile="npu")
+    assert len(told.broken) == 1
+    assert "not constant" in told.broken[0]
+
+
+def test_passes_and_a_profile_exclude_each_other() -> None:
+    with pytest.raises(ArgumentError, match="without passes"):
+        rewrite(parsed(HARD), ["sub_pixel"], profile="plain")
+    with pytest.raises(ArgumentError, match="one or more of tflite, coreml, tensorrt, webnn"):
+        rewrite(parsed(HARD), profile="tensor-rt")
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parsed(HARD), tmp_path / "in.onnx")
+    return tmp_path
+
+
+def test_the_command_writes_what_the_passes_make(folder) -> None:
+    done = called("rewrite", "in.onnx", "out.onnx", "--passes", "normalise,sub_pixel")
+    assert done.returncode == 0, done
+    assert [line.split() for line in done.stdout.decode().splitlines()] == [
+        ["node", "pass", "result"], ["deconv", "normalise", "done"], ["deconv", "sub_pixel", "done"]
+    ]  # fmt: skip
+    kinds = [node.op_type for node in onnx.load("out.onnx").graph.node]
+    assert "ConvTranspose" not in kinds
+    assert called("rewrite", "in.onnx", "out.onnx").returncode == 2
+    assert called("rewrite", "in.onnx", "out.onnx", "--force").returncode == 0
+
+
+def test_the_command_obeys_a_profile_or_names_what_does_not(folder) -> None:
+    done = called(
+        "rewrite", "in.onnx", "out.onnx", "--profile", "tflite", "--output-format", "json"
+    )
+    assert done.returncode == 0, done
+    told = json.loads(done.stdout)
+    assert told["written"] == "out.onnx"
+    assert told["left"] == []
+    assert {"node": "deconv", "pass": "to_rank", "refusal": None} in told["steps"]
+    three = parsed(
+        "g (float[1,1,5,5,5] x) => (y) { [up] y = ConvTranspose(x, w) }",
+        w=np.ones((1, 1, 3, 3, 3), np.float32),
+    )
+    onnx.save(three, folder / "three.onnx")
+    done = called("rewrite", "three.onnx", "three_out.onnx", "--profile", "tflite")
+    assert done.returncode == 1, done
+    assert b"breaks the profile: up: it has more than two spatial axes" in done.stdout
+    assert not (folder / "three_out.onnx").exists()
 
 
 @pytest.mark.parametrize(
-    ("profile", "chosen"),
+    ("arguments", "words"),
     [
-        ("no-groups", ["split_groups", ORIGINAL]),
-        ("no-1d,no-groups", ["to_rank+split_groups", "to_rank"]),
-        ("npu", ["normalise+sub_pixel", "normalise+replace_deconv"]),
-        ("no-dilation", [ORIGINAL, ORIGINAL]),
+        (("--passes", "sub_pixel", "--profile", "plain"), "both were given"),
+        (("--passes", "subpixel"), "expected one of replace_deconv"),
+        (("--profile", "tf"), "expected one or more of tflite"),
     ],
 )
-def test_what_it_makes_of_each_layer_is_told(profile: str, chosen: list[str]) -> None:
-    found = optimize(onnx.parser.parse_model(TWO), target="none", profile=profile)
-    assert [layer.chosen for layer in found.layers] == chosen
-    for layer in found.layers:
-        reason = f"nothing in it breaks {profile}"
-        assert layer.why == (f"the profile {profile} asks for it" if layer.rewritten else reason)
-        assert [trial.rewriting for trial in layer.trials] == list(
-            dict.fromkeys([ORIGINAL, layer.chosen])
-        )
-        assert all(trial.timing is None and trial.peak_bytes for trial in layer.trials)
-    assert len(found.rewritten) == len([name for name in chosen if name != ORIGINAL])
-    assert "not tried" not in as_text(found)
+def test_wrong_usage_is_told(folder, arguments, words) -> None:
+    done = called("rewrite", "in.onnx", "out.onnx", *arguments)
+    assert done.returncode == 2, done
+    assert words in " ".join(done.stderr.decode().split())
+    assert not (folder / "out.onnx").exists()
+
+
+def test_a_dry_run_writes_nothing(folder) -> None:
+    done = called("rewrite", "in.onnx", "in.onnx", "--dry-run")
+    assert done.returncode == 0, done
+    assert b"nothing written" in done.stderr
 
 
 # Memory -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The drawings of docs/how-it-works.md: the path of a call, and the reference engine's canvas."""
+"""The drawings of docs/how-it-works.md: the path of a call, and the reference engine's padded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from strips import CELL, LEFT, Link, hue_of, links, values
 from svg import Drawing
 
-from upconv.engines.lattice import Lattice
+from upconv.engines.index_sets import IndexSet
 from upconv.geometry import Axis
 
 
@@ -21,20 +21,20 @@ class Stop:
 
 
 STOPS = (
-    Stop("arrays, arguments", ("describe the arrays,", "freeze the keywords"), ("", "")),
-    Stop("signatures", ("look up", "the signature"), ("check, make axes", "and the problem")),
+    Stop("arrays, keywords", ("describe the arrays,", "freeze the keywords"), ("", "")),
     Stop(
-        "primitives",
-        ("look up the choice,", "lease the primitive"),
-        ("ask engines, build,", "once"),
+        "execution",
+        ("look up", "the prepared call"),
+        ("check, make the", "problem, choose"),
     ),
-    Stop("execution", ("memory, overlap,", "batch axis"), ("", "")),
-    Stop("the primitive", ("pack the weight,", "run"), ("", "")),
+    Stop("primitives", ("hold the primitive", "the call names"), ("the engine builds,", "once")),
+    Stop("Primitive.run", ("pack the weight,", "hand out addresses"), ("", "")),
+    Stop("native code", ("compute,", "on all threads"), ("", "")),
 )
 
 
 def call() -> Drawing:
-    """Five stops; the two that remember have something more to do the first time."""
+    """Five stops; the two in the middle have something more to do the first time."""
     width, gap, top = 160, 24, 84
     drawing = Drawing(36 + len(STOPS) * (width + gap) - gap, 284, "The path of a call")
     drawing.text(18, 34, "conv_transpose(x, weight, stride=2, …)", 16, "mono bold ink")
@@ -66,39 +66,39 @@ def _box(
         drawing.text(x + width / 2, y + 21 + 20 * number, line, 14, ink, "middle")
 
 
-def canvas() -> Drawing:
-    """Inputs and taps of one run never meet: a run is one strided addition to the canvas."""
+def padded() -> Drawing:
+    """Inputs and taps of one run never meet: a run is one strided addition to the padded output."""
     axis = Axis(3, 5, 2, 1, crop_begin=1, crop_end=-1)
-    lattice = Lattice.of(axis)
-    runs = [run.taps for run in lattice.runs(lattice.size)]
+    index_set = IndexSet.of(axis)
+    runs = [run.taps for run in index_set.conflict_free(index_set.size)]
     top, row = 76, 48
     bottom = top + row * len(runs)
     title = "kernel 5, stride 2: three runs, three additions"
-    drawing = Drawing(LEFT + CELL * lattice.length + 60, bottom + 176, title)
+    drawing = Drawing(LEFT + CELL * index_set.length + 60, bottom + 176, title)
     drawing.text(18, 34, title, 16, "bold ink")
     for number, taps in enumerate(runs):
-        _run(drawing, axis, lattice, taps, top + number * row)
-    drawing.text(18, bottom + 40, "canvas", 14, "bold ink")
+        _run(drawing, axis, index_set, taps, top + number * row)
+    drawing.text(18, bottom + 40, "padded output", 14, "bold ink")
     drawing.text(LEFT - 32, bottom + 40, "+=", 15, "mono ink")
     uncut = replace(axis, crop_begin=min(axis.crop_begin, 0), crop_end=min(axis.crop_end, 0))
     for place, value in enumerate(values(uncut)):
         drawing.cell(LEFT + place * CELL + 2, bottom + 20, CELL - 4, 30, (f"{value}",), "bare", 12)
         drawing.text(LEFT + (place + 0.5) * CELL, bottom + 12, f"{place}", 12, "quiet", "middle")
-    _window(drawing, axis, lattice, bottom + 20)
+    _window(drawing, axis, index_set, bottom + 20)
     return drawing
 
 
-def _run(drawing: Drawing, axis: Axis, lattice: Lattice, taps: slice, y: float) -> None:
+def _run(drawing: Drawing, axis: Axis, index_set: IndexSet, taps: slice, y: float) -> None:
     last = taps.stop - 1
     name = f"taps {taps.start} to {last}" if last > taps.start else f"tap {last}"
     drawing.text(18, y + 20, name, 14, "bold ink")
     for link in links(axis):
         if link.t in range(taps.start, taps.stop):
-            _product(drawing, axis, lattice, link, y)
+            _product(drawing, axis, index_set, link, y)
 
 
-def _product(drawing: Drawing, axis: Axis, lattice: Lattice, link: Link, y: float) -> None:
-    place = lattice.origin + link.position
+def _product(drawing: Drawing, axis: Axis, index_set: IndexSet, link: Link, y: float) -> None:
+    place = index_set.origin + link.position
     hue = hue_of(axis, link.position - axis.crop_begin)
     # The output before the first has the same taps as the one a stride later.
     hue = hue_of(axis, link.position - axis.crop_begin + axis.stride) if hue is None else hue
@@ -106,11 +106,11 @@ def _product(drawing: Drawing, axis: Axis, lattice: Lattice, link: Link, y: floa
     drawing.cell(LEFT + place * CELL + 2, y, CELL - 4, 30, words, f"fill{hue}", 13)
 
 
-def _window(drawing: Drawing, axis: Axis, lattice: Lattice, y: float) -> None:
-    window = lattice.window
+def _window(drawing: Drawing, axis: Axis, index_set: IndexSet, y: float) -> None:
+    window = index_set.window
     begin, end = LEFT + window.start * CELL, LEFT + window.stop * CELL
     drawing.brace(begin + 2, end - 2, y + 36, 8)
-    words = f"window: canvas[{window.start}:{window.stop}]"
+    words = f"window: padded[{window.start}:{window.stop}]"
     drawing.text((begin + end) / 2, y + 64, words, 14, "mono ink", "middle")
     drawing.text(18, y + 102, "output y", 14, "bold ink")
     for o, value in enumerate(values(axis)):
@@ -121,4 +121,4 @@ def _window(drawing: Drawing, axis: Axis, lattice: Lattice, y: float) -> None:
     drawing.text(end - CELL / 2, y + 134, "bias alone", 13, "quiet", "middle")
 
 
-DRAWINGS = {"inside-call.svg": call, "inside-canvas.svg": canvas}
+DRAWINGS = {"inside-call.svg": call, "inside-padded-output.svg": padded}

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import memory
-from .arguments import frozen
+from .arguments import frozen, integer
 from .errors import ArgumentError, DTypeError, ShapeError, brief
-from .geometry import LIMIT
 from .problem import DType
 
 Array = NDArray[Any]
@@ -85,13 +84,12 @@ def as_shape(argument: str, value: object) -> tuple[int, ...]:
     (1, 3)
     """
     shape = frozen(argument, value, depth=1)
-    if not isinstance(shape, tuple) or any(not isinstance(size, int) for size in shape):
+    if not isinstance(shape, tuple):
         raise DTypeError(argument, brief(value), "a tuple of ints", _AS_SHAPE)
-    for i, size in enumerate(shape):
-        if not 0 <= size <= LIMIT:
-            expected = f"an integer from 0 to 2**48 = {LIMIT}"
-            raise ShapeError(f"{argument}[{i}]", brief(size), expected, _AS_SHAPE)
-    return shape
+    return tuple(
+        integer(f"{argument}[{i}]", size, 0, remedy=_AS_SHAPE, kind=ShapeError)
+        for i, size in enumerate(shape)
+    )
 
 
 def optional_array(argument: str, value: object) -> Array | None:

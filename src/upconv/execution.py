@@ -23,9 +23,10 @@ from .arguments import Frozen
 from .arrays import Array, check_out, copied, described, overlap
 from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
+from .keywords import Keywords
 from .primitives import Entry, Lease, shared_cache
 from .problem import Direction, Problem
-from .signatures import Keywords, Signature
+from .signatures import Signature
 from .threads import get_num_threads
 from .tuning import selected
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import memory
-from .arguments import boolean, frozen, frozen_activation, one_of
+from .arguments import boolean, frozen, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
 from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
 from .errors import EngineMissing
+from .keywords import Keywords, frozen_activation
 from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline
-from .signatures import Keywords, Request
+from .signatures import Request
 from .threads import checked, get_num_threads
 from .tuning import remembered, selected
 

@@ -10,8 +10,6 @@ positions cut from its begin and q from its end:
 A negative crop adds positions, which no product reaches: they hold the bias alone. Padding,
 output padding, target shapes and the "same" modes of all frameworks are just values of p and q.
 With I = 0 no output is reached and `full` is still what the formula says.
-
-What lives here: sizes, crops, phases, reads. What never does: arrays, channels, frameworks.
 """
 
 from __future__ import annotations
@@ -20,11 +18,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from .arguments import LIMIT as LIMIT
 from .errors import ArgumentError, ShapeError
-
-LIMIT = 1 << 48
-"""No size, kernel, stride, dilation or crop may exceed this, so that no product of an extent and
-an element size leaves 64 bits; an array of 2**48 elements does not exist anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from .arrays import Array, check_out, copied, described, overlap, shares_memory
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
 from .execution import PreparedCall, engine_key, new_result, remember
+from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import DataLayout, Direction, Problem
-from .signatures import Keywords, Signature
+from .signatures import Signature
 from .threads import get_num_threads
 
 NEEDS = ("x", "weight", "bias")

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .arguments import boolean, frozen, frozen_activation
+from .arguments import boolean, frozen
 from .arrays import Array, as_array, optional_array
 from .engines.base import Engine
 from .execution import delivered, prepared, result_array
 from .gradients import NEEDS, Gradients, gradients
-from .signatures import (
-    Keywords,
-    convolution,
-    convolution_gradient,
-    transposed,
-    transposed_gradient,
-)
+from .keywords import Keywords, frozen_activation
+from .signatures import convolution, convolution_gradient, transposed, transposed_gradient
 
 
 def conv_transpose(

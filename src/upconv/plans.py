@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from .arguments import frozen_activation
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import PackedCall, PreparedCall, delivered, result_array
+from .keywords import Keywords, frozen_activation
 from .problem import Problem
-from .signatures import Keywords, Request
+from .signatures import Request
 from .threads import checked, get_num_threads
 
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
+from .arguments import integer_variable
 from .choices import forget_choices
 from .engines import nonfinite
-from .errors import ArgumentError, brief
 
 _DEFAULT_BYTES = 256 << 20
 _DEFAULT_ENTRIES = 1024
@@ -177,11 +177,12 @@ class PrimitiveCache:
     """
 
     def __init__(self, max_entries: int | None = None, max_bytes: int | None = None) -> None:
-        self._max_entries = (
-            _bound("UPCONV_CACHE_ENTRIES", _DEFAULT_ENTRIES) if max_entries is None else max_entries
-        )
-        self._max_bytes = (
-            _bound("UPCONV_CACHE_BYTES", _DEFAULT_BYTES) if max_bytes is None else max_bytes
+        bounds = {
+            "UPCONV_CACHE_ENTRIES": (max_entries, _DEFAULT_ENTRIES),
+            "UPCONV_CACHE_BYTES": (max_bytes, _DEFAULT_BYTES),
+        }
+        self._max_entries, self._max_bytes = (
+            _bound(variable, *values) for variable, values in bounds.items()
         )
         self.calls: dict[Hashable, Any] = {}
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
@@ -320,15 +321,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _bound(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "").strip()
-    if not text:
-        return default
-    if not text.isdecimal() or len(text) > 18:
-        raise ArgumentError(
-            variable, brief(text), "an integer >= 0", "It is an environment variable."
-        )
-    return int(text)
+def _bound(variable: str, given: int | None, default: int) -> int:
+    if given is not None:
+        return given
+    found = integer_variable(variable, 0, 10**18)
+    return default if found is None else found
 
 
 _shared: dict[str, PrimitiveCache] = {}

@@ -12,60 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arguments import Frozen, convolved_axes, epilogue, frozen, one_of, transposed_axes
+from .arguments import Frozen, integer, one_of
 from .arrays import Operand, as_array, described, element_type, same_dtype
-from .errors import ArgumentError, DTypeError, ShapeError, brief
-from .geometry import LIMIT
+from .errors import ArgumentError, DTypeError, ShapeError
+from .keywords import Keywords, convolved_axes, epilogue, transposed_axes
 from .problem import DataLayout, Direction, Problem, WeightLayout
 
 Shape = tuple[int, ...]
 
 _MOST_BYTES = 1 << 62
 _GROUPS = "Groups are equal blocks of channels; 1 is an ordinary layer."
-
-
-class Keywords(NamedTuple):
-    """The frozen keywords of a call (a NamedTuple: it is hashed on every call)."""
-
-    stride: Frozen = 1
-    padding: Frozen = 0
-    output_padding: Frozen = 0
-    dilation: Frozen = 1
-    groups: Frozen = 1
-    output_size: Frozen = None
-    layout: Frozen = "NCX"
-    weight_layout: Frozen = "IOX"
-
-    @classmethod
-    def of(
-        cls,
-        stride: object,
-        padding: object,
-        output_padding: object,
-        dilation: object,
-        groups: object,
-        output_size: object,
-        layout: object,
-        weight_layout: object,
-    ) -> Keywords:
-        """A caller's keywords, frozen; `DTypeError` for one that no number or name can be."""
-        given = (
-            stride,
-            padding,
-            output_padding,
-            dilation,
-            groups,
-            output_size,
-            layout,
-            weight_layout,
-        )
-        for value in given:  # most calls have nothing to freeze
-            if type(value) not in _EXACT:
-                return cls(*map(frozen, cls._fields, given))
-        return tuple.__new__(cls, given)
-
-
-_EXACT = (int, str, type(None))
 
 
 class Signature(NamedTuple):
@@ -332,13 +288,10 @@ def _require_extents(name: str, shape: Shape) -> None:
 
 
 def _groups(value: Frozen, count: int, name: str) -> int:
-    if not isinstance(value, int) or not 1 <= value <= LIMIT:
-        raise ArgumentError(
-            "groups", brief(value), "an integer >= 1 that divides the channels", _GROUPS
-        )
-    if count % value:
-        raise ArgumentError("groups", str(value), f"a divisor of the {count} {name}", _GROUPS)
-    return value
+    groups = integer("groups", value, 1, remedy=_GROUPS)
+    if count % groups:
+        raise ArgumentError("groups", str(groups), f"a divisor of the {count} {name}", _GROUPS)
+    return groups
 
 
 def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:

@@ -63,15 +63,17 @@ class SubPixel:
         return cls._of(whole, whole.phases(), (cut, 0))
 
     @classmethod
-    def of_phase(cls, axis: Axis, phase: int) -> SubPixel | None:
-        """The convolution that makes one phase alone, as long as the longest; None if all zero."""
+    def of_phase(cls, axis: Axis, phase: int) -> SubPixel:
+        """The convolution that makes one phase alone, as long as the longest phase.
+
+        A phase without taps is made by one tap that is zero.
+        """
         whole = replace(axis, size=_ANY_SIZE)
-        chosen = whole.phases()[phase]
-        return cls._of(whole, (chosen,), (0, 0)) if chosen.taps else None
+        return cls._of(whole, (whole.phases()[phase],), (0, 0))
 
     @classmethod
     def _of(cls, axis: Axis, phases: Sequence[Phase], cut: tuple[int, int]) -> SubPixel:
-        shifts = [tap.shift for phase in phases for tap in phase.taps]
+        shifts = [tap.shift for phase in phases for tap in phase.taps] or [0]
         first, last = min(shifts), max(shifts)
         step = gcd(*(last - shift for shift in shifts)) or 1
         taps = [[NO_TAP] * ((last - first) // step + 1) for _ in phases]

@@ -7,7 +7,6 @@ How many, in this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
 import time
@@ -17,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from .errors import ArgumentError, brief
+from .arguments import integer, integer_variable
 
 _MOST = 4096
 _LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
@@ -74,25 +73,13 @@ def asked_for() -> int | None:
 
 def checked(n: int, argument: str = "threads") -> int:
     """`n` if it is a possible number of threads, else `ArgumentError`."""
-    try:
-        count = operator.index(n)
-    except Exception:  # TypeError where there is no __index__, anything where it fails
-        count = 0
-    if isinstance(n, bool) or not 1 <= count <= _MOST:
-        remedy = "Leave it out for as many as this process may use."
-        raise ArgumentError(argument, brief(n), f"an integer from 1 to {_MOST}", remedy)
-    return count
+    return integer(argument, n, 1, _MOST, "Leave it out for as many as this process may use.")
 
 
 @lru_cache(maxsize=1)
 def _own() -> int | None:
     """The variable of ours, read once."""
-    own = os.environ.get("UPCONV_NUM_THREADS", "").strip()
-    if not own:
-        return None
-    if not own.isdecimal() or len(own) > 9:
-        raise ArgumentError("UPCONV_NUM_THREADS", brief(own), f"an integer from 1 to {_MOST}")
-    return checked(int(own), "UPCONV_NUM_THREADS")
+    return integer_variable("UPCONV_NUM_THREADS", 1, _MOST)
 
 
 def _from_environment() -> int | None:

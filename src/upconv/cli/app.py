@@ -12,9 +12,10 @@ from .._version import __version__
 from .bench import bench
 from .doctor import doctor
 from .endings import ended
-from .lint import lint
+from .lint import lint, rule
 from .mxnet import mxnet
 from .optimize import optimize
+from .rewrite import rewrite
 from .run import run
 from .shape import explain, shape
 from .verify import verify
@@ -86,6 +87,6 @@ def _whole(
     """
 
 
-for _command in (bench, run, shape, explain, lint, optimize, verify, doctor):
+for _command in (bench, run, shape, explain, lint, rule, rewrite, optimize, verify, doctor):
     app.command(_command.__name__)(_command)
 app.add_typer(mxnet, name="mxnet")

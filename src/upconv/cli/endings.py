@@ -3,7 +3,7 @@
     0  fine
     1  findings: a wrong result, a difference, a message of lint
     2  an error: wrong usage, bad input, an engine or an extra that is missing
-    130 interrupted (Ctrl-C), 141 the reader of stdout went away, 143 terminated: as shells have them
+    130 interrupted (Ctrl-C), 141 the reader of stdout went away, 143 terminated: as in shells
 
 An error upconv raises on purpose, or a warning, is one line on stderr; every other exception is a
 bug and keeps its traceback.

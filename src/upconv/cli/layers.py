@@ -17,8 +17,9 @@ from typing import Any
 from .. import memory
 from ..arrays import Operand, dtype_of
 from ..errors import ArgumentError, FileError, brief
+from ..keywords import Keywords
 from ..problem import DType, Problem
-from ..signatures import Keywords, transposed
+from ..signatures import transposed
 
 BUILT_IN = "the built-in layers"
 

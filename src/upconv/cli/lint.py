@@ -1,42 +1,34 @@
-"""`upconv lint`: what may go wrong with the transposed convolutions of an ONNX model."""
+"""`upconv lint`: what may go wrong with a model's transposed convolutions; `upconv rule`: why."""
 
 from __future__ import annotations
 
-import json as json_format
+import json
+import os
 import sys
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..errors import ArgumentError
-from ..files import published, reported
-from . import models, report, spelling
-from .endings import Ending
-from .options import Json
+from ..errors import FileError, ModelError
+from . import report, spelling
+from .endings import Ending, say
+from .lint_settings import read_settings
 
 if TYPE_CHECKING:
-    from ..onnx.linting import Findings, Rule
+    from ..onnx.linting import Findings
 
+_UNREADABLE = "UPC900"
+_COLUMNS = ("rule", "severity", "slug", "summary")
 
-class Target(StrEnum):
-    """The runtimes that a model can be judged for."""
-
-    ONNXRUNTIME = "onnxruntime"
-    OPENVINO = "openvino"
-
-
-class Level(StrEnum):
-    """The severities, the worst first."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
-
-
-_Model = Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's file.")]
+_Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="PATHS",
+        help="Models, and folders that are searched for *.onnx (default: the current folder).",
+    ),
+]
 _Select = Annotated[
     list[str] | None,
     typer.Option(metavar="RULES", help="Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199)."),
@@ -44,145 +36,172 @@ _Select = Annotated[
 _Ignore = Annotated[
     list[str] | None, typer.Option(metavar="RULES", help="Not these rules, even if selected.")
 ]
-_For = Annotated[
-    Target | None, typer.Option(help="Judge for this runtime; without, as ONNX's text has it.")
+_Runtime = Annotated[
+    Literal["onnxruntime", "openvino"] | None,
+    typer.Option(help="Judge for this runtime (default: warn of both)."),
 ]
-_Size = Annotated[
+_InputShape = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=SIZES",
-        help="The shape of an input, as x=1,3,?,? (? stays open), or the size of a symbolic"
-        " dimension, as N=2; for each one again.",
+        metavar="NAME:SHAPE",
+        help="The shape of an input whose sizes are open, as x:1,3,64,64; for each one again.",
     ),
 ]
-_Severity = Annotated[Level, typer.Option(help="The least severity that is reported.")]
-_Sarif = Annotated[bool, typer.Option("--sarif", help="Print a SARIF 2.1.0 log on stdout.")]
-_Output = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead.")
+_FailOn = Annotated[
+    Literal["error", "warning", "note"],
+    typer.Option(help="The least severity that makes the exit code 1."),
 ]
-_Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output if it exists.")]
-_Rules = Annotated[bool, typer.Option("--rules", help="List the rules and end.")]
+_ExitZero = Annotated[bool, typer.Option("--exit-zero", help="End with 0 despite findings.")]
+_Format = Annotated[
+    Literal["text", "json", "sarif", "github"], typer.Option(help="What is printed on stdout.")
+]
+_Fix = Annotated[bool, typer.Option("--fix", help="Fix what can be fixed, and replace the files.")]
 
 
 def lint(
-    model: _Model = None,
+    paths: _Paths = None,
     *,
     select: _Select = None,
     ignore: _Ignore = None,
-    target: _For = None,
-    size: _Size = None,
-    severity: _Severity = Level.NOTE,
-    json: Json = False,
-    sarif: _Sarif = False,
-    output: _Output = None,
-    force: _Force = False,
-    rules: _Rules = False,
+    runtime: _Runtime = None,
+    input_shape: _InputShape = None,
+    fail_on: _FailOn = "warning",
+    exit_zero: _ExitZero = False,
+    output_format: _Format = "text",
+    fix: _Fix = False,
 ) -> None:
-    """Look for what may go wrong with the transposed convolutions of an ONNX model.
+    """Look for what may go wrong with the transposed convolutions of ONNX models.
 
-    The exit code is 1 when there are findings. Every rule is explained in docs/onnx-lint.md.
+    The exit code is 1 when there are findings of --fail-on or worse, 2 when a file cannot be read.
+    `upconv rule UPC101` explains a rule. Rules can also be left out by [tool.upconv.lint] in
+    pyproject.toml and by the metadata of a node.
 
     \b
     Examples:
       upconv lint model.onnx
-      upconv lint model.onnx --target openvino --size x=1,3,?,? --ignore UPC4
-      upconv lint model.onnx --severity warning --sarif -o lint.sarif
-      upconv lint --rules
+      upconv lint models --runtime openvino --ignore UPC4 --fail-on error
+      upconv lint models --output-format sarif --exit-zero > upconv.sarif
+      upconv lint models --fix
     """
-    from ..onnx import linting
+    from ..onnx.linting import Severity
 
-    chosen = _chosen(linting.chosen, select, ignore)
-    if json and sarif:
-        raise typer.BadParameter("both were asked for", param_hint="--json and --sarif")
-    if rules:
-        _list(chosen, json)
-        return
-    if model is None:
-        raise typer.BadParameter("no model was named", param_hint="MODEL")
-    path = None if output is None else models.place(output, force=force, model=model)
-    findings = linting.lint(
-        model,
-        target=target and target.value,
-        select=[rule.code for rule in chosen],
-        sizes=dict(_sized(one) for one in size or ()),
-    ).at_least(linting.Severity(severity.value))
-    _show(findings, path, output or "", json=json, sarif=sarif, force=force)
-    if len(findings):
+    shapes = dict(map(_shape, input_shape or ()))
+    if fix and shapes:
+        words = "with --fix, which is for all input shapes"
+        raise typer.BadParameter(words, param_hint="--input-shape")
+    selected, ignored = _codes("--select", select), _codes("--ignore", ignore)
+    settings = read_settings(Path.cwd())
+    reports = [
+        _checked(file, selected, [*ignored, *settings.ignored(file)], runtime, shapes, fix=fix)
+        for file in dict.fromkeys(_files(paths or [Path()]))
+    ]
+    if not reports:
+        say("no .onnx file was found")
+    _print(reports, output_format, runtime)
+    found = [finding for one in reports for finding in one]
+    if any(finding.rule == _UNREADABLE for finding in found):
+        raise typer.Exit(int(Ending.ERROR))
+    if not exit_zero and any(one.severity.rank <= Severity(fail_on).rank for one in found):
         raise typer.Exit(int(Ending.FINDINGS))
 
 
-def _chosen(of: Any, select: list[str] | None, ignore: list[str] | None) -> list[Rule]:
-    given = (("--select", select), ("--ignore", ignore))
-    prefixes = [_prefixes(option, texts or ()) for option, texts in given]
+def rule(
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="RULE", help="A code, or how some begin: UPC101, UPC1."),
+    ] = None,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="Explain all rules.")] = False,
+    output_format: Annotated[
+        Literal["text", "json"], typer.Option(help="What is printed on stdout.")
+    ] = "text",
+) -> None:
+    """Explain a rule of `upconv lint`; without one, list them all.
+
+    \b
+    Examples:
+      upconv rule
+      upconv rule UPC101
+      upconv rule --all --output-format json
+    """
+    from ..onnx.linting import chosen
+
+    rules = chosen([code] if code else ())
+    if output_format == "json":
+        report.document("rule", rules=[found.as_json() for found in rules])
+    elif code or all_:
+        report.text("\n\n".join(found.markdown() for found in rules))
+    else:
+        rows = tuple(tuple(one.as_json()[key] for key in _COLUMNS) for one in rules)
+        report.text(str(report.Table(_COLUMNS, rows, (), left=4)))
+
+
+def _checked(
+    file: Path,
+    select: list[str],
+    ignore: list[str],
+    runtime: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    *,
+    fix: bool,
+) -> Findings:
+    """The findings in a file; one that cannot be read as a model is a finding itself."""
+    from ..onnx import linting
+    from ..onnx.linting.context import Observation
+
     try:
-        found: list[Rule] = of(*prefixes)
-    except ArgumentError as error:
-        raise typer.BadParameter(f"{error}", param_hint=f"--{error.argument}") from None
-    if not found:
-        raise typer.BadParameter("every rule is ignored", param_hint="--ignore")
-    return found
+        if fix:
+            return linting.fix(file, runtime=runtime, select=select, ignore=ignore)
+        return linting.lint(file, runtime=runtime, select=select, ignore=ignore, sizes=shapes)
+    except (FileError, ModelError, MemoryError) as error:
+        words = " ".join(str(error).split()) or "There is not enough memory."
+        broken = linting.RULES[_UNREADABLE].finding(Observation(words))
+        return linting.Findings(str(file), 0, (broken,))
 
 
-def _prefixes(option: str, texts: Sequence[str]) -> list[str]:
-    found = [spelling.names(text) for text in texts]
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """An input and its shape.
+
+    >>> _shape("x:0:1,3")
+    ('x:0', (1, 3))
+    """
+    name, colon, shape = text.rpartition(":")
+    if not (name and colon):
+        raise typer.BadParameter(f"{text!r} is not NAME:SHAPE", param_hint="--input-shape")
+    return name, tuple(spelling.shape(shape))
+
+
+def _codes(option: str, texts: Sequence[str] | None) -> list[str]:
+    found = [spelling.names(text) for text in texts or ()]
     for names in found:
-        spelling.require_named(
-            option, names, ("UPC001", "UPC1", "what `upconv lint --rules` lists")
-        )
+        spelling.require_named(option, names, ("UPC001", "UPC1", "what `upconv rule` lists"))
     return [name for names in found for name in names]
 
 
-def _sized(text: str) -> tuple[str, tuple[int | None, ...]]:
-    """An input and its shape.
-
-    >>> _sized("a=b=1,?")
-    ('a=b', (1, None))
-    """
-    name, sizes = models.named(text)
-    parts = [part.strip() for part in sizes.split(",")]
-    return name, tuple(None if part == "?" else spelling.shape(part)[0] for part in parts)
-
-
-def _list(rules: list[Rule], json: bool) -> None:
-    if json:
-        report.document(
-            "lint",
-            rules=[
-                {
-                    "rule": rule.code,
-                    "slug": rule.slug,
-                    "severity": rule.severity.value,
-                    "summary": rule.summary,
-                    "why": rule.why,
-                    "fix": rule.fix,
-                    "more": rule.more,
-                }
-                for rule in rules
-            ],
-        )
-        return
-    rows = tuple((rule.code, rule.severity.value, rule.slug, rule.summary) for rule in rules)
-    report.text(str(report.Table(("rule", "severity", "name", "finds"), rows, (), left=4)))
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Files as they are, and those in folders, sorted; hidden folders and environments are not."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        for folder, inner, names in os.walk(path):
+            inner[:] = sorted(
+                name
+                for name in inner
+                if not name.startswith(".") and not Path(folder, name, "pyvenv.cfg").exists()
+            )
+            yield from (Path(folder, name) for name in sorted(names) if name.endswith(".onnx"))
 
 
-def _show(
-    findings: Findings, path: Path | None, name: str, *, json: bool, sarif: bool, force: bool
-) -> None:
-    """Print the findings, or write them whole to a file."""
-    if sarif:
-        words = json_format.dumps(findings.as_sarif(), indent=1, allow_nan=False)
-    elif json:
-        words = report.document_text("lint", **findings.as_json())
+def _print(reports: Sequence[Findings], output_format: str, runtime: str | None) -> None:
+    from ..onnx.linting import formats, sarif
+
+    if output_format == "json":
+        words = report.document_text("lint", runtime=runtime, **formats.document(reports))
+    elif output_format == "sarif":
+        words = json.dumps(sarif.log(reports), indent=1, allow_nan=False)
     else:
-        words = findings.as_text()
-    if path is None:
-        report.text(_encodable(words))
-        return
-    with reported(name), published(path, force=force, overwrite=models.OVERWRITE) as file:
-        file.write(f"{words}\n".encode())
-
-
-def _encodable(words: str) -> str:
-    """What stdout's encoding lacks, spelled out."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return words.encode(encoding, "backslashreplace").decode(encoding)
+        words = (formats.github if output_format == "github" else formats.text)(reports)
+    if words:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        report.text(words.encode(encoding, "backslashreplace").decode(encoding))

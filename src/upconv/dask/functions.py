@@ -9,13 +9,12 @@ import dask.array as da
 import numpy as np
 
 from .. import signatures
-from ..arguments import frozen_activation
 from ..arrays import Array, Operand, as_array, described, element_type
 from ..engines.base import Engine
 from ..errors import DTypeError, ShapeError, brief
 from ..gradients import NEEDS, Gradients, gradient_targets
+from ..keywords import Keywords, frozen_activation
 from ..problem import DataLayout, Direction
-from ..signatures import Keywords
 from .graphs import mapped, weight_gradient
 
 

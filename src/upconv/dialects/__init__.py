@@ -3,9 +3,6 @@
 Every framework's padding, output padding, target size and "same" is two signed crops per axis (see
 `upconv.geometry`). `from_<dialect>` reads a framework's own keywords with its own defaults,
 `to_<dialect>` says a layer in them or raises `TranslationError`, `translate` does both.
-
-What lives here: pure functions on plain values. What never does: a framework's import, an array's
-numbers.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A dialect's `from_*` makes a `Layer`; a `to_*` says one in the dialect's words. Along each axis, in
 the symbols of `upconv.geometry`, y[o] = sum of x[i]*w[t] over s*i + d*t = o + p. JAX stores w so
 that w[k-1-t] stands where the others have w[t]: such a layer is `flipped`.
-
-What lives here: Layer. What never does: a framework's names or defaults.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ Along one axis, with crops p (begin) and q (end) and output padding a:
 
 Paddings are >= 0 and 0 <= a < bound, where the bound depends on the dialect. Hence p >= 0 and, with
 one padding, 0 <= p - q < bound; with two, q > -bound.
-
-What lives here: Limits, Padding. What never does: a dialect's attribute names.
 """
 
 from __future__ import annotations

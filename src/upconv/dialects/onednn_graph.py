@@ -152,22 +152,12 @@ def from_onednn_graph(
     rank = len(size)
     if rank > LIMITS.most_axes:
         raise ShapeError("size", f"{size}", "at most 3 spatial axes", "oneDNN has no more.")
-    mode = values.member("auto_pad", auto_pad, AutoPad, "The library refuses other spellings.")
+    mode = values.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
     reader = values.member("rule", rule, Rule)
-    begins = values.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
-    ends = values.per_axis("pads_end", pads_end, rank, low=0, absent=0)
-    given = zip(
-        range(rank),
-        size,
-        values.per_axis("kernel", kernel, rank, low=1),
-        values.per_axis("strides", strides, rank, low=1),
-        values.per_axis("dilations", dilations, rank, low=1, absent=1),
-        begins if mode is AutoPad.NONE else (0,) * rank,
-        ends if mode is AutoPad.NONE else (0,) * rank,
-        values.per_axis("output_padding", output_padding, rank, low=0, absent=0),
-        strict=True,
-    )
-    rows = tuple(_Given(*row) for row in given)
+    window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
+    extra = values.per_axis("output_padding", output_padding, rank, low=0, absent=0)
+    columns = (range(rank), size, *window, extra)
+    rows = tuple(_Given(*row) for row in zip(*columns, strict=True))
     layout = values.member("data_format", data_format, DataLayout)
     weights = weight_order(weights_format, values.member("operation", operation, Operation))
     if dst_shape is None:
@@ -197,22 +187,36 @@ def convolved_size(
     """
     size = values.sizes(size)
     rank = len(size)
-    mode = values.member("auto_pad", auto_pad, AutoPad, "The library refuses other spellings.")
+    mode = values.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
+    window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
+    if mode in (AutoPad.SAME_UPPER, AutoPad.SAME_LOWER):
+        return tuple(map(strided, size, window[1]))
+    return tuple(axis.size for axis in values.axes(convolved, size, *window))
+
+
+_SPELLINGS = "The library refuses other spellings."
+
+
+def _window(
+    kernel: object,
+    strides: object,
+    pads_begin: object,
+    pads_end: object,
+    dilations: object,
+    mode: AutoPad,
+    rank: int,
+) -> tuple[tuple[int, ...], ...]:
+    """Kernel, strides, dilations, pads at the begins and at the ends, one number per axis each."""
     begins = values.per_axis("pads_begin", pads_begin, rank, low=0, absent=0)
     ends = values.per_axis("pads_end", pads_end, rank, low=0, absent=0)
-    steps = values.per_axis("strides", strides, rank, low=1)
-    if mode in (AutoPad.SAME_UPPER, AutoPad.SAME_LOWER):
-        return tuple(map(strided, size, steps))
-    axes = values.axes(
-        convolved,
-        size,
+    given = mode is AutoPad.NONE
+    return (
         values.per_axis("kernel", kernel, rank, low=1),
-        steps,
+        values.per_axis("strides", strides, rank, low=1),
         values.per_axis("dilations", dilations, rank, low=1, absent=1),
-        begins if mode is AutoPad.NONE else (0,) * rank,
-        ends if mode is AutoPad.NONE else (0,) * rank,
+        begins if given else (0,) * rank,
+        ends if given else (0,) * rank,
     )
-    return tuple(axis.size for axis in axes)
 
 
 def to_onednn_graph(layer: Layer) -> dict[str, Any]:

@@ -4,8 +4,6 @@ A translation reads the source into a `Layer`, says that in the target's words, 
 words again: it is exact because the axes agree, not because two tables do. No input size is needed
 unless the configuration names an absolute output size, since everything else crops alike whatever
 the input size: full - I*s = ek - s. Such layers are read at a size that stands for every size.
-
-What lives here: translate, Translation, the table of dialects. What never does: a dialect's rules.
 """
 
 from __future__ import annotations

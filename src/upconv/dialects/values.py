@@ -10,35 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
-from operator import index
 from typing import Any, TypeGuard, TypeVar
 
-import numpy as np
-
-from ..arguments import one_of
+from ..arguments import LIMIT, one_of
+from ..arguments import integer as integer
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
-from ..geometry import LIMIT, Axis
+from ..geometry import Axis
 
 Member = TypeVar("Member", bound=Enum)
-
-
-def integer(name: str, value: object, low: int) -> int:
-    """`value` as an int of at least `low`.
-
-    >>> integer("group", 3, low=1)
-    3
-    """
-    # 1 is True in Python, so a bool would pass for a stride; it is always a mistake here.
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "an integer")
-    try:
-        number = index(value)
-    except Exception:  # TypeError for an array of several numbers, anything where it fails
-        raise DTypeError(name, brief(value), "one integer") from None
-    if not low <= number <= LIMIT:
-        bound = f">= {low}" if number < low else f"<= 2**48 = {LIMIT}"
-        raise ArgumentError(name, brief(number), f"an integer {bound}")
-    return number
 
 
 def integers(name: str, value: object, low: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Cutting a problem into blocks whose columns and canvas stay in cache.
+"""Cutting a problem into blocks whose columns and padded output stay in cache.
 
 A block is some batch items, some groups, and some output channels of each of them; its inputs are
 taken box by box. The bounds are of the size of a core's share of the last-level cache.
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from .columns import Box
+from .im2col import Box
 
 _COLUMNS_BYTES = 4 << 20  # the columns of a block
 _MOST_COLUMNS_BYTES = 64 << 20  # ... and what they may grow to under a long kernel
-_CANVAS_BYTES = 8 << 20
+_PADDED_BYTES = 8 << 20
 _LIGHT_BYTES = 1 << 20  # a block is worth its Python only from about here
 _ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items, rows
 _ENOUGH_ROWS = 256  # and likewise its rows: take more channels
@@ -39,7 +39,7 @@ class Block:
 class Blocking:
     """How many items, groups and channels there are, how many a block has, and boxes likewise.
 
-    >>> Blocking.of((1, 1, 64), size=(32, 32), taps=16, canvas_bytes=17_000, width=4).channels()[:2]
+    >>> Blocking.of((1, 1, 64), size=(32, 32), taps=16, padded_bytes=17_000, width=4).channels()[:2]
     [slice(0, 64, None)]
     """
 
@@ -55,22 +55,22 @@ class Blocking:
         *,
         size: tuple[int, ...],
         taps: int,
-        canvas_bytes: int,
+        padded_bytes: int,
         width: int,
     ) -> Blocking:
-        """`canvas_bytes` is of one channel of one item, `width` the bytes of a number."""
+        """`padded_bytes` is of one channel of one item, `width` the bytes of a number."""
         batch, groups, channels = totals
-        positions, canvas = prod(size), max(1, canvas_bytes)
+        positions, padded = prod(size), max(1, padded_bytes)
         per_item = max(1, width * taps * positions)  # the columns of one channel
         enough = -(-_ENOUGH_POSITIONS // max(1, positions))
         light = _LIGHT_BYTES // (per_item * channels)
-        items = _within(batch, max(enough, light), _CANVAS_BYTES // canvas)
+        items = _within(batch, max(enough, light), _PADDED_BYTES // padded)
         wanted = max(_COLUMNS_BYTES // (per_item * items), -(-_ENOUGH_ROWS // taps))
-        some_channels = _within(channels, wanted, _CANVAS_BYTES // (canvas * items))
+        some_channels = _within(channels, wanted, _PADDED_BYTES // (padded * items))
         some_groups, block = 1, some_channels * items
         if some_channels == channels:
             wanted = _COLUMNS_BYTES // (per_item * block)
-            some_groups = _within(groups, wanted, _CANVAS_BYTES // (canvas * block))
+            some_groups = _within(groups, wanted, _PADDED_BYTES // (padded * block))
         box = _box(size, width * taps * block * some_groups)
         return cls(totals, (items, some_groups, some_channels), size, box)
 

@@ -4,20 +4,20 @@ Symbols: N batch, G groups, C and F input and output channels of one group, K ta
 positions. Every array is looked at as NCX with its channels split by group; another layout is only
 another view. With the columns of a piece of the problem, a (F*K, P) matrix per group,
 
-    FORWARD       columns = w^T x;    canvas += columns (col2im);        y = window of the canvas
-    INPUT_GRAD    canvas = g;         columns = canvas (im2col);         dx = w columns
-    WEIGHT_GRAD   canvas = g;         columns = canvas (im2col);         dw = x columns^T
+    FORWARD       columns = w^T x;    padded += columns (col2im);        y = window of padded
+    INPUT_GRAD    padded = g;         columns = padded (im2col);         dx = w columns
+    WEIGHT_GRAD   padded = g;         columns = padded (im2col);         dw = x columns^T
 
-The *canvas* is the full result of the algebra in geometry.py, extended where a crop is negative; g
-and y are a *window* of it. Tap t of input i lies at canvas position s*i + d*t. A *run* holds some
-taps and inputs whose positions are all different (`Lattice.runs`), so one strided view of the
-canvas holds a whole run, and col2im is one addition per run: for dilation 1 that is k/s of them
-along an axis, not k, and never a loop over positions. Taps and inputs that reach no output are
+The *padded output* is the full result of the algebra in geometry.py, extended where a crop is
+negative; g and y are a *window* of it. Tap t of input i lies at its position s*i + d*t. A set of
+taps and inputs whose positions are all different is *conflict-free* (`IndexSet.conflict_free`). One
+strided view holds a whole set, and col2im is one addition per set: for dilation 1 that is k/s of
+them along an axis, not k, and never a loop over positions. Taps and inputs that reach no output are
 left out.
 
 The work is cut into blocks (batch items x groups x output channels) and boxes of inputs whose
-columns and canvas stay in cache, so memory does not grow with k^n times the input. Products of
-16-bit types are summed in float32. BLAS may use threads of its own; nothing else does.
+columns and padded output stay in cache, so memory does not grow with k^n times the input. Products
+of 16-bit types are summed in float32. BLAS may use threads of its own; nothing else does.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ..errors import EngineMissing
 from ..problem import Direction, Problem
 from .base import Array
 from .blocks import Block, Blocking, count
-from .columns import Box, Columns, box_size
-from .lattice import Lattice
+from .im2col import Box, Im2col, box_size
+from .index_sets import IndexSet
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 
@@ -76,25 +76,25 @@ class ReferencePrimitive:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.lattices = tuple(Lattice.of(axis) for axis in problem.axes)
-        self.kernel = tuple(lattice.kernel for lattice in self.lattices)
+        self.index_sets = tuple(IndexSet.of(axis) for axis in problem.axes)
+        self.kernel = tuple(index_set.kernel for index_set in self.index_sets)
         self.taps = prod(self.kernel)
-        self.size = tuple(lattice.size for lattice in self.lattices)
+        self.size = tuple(index_set.size for index_set in self.index_sets)
         self.positions = prod(self.size)
-        self.canvas_size = tuple(lattice.length for lattice in self.lattices)
-        self.window: Any = (..., *(lattice.window for lattice in self.lattices))
-        self.inputs: Any = (..., *(lattice.inputs for lattice in self.lattices))
-        self.used_taps: Any = (..., *(lattice.taps for lattice in self.lattices))
-        self.is_tiled = all(lattice.is_tiled for lattice in self.lattices)
+        self.padded_size = tuple(index_set.length for index_set in self.index_sets)
+        self.window: Any = (..., *(index_set.window for index_set in self.index_sets))
+        self.inputs: Any = (..., *(index_set.inputs for index_set in self.index_sets))
+        self.used_taps: Any = (..., *(index_set.taps for index_set in self.index_sets))
+        self.is_tiled = all(index_set.is_tiled for index_set in self.index_sets)
         self.dtype = problem.dtype.accumulator.numpy
         self.in_per_group = problem.in_channels // problem.groups
         self.out_per_group = problem.out_channels // problem.groups
-        self.columns = Columns(self.lattices)
+        self.im2col = Im2col(self.index_sets)
         self.blocking = Blocking.of(
             (problem.batch, problem.groups, self.out_per_group),
             size=self.size,
             taps=self.taps,
-            canvas_bytes=self.dtype.itemsize * prod(self.canvas_size),
+            padded_bytes=self.dtype.itemsize * prod(self.padded_size),
             width=self.dtype.itemsize,
         )
         self.workspace_bytes = self._workspace_bytes()
@@ -157,14 +157,14 @@ class ReferencePrimitive:
         start: Array | None,
         residual: Array | None,
     ) -> None:
-        """One block of y: on y itself where it can be the canvas."""
-        in_place = self._is_canvas(y) and not self.problem.accumulate
-        canvas = y if in_place else self._new_canvas(block)
+        """One block of y: on y itself where it can be the padded output."""
+        in_place = self._is_padded(y) and not self.problem.accumulate
+        padded = y if in_place else self._new_padded(block)
         if not self.is_tiled:
-            canvas[...] = 0 if start is None else start
+            padded[...] = 0 if start is None else start
         for box in self.blocking.boxes():
-            self._col2im(canvas, _product(rows, self._inputs(x, block, box)), block, box, start)
-        self._finish(y, canvas if in_place else canvas[self.window], residual)
+            self._col2im(padded, _product(rows, self._inputs(x, block, box)), block, box, start)
+        self._finish(y, padded if in_place else padded[self.window], residual)
 
     def _input_grad(
         self, dx: Array, g: Array, w: Array, bias: Array | None, residual: Array | None
@@ -183,9 +183,9 @@ class ReferencePrimitive:
 
     def _input_grad_block(self, reached: Array, g: Array, rows: Array, block: Block) -> None:
         """Add what one block of output channels gives to the inputs that reach outputs."""
-        canvas = self._filled_canvas(g, block)
+        padded = self._padded_gradient(g, block)
         for box in self.blocking.boxes():
-            part = _product(rows, self._im2col(canvas, block, box))
+            part = _product(rows, self._im2col(padded, block, box))
             part = part.reshape(*part.shape[:2], count(block.items), *box_size(box))
             place: Any = (..., *box)
             reached[place] += np.moveaxis(part, 2, 0)
@@ -209,20 +209,20 @@ class ReferencePrimitive:
 
     def _weight_grad_block(self, total: Array, g: Array, x: Array, block: Block) -> None:
         """Add what one block gives to the gradient of its part of the weight."""
-        canvas = self._filled_canvas(g, block)
+        padded = self._padded_gradient(g, block)
         for box in self.blocking.boxes():
-            columns = self._im2col(canvas, block, box)
+            columns = self._im2col(padded, block, box)
             total += _product(self._inputs(x, block, box), columns.swapaxes(1, 2))
             del columns  # before the next ones are made
 
-    # Columns and canvas ---------------------------------------------------------------------------
+    # Im2col and padded output ---------------------------------------------------------------------
 
     def _col2im(
-        self, canvas: Array, columns: Array, block: Block, box: Box, start: Array | None
+        self, padded: Array, columns: Array, block: Block, box: Box, start: Array | None
     ) -> None:
         """Add every column to the positions its taps lie at, or set them where each is met once."""
-        columns = columns.reshape(self.columns.shape(block.counts, box))
-        for view, values in self.columns.runs(canvas, columns, box):
+        columns = columns.reshape(self.im2col.shape(block.counts, box))
+        for view, values in self.im2col.views(padded, columns, box):
             if not self.is_tiled:
                 view += values
             elif start is None:
@@ -230,10 +230,10 @@ class ReferencePrimitive:
             else:
                 np.add(values, self._like_columns(start), out=view)
 
-    def _im2col(self, canvas: Array, block: Block, box: Box) -> Array:
-        """The (G, F*taps, N*P) columns of a box, gathered from the canvas."""
-        columns = np.empty(self.columns.shape(block.counts, box), self.dtype)
-        for view, values in self.columns.runs(canvas, columns, box):
+    def _im2col(self, padded: Array, block: Block, box: Box) -> Array:
+        """The (G, F*taps, N*P) columns of a box, gathered from the padded output."""
+        columns = np.empty(self.im2col.shape(block.counts, box), self.dtype)
+        for view, values in self.im2col.views(padded, columns, box):
             values[...] = view
         items, groups, channels = block.counts
         positions = items * prod(box_size(box))
@@ -244,22 +244,22 @@ class ReferencePrimitive:
         groups, channels = per_channel.shape[1:3]
         return per_channel.reshape(groups, channels, *[1] * (2 * len(self.size) + 1))
 
-    def _new_canvas(self, block: Block) -> Array:
-        return np.empty((*block.counts, *self.canvas_size), self.dtype)
+    def _new_padded(self, block: Block) -> Array:
+        return np.empty((*block.counts, *self.padded_size), self.dtype)
 
-    def _filled_canvas(self, g: Array, block: Block) -> Array:
-        """The block's part of g in a canvas, zero around it; g itself where that is the same."""
+    def _padded_gradient(self, g: Array, block: Block) -> Array:
+        """The block's part of g, zero around it; g itself where that is the same."""
         part = g[block.items, block.groups, block.channels]
-        if self._is_canvas(g):
+        if self._is_padded(g):
             return part
-        canvas = self._new_canvas(block)
-        canvas[...] = 0
-        canvas[self.window] = part
-        return canvas
+        padded = self._new_padded(block)
+        padded[...] = 0
+        padded[self.window] = part
+        return padded
 
-    def _is_canvas(self, y: Array) -> bool:
-        """Whether y or g can serve as the canvas: nothing cut or added, the type to compute in."""
-        return y.dtype == self.dtype and y.shape[3:] == self.canvas_size and bool(self.positions)
+    def _is_padded(self, y: Array) -> bool:
+        """Whether y or g can be the padded output: nothing cut or added, the type to compute in."""
+        return y.dtype == self.dtype and y.shape[3:] == self.padded_size and bool(self.positions)
 
     # Results --------------------------------------------------------------------------------------
 
@@ -312,9 +312,9 @@ class ReferencePrimitive:
         problem, positions = self.problem, prod(self.blocking.box)
         items, groups, channels = self.blocking.steps
         columns = items * groups * channels * self.taps * positions
-        canvas = items * groups * channels * prod(self.canvas_size)
+        padded = items * groups * channels * prod(self.padded_size)
         inputs = items * groups * self.in_per_group * positions
-        elements = columns + canvas + inputs
+        elements = columns + padded + inputs
         if problem.dtype.accumulator is not problem.dtype:
             elements += prod(problem.x_shape)  # 16-bit x in the accumulator's type
         if problem.direction is Direction.INPUT_GRAD:

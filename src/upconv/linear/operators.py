@@ -19,8 +19,9 @@ from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..execution import PreparedCall
 from ..geometry import Axis
+from ..keywords import Keywords
 from ..problem import DataLayout, Direction, Problem
-from ..signatures import Keywords, Signature
+from ..signatures import Signature
 from ..threads import get_num_threads
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))

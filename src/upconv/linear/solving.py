@@ -12,12 +12,11 @@ import numpy as np
 from scipy.sparse import linalg
 
 from .. import memory, signatures
-from ..arguments import Same, integers, paddings
 from ..arrays import Array, Operand, as_array, described
 from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
+from ..keywords import Keywords, Same, integers, paddings
 from ..problem import Problem
-from ..signatures import Keywords
 from .operators import ConvolutionOperator, operator
 
 _METHODS = ("lsqr", "cg")

@@ -9,8 +9,6 @@ the result of a convolution, transposed or not, output channel f is scaled throu
 with s = gamma * r. An ordinary convolution's weight has all output channels on axis O. A transposed
 one's has those of one group there, and rows of axis I belong to groups: row i to group
 j = i // (C / groups), whose output o is channel j * (F / groups) + o.
-
-What lives here: that. What never does: running a layer.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ attributes. ONNX's own backend tests run on the backend.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +25,14 @@ from ..arrays import Array, as_array, optional_array
 from ..dialects import from_onnx
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, brief
-from .bodies import called
-from .checker import NEWEST_OPSET
+from .checker import NEWEST_OPSET, reported
 from .constants import DEFAULT_DOMAINS
 
 BFLOAT16_SINCE = 22
 """The opset that added bfloat16 to the operator."""
 
-_TYPES = ("float16", "float32", "float64")
+_OURS = {"x": "X", "weight": "W", "bias": "B", "groups": "group"}
+_NAMES = re.compile(r"^(x|weight|bias|groups)\b")
 
 
 def conv_transpose(
@@ -72,8 +73,15 @@ def conv_transpose(
     array([[[ 10., 102.,  20., 200.]]], dtype=float32)
     """
     x, w, b = as_array("X", X), as_array("W", W), optional_array("B", B)
-    _require_types(x, w, b, opset)
-    _require_ranks(x, w)
+    for name, operand in (("X", x), ("W", w)):
+        if len(operand.shape) != max(3, len(x.shape)):
+            meant = "(N, C, *size)" if name == "X" else "(C, M/group, *kernel)"
+            axes = f"{max(3, len(x.shape))} axes: {meant}"
+            raise ShapeError(
+                f"{name}.shape", str(operand.shape), axes, "One of length 1 is an axis."
+            )
+    if str(x.dtype) == "bfloat16" and opset in range(BFLOAT16_SINCE):
+        raise DTypeError("X.dtype", "bfloat16", "another", f"So says opset {opset}.")
     layer = from_onnx(
         x.shape[2:],
         w.shape[2:] if kernel_shape is None else kernel_shape,
@@ -89,57 +97,11 @@ def conv_transpose(
     )
     if layer.kernel != w.shape[2:]:
         raise ShapeError("kernel_shape", str(layer.kernel), f"{w.shape[2:]}, that of W, or absent")
-    _require_channels(x, w, b, layer.groups)
-    return ops.conv_transpose(x, w, b, **layer.keywords(), engine=engine)
-
-
-def _require_types(x: Any, w: Any, b: Any, opset: object) -> None:
-    known = isinstance(opset, int) and opset >= BFLOAT16_SINCE
-    allowed = (*_TYPES, "bfloat16") if known else _TYPES
-    if str(x.dtype) not in allowed:
-        raise DTypeError(
-            "X.dtype",
-            str(x.dtype),
-            f"one of {', '.join(allowed)}",
-            f"So says opset {brief(opset)}.",
-        )
-    for name, operand in (("W", w), ("B", b)):
-        if operand is not None and operand.dtype != x.dtype:
-            raise DTypeError(
-                f"{name}.dtype", str(operand.dtype), f"{x.dtype}, that of X", "Cast one of them."
-            )
-
-
-def _require_ranks(x: Any, w: Any) -> None:
-    if len(x.shape) < 3:
-        raise ShapeError(
-            "X.shape", str(x.shape), "(N, C, *size) with at least one size", "Add axes of 1."
-        )
-    if len(w.shape) != len(x.shape):
-        raise ShapeError(
-            "W.shape",
-            str(w.shape),
-            f"{len(x.shape)} axes as X has: (C, M/group, *kernel)",
-            "Leave no axis out: one of 1 is an axis.",
-        )
-
-
-def _require_channels(x: Any, w: Any, b: Any, groups: int) -> None:
-    for name, array in (("X", x), ("W", w)):
-        if not array.shape[1]:
-            raise ShapeError(f"{name}.shape", str(array.shape), "at least 1 channel on axis 1")
-    if w.shape[0] != x.shape[1]:
-        raise ShapeError(
-            "W.shape",
-            str(w.shape),
-            f"{x.shape[1]} input channels, as X has, on axis 0",
-            "ConvTranspose has them first, unlike Conv.",
-        )
-    if x.shape[1] % groups:
-        raise ArgumentError("group", str(groups), f"a divisor of X's {x.shape[1]} channels")
-    made = w.shape[1] * groups
-    if b is not None and b.shape != (made,):
-        raise ShapeError("B.shape", str(b.shape), f"({made},), M = {w.shape[1]} * {groups}")
+    try:
+        return ops.conv_transpose(x, w, b, **layer.keywords(), engine=engine)
+    except ArgumentError as error:
+        name = _NAMES.sub(lambda found: _OURS[found[0]], error.argument)
+        raise type(error)(name, error.got, error.expected, error.remedy) from None
 
 
 class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
@@ -163,14 +125,11 @@ class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
     def prepare(cls, model: ModelProto, device: str = "CPU", **_: Any) -> ConvTransposeRun:
         """A model ready to run; raises `ModelError` for what is no sound model of such nodes."""
         _require_device(device)
-        opset = next((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), 0)
-        if not 1 <= opset <= NEWEST_OPSET:
-            raise ModelError(f"The model is of opset {opset}; expected 1 to {NEWEST_OPSET}.")
-        constants = {}
-        for tensor in model.graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                raise ModelError(f"Initialiser {brief(tensor.name)}: Its data lies in a file.")
-            constants[tensor.name] = ir.serde.deserialize_tensor(tensor).numpy()
+        with reported():
+            onnx.checker.check_model(model)
+        opset = next(o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
+        weights = model.graph.initializer
+        constants = {one.name: ir.serde.deserialize_tensor(one).numpy() for one in weights}
         for node in model.graph.node:
             _require_ours(node)
         inputs = [i.name for i in model.graph.input if i.name not in constants]
@@ -188,6 +147,8 @@ class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
     ) -> tuple[Array, ...]:
         """The outputs of one node; `opset_version` among the keywords tells its opset."""
         _require_device(device)
+        with reported():
+            onnx.checker.check_node(node)
         opset = keywords.get("opset_version", NEWEST_OPSET)
         names = [name for name in node.input if name]
         return _run([node], _named(names, inputs), list(node.output), opset)
@@ -242,37 +203,14 @@ def _named(names: Sequence[str], inputs: Any) -> dict[str, Any]:
     return dict(zip(names, arrays, strict=True))
 
 
-_ATTRIBUTES = frozenset(
-    (
-        "auto_pad",
-        "dilations",
-        "group",
-        "kernel_shape",
-        "output_padding",
-        "output_shape",
-        "pads",
-        "strides",
-    )
-)
-
-
 def _is_ours(node: NodeProto) -> bool:
     return node.op_type == "ConvTranspose" and node.domain in DEFAULT_DOMAINS
 
 
 def _require_ours(node: NodeProto) -> None:
     if not _is_ours(node):
-        raise ModelError(f"{called(node)}: expected ConvTranspose nodes; run others elsewhere.")
-    if not (2 <= len(node.input) <= 3 and len(node.output) == 1):
-        raise ModelError(
-            f"{called(node)} has {len(node.input)} inputs and {len(node.output)} outputs; "
-            "expected X, W and perhaps B, and one output."
-        )
-    strange = {attribute.name for attribute in node.attribute} - _ATTRIBUTES
-    if strange:
-        raise ModelError(
-            f"{called(node)} has an attribute {brief(min(strange))}; it has none such."
-        )
+        what = f"{node.op_type} node {brief(node.name or next(iter(node.output), ''))}"
+        raise ModelError(f"{what}: expected ConvTranspose nodes; run others elsewhere.")
 
 
 def _require_device(device: str) -> None:

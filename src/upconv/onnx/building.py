@@ -1,19 +1,9 @@
-"""New nodes in a model, in the form that its opset has.
+"""New nodes in a model.
 
-A pass says what is to be computed (convolve, cut, shuffle, add a bias); a `Builder` knows how each
-opset writes it, names everything afresh, and puts it where the old node stood. Sizes and batch that
-are open stay open: shapes are written with 0 and -1 where ONNX lets them, and computed from the
-value's own shape where it does not.
-
-    opset   Slice         Pad           Reshape   DepthToSpace      Squeeze, Unsqueeze   Split
-    7       attributes    attributes    input     no mode: DCR      attributes           outputs
-    10      inputs
-    11                    inputs                  mode
-    13                                                              inputs
-    18                                                                                   number
-
-Facts: the change log of ONNX's operators.
-What lives here: writing nodes. What never does: deciding which.
+A pass says what is to be computed (convolve, cut, shuffle, add a bias); a `Builder` writes the
+nodes, names everything afresh, and puts them where the old node stood. Sizes and batch that are
+open stay open: shapes are written with 0 and -1 where ONNX lets them, and computed from the value's
+own shape where it does not. Of the operators written here only Split differs between opsets.
 """
 
 from __future__ import annotations
@@ -26,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..arrays import Array
-from .constants import constant_value
+from .graphs import roots, values
 
 _TO_THE_END = (1 << 63) - 1
 
@@ -51,11 +41,6 @@ class Builder:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
         self._taken = _names(model)
         self._nodes: list[ir.Node] = []
-
-    @property
-    def opset(self) -> int:
-        """The version of ONNX's operators."""
-        return self._opset
 
     def op(
         self,
@@ -93,7 +78,7 @@ class Builder:
     def constant(self, array: Array, hint: str) -> ir.Value:
         """An initialiser, or a Constant node where the place is a subgraph's or function's."""
         name = self._fresh(hint)
-        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         if self._node.graph is not self._model.graph:
             return self.op("Constant", [], tensor.dtype, value=tensor)
         value = ir.Value(
@@ -155,8 +140,6 @@ class Builder:
         axes = [axis + 2 for axis in chosen]
         starts = [crops[axis][0] for axis in chosen]
         ends = [-crops[axis][1] or _TO_THE_END for axis in chosen]
-        if self._opset < 10:
-            return self.op("Slice", [x], axes=axes, starts=starts, ends=ends)
         return self.op("Slice", [x, *map(self.integers, (starts, ends, axes))])
 
     def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
@@ -169,21 +152,15 @@ class Builder:
         if not any(map(any, around)):
             return x
         pads = [*(begin for begin, _ in around), *(end for _, end in around)]
-        if self._opset < 11:
-            return self.op("Pad", [x], pads=pads)
         return self.op("Pad", [x, self.integers(pads)])
 
     def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, order: Order) -> ir.Value:
         """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank."""
         if max(strides) == 1:
             return x
-        if len(strides) == 2 and strides[0] == strides[1] and self._has(order):
-            mode = order.value if self._opset >= 11 else None
-            return self.op("DepthToSpace", [x], blocksize=strides[0], mode=mode)
+        if len(strides) == 2 and strides[0] == strides[1]:
+            return self.op("DepthToSpace", [x], blocksize=strides[0], mode=order.value)
         return self._shuffle_by_transposing(x, strides, channels, order)
-
-    def _has(self, order: Order) -> bool:
-        return self._opset >= 11 or order is Order.PHASE_MAJOR
 
     def _shuffle_by_transposing(
         self, x: ir.Value, strides: Sequence[int], channels: int, order: Order
@@ -212,8 +189,6 @@ class Builder:
         if rank == 1:
             return [-1]
         shape = self.op("Shape", [x], ir.DataType.INT64)
-        if self._opset < 10:
-            return self.op("Slice", [shape], axes=[0], starts=[2], ends=[_TO_THE_END])
         return self.op("Slice", [shape, *map(self.integers, ([2], [_TO_THE_END], [0]))])
 
     def _times(
@@ -225,20 +200,13 @@ class Builder:
 
     def squeeze(self, x: ir.Value, axes: Sequence[int], *, undo: bool = False) -> ir.Value:
         """x without some axes of length 1; with `undo`, with them put in."""
-        kind = "Unsqueeze" if undo else "Squeeze"
-        if self._opset < 13:
-            return self.op(kind, [x], axes=list(axes))
-        return self.op(kind, [x, self.integers(axes)])
+        return self.op("Unsqueeze" if undo else "Squeeze", [x, self.integers(axes)])
 
-    def add_bias(self, x: ir.Value, b: ir.Value, rank: int) -> ir.Value:
-        """x + b, b running along the channels; b may be computed."""
-        shape, array = [1, -1, *[1] * rank], constant_value(b).array
-        if array is not None:
-            return self.op("Add", [x, self.constant(array.reshape(shape), "bias")])
-        return self.op("Add", [x, self.op("Reshape", [b, self.integers(shape)])])
+    def replace(self, old: ir.Value, new: ir.Value, dead: Sequence[ir.Node]) -> None:
+        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused.
 
-    def replace(self, old: ir.Value, new: ir.Value, dead: Iterable[ir.Node]) -> None:
-        """Put `new` in the place of `old`, name and all, and take out nodes that are now unused."""
+        dead: of these the last in the graph first; the new nodes stand where that one stood.
+        """
         old_name, old.name = old.name, None
         new.name, new.type, new.shape = old_name, old.type or new.type, old.shape
         new.metadata_props.update(old.metadata_props)
@@ -247,7 +215,7 @@ class Builder:
             self._nodes[-1].metadata_props.setdefault(key, entry)
         graph = cast(ir.Graph, self._node.graph)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        graph.insert_before(self._node, self._nodes)
+        graph.insert_before(dead[0], self._nodes)
         _remove(dead)
 
     def _fresh(self, hint: str) -> str:
@@ -263,14 +231,8 @@ class Builder:
 
 def _names(model: ir.Model) -> set[str]:
     """Every name of a node or value in the model: one space, so that nothing can clash."""
-    names: set[str | None] = set()
-    for body in (model.graph, *(function.graph for function in model.functions.values())):
-        for graph in (body, *body.subgraphs()):
-            names.update(graph.initializers)
-            names.update(value.name for value in graph.inputs)
-        for node in body.all_nodes():
-            names.add(node.name)
-            names.update(value.name for value in node.outputs)
+    names = [value.name for value in values(model)]
+    names += [node.name for body in roots(model) for node in body.all_nodes()]
     return {name for name in names if name}
 
 

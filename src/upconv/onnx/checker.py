@@ -4,13 +4,14 @@
 2. ONNX's checker. Three things that runtimes take and it does not are allowed: operators that ONNX
    does not define (plugins of TensorRT stand in its domain), inputs and outputs without a declared
    type or shape, and data outside the model, which `tensors` looks after.
-3. Every output of a graph is made by something, and no declared size is negative: ONNX's shape
-   inference ends the process over one (onnx issue 8481). Exporters write -1 for a size that is
-   open, and so it is read.
+3. No declared size is negative: ONNX's shape inference ends the process over one (onnx issue 8481).
+   Exporters write -1 for a size that is open, and so it is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import onnx
@@ -48,14 +49,21 @@ def require_sound(model: ir.Model) -> None:
         for node in body.all_nodes():
             for read in node.inputs:
                 if read is not None and not _defined(read):
-                    name = f"{node.op_type} node {brief(named(node))}"
-                    raise ModelError(f"{name} reads {brief(read.name)}, which nothing defines.")
-    for body in (*model.graphs(), *(one.graph for one in model.functions.values())):
-        for value in body.outputs:
+                    reader = f"{node.op_type} node {brief(named(node))}"
+                    raise ModelError(f"{reader} reads {brief(read.name)}, which nothing defines.")
+    for graph in model.graphs():
+        for value in graph.outputs:
             if not _defined(value):
                 raise ModelError(f"The graph returns {brief(value.name)}, which nothing defines.")
-    try:
+    with reported():
         CheckerPass()(_tolerable(model))
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """What ONNX's checker says, as a `ModelError`."""
+    try:
+        yield
     except onnx.checker.ValidationError as error:
         said = " ".join(str(error).split()).rstrip(".")
         raise ModelError(f"ONNX's checker: {clipped(said, 400)}.") from None

@@ -1,7 +1,7 @@
 """Models read and written: an `ir.Model` from the file to the file.
 
 1. `load` and `from_model` check a model before anything is made of it (`checker`, `tensors`), sort
-   nodes that are out of order, write sparse tensors out and fold constants (`constants`).
+   nodes that are out of order, and fold constants (`constants`).
 2. Data outside the model's file stays outside, and is memory mapped when it is used.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
@@ -26,7 +26,7 @@ from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, published, reported, require_free
 from .checker import require_sound
 from .constants import DEFAULT_DOMAINS, fold
-from .tensors import SMALL, densify, settle
+from .tensors import SMALL, inside, settle
 
 MOST_BYTES = (1 << 31) - 1
 """What protobuf can hold in one message."""
@@ -147,12 +147,7 @@ def _inside(model: ir.Model) -> ModelProto:
     """The model's proto with all data inside."""
     copy = model.clone()
     for value, tensor in _weights(copy):
-        if isinstance(tensor, ir.ExternalTensor):
-            try:
-                array = tensor.numpy()
-            except (OSError, ValueError) as error:
-                raise FileError(f"The tensor {brief(tensor.name)}: {error}.") from None
-            value.const_value = ir.Tensor(array, tensor.dtype, name=tensor.name)
+        value.const_value = inside(tensor)
     return ir.to_proto(copy)
 
 
@@ -215,13 +210,14 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
         raise ModelError("It holds no graph: it is empty, or no ONNX model.")
     if proto.training_info:
         warnings.warn("The model's information for training is dropped.", stacklevel=4)
+    if proto.graph.sparse_initializer:
+        raise ModelError("It has sparse initialisers, which are not read; write them out as dense.")
     for owner in (proto, *proto.functions):
         versions = {o.version for o in owner.opset_import if o.domain in DEFAULT_DOMAINS}
         if len(versions) > 1:
             raise ModelError("It imports two opsets of ONNX's own domain.")
         for entry in owner.opset_import:
             entry.domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
-    densify(proto)
     model = ir.from_proto(proto)
     if len(model.graph.initializers) < len(proto.graph.initializer):
         raise ModelError("Two initialisers have one name, or one has none.")

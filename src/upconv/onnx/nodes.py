@@ -2,18 +2,15 @@
 
 A `ConvTransposeNode` has the node's geometry as `geometry.Axis` values. Where a model leaves a
 spatial size open, the axis has a size that stands for any; its kernel, stride, dilation and crops
-hold for all sizes, and `sizes` says None there. A node that cannot be
-read gives a reason in words instead.
+hold for all sizes, and `sizes` says None there. A node that cannot be read gives a reason instead.
 
-Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A site is read by
+Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A node is read by
 the rule asked for; where none is, by ONNX's text, and `departures` names who reads it otherwise.
-
-What lives here: reading. What never does: changing a graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,6 +30,13 @@ ANY_SIZE = 1 << 24
 """The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
 
 _LISTS = ("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape")
+_TYPES = {
+    **dict.fromkeys(_LISTS, ir.AttributeType.INTS),
+    "group": ir.AttributeType.INT,
+    "auto_pad": ir.AttributeType.STRING,
+}
+
+Sizes = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +51,7 @@ class ConvTransposeNode:
     node: ir.Node
     opset: int
     layer: Layer
-    sizes: tuple[int | None, ...]
+    sizes: Sizes
     weight: Constant
     bias: Constant | None
     departures: tuple[Rule, ...]
@@ -60,12 +64,12 @@ class ConvTransposeNode:
     @property
     def x(self) -> ir.Value:
         """The input, (N, C, *sizes)."""
-        return _required(self.node, 0)
+        return cast(ir.Value, self.node.inputs[0])
 
     @property
     def w(self) -> ir.Value:
         """The weight, (C, M/groups, *k)."""
-        return _required(self.node, 1)
+        return cast(ir.Value, self.node.inputs[1])
 
     @property
     def b(self) -> ir.Value | None:
@@ -95,7 +99,7 @@ class ConvTransposeNode:
     @property
     def auto_pad(self) -> AutoPad:
         """How the node asks for its padding."""
-        return AutoPad(_text(self.node, "auto_pad", "NOTSET"))
+        return AutoPad(self.node.attributes.get_string("auto_pad", "NOTSET"))
 
     @property
     def has_output_shape(self) -> bool:
@@ -106,22 +110,20 @@ class ConvTransposeNode:
     def paddings(self) -> tuple[Padding, ...]:
         """Its crops in ONNX's words: as the node states them, or worked out where it states sizes.
 
-        The output padding of the latter has no bound: see `passes.wording`.
+        The output padding of the latter has no bound: see `passes.legalise`.
         """
         if self.auto_pad is not AutoPad.NOTSET or self.has_output_shape:
             return tuple(
                 Padding(a.crop_begin, max(a.crop_end, 0), max(-a.crop_end, 0)) for a in self.axes
             )
-        pads, extra = (
-            _integers(self.node, name) if name in self.node.attributes else [0] * count
-            for name, count in (("pads", 2 * self.rank), ("output_padding", self.rank))
-        )
-        ends = pads[self.rank :]
-        return tuple(map(Padding, pads, ends, extra))
+        said, none = self.node.attributes, [0] * self.rank
+        pads = said.get_ints("pads", (*none, *none))
+        extra = said.get_ints("output_padding", none)
+        return tuple(map(Padding, pads, pads[self.rank :], extra))
 
     @property
     def array(self) -> Array:
-        """The weight's value, of a site whose weight is constant."""
+        """The weight's value, where it is constant."""
         return cast(Array, self.weight.array)
 
 
@@ -155,21 +157,24 @@ def conv_transpose_nodes(
     >>> model = ir.from_onnx_text('''<ir_version: 8, opset_import: ["": 17]>
     ...     g (float[N, 1, L] x) => (float[N, 1, M] y)
     ...     <float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }''')
-    >>> [site] = conv_transpose_nodes(model)
-    >>> site.axes[0].stride, site.sizes
+    >>> [conv] = conv_transpose_nodes(model)
+    >>> conv.axes[0].stride, conv.sizes
     (2, (None,))
     """
-    return [read(node, opset, rule) for node, opset in _nodes(model) if only is None or only(node)]
+    return [
+        read(node, body.opset_imports.get("", model.opset_imports.get("", 0)), rule)
+        for body in roots(model)
+        for node in body.all_nodes()
+        if node.op_type == "ConvTranspose" and not node.domain and (only is None or only(node))
+    ]
 
 
 def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNode | Unreadable:
-    """The site of one ConvTranspose node, read by `rule`, by ONNX's text if None."""
+    """One ConvTranspose node, read by `rule`, by ONNX's text if None."""
     try:
         return _read(node, opset, rule)
-    except UpconvError as error:
+    except (UpconvError, _WrongError) as error:
         return Unreadable(node, opset, " ".join(str(error).split()), wrong=True)
-    except _WrongError as wrong:
-        return Unreadable(node, opset, str(wrong), wrong=True)
     except _UnknownError as unknown:
         return Unreadable(node, opset, str(unknown))
 
@@ -182,78 +187,46 @@ class _WrongError(Exception):
     """Something about a node is not as ONNX has it; the text says what."""
 
 
-def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
-    for body in roots(model):
-        opset = body.opset_imports.get("", model.opset_imports.get("", 0))
-        for node in body.all_nodes():
-            if node.op_type == "ConvTranspose" and node.domain in ("", "ai.onnx"):
-                yield node, opset
-
-
 def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         raise _WrongError("it has no input or no weight")
-    if len(node.outputs) != 1:
-        raise _WrongError(f"it has {len(node.outputs)} outputs; a ConvTranspose has one")
-    weight = constant_value(node.inputs[1])
-    kernel = _kernel(node, weight)
-    sizes = _sizes(node.inputs[0], len(kernel))
-    keywords = _keywords(node)
-    layer, departures = _layer(kernel, sizes, keywords, opset, rule)
+    weight, said = constant_value(node.inputs[1]), _attributes(node)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    site = ConvTransposeNode(
-        node,
-        opset,
-        layer,
-        sizes,
-        weight,
-        None if bias is None else constant_value(bias),
-        departures,
-    )
-    _check_channels(site)
-    return site
+    kernel = _kernel(node.inputs[1], weight, said.pop("kernel_shape", None))
+    sizes = _sizes(node.inputs[0], len(kernel))
+    layer, departures = _layer(kernel, sizes, said, opset, rule)
+    value = None if bias is None else constant_value(bias)
+    conv = ConvTransposeNode(node, opset, layer, sizes, weight, value, departures)
+    _check_channels(conv)
+    return conv
 
 
-def _layer(
-    kernel: tuple[int, ...],
-    sizes: tuple[int | None, ...],
-    keywords: dict[str, Any],
-    opset: int,
-    rule: Rule | None,
-) -> tuple[Layer, tuple[Rule, ...]]:
-    if "output_shape" in keywords and None in sizes:
-        raise _UnknownError(
-            "it has an output_shape, and the size of its input, on which its crops then depend, is"
-            " not known; give the sizes of the model's inputs"
-        )
-    size = tuple(ANY_SIZE if size is None else size for size in sizes)
-
-    def by(one: Rule) -> Layer:
-        return from_onnx(size, kernel, **keywords, opset=opset, rule=one.value)
-
-    layer = by(rule or Rule.SPEC)
-    departures = tuple(other for other in Rule if _crops(by, other) not in (None, layer.crops))
-    return layer, departures
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    """What the node states, by ONNX's names."""
+    said: dict[str, Any] = {}
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            raise _UnknownError(f"its {name} is a parameter of the function it stands in")
+        wanted = _TYPES.get(name, attribute.type)
+        if attribute.type != wanted:
+            raise _WrongError(f"its {name} is of type {attribute.type}; ONNX has {wanted} there")
+        if name in _TYPES:
+            said[name] = attribute.value
+    return said
 
 
-def _crops(by: Any, rule: Rule) -> object:
-    try:
-        return by(rule).crops
-    except UpconvError:
-        return None  # a runtime that refuses the node does not contradict
-
-
-def _kernel(node: ir.Node, weight: Constant) -> tuple[int, ...]:
-    shape = _weight_shape(node.inputs[1]) if weight.array is None else weight.array.shape
-    if shape is not None and len(shape) >= 3 and None not in shape[2:]:
-        return tuple(int(k) for k in shape[2:] if k is not None)
-    stated = node.attributes.get("kernel_shape")
+def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:
+    shape = _weight_shape(w) if weight.array is None else weight.array.shape
     if shape is None and stated is not None:
-        return tuple(_integers(node, "kernel_shape"))
-    raise _UnknownError(f"the shape of its weight is {shape}; a (C, M/group, *k) is needed")
+        return tuple(stated)
+    if shape is None or len(shape) < 3 or None in shape[2:]:
+        raise _UnknownError(f"the shape of its weight is {shape}; a (C, M/group, *k) is needed")
+    if weight.array is not None and stated is not None and tuple(stated) != shape[2:]:
+        raise _WrongError(f"its kernel_shape contradicts its weight, {shape}")
+    return tuple(int(k) for k in shape[2:] if k is not None)
 
 
-def _weight_shape(w: ir.Value | None) -> tuple[int | None, ...] | None:
+def _weight_shape(w: ir.Value | None) -> Sizes | None:
     """The shape of a computed weight; where it is dequantised, that of what it is made from."""
     shape, producer = _shape(w), None if w is None else w.producer()
     if shape is None and producer is not None and producer.op_type == "DequantizeLinear":
@@ -261,7 +234,7 @@ def _weight_shape(w: ir.Value | None) -> tuple[int | None, ...] | None:
     return shape
 
 
-def _sizes(x: ir.Value | None, rank: int) -> tuple[int | None, ...]:
+def _sizes(x: ir.Value, rank: int) -> Sizes:
     shape = _shape(x)
     if shape is None:
         return (None,) * rank
@@ -270,63 +243,47 @@ def _sizes(x: ir.Value | None, rank: int) -> tuple[int | None, ...]:
     return shape[2:]
 
 
-def _shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+def _shape(value: ir.Value | None) -> Sizes | None:
     if value is None or value.shape is None:
         return None
     return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
 
 
-def _keywords(node: ir.Node) -> dict[str, Any]:
-    keywords: dict[str, Any] = {
-        name: _integers(node, name)
-        for name in _LISTS
-        if name in node.attributes and name != "kernel_shape"
-    }
-    if "group" in node.attributes:
-        keywords["group"] = _attribute(node, "group", ir.AttributeType.INT)
-    keywords["auto_pad"] = _text(node, "auto_pad", "NOTSET")
-    return keywords
+def _layer(
+    kernel: tuple[int, ...], sizes: Sizes, said: dict[str, Any], opset: int, rule: Rule | None
+) -> tuple[Layer, tuple[Rule, ...]]:
+    """The layer by one rule, and the rules by which it has other crops."""
+    if "output_shape" in said and None in sizes:
+        raise _UnknownError(
+            "it has an output_shape, and the size of its input, on which its crops then depend, is"
+            " not known; give the sizes of the model's inputs"
+        )
+    size = tuple(ANY_SIZE if size is None else size for size in sizes)
+
+    def by(one: Rule) -> Layer:
+        return from_onnx(size, kernel, **said, opset=opset, rule=one.value)
+
+    def crops(one: Rule) -> object:
+        try:
+            return by(one).crops
+        except UpconvError:
+            return None  # a runtime that refuses the node does not contradict
+
+    layer = by(rule or Rule.SPEC)
+    return layer, tuple(other for other in Rule if crops(other) not in (None, layer.crops))
 
 
-def _integers(node: ir.Node, name: str) -> list[int]:
-    value = _attribute(node, name, ir.AttributeType.INTS)
-    return [int(entry) for entry in value]
-
-
-def _text(node: ir.Node, name: str, absent: str) -> str:
-    if name not in node.attributes:
-        return absent
-    return str(_attribute(node, name, ir.AttributeType.STRING))
-
-
-def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
-    attribute = node.attributes[name]
-    if attribute.is_ref():
-        raise _UnknownError(f"its {name} is a parameter of the function it stands in")
-    if attribute.type != kind:
-        raise _WrongError(f"its {name} is of type {attribute.type}; ONNX has {kind} there")
-    return attribute.value
-
-
-def _check_channels(site: ConvTransposeNode) -> None:
+def _check_channels(conv: ConvTransposeNode) -> None:
     """A weight that no input of these channels fits is nothing to reason about."""
-    array, groups = site.weight.array, site.groups
+    array, groups = conv.weight.array, conv.groups
     if array is None:
         return
     if not array.size:
         raise _WrongError(f"its weight {array.shape} is empty")
     if array.shape[0] % groups:
         raise _WrongError(f"its weight has {array.shape[0]} input channels, group is {groups}")
-    stated = site.node.attributes.get("kernel_shape")
-    if stated is not None and tuple(_integers(site.node, "kernel_shape")) != array.shape[2:]:
-        raise _WrongError(f"its kernel_shape contradicts its weight, {array.shape}")
-    x = _shape(site.x)
+    x, outs = _shape(conv.x), groups * array.shape[1]
     if x is not None and x[1] not in (None, array.shape[0]):
         raise _WrongError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
-    outs = groups * array.shape[1]
-    if site.bias is not None and site.bias.array is not None and site.bias.array.shape != (outs,):
-        raise _WrongError(f"its bias is {np.shape(site.bias.array)}; expected ({outs},)")
-
-
-def _required(node: ir.Node, index: int) -> ir.Value:
-    return cast(ir.Value, node.inputs[index])
+    if conv.bias is not None and conv.bias.array is not None and conv.bias.array.shape != (outs,):
+        raise _WrongError(f"its bias is {np.shape(conv.bias.array)}; expected ({outs},)")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -27,7 +26,7 @@ from .graphs import roots
 
 Dimension = int | str | None
 
-_DOMAIN = "upconv.inference"
+_DOMAIN = "upconv.shapes"
 _RAW = "upconv.raw:"
 _SMALL = 1024
 """Up to this many bytes a weight is kept: it may be a shape that inference reads."""
@@ -111,7 +110,12 @@ def _dimensions(value: ir.Value) -> tuple[Dimension, ...] | None:
     if value.shape is None:
         return None
     known = [n if isinstance(n, int) else n.value for n in value.shape]
-    return tuple(None if isinstance(n, int) and n < 0 else n for n in known)
+    return tuple(None if _open(n) else n for n in known)
+
+
+def _open(size: Dimension) -> bool:
+    """Whether a size says nothing: a negative one, or a name that inference made up."""
+    return size.startswith("unk__") if isinstance(size, str) else size is None or size < 0
 
 
 def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[Dimension]]) -> ir.Model:
@@ -139,7 +143,6 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[Dimension]]) -> ir.
 def _infer(model: ir.Model) -> ir.Model:
     nodes = [node for body in roots(model) for node in body.all_nodes()]
     if any(node.op_type == "Slice" for node in nodes):
-        _register()
         for body in roots(model):
             body.opset_imports[_DOMAIN] = 1
         for node in nodes:
@@ -163,23 +166,6 @@ def _guard(node: ir.Node) -> None:
             node.graph.insert_after(node, guard)
 
 
-@cache
-def _register() -> None:
-    """Tell onnx our operator."""
-    schema: Any = onnx.defs.OpSchema
-    value = schema.FormalParameter
-    own = schema(
-        "Exists",
-        _DOMAIN,
-        1,
-        inputs=[value("x", "T")],
-        outputs=[value("y", "T")],
-        type_constraints=[("T", ["tensor(float)"], "Any, in truth.")],
-    )
-    own.set_type_and_shape_inference_function(_handed_on)
-    onnx.defs.register_schema(own)
-
-
 def _handed_on(context: Any) -> None:
     """The inference of our operator: the type, without sizes that no array has."""
     kind = context.get_input_type(0)
@@ -192,3 +178,21 @@ def _handed_on(context: Any) -> None:
         if not 0 <= dim.dim_value < _MOST:
             dim.ClearField("dim_value")
     context.set_output_type(0, kind)
+
+
+def _operator() -> Any:
+    """Our operator, as onnx is told of it."""
+    schema: Any = onnx.defs.OpSchema
+    own = schema(
+        "Exists",
+        _DOMAIN,
+        1,
+        inputs=[schema.FormalParameter("x", "T")],
+        outputs=[schema.FormalParameter("y", "T")],
+        type_constraints=[("T", ["tensor(float)"], "Any, in truth.")],
+    )
+    own.set_type_and_shape_inference_function(_handed_on)
+    return own
+
+
+onnx.defs.register_schema(_operator())

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx_ir as ir
-from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto, numpy_helper
 
 from ..arrays import Array
 from ..errors import FileError, ModelError, brief
@@ -24,7 +22,6 @@ from .graphs import roots
 SMALL = 1024
 """Bytes up to which outside data is read at once: ONNX's checker and inference look at values."""
 
-MOST_DENSE_BYTES = 1 << 30
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
 
 
@@ -46,26 +43,8 @@ def settle(model: ir.Model, path: Path | None) -> set[Path]:
             for name, attribute in list(node.attributes.items()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     tensor = _settled(attribute.as_tensor(), path, files)
-                    node.attributes[name] = ir.AttrTensor(name, tensor)
+                    node.attributes[name] = ir.AttrTensor(name, inside(tensor))
     return files
-
-
-def densify(proto: ModelProto) -> None:
-    """Write sparse initialisers and sparse Constants out, in place: onnx-ir holds none."""
-    waiting = [proto.graph, *proto.functions]
-    while waiting:
-        body = waiting.pop()
-        if isinstance(body, type(proto.graph)):
-            body.initializer.extend(map(_dense, body.sparse_initializer))
-            body.ClearField("sparse_initializer")
-        for attribute in (one for node in body.node for one in node.attribute):
-            waiting += [attribute.g] if attribute.HasField("g") else attribute.graphs
-            if attribute.name == "sparse_value":
-                tensor = _dense(attribute.sparse_tensor)
-                attribute.Clear()
-                attribute.MergeFrom(
-                    AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor)
-                )
 
 
 def dense_array(values: Array, indices: Array, dims: Sequence[int]) -> Array:
@@ -83,17 +62,15 @@ def dense_array(values: Array, indices: Array, dims: Sequence[int]) -> Array:
     return dense
 
 
-def _dense(sparse: SparseTensorProto) -> TensorProto:
-    name = sparse.values.name
+def inside(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor with its data in memory; raises `FileError` where the file is cut or gone."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
     try:
-        values, at = map(numpy_helper.to_array, (sparse.values, sparse.indices))
-        nbytes = prod(sparse.dims) * values.itemsize
-        if min(sparse.dims, default=1) < 0 or nbytes > MOST_DENSE_BYTES:
-            raise ModelError(f"The sparse tensor {brief(name)} takes {nbytes} bytes written out.")
-        dense = dense_array(values, at, sparse.dims)
-    except (ValueError, TypeError, IndexError, OSError) as error:
-        raise ModelError(f"The sparse tensor {brief(name)} cannot be read: {error}.") from None
-    return numpy_helper.from_array(dense, name)
+        array = tensor.numpy()
+    except (OSError, ValueError) as error:
+        raise FileError(f"The tensor {brief(tensor.name)}: {error}.") from None
+    return ir.Tensor(array.copy(), tensor.dtype, name=tensor.name)
 
 
 def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
@@ -145,7 +122,7 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
         doc_string=tensor.doc_string,
         metadata_props=dict(tensor.metadata_props),
     )
-    return real if length > SMALL else ir.Tensor(real.numpy().copy(), tensor.dtype, name=real.name)
+    return real if length > SMALL else inside(real)
 
 
 def _located(model: Path, location: str) -> Path:

@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from ..arguments import epilogue, frozen_activation
 from ..arrays import Array, as_array
 from ..errors import ArgumentError, DTypeError, EngineError, ShapeError, brief
 from ..geometry import LIMIT
+from ..keywords import epilogue, frozen_activation
 from ..problem import Epilogue
 from ..progress import Abreast, Chained, Flow, latency, lookahead
 from .states import Items, damaged, encoded

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory, signatures
-from ..arguments import Same, frozen, frozen_activation, integers, one_of, paddings
+from ..arguments import frozen, one_of
 from ..arrays import Array, Operand, converted, copied, described
 from ..engines.nonfinite import is_finite
 from ..engines.ordered import ORDERED, OrderedEngine
@@ -21,9 +21,10 @@ from ..engines.settled import SettledEngine, settled_engine
 from ..errors import ArgumentError, ShapeError
 from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis, same_padding
+from ..keywords import Keywords, Same, frozen_activation, integers, paddings
 from ..problem import DataLayout, Problem, WeightLayout
 from ..progress import Progress
-from ..signatures import Keywords, Signature
+from ..signatures import Signature
 from ..threads import checked, get_num_threads
 
 FixedOrder = SettledEngine | OrderedEngine

@@ -14,8 +14,8 @@ import numpy as np
 from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError, EngineError, ShapeError
 from ..geometry import LIMIT
+from ..keywords import Keywords
 from ..progress import Progress, latency, lookahead
-from ..signatures import Keywords
 from .layers import FixedOrder, Layer, layer_of
 from .states import Items, damaged, encoded
 

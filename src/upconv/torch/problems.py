@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from ..arrays import Operand
 from ..errors import ArgumentError, EngineMissing
+from ..keywords import Keywords
 from ..problem import DataLayout, Problem
-from ..signatures import Keywords, convolution, transposed
+from ..signatures import convolution, transposed
 from .tensors import DTYPES
 
 Shape = tuple[int, ...]

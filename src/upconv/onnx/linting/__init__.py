@@ -1,48 +1,54 @@
-"""The lint: what may go wrong with the transposed convolutions of a model, said before it does.
+"""The lint: what may go wrong with the transposed convolutions of a model.
 
-`lint` reads a model, never changes it, and lets every rule of `RULES` look at every ConvTranspose
-node, in subgraphs and functions too. What comes out is values (`findings`); text, JSON and SARIF
-are made from them.
-
-What lives here: the one call, and which rules it lets look.
+`lint` checks a model, `fix` repairs a file. Findings are plain values (`findings`); `formats` and
+`sarif` write them down.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
 
 from ...dialects import values
 from ...dialects.onnx import Rule as Reading
-from ...errors import ArgumentError, brief
-from ..models import Source, from_model
-from ..nodes import Unreadable, read
+from ...errors import ArgumentError, FileError, ShapeError, brief
+from ...files import published, reported
+from ..models import Source, from_model, sources, to_proto
+from ..shapes import inferred
+from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of
 from .findings import Finding, Findings, Severity
-from .places import Place, Standing, shape_of, standings
-from .rules import RULES
-from .rules.base import Rule
-from .shapes import Sizes, give, infer
+from .rules import RULES, Rule, chosen
 
-__all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "lint"]
+__all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
+
+SUPPRESSED = "upconv.lint.ignore"
+"""The key in the metadata of a node, or of the model, that names rules to leave out."""
+
+_MOST_ROUNDS = 16  # of repairs: one can make room for another at the same node
 
 
 def lint(
     model: Source,
     *,
-    target: str | None = None,
+    runtime: str | None = None,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    sizes: Sizes | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Findings:
-    """Everything that the rules find at the ConvTranspose nodes of a model.
+    """Everything that the rules find in a model.
 
     model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is not changed.
-    target: "onnxruntime" or "openvino", the runtime that will run it. None judges by ONNX's text,
-        warns of what either refuses, and leaves speed alone.
-    select, ignore: numbers of rules, or how they begin: "UPC1" is all of UPC101 to UPC199. Nothing
+    runtime: "onnxruntime" or "openvino", the one that will run the model: what it refuses is an
+        error, and what the other refuses is left out. None warns of what either refuses; "spec"
+        leaves both out.
+    select, ignore: codes of rules, or how they begin: "UPC1" is all of UPC101 to UPC199. Nothing
         selected selects all; what is ignored is left out even if selected.
-    sizes: the whole shape of an input by its name, None for what stays open, or the one size of a
-        symbolic dimension by its.
+    sizes: input name -> its whole shape, for inputs whose sizes the model leaves open.
 
     Raises `ModelError` or `FileError` for a model that cannot be read, `ArgumentError` or
     `ShapeError` for the rest.
@@ -53,77 +59,96 @@ def lint(
     >>> [(found.rule, found.severity.value) for found in lint(onnx.parser.parse_model(text))]
     [('UPC001', 'warning'), ('UPC002', 'warning')]
     """
-    rules = chosen(select, ignore)
-    reading = None if target is None else _target(target)
-    own = from_model(model)
-    declared = {s.node: shape_of(s.node.outputs[0]) for s in standings(own) if s.node.outputs}
-    if sizes:
-        give(own, sizes)
-    infer(own)
-    places = [(standing, declared.get(standing.node)) for standing in standings(own)]
-    found = tuple(_found(places, rules, reading))
+    rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
+    seen = list(_seen(own, rules, reading, sizes or {}))
     return Findings(
         os.fspath(model) if isinstance(model, str | os.PathLike) else "",
-        "" if reading is None else reading.value,
-        tuple(rule.code for rule in rules),
-        len(places),
-        found,
+        sum(context.node.op_type == "ConvTranspose" for context in seen),
+        tuple(finding for context in seen for _, finding in _found(own, context, rules)),
     )
 
 
-def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
-    """The rules that are selected and not ignored; `ArgumentError` for what begins no number.
+def fix(
+    path: str | os.PathLike[str],
+    *,
+    runtime: str | None = None,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+) -> Findings:
+    """Repair a model's file and lint it again: `fixed` has the findings that are gone.
 
-    >>> [rule.code for rule in chosen(["UPC00"], ["UPC001", "UPC005"])]
-    ['UPC002', 'UPC003', 'UPC004']
+    The repaired model computes the same, up to rounding. It replaces the file, whole or not at all;
+    without a repair the file is not touched.
+
+    Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
-    wanted, unwanted = _prefixes("select", select), _prefixes("ignore", ignore)
-    return [
-        rule
-        for rule in RULES.values()
-        if (not wanted or rule.code.startswith(wanted))
-        and not (unwanted and rule.code.startswith(unwanted))
-    ]
+    rules, reading, model = chosen(select, ignore), _reading(runtime), from_model(path)
+    fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _repaired(model, rules, reading)]
+    if fixed:
+        if len(sources(model)) > 1:
+            words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` does it"
+            raise FileError(f"{brief(os.fspath(path))} {words}.")
+        data = to_proto(model).SerializeToString()
+        with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
+            shutil.copymode(path, file.name)
+            file.write(data)
+    found = lint(path, runtime=runtime, select=select, ignore=ignore)
+    return replace(found, fixed=tuple(fixed))
 
 
-def _prefixes(argument: str, prefixes: Iterable[str]) -> tuple[str, ...]:
-    found = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
-    for prefix in found:
-        if not prefix or not any(code.startswith(prefix) for code in RULES):
-            raise ArgumentError(
-                argument,
-                brief(prefix),
-                "the number of a rule, or how some begin, such as UPC001 or UPC1",
-                "`upconv lint --rules` lists them.",
-            )
-    return found
+def _repaired(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
+    """One round of repairs, at most one per node; shapes are inferred in a copy only."""
+    own = list(contexts(model, {"ConvTranspose", *(rule.operator for rule in rules)}))
+    for pristine, seen in zip(own, list(_seen(model.clone(), rules, reading, {})), strict=True):
+        if pristine.node.graph is None:  # a repair of this round took it away
+            continue
+        for rule, finding in _found(model, seen, rules):
+            if rule.repair and rule.repair(model, replace(seen, node=pristine.node)):
+                yield finding
+                break
 
 
-def _target(target: str) -> Reading:
-    reading = values.member("target", target, Reading)
-    if reading is Reading.SPEC:
-        raise ArgumentError("target", brief(target), "'onnxruntime', 'openvino' or None")
-    return reading
+def _seen(
+    model: ir.Model,
+    rules: Sequence[Rule],
+    reading: Reading | None,
+    sizes: Mapping[str, Sequence[int]],
+) -> Iterator[Context]:
+    """The nodes that rules look at, once the model's open shapes are filled in."""
+    operators = {"ConvTranspose", *(rule.operator for rule in rules)}
+    _require_sizes(model, sizes)
+    facts = inferred(model, sizes)
+    made = [value for node in model.graph.all_nodes() for value in node.outputs]
+    for value in (*model.graph.inputs, *made):
+        value.meta[DECLARED] = stated = shape_of(value)
+        told = facts[str(value.name)].shape if str(value.name) in facts else None
+        if told is not None and (stated is None or len(stated) == len(told)):
+            pairs = zip(stated or (None,) * len(told), told, strict=True)
+            value.shape = ir.Shape([b if a is None else a for a, b in pairs])
+    return contexts(model, operators, reading)
+
+
+def _require_sizes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:
+    inputs = {str(value.name): shape_of(value) for value in model.graph.inputs}
+    for name, shape in sizes.items():
+        if name not in inputs:
+            raise ArgumentError("sizes", f"with {brief(name)}", f"inputs: {brief(list(inputs))}")
+        stated = inputs[name]
+        if stated is not None and not agree(stated, tuple(shape)):
+            expected = f"what fits the declared {shape_in_words(stated)}"
+            raise ShapeError(f"sizes[{brief(name)}]", brief(tuple(shape)), expected)
 
 
 def _found(
-    places: Iterable[tuple[Standing, tuple[int | None, ...] | None]],
-    rules: Iterable[Rule],
-    target: Reading | None,
-) -> Iterator[Finding]:
-    """One place after the other, so that one layer's weights are held at a time."""
-    for standing, declared in places:
-        place = _place(standing, declared, target)
-        for rule in rules:
-            yield from rule.findings(place)
+    model: ir.Model, context: Context, rules: Iterable[Rule]
+) -> Iterator[tuple[Rule, Finding]]:
+    """What the rules find at a node, but for those that metadata leaves out."""
+    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.node))
+    left_out = tuple(said.replace(",", " ").split())
+    for rule in rules:
+        if rule.operator == context.node.op_type and not rule.code.startswith(left_out):
+            yield from ((rule, finding) for finding in rule.findings(context))
 
 
-def _place(
-    standing: Standing, declared: tuple[int | None, ...] | None, target: Reading | None
-) -> Place:
-    """A node that the target refuses is looked at as ONNX's text has it."""
-    node, opset = standing.node, standing.opset
-    found = read(node, opset, target)
-    if target is not None and isinstance(found, Unreadable):
-        found = read(node, opset)
-    return Place(node, standing.graph, opset, found, target, declared)
+def _reading(runtime: str | None) -> Reading | None:
+    return None if runtime is None else values.member("runtime", runtime, Reading)

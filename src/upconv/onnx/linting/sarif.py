@@ -1,15 +1,13 @@
 """Findings as a SARIF 2.1.0 log, as code scanning services read it.
 
-One run; the driver lists every rule that looked; a result names its rule by number and index, and
-its place by the model's file and a logical location, since a node has no line. Text of SARIF has a
-syntax of its own: braces are doubled, and a bracket that could begin a link is turned into a
-parenthesis (OASIS SARIF 2.1.0, sections 3.11.5 and 3.11.6).
-
-What lives here: the document. What never does: files, names of machines or users.
+A result names its rule by code and index, and its place by the model's file and a logical location,
+since a node has no line. SARIF's text has a syntax: braces are doubled, and brackets, which could
+begin a link, become parentheses (OASIS SARIF 2.1.0, sections 3.11.5 and 3.11.6).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
@@ -18,83 +16,62 @@ from urllib.parse import quote
 from ..._version import __version__
 from ..names import neutral
 from .findings import Finding, Findings
-from .rules import RULES
-from .rules.base import Rule
+from .rules import RULES, Rule
 
-SCHEMA = (
+_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-
 _PLAIN = {ord("{"): "{{", ord("}"): "}}", ord("["): "(", ord("]"): ")"}
 
 
-def log(findings: Findings) -> dict[str, Any]:
-    """The log."""
-    rules = [RULES[code] for code in findings.rules]
-    index = {rule.code: i for i, rule in enumerate(rules)}
-    run: dict[str, Any] = {
-        "tool": {
-            "driver": {
-                "name": "upconv",
-                "version": __version__,
-                "rules": [_descriptor(rule) for rule in rules],
-            }
-        },
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, index[finding.rule], findings) for finding in findings],
+def log(reports: Sequence[Findings]) -> dict[str, Any]:
+    """The log, of one run."""
+    driver = {
+        "name": "upconv",
+        "version": __version__,
+        "rules": [_descriptor(rule) for rule in RULES.values()],
     }
-    if findings.model:
-        run["artifacts"] = [{"location": _artifact(findings), "roles": ["analysisTarget"]}]
-    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    results = [_result(finding, report.model) for report in reports for finding in report]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _descriptor(rule: Rule) -> dict[str, Any]:
-    descriptor = {
+    told = rule.as_json()
+    descriptor: dict[str, Any] = {
         "id": rule.code,
         "name": "".join(word.capitalize() for word in rule.slug.split("-")),
-        "shortDescription": {"text": _text(rule.summary)},
-        "fullDescription": {"text": _text(rule.why)},
-        "help": {"text": _text(f"{rule.why} {rule.fix}")},
+        "shortDescription": {"text": _text(told["summary"])},
+        "fullDescription": {"text": _text(told["why"])},
+        "help": {"text": _text(f"{told['why']} {told['fix']}")},
         "defaultConfiguration": {"level": rule.severity.value},
     }
-    if rule.more:
-        descriptor["helpUri"] = rule.more[0]
-    return descriptor
+    return {**descriptor, "helpUri": rule.more} if rule.more else descriptor
 
 
-def _result(finding: Finding, index: int, findings: Findings) -> dict[str, Any]:
-    location: dict[str, Any] = {
-        "logicalLocations": [
-            {
-                "name": neutral(finding.node),
-                "fullyQualifiedName": neutral(finding.location),
-                "kind": "element",
-            }
+def _result(finding: Finding, model: str) -> dict[str, Any]:
+    location: dict[str, Any] = {}
+    if finding.node:
+        name = neutral(finding.node)
+        full = neutral(f"{finding.graph}/{finding.node}")
+        location["logicalLocations"] = [
+            {"name": name, "fullyQualifiedName": full, "kind": "element"}
         ]
-    }
-    if findings.model:
-        location["physicalLocation"] = {"artifactLocation": {**_artifact(findings), "index": 0}}
+    if model:
+        path = PurePath(model)
+        uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+        location["physicalLocation"] = {"artifactLocation": {"uri": uri}}
+    place = "\0".join((finding.rule, finding.graph, finding.node))
+    digest = sha256(place.encode("utf-8", "backslashreplace")).hexdigest()
     return {
         "ruleId": finding.rule,
-        "ruleIndex": index,
+        "ruleIndex": list(RULES).index(finding.rule),
         "level": finding.severity.value,
         "message": {"text": _text(f"{finding.message} {finding.fix}")},
         "locations": [location],
-        "partialFingerprints": {"upconvPlace/v1": _fingerprint(finding)},
+        "partialFingerprints": {"upconvPlace/v1": digest},  # stays as the model changes elsewhere
         "properties": {"facts": dict(finding.facts)},
     }
-
-
-def _artifact(findings: Findings) -> dict[str, Any]:
-    path = PurePath(findings.model)
-    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
-    return {"uri": uri}
-
-
-def _fingerprint(finding: Finding) -> str:
-    """The same for the same finding in another version of the model."""
-    place = "\0".join((finding.rule, finding.graph, finding.node))
-    return sha256(place.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _text(words: str) -> str:

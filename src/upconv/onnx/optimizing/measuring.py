@@ -19,7 +19,6 @@ from ..models import from_model
 from ..nodes import Unreadable, named
 from ..passes import PASSES
 from ..passes.base import run
-from ..rewriting import modernise
 from .choosing import Choice, choose
 from .layers import Alone, alone, mark
 from .results import ORIGINAL, LayerResult, Trial
@@ -41,7 +40,6 @@ class Prepared:
 def prepared(work: Work) -> Prepared:
     """The model with what stands next to its deconvolutions folded into them."""
     model = from_model(work.original)
-    modernise(model)
     steps = run(model, [PASSES[name] for name in PREPARING], rule=work.settings.rule)
     mark(model)
     return Prepared(model, tuple(f"{step.by} at {step.node}" for step in steps if step.fired))

@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from ...errors import ModelError
 from ..models import from_model
-from ..rewriting import modernise
+from ..passes.profiles import apply_profile as obey
 from .choosing import Choice
 from .layers import Alone, alone, mark
 from .measuring import layer_result
-from .profiles import obey
 from .results import ORIGINAL, LayerResult, Trial
 from .settling import Done
 from .trials import Form
@@ -24,7 +23,6 @@ from .work import Work
 def obeying(work: Work, profile: str) -> Done:
     """The model rewritten for the profile; `ModelError` where that is not proven equal."""
     model = from_model(work.original)
-    modernise(model)
     work.say(f"rewriting for {profile}", 0, 1)
     layers = _layers(work, model, profile)
     obeyed = obey(model, profile, work.settings.rule)

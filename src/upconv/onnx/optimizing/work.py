@@ -20,10 +20,10 @@ from ...dialects.onnx import Rule
 from ...errors import ArgumentError, brief
 from ...threads import get_num_threads
 from ..models import Source, from_model, to_proto
+from ..passes.profiles import limits
 from ..runtimes import Reference, Runtime, ready
 from ..runtimes.feeds import feeds as drawn
 from .memories import Memories
-from .profiles import requirements
 from .proving import Proof, proof
 from .results import WholeResult
 from .wholes import compared
@@ -58,7 +58,7 @@ class Settings:
         if self.target not in TARGETS:
             raise ArgumentError("target", brief(self.target), f"one of {', '.join(TARGETS)}")
         if self.profile is not None:
-            requirements(self.profile)
+            limits(self.profile)
         elif self.target == "none":
             raise ArgumentError("profile", "None", "a profile where the target is none")
         values.integer("threads", self.threads, low=1)

@@ -1,59 +1,48 @@
 """The passes: rewritings of ConvTranspose nodes, each by its name.
 
-`PASSES` is the table; a new pass is a file here, a line below and its tests. `upconv.onnx.rewrite`
+`PASSES` is the table; a new pass is a function, a line below and its tests. `upconv.onnx.rewrite`
 runs them over a model.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...dialects.onnx import Rule
-from .base import Pass, Step
-from .fold_batch_norm import FoldBatchNorm
-from .fold_pad import FoldPad
-from .fold_slice import FoldSlice
-from .no_dilation import NoDilation
-from .no_output_padding import NoOutputPadding
-from .normalise import Normalise
-from .split_groups import SplitGroups
-from .sub_pixel import Form, ReplaceDeconv, SubPixelPass
-from .symmetric_pads import SymmetricPads
-from .to_rank import ToRank
+from .base import Pass, Refusal, Rewriting, Step
+from .fold_batch_norm import fold_batch_norm
+from .fold_windows import fold_pad, fold_slice
+from .legalise import (
+    no_dilation,
+    no_output_padding,
+    no_pads,
+    normalise,
+    split_groups,
+    symmetric_pads,
+    to_rank,
+)
+from .sub_pixel import Form, replace_deconv, sub_pixel
 
 _ALL: tuple[Pass, ...] = (
-    ReplaceDeconv(),
-    SubPixelPass(),
-    SubPixelPass(Form.UNFOLDED),
-    SubPixelPass(Form.FOLDED),
-    SubPixelPass(Form.POLYPHASE),
-    FoldBatchNorm(),
-    FoldPad(),
-    FoldSlice(),
-    Normalise(),
-    *(Normalise(rule) for rule in Rule),
-    SplitGroups(),
-    ToRank(),
-    SymmetricPads(),
-    NoOutputPadding(),
-    NoDilation(),
+    Pass("replace_deconv", replace_deconv),
+    Pass("sub_pixel", sub_pixel),
+    Pass("sub_pixel:unfolded", partial(sub_pixel, form=Form.UNFOLDED)),
+    Pass("sub_pixel:folded", partial(sub_pixel, form=Form.FOLDED)),
+    Pass("sub_pixel:polyphase", partial(sub_pixel, form=Form.POLYPHASE)),
+    Pass("fold_batch_norm", fold_batch_norm),
+    Pass("fold_pad", fold_pad),
+    Pass("fold_slice", fold_slice),
+    Pass("normalise", normalise),
+    *(Pass(f"normalise:{rule.value}", normalise, rule) for rule in Rule),
+    Pass("split_groups", split_groups),
+    Pass("to_rank", to_rank),
+    Pass("symmetric_pads", symmetric_pads),
+    Pass("no_pads", no_pads),
+    Pass("no_output_padding", no_output_padding),
+    Pass("no_dilation", no_dilation),
 )
 
 PASSES: dict[str, Pass] = {each.name: each for each in _ALL}
 """Name -> the pass, in the order of the documentation."""
 
-__all__ = [
-    "PASSES",
-    "FoldBatchNorm",
-    "FoldPad",
-    "FoldSlice",
-    "Form",
-    "NoDilation",
-    "NoOutputPadding",
-    "Normalise",
-    "Pass",
-    "ReplaceDeconv",
-    "SplitGroups",
-    "Step",
-    "SubPixelPass",
-    "SymmetricPads",
-    "ToRank",
-]
+__all__ = ["PASSES", "Pass", "Refusal", "Rewriting", "Step"]

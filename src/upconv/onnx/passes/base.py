@@ -1,57 +1,53 @@
-"""What a pass is, and the driver that walks one over a model.
+"""What a pass is, and the driver that runs passes over a model.
 
-A pass is a frozen value: its fields are its options, its name is what people write. It refuses in
-words or rewrites:
+    match(conv)   the rewriting of one ConvTranspose node, as a function of a `Builder`; raises
+                  `Refusal`, or another `UpconvError`, with one sentence: why the pass must not
+                  rewrite it, or need not
 
-    refuses(site) -> None where it fires, else one sentence: why it must not, or need not
-    rewrite(site, builder)   puts new nodes in the place of the node, and perhaps of its neighbours
-
-Each pass's docstring numbers the cases it does; its code repeats the numbers. A pass never looks at
-the clock: what is faster is for the optimiser to measure.
-
-What lives here: the protocol, the driver, and questions that several passes ask.
+A rewriting puts new nodes in the place of the node, and perhaps of its neighbours. No pass
+measures: what is faster is for `optimize` to find out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
 from ...dialects.onnx import Rule
+from ...errors import UpconvError
 from ..building import Builder
-from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, read
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
-
-class Pass(Protocol):
-    """One rewriting of a ConvTranspose node and, for some passes, its neighbours."""
-
-    @property
-    def name(self) -> str:
-        """What people call it, options included."""
-
-    def refuses(self, site: ConvTransposeNode) -> str | None:
-        """None where the pass fires; else why not, in one sentence."""
-
-    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
-        """Write the new nodes; only where `refuses` said None."""
+Rewriting = Callable[[Builder], None]
+"""Writes the new nodes."""
 
 
-@runtime_checkable
-class Reading(Protocol):
-    """A pass that says itself how a node is read, and so settles what runtimes read differently."""
-
-    @property
-    def rule(self) -> Rule | None:
-        """By which auto_pad and output_shape are read; None: as the run reads them."""
+class Refusal(UpconvError):
+    """Why a pass does not rewrite a node, in one sentence."""
 
 
-class Refusal(Exception):
-    """Why a pass does not fire, as an exception for passes whose plan finds out midway."""
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One rewriting of ConvTranspose nodes and, for some passes, of their neighbours.
+
+    name: what people call it, options included.
+    match: the rewriting of a node; raises `Refusal`.
+    rule: by which auto_pad and output_shape are read; None: as the run reads them.
+    """
+
+    name: str
+    match: Callable[[ConvTransposeNode], Rewriting]
+    rule: Rule | None = None
+
+    def refuses(self, conv: ConvTransposeNode) -> str | None:
+        """None where the pass rewrites the node; else why not, in one sentence."""
+        try:
+            self.match(conv)
+        except UpconvError as refusal:
+            return str(refusal)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,83 +71,54 @@ def run(
     rule: Rule | None = None,
     only: Callable[[ir.Node], bool] | None = None,
 ) -> list[Step]:
-    """Walk every pass, in order, over every ConvTranspose node of `model`, which is changed.
+    """Run every pass, in order, over every ConvTranspose node of `model`, which is changed.
 
     rule: by which auto_pad and output_shape are read; None reads them by ONNX's text, and leaves
     nodes alone that a runtime reads otherwise. `only` chooses the nodes.
     """
     steps: list[Step] = []
     for each in passes:
-        reading = (each.rule if isinstance(each, Reading) else None) or rule
-        steps += [
-            visit(model, each, found, strict=reading is None)
-            for found in conv_transpose_nodes(model, reading, only)
-        ]
+        reading = each.rule or rule
+        for found in conv_transpose_nodes(model, reading, only):
+            refusal = _rewritten(model, each, found, strict=reading is None)
+            name = found.name if isinstance(found, ConvTransposeNode) else found.node.name
+            steps.append(Step(name or "", each.name, refusal))
     return steps
 
 
-def visit(
+def _rewritten(
     model: ir.Model, each: Pass, found: ConvTransposeNode | Unreadable, *, strict: bool
-) -> Step:
-    """Have one pass refuse or rewrite one node. strict: nodes with departures are left alone."""
+) -> str | None:
+    """Have one pass rewrite one node; why it does not, if so. strict: refuse contradicted nodes."""
     if isinstance(found, Unreadable):
-        return Step(found.node.name or "", each.name, found.reason)
-    refusal = (strict and contradicted(found)) or each.refuses(found)
-    if refusal is None:
-        each.rewrite(found, Builder(model, found.node, found.opset, each.name))
-    return Step(found.name, each.name, refusal or None)
-
-
-def again(site: ConvTransposeNode, rule: Rule | None) -> ConvTransposeNode | Unreadable:
-    """The site read anew, after its node or its neighbours changed."""
-    return read(site.node, site.opset, rule)
-
-
-def contradicted(site: ConvTransposeNode) -> str | None:
-    """That runtimes read the node differently, if they do."""
-    if not site.departures:
-        return None
-    who = " and ".join(rule.value for rule in site.departures)
-    return (
-        f"{who} reads its {'output_shape' if site.has_output_shape else 'auto_pad'} differently;"
-        " say by which rule it is meant, for all passes or by normalise:spec,"
-        " normalise:onnxruntime or normalise:openvino before them"
-    )
-
-
-def constant_float_weight(site: ConvTransposeNode) -> str | None:
-    """Why a pass that computes a new weight cannot: no constant, or not of floats."""
-    if site.weight.array is None:
-        return f"its weight is not constant: {site.weight.reason}"
-    if site.w.dtype is not None and site.w.dtype not in _FLOATS:
-        return f"its weight is of type {site.w.dtype}"
+        return found.reason
+    try:
+        if strict:
+            _require_one_reading(found)
+        rewriting = each.match(found)
+    except UpconvError as refusal:
+        return str(refusal)
+    rewriting(Builder(model, found.node, found.opset, each.name))
     return None
 
 
-def dequantised(site: ConvTransposeNode) -> str | None:
-    """That nodes between would part the node from its quantised pair, if they would.
-
-    A node computed in integers has a weight out of DequantizeLinear: runtimes then take the node,
-    what stands right before it and QuantizeLinear right after it for one. Where the weight is of
-    floats no runtime does, and other nodes may come between: all values stay what they are.
-    """
-    if is_op(site.w.producer(), "DequantizeLinear"):
-        return "its weight is dequantised, and quantised pairs are left whole"
-    return None
-
-
-def only_use(value: ir.Value) -> ir.Node | None:
-    """The one node that reads a value which nobody else sees; None where there is no such node."""
-    uses = list(value.uses())
-    if len(uses) != 1 or value.is_graph_output():
-        return None
-    return uses[0].node
+def _require_one_reading(conv: ConvTransposeNode) -> None:
+    if conv.departures:
+        who = " and ".join(rule.value for rule in conv.departures)
+        what = "output_shape" if conv.has_output_shape else "auto_pad"
+        raise Refusal(
+            f"{who} reads its {what} differently;"
+            " say by which rule it is meant, for all passes or by normalise:spec,"
+            " normalise:onnxruntime or normalise:openvino before them"
+        )
 
 
 def follower(y: ir.Value) -> ir.Node | None:
-    """The one node that reads y, in the graph that makes it."""
-    node, producer = only_use(y), y.producer()
-    return node if node is not None and producer and node.graph is producer.graph else None
+    """The one node that reads y, in the graph that makes it; None where others see y too."""
+    uses, producer = list(y.uses()), y.producer()
+    if len(uses) != 1 or y.is_graph_output() or producer is None:
+        return None
+    return uses[0].node if uses[0].node.graph is producer.graph else None
 
 
 _ELEMENTWISE = (
@@ -164,20 +131,11 @@ _ELEMENTWISE = (
 def elementwise(y: ir.Value) -> ir.Node | None:
     """The activation that alone reads y, if one does."""
     node = follower(y)
-    known = node is not None and any(is_op(node, kind) for kind in _ELEMENTWISE)
-    if node is None or not known or len(node.inputs) != 1:
+    if node is None or len(node.inputs) != 1 or not is_op(node, *_ELEMENTWISE):
         return None
     return None if any(one.is_ref() for one in node.attributes.values()) else node
 
 
-_MOVES_ZERO = ("HardSigmoid", "Sigmoid", "Softplus")
-
-
-def keeps_zero(activation: ir.Node) -> bool:
-    """Whether an activation that `elementwise` found makes 0 of 0."""
-    return activation.op_type not in _MOVES_ZERO
-
-
-def is_op(node: ir.Node | None, kind: str) -> bool:
-    """Whether a node is ONNX's own operator of this kind."""
-    return node is not None and node.op_type == kind and node.domain in ("", "ai.onnx")
+def is_op(node: ir.Node | None, *kinds: str) -> bool:
+    """Whether a node is ONNX's own operator of one of these kinds."""
+    return node is not None and node.op_type in kinds and node.domain in ("", "ai.onnx")

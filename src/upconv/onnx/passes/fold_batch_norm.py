@@ -7,7 +7,8 @@ is a transposed convolution with another weight and bias. Arithmetic is in float
 Cases: 1. BatchNormalization in inference. 2. Mul, Add, Sub and Div by one constant per channel, as
 which exporters and other folders leave one. 3. several of these in a row, folded together.
 
-The weight, the bias and all parameters must be constant, and only the normalisation may read y.
+The weight, the bias and all parameters must be constant floats, and only the normalisation may read
+y. Quantised weights would have to be quantised anew: fold before a model is quantised.
 """
 
 from __future__ import annotations
@@ -20,44 +21,13 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import UpconvError
-from ...normalization import fold_batch_norm
+from ...normalization import fold_batch_norm as folded
 from ..building import Builder
-from ..constants import DEFAULT_DOMAINS, constant_value
+from ..constants import constant_value
 from ..nodes import ConvTransposeNode
-from .base import Refusal, constant_float_weight, follower
-from .wording import attributes, worded
-
-_TRAINING_MODE = 14
-"""From this opset on an attribute says that a node trains; before it its further outputs do."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoldBatchNorm:
-    """A ConvTranspose with the normalisation after it in its weight and bias."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "fold_batch_norm"
-
-    def refuses(self, site: ConvTransposeNode) -> str | None:
-        """Nothing to fold, anything that is computed or read by others, or weights too large."""
-        refusal = constant_float_weight(site)
-        if refusal is not None:
-            return refusal
-        try:
-            _fold(site)
-        except Refusal as refused:
-            return str(refused)
-        return None
-
-    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
-        """Cases 1 to 3."""
-        fold = _fold(site)
-        w, b = builder.constant(fold.weight, "weight"), builder.constant(fold.bias, "bias")
-        said = attributes(site.axes, site.groups, worded(site).paddings)
-        y = builder.deconv(site.x, w, b, said)
-        builder.replace(fold.nodes[-1].outputs[0], y, [*fold.nodes[::-1], site.node])
+from .base import Refusal, Rewriting, follower, is_op
+from .legalise import attributes
+from .quantised import Operand, operand, weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,46 +41,44 @@ class _Affine:
     eps: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """The new parameters, and the nodes that are in them."""
-
-    weight: Array
-    bias: Array
-    nodes: tuple[ir.Node, ...]
-
-
-def _fold(site: ConvTransposeNode) -> _Fold:
-    if site.bias is not None and site.bias.array is None:
-        raise Refusal(f"its bias is not constant: {site.bias.reason}")
-    if any(worded(site).zeros):
+def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
+    """Cases 1 to 3; `Refusal`: nothing to fold, what is computed, quantised or read by others."""
+    original = _floats(weight(conv)).array
+    if any(p.output_padding >= a.stride for p, a in zip(conv.paddings, conv.axes, strict=True)):
         raise Refusal("its output is longer than ONNX's attributes can say; normalise it first")
-    bias = np.zeros(_channels(site)) if site.bias is None else site.bias.array
-    w, b = site.array.astype(np.float64), np.asarray(bias, np.float64)
+    w = original.astype(np.float64)
+    b = np.zeros(conv.groups * int(w.shape[1]))
+    if conv.b is not None:
+        b = _floats(operand(conv.b, "bias")).array.astype(np.float64)
     nodes: list[ir.Node] = []
-    value, reason = site.y, ""
+    value, reason = conv.y, "nobody, or not one node alone, reads its output"
     while (node := follower(value)) is not None:
         try:
-            one = _affine(node, value, site)
-            w, b = _folded(w, b, one, site.groups)
-        except Refusal as refusal:
+            one = _affine(node, value, conv, len(b))
+            vectors = one.gamma, one.beta, one.mean, one.var
+            w, b = folded(w, b, *vectors, eps=one.eps, groups=conv.groups)
+        except UpconvError as refusal:
             reason = str(refusal)
             break
         nodes.append(node)
         value = node.outputs[0]
     if not nodes:
-        raise Refusal(reason or "nobody, or not one node alone, reads its output")
-    return _Fold(_rounded(w, site.array.dtype), _rounded(b, site.array.dtype), tuple(nodes))
+        raise Refusal(reason)
+    new_w, new_b = _rounded(w, original.dtype), _rounded(b, original.dtype)
+
+    def write(builder: Builder) -> None:
+        operands = builder.constant(new_w, "weight"), builder.constant(new_b, "bias")
+        words = attributes(conv.axes, conv.groups, conv.paddings)
+        y = builder.deconv(conv.x, *operands, words)
+        builder.replace(nodes[-1].outputs[0], y, [*nodes[::-1], conv.node])
+
+    return write
 
 
-def _folded(w: Array, b: Array, one: _Affine, groups: int) -> tuple[Array, Array]:
-    try:
-        weight, bias = fold_batch_norm(
-            w, b, one.gamma, one.beta, one.mean, one.var, eps=one.eps, groups=groups
-        )
-    except UpconvError as error:
-        raise Refusal(f"it cannot be folded: {error}") from None
-    return weight, bias
+def _floats(found: Operand) -> Operand:
+    if found.scale is not None:
+        raise Refusal("it is quantised; fold the normalisation before the model is quantised")
+    return found
 
 
 def _rounded(array: Array, dtype: np.dtype) -> Array:
@@ -121,55 +89,49 @@ def _rounded(array: Array, dtype: np.dtype) -> Array:
     return rounded
 
 
-def _channels(site: ConvTransposeNode) -> int:
-    return site.groups * int(site.array.shape[1])
-
-
-def _affine(node: ir.Node, y: ir.Value, site: ConvTransposeNode) -> _Affine:
-    reader = _READERS.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
-    if reader is None or not node.outputs:
+def _affine(node: ir.Node, y: ir.Value, conv: ConvTransposeNode, channels: int) -> _Affine:
+    reader = _READERS.get(node.op_type)
+    if reader is None or not is_op(node, node.op_type) or not node.outputs:
         raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
-    return reader(node, y, site)
+    return reader(node, y, conv, channels)
 
 
-def _batch_norm(node: ir.Node, y: ir.Value, site: ConvTransposeNode) -> _Affine:
+def _batch_norm(node: ir.Node, y: ir.Value, conv: ConvTransposeNode, channels: int) -> _Affine:
     """Case 1."""
     if len(node.inputs) != 5 or node.inputs[0] is not y:
         raise Refusal("the BatchNormalization after it is not of its output, or lacks parameters")
-    trains = site.opset >= _TRAINING_MODE and _number(node, "training_mode", 0) != 0
-    if trains or any(value.name for value in node.outputs[1:]):
+    if _number(node, "training_mode", 0) or any(value.name for value in node.outputs[1:]):
         raise Refusal("the BatchNormalization after it is one for training")
-    if not _number(node, "spatial", 1):
-        raise Refusal("the BatchNormalization after it has statistics per position")
-    gamma, beta, mean, var = (_constant(value, site) for value in node.inputs[1:])
+    gamma, beta, mean, var = (_constant(value, conv) for value in node.inputs[1:])
     for vector in (gamma, beta, mean, var):
-        if vector.shape != (_channels(site),):
+        if vector.shape != (channels,):
             raise Refusal(f"the BatchNormalization after it has parameters of shape {vector.shape}")
     return _Affine(gamma, beta, mean, var, _number(node, "epsilon", 1e-5))
 
 
-def _arithmetic(
-    made: Callable[[Array], tuple[Array, Array]] | None,
-    reversed_: Callable[[Array], tuple[Array, Array]] | None,
-) -> Callable[[ir.Node, ir.Value, ConvTransposeNode], _Affine]:
-    """Case 2: the scale and shift of y by c, and of c by y."""
+_Made = Callable[[Array], tuple[Array, Array]]
+"""The scale and shift that arithmetic by a constant comes to."""
 
-    def read(node: ir.Node, y: ir.Value, site: ConvTransposeNode) -> _Affine:
+
+def _arithmetic(made: _Made, of_constant: _Made | None) -> Callable[..., _Affine]:
+    """Case 2: of y by c, and of c by y."""
+
+    def read(node: ir.Node, y: ir.Value, conv: ConvTransposeNode, channels: int) -> _Affine:
         first = node.inputs[0] is y
-        way = made if first else reversed_
-        if way is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
+        chosen = made if first else of_constant
+        if chosen is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
             raise Refusal(f"the {node.op_type} after it is not linear in its output")
-        c = _per_channel(_constant(node.inputs[1 if first else 0], site), site, node.op_type)
+        c = _constant(node.inputs[1 if first else 0], conv)
+        c = _per_channel(c, conv.rank + 2, channels, node.op_type)
         with np.errstate(divide="ignore"):
-            scale, shift = way(c)
+            scale, shift = chosen(c)
         return _Affine(scale, shift, np.zeros_like(c), np.ones_like(c))
 
     return read
 
 
-def _per_channel(c: Array, site: ConvTransposeNode, kind: str) -> Array:
+def _per_channel(c: Array, rank: int, channels: int, kind: str) -> Array:
     """c along the channels; one entry for each, which is all it may have."""
-    rank, channels = site.rank + 2, _channels(site)
     shape: Sequence[int] = (1,) * (rank - c.ndim) + c.shape
     if (
         len(shape) != rank
@@ -180,7 +142,7 @@ def _per_channel(c: Array, site: ConvTransposeNode, kind: str) -> Array:
     return np.broadcast_to(c.reshape(-1), (channels,)).astype(np.float64)
 
 
-def _constant(value: ir.Value | None, site: ConvTransposeNode) -> Array:
+def _constant(value: ir.Value | None, conv: ConvTransposeNode) -> Array:
     constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"what normalises its output is not constant: {constant.reason}")
@@ -199,15 +161,11 @@ def _number(node: ir.Node, name: str, absent: float) -> float:
     return float(attribute.value)
 
 
-def _one(c: Array) -> Array:
-    return np.ones_like(c)
-
-
-_READERS: dict[str, Callable[[ir.Node, ir.Value, ConvTransposeNode], _Affine]] = {
+_READERS: dict[str, Callable[..., _Affine]] = {
     "BatchNormalization": _batch_norm,
     "Mul": _arithmetic(lambda c: (c, 0 * c), lambda c: (c, 0 * c)),
     "Div": _arithmetic(lambda c: (1 / c, 0 * c), None),
-    "Add": _arithmetic(lambda c: (_one(c), c), lambda c: (_one(c), c)),
-    "Sub": _arithmetic(lambda c: (_one(c), -c), lambda c: (-_one(c), c)),
+    "Add": _arithmetic(lambda c: (np.ones_like(c), c), lambda c: (np.ones_like(c), c)),
+    "Sub": _arithmetic(lambda c: (np.ones_like(c), -c), lambda c: (-np.ones_like(c), c)),
 }
 """Operator -> how it is read."""

@@ -7,24 +7,23 @@ at are 0. Its forms, per node:
 
     unfolded    one convolution with fewest taps; what it makes too much is cut off (k == s: K = 1)
     folded      one convolution whose result begins where y does: no cut but at the end
-    polyphase   one convolution per phase, with no multiplication by 0, side by side
+    polyphase   one convolution per phase side by side, each with the taps of its phase
 
 Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride for two axes: the
 operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
-phases of a channel stay together (CRD), so that groups stay whole. 5. a bias that is computed, or
-phases without taps: the bias is added last. 6. fewer zeros than none (crops beyond the kernel): x
-is cut first. 7. an activation that follows goes before the shuffle, where runtimes compute it
-together with the convolution; it is elementwise, so no value changes. Zeros in the place of phases
-without taps come after it: then only one that makes 0 of 0 goes before.
+phases of a channel stay together (CRD), so that groups stay whole. 5. a bias that is computed is
+repeated by nodes. 6. fewer zeros than none (crops beyond the kernel): x is cut first. 7. an
+activation that follows goes before the shuffle, where runtimes compute it together with the
+convolution. 8. quantised models: see `quantised`; the integers of the weight change places.
 
 Multiplying x by the zeros among the weights gives NaN where x is infinite or NaN and the original
-node would not look: finite data only, except where K = 1 or the form is polyphase.
+node would not look: finite data only, except where K = 1 or the form is polyphase, and each phase
+has taps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from math import prod
@@ -37,7 +36,8 @@ from ...geometry import Axis
 from ...subpixel import SubPixel, folded, thriftiest, waste
 from ..building import Builder, Order
 from ..nodes import ConvTransposeNode
-from .base import constant_float_weight, elementwise, keeps_zero
+from .base import Refusal, Rewriting
+from .quantised import Operand, before, bias, finish, weight
 
 MOST_WASTE = 64.0
 """Beyond so many multiplications for one needed, no runtime wins: such models are not written."""
@@ -52,12 +52,12 @@ out, and no layer has it. Asked before anything is laid out: strides are a model
 MOST_PHASES = 1 << 10
 """Phases are that many convolutions, or channels for one."""
 
-
-_MISLABELS = 10
+Forms = tuple[SubPixel, ...]
+"""One convolution: a form per axis."""
 
 
 class Form(Enum):
-    """Which convolutions; see the module's table."""
+    """Which convolutions; LEAST is of unfolded and folded what wastes less, folded if equal."""
 
     LEAST = "least"
     UNFOLDED = "unfolded"
@@ -65,227 +65,156 @@ class Form(Enum):
     POLYPHASE = "polyphase"
 
 
-@dataclass(frozen=True, slots=True)
-class SubPixelPass:
-    """Any transposed convolution as convolutions and a shuffle.
-
-    `form` LEAST takes whichever of unfolded and folded wastes less, folded where they are equal.
-    """
-
-    form: Form = Form.LEAST
-
-    @property
-    def name(self) -> str:
-        """sub_pixel, with the form where one is asked for."""
-        return "sub_pixel" if self.form is Form.LEAST else f"sub_pixel:{self.form.value}"
-
-    def refuses(self, site: ConvTransposeNode) -> str | None:
-        """Stride 1 everywhere, a computed weight, sizes too small, or too much waste."""
-        if all(axis.stride == 1 for axis in site.axes):
-            return "all its strides are 1, so there is nothing to shuffle: see replace_deconv"
-        refusal = _too_wide(site)
-        if refusal is not None:
-            return refusal
-        if self.form is Form.FOLDED and _forms(site, folded) == _forms(site, thriftiest):
-            return "folded and unfolded are the same here: see sub_pixel:unfolded"
-        return refuses_convolution(site, self._pieces(site))
-
-    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
-        """Cases 2 to 6."""
-        write_convolutions(site, builder, self._pieces(site))
-
-    def _pieces(self, site: ConvTransposeNode) -> list[Piece]:
-        if self.form is Form.POLYPHASE:
-            return _phases(site)
-        forms = _forms(site, thriftiest)
-        plain = _forms(site, folded)
-        equal = waste(site.axes, plain) <= waste(site.axes, forms)
-        if self.form is Form.FOLDED or (self.form is Form.LEAST and equal):
-            forms = plain
-        return [Piece(forms)]
+def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
+    """Cases 2 to 8; `Refusal`: stride 1 everywhere, a computed weight, too much waste, no room."""
+    if all(axis.stride == 1 for axis in conv.axes):
+        raise Refusal("all its strides are 1, so there is nothing to shuffle: see replace_deconv")
+    _require_few_phases(conv)
+    if form is Form.POLYPHASE:
+        phases = product(*(range(axis.stride) for axis in conv.axes))
+        return _rewriting(conv, [_of_phase(conv.axes, phase) for phase in phases])
+    plain, least = _forms(conv, folded), _forms(conv, thriftiest)
+    if form is Form.FOLDED and plain == least:
+        raise Refusal("folded and unfolded are the same here: see sub_pixel:unfolded")
+    equal = waste(conv.axes, plain) <= waste(conv.axes, least)
+    if form is Form.FOLDED or (form is Form.LEAST and equal):
+        least = plain
+    return _rewriting(conv, [least])
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceDeconv:
-    """Case 1: stride 1 as a convolution with the reversed kernel, padding d*(k-1) - crop."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "replace_deconv"
-
-    def refuses(self, site: ConvTransposeNode) -> str | None:
-        """A stride above 1, a computed weight, or a size too small for its crops."""
-        if any(axis.stride > 1 for axis in site.axes):
-            return f"its strides are {[a.stride for a in site.axes]}, not all 1: see sub_pixel"
-        return refuses_convolution(site, [Piece(_forms(site, folded))])
-
-    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
-        """Cases 1, 4 and 6."""
-        write_convolutions(site, builder, [Piece(_forms(site, folded))])
+def replace_deconv(conv: ConvTransposeNode) -> Rewriting:
+    """Case 1: a convolution with the reversed kernel, padding d*(k-1) - crop."""
+    if any(axis.stride > 1 for axis in conv.axes):
+        raise Refusal(f"its strides are {[a.stride for a in conv.axes]}, not all 1: see sub_pixel")
+    return _rewriting(conv, [_forms(conv, folded)])
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One convolution of the rewriting: a form per axis, or None where it makes only zeros."""
-
-    forms: tuple[SubPixel, ...] | None
+def _forms(conv: ConvTransposeNode, of: Callable[[Axis], SubPixel]) -> Forms:
+    return tuple(of(axis) for axis in conv.axes)
 
 
-def _forms(site: ConvTransposeNode, of: Callable[[Axis], SubPixel]) -> tuple[SubPixel, ...]:
-    return tuple(of(axis) for axis in site.axes)
+def _of_phase(axes: Sequence[Axis], phase: Sequence[int]) -> Forms:
+    return tuple(SubPixel.of_phase(axis, r) for axis, r in zip(axes, phase, strict=True))
 
 
-def _phases(site: ConvTransposeNode) -> list[Piece]:
-    pieces = []
-    for phase in product(*(range(axis.stride) for axis in site.axes)):
-        forms = tuple(SubPixel.of_phase(axis, r) for axis, r in zip(site.axes, phase, strict=True))
-        whole = tuple(form for form in forms if form is not None)
-        pieces.append(Piece(whole if len(whole) == len(forms) else None))
-    return pieces
+def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
+    w = weight(conv)
+    b = None if conv.b is None else bias(conv, conv.b)
+    if w.per_channel and w.axis != 1 and not (w.axis == 0 and w.array.shape[0] == conv.groups):
+        raise Refusal(f"its weight has scales along axis {w.axis}, which no convolution has")
+    sizes = zip(conv.sizes, conv.axes, strict=True)
+    if any(size is not None and axis.out < 1 for size, axis in sizes):
+        raise Refusal("its output is empty")
+    for forms in pieces:
+        _require_room(conv, forms)
+        taps = prod(form.phases * form.kernel for form in forms)
+        per_tap = w.array.itemsize * prod(w.array.shape[:2])
+        require_affordable(waste(conv.axes, forms), taps * per_tap)
+    return lambda builder: _write(conv, builder, pieces, w, b)
 
 
-def refuses_convolution(site: ConvTransposeNode, pieces: Sequence[Piece]) -> str | None:
-    """Why these convolutions cannot be written, if they cannot."""
-    refusal = constant_float_weight(site)
-    if refusal is not None:
-        return refusal
-    if any(
-        size is not None and axis.out < 1 for size, axis in zip(site.sizes, site.axes, strict=True)
-    ):
-        return "its output is empty"
-    for piece in pieces:
-        if piece.forms is not None:
-            refusal = (
-                _too_small(site, piece.forms)
-                or _too_large(site, piece.forms)
-                or _mislabelled(site, piece.forms)
-            )
-            if refusal is not None:
-                return refusal
-    return None
-
-
-def _too_wide(site: ConvTransposeNode) -> str | None:
-    phases = prod(axis.stride for axis in site.axes)
+def _require_few_phases(conv: ConvTransposeNode) -> None:
+    phases = prod(axis.stride for axis in conv.axes)
     if phases > MOST_PHASES:
-        return f"it has {phases} phases, and more than {MOST_PHASES} serve nobody"
-    for i, axis in enumerate(site.axes):
+        raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} serve nobody")
+    for i, axis in enumerate(conv.axes):
         if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
-            return f"along axis {i} its kernel spans {axis.extent} positions, too many to lay out"
-    return None
+            raise Refusal(
+                f"along axis {i} its kernel spans {axis.extent} positions, too many to lay out"
+            )
 
 
-def _mislabelled(site: ConvTransposeNode, forms: Sequence[SubPixel]) -> str | None:
-    """In opset 10 shape inference takes a Slice of an open size for as long as what it slices.
-
-    ONNX Runtime then gives one's memory to the other, and fails.
-    """
-    cut = (min(form.zeros) < 0 for form in forms)
-    opened = (size is None for size in site.sizes)
-    if site.opset == _MISLABELS and any(c and o for c, o in zip(cut, opened, strict=True)):
-        return "its input is cut along an open axis, which opset 10 mislabels; convert to opset 11"
-    return None
-
-
-def _too_small(site: ConvTransposeNode, forms: Sequence[SubPixel]) -> str | None:
-    for i, (form, size) in enumerate(zip(forms, site.sizes, strict=True)):
+def _require_room(conv: ConvTransposeNode, forms: Forms) -> None:
+    for i, (form, size) in enumerate(zip(forms, conv.sizes, strict=True)):
         if size is not None and not form.fits(size):
-            return (
+            raise Refusal(
                 f"along axis {i} its input of {size} is too small: the convolution cuts"
                 f" {form.zeros} positions and needs {form.kernel} taps"
             )
-    return None
 
 
-def _too_large(site: ConvTransposeNode, forms: Sequence[SubPixel]) -> str | None:
-    whole = prod(form.phases * form.kernel for form in forms)
-    if waste(site.axes, forms) > MOST_WASTE and len(forms[0].taps) > 1:
-        return f"it would multiply {waste(site.axes, forms):.0f} times for each product needed"
-    channels = site.array.shape[0] * site.array.shape[1]
-    if whole * channels * site.array.itemsize > MOST_BYTES:
-        return f"its weight would take {whole * channels * site.array.itemsize} bytes"
-    return None
+def require_affordable(ratio: float, nbytes: int) -> None:
+    """`Refusal` for too many multiplications per one needed, or too large a weight."""
+    if ratio > MOST_WASTE:
+        raise Refusal(f"it would multiply {ratio:.0f} times for each product needed")
+    if nbytes > MOST_BYTES:
+        raise Refusal(f"its weight would take {nbytes} bytes")
 
 
-def write_convolutions(site: ConvTransposeNode, builder: Builder, pieces: Sequence[Piece]) -> None:
-    """Put the pieces, shuffled, in the node's place."""
+def _write(
+    conv: ConvTransposeNode,
+    builder: Builder,
+    pieces: Sequence[Forms],
+    w: Operand,
+    b: Operand | ir.Value | None,
+) -> None:
+    parts = [_convolution(conv, builder, forms, w, b) for forms in pieces]
     together = len(pieces) == 1
-    empty = any(piece.forms is None for piece in pieces)
-    last = site.b is not None and (_computed(site) or empty)
-    order = Order.CHANNEL_MAJOR if together else Order.PHASE_MAJOR  # case 4
-    activation = None if last else _movable(site, empty)
-    parts = [
-        _activated(builder, _convolve(site, builder, piece.forms, not last), activation)
-        for piece in pieces
-        if piece.forms is not None
-    ]
-    x = parts[0] if together else _side_by_side(site, builder, pieces, parts)
-    strides = [axis.stride for axis in site.axes]
-    y = builder.shuffle(x, strides, _channels(site), order)
-    y = builder.cut(y, _cuts(pieces))
-    if last and site.b is not None:  # case 5
-        y = builder.add_bias(y, site.b, site.rank)
-    if activation is None:
-        builder.replace(site.y, y, [site.node])
-    else:  # case 7
-        builder.replace(activation.outputs[0], y, [activation, site.node])
+    strides, channels = [axis.stride for axis in conv.axes], conv.groups * w.array.shape[1]
+    cuts = [form.cut for form in pieces[0]]
+
+    def side_by_side(ys: Sequence[ir.Value]) -> ir.Value:
+        x = ys[0] if together else builder.op("Concat", ys, axis=1)
+        order = Order.CHANNEL_MAJOR if together else Order.PHASE_MAJOR  # case 4
+        return builder.cut(builder.shuffle(x, strides, channels, order), cuts)
+
+    if max(strides) == 1 and not any(map(any, cuts)):
+        builder.replace(conv.y, parts[0], [conv.node])
+    else:
+        finish(conv, builder, parts, side_by_side)
 
 
-def _movable(site: ConvTransposeNode, empty: bool) -> ir.Node | None:
-    """The activation that goes before the shuffle, and before the zeros of empty phases."""
-    if all(axis.stride == 1 for axis in site.axes):
-        return None
-    activation = elementwise(site.y)
-    return None if activation and empty and not keeps_zero(activation) else activation
-
-
-def _activated(builder: Builder, x: ir.Value, activation: ir.Node | None) -> ir.Value:
-    if activation is None:
-        return x
-    said = {name: attribute.value for name, attribute in activation.attributes.items()}
-    return builder.op(activation.op_type, [x], **said)
-
-
-def _convolve(
-    site: ConvTransposeNode, builder: Builder, forms: tuple[SubPixel, ...], biased: bool
+def _convolution(
+    conv: ConvTransposeNode,
+    builder: Builder,
+    forms: Forms,
+    w: Operand,
+    b: Operand | ir.Value | None,
 ) -> ir.Value:
     phases = prod(form.phases for form in forms)
-    w = builder.constant(packed(site.array, site.groups, forms), "weight")
-    b = None
-    if biased and site.bias is not None and site.bias.array is not None:
-        b = site.b if phases == 1 else builder.constant(np.repeat(site.bias.array, phases), "bias")
+    per_group = w.array.shape[1] if w.per_channel and w.axis == 0 else 1
+    packed_w = w.changed(
+        packed(w.array, conv.groups, forms),
+        lambda v: _per_output(v, phases * per_group, conv.groups if w.axis == 1 else 1),
+        axis=0,
+    )
+    x = conv.x
+    cuts = [(max(-begin, 0), max(-end, 0)) for begin, end in (form.zeros for form in forms)]
+    if any(map(any, cuts)):  # case 6
+        [x] = before(builder, x, lambda v: [builder.cut(v, cuts)])
     return builder.conv(
-        site.x,
-        w,
-        b,
-        zeros=[form.zeros for form in forms],
+        x,
+        packed_w.write(builder, "weight"),
+        _repeated(conv, builder, b, phases),
+        zeros=[(max(form.zeros[0], 0), max(form.zeros[1], 0)) for form in forms],
         dilations=[form.dilation for form in forms],
-        groups=site.groups,
+        groups=conv.groups,
     )
 
 
-def _side_by_side(
-    site: ConvTransposeNode, builder: Builder, pieces: Sequence[Piece], parts: Sequence[ir.Value]
-) -> ir.Value:
-    """The phases' convolutions along the channels, zeros where a phase has no taps."""
-    channels, rest = _channels(site), iter(parts)
-    blocks: list[ir.Value] = []
-    empty = 0
-    for piece in pieces:
-        if piece.forms is None:
-            empty += 1
-            continue
-        blocks.append(_padded(site, builder, next(rest), empty * channels, 0))
-        empty = 0
-    blocks[-1] = _padded(site, builder, blocks[-1], 0, empty * channels)
-    return blocks[0] if len(blocks) == 1 else builder.op("Concat", blocks, axis=1)
+def _per_output(vector: Array, times: int, groups: int) -> Array:
+    """Scales of a transposed convolution's channels for the convolution's, (groups, M/g, phases).
+
+    Along axis 1 of a weight they are those of one group, and all groups share them.
+
+    >>> _per_output(np.array([1, 2]), 2, 2)
+    array([1, 1, 2, 2, 1, 1, 2, 2])
+    """
+    return np.tile(np.repeat(vector, times), groups)
 
 
-def _padded(
-    site: ConvTransposeNode, builder: Builder, x: ir.Value, before: int, after: int
-) -> ir.Value:
-    return builder.pad(x, [(0, 0), (before, after), *[(0, 0)] * site.rank])
+def _repeated(
+    conv: ConvTransposeNode, builder: Builder, b: Operand | ir.Value | None, times: int
+) -> ir.Value | None:
+    """The bias, each entry as often as its channel has phases."""
+    if b is None or times == 1:
+        return conv.b
+    if isinstance(b, Operand):
+        repeated = b.changed(np.repeat(b.array, times), lambda v: np.repeat(v, times))
+        return repeated.write(builder, "bias")
+    column = builder.op("Reshape", [b, builder.integers([-1, 1])])  # case 5
+    tiled = builder.op("Expand", [column, builder.integers([1, times])])
+    return builder.op("Reshape", [tiled, builder.integers([-1])])
 
 
 def packed(w: Array, groups: int, forms: Sequence[SubPixel]) -> Array:
@@ -308,16 +237,3 @@ def packed(w: Array, groups: int, forms: Sequence[SubPixel]) -> Array:
     odd, even = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
     w = w.transpose(0, 2, *odd, 1, *even)
     return np.ascontiguousarray(w.reshape(groups * m * prod(phases), c // groups, *kernel))
-
-
-def _cuts(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-    forms = next(piece.forms for piece in pieces if piece.forms is not None)
-    return [form.cut for form in forms]
-
-
-def _channels(site: ConvTransposeNode) -> int:
-    return site.groups * int(site.array.shape[1])
-
-
-def _computed(site: ConvTransposeNode) -> bool:
-    return site.bias is not None and site.bias.array is None

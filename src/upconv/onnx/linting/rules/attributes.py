@@ -1,36 +1,211 @@
-"""Attributes of a node as they stand, None where they are absent or not of the kind expected.
+"""Rules about what a node states, and what cannot be known about it.
 
-`nodes` reads attributes by ONNX's rules and gives a reason; rules that judge what is written look
-here.
+What runtimes do was found by running ONNX Runtime 1.31.1 and OpenVINO 2026.4.1; their readings are
+in `upconv.dialects.onnx`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import onnx_ir as ir
 
+from ....dialects.onnx import Rule as Reading
+from ...nodes import Unreadable
+from ...passes.base import is_op
+from ..context import (
+    READERS,
+    Context,
+    Observation,
+    agree,
+    attribute,
+    axes_in_words,
+    output_shape,
+    quoted,
+    shape_in_words,
+    shape_of,
+)
 
-def integers(node: ir.Node, name: str) -> tuple[int, ...] | None:
-    """A list of integers."""
-    attribute = _of(node, name, ir.AttributeType.INTS)
-    return None if attribute is None else tuple(int(entry) for entry in attribute.as_ints())
+_INT = ir.AttributeType.INT
+_TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
 
 
-def integer(node: ir.Node, name: str, absent: int) -> int | None:
-    """One integer, `absent` where the node does not state it."""
-    if name not in node.attributes:
-        return absent
-    attribute = _of(node, name, ir.AttributeType.INT)
-    return None if attribute is None else int(attribute.as_int())
+def runtimes_disagree(context: Context) -> Iterator[Observation]:
+    """Runtimes read auto_pad or output_shape of this node differently.
+
+    They disagree on which end loses the odd position, and on the output size of SAME where the
+    kernel is smaller than the stride. The output is shifted by one position, or has another shape.
+
+    Fix: Write the padding as pads and output_padding, which all runtimes read alike: `upconv
+    rewrite IN OUT --passes normalise:onnxruntime` keeps what ONNX Runtime computes,
+    `normalise:openvino` what OpenVINO does. `upconv lint --fix --runtime NAME` does it in place.
+    """
+    readings = context.readings() if context.conv else {}
+    readers: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for reading, conv in readings.items():
+        readers.setdefault(conv.layer.crops, []).append(READERS[reading])
+    if len(readers) > 1:
+        word = "output_shape" if "output_shape" in context.node.attributes else "auto_pad"
+        said = "; ".join(f"{' and '.join(who)}: {_crops(crops)}" for crops, who in readers.items())
+        yield Observation(
+            f"{word} is read in {len(readers)} ways. Positions cut off each axis as (begin, end):"
+            f" {said}.",
+            {
+                "attribute": word,
+                "crops": {r.value: [list(c) for c in v.layer.crops] for r, v in readings.items()},
+                "shapes": {r.value: list(output_shape(conv)) for r, conv in readings.items()},
+            },
+        )
 
 
-def text(node: ir.Node, name: str) -> str | None:
-    """A word."""
-    attribute = _of(node, name, ir.AttributeType.STRING)
-    return None if attribute is None else str(attribute.value)
+def same_of_open_size(context: Context) -> Iterator[Observation]:
+    """auto_pad is SAME and the model leaves the input's size open.
+
+    OpenVINO then ignores auto_pad and returns the whole output without cropping.
+
+    Fix: Write the padding as pads (`upconv lint --fix`, or `upconv rewrite IN OUT --passes
+    normalise`), or give the model's input a fixed size.
+    """
+    conv = context.conv
+    if conv is None or conv.has_output_shape or not context.concerns(Reading.OPENVINO):
+        return
+    open_axes = [i for i, size in enumerate(conv.sizes) if size is None]
+    if conv.auto_pad.same and open_axes and any(any(crop) for crop in conv.layer.crops):
+        yield Observation(
+            f"The input size is open along {axes_in_words(open_axes)}. OpenVINO then ignores"
+            f" auto_pad {conv.auto_pad.value} and cuts nothing off; it should cut"
+            f" {_crops(conv.layer.crops)} (begin, end) off the axes.",
+            {"axes": open_axes, "crops": [list(crop) for crop in conv.layer.crops]},
+        )
 
 
-def _of(node: ir.Node, name: str, kind: ir.AttributeType) -> ir.Attr | None:
-    attribute = node.attributes.get(name)
-    if attribute is None or attribute.is_ref() or attribute.type != kind:
-        return None
-    return attribute
+def declared_shape(context: Context) -> Iterator[Observation]:
+    """The shape that the model declares for the output is not the true one.
+
+    Checkers and converters believe the declared shape; runtimes warn, plan memory by it, or fail.
+    ONNX's own shape inference writes wrong ones for auto_pad SAME with output_padding, or with a
+    kernel smaller than the stride.
+
+    Fix: Correct the declared shape (`upconv lint --fix`), or remove it and infer shapes again.
+    """
+    declared = context.declared
+    if context.conv is None or declared is None:
+        return
+    true = [output_shape(conv) for conv in context.readings().values()]
+    if true and not any(agree(declared, shape) for shape in true):
+        yield Observation(
+            f"The model declares the output shape {shape_in_words(declared)}; it is"
+            f" {shape_in_words(true[0])}.",
+            {"declared": list(declared), "true": list(true[0])},
+        )
+
+
+def quantised_axis(context: Context) -> Iterator[Observation]:
+    """A quantised weight has its scales along another axis than the output channels.
+
+    The weight of a ConvTranspose is (input channels, output channels / group, ...), so scales per
+    output channel are along axis 1; a Conv has them along axis 0. Integer kernels cannot use
+    scales per input channel: they are slow, refuse the model, or take the wrong axis.
+
+    Fix: Quantise again with axis 1, or with one scale for the whole weight.
+    """
+    w = context.weight
+    node = None if w is None else w.producer()
+    if node is None or not is_op(node, "DequantizeLinear"):
+        return
+    scale = shape_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    axis = 1 if "axis" not in node.attributes else attribute(node, "axis", _INT)
+    if scale is None or len(scale) != 1 or axis is None or attribute(node, "block_size", _INT):
+        return
+    axis += len(shape_of(w) or shape_of(node.inputs[0]) or ()) if axis < 0 else 0
+    if axis != 1:
+        yield Observation(
+            f"The weight is dequantised with {scale[0]} scales along axis {axis}; its output"
+            " channels are along axis 1.",
+            {"axis": axis, "scales": scale[0]},
+        )
+
+
+def training_batch_norm(context: Context) -> Iterator[Observation]:
+    """A BatchNormalization in training mode follows.
+
+    It normalises by the statistics of the batch that it is given, so the output of one image
+    depends on the others, and a single image can blow up. The model was exported in training mode.
+
+    Fix: Export in evaluation mode (`model.eval()` in PyTorch).
+    """
+    for node in (use.node for use in context.node.outputs[0].uses()):
+        if is_op(node, "BatchNormalization") and _trains(node, context.opset):
+            yield Observation(
+                f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
+                " normalises by the current batch and cannot be folded.",
+                {"normalisation": node.name},
+            )
+
+
+def malformed(context: Context) -> Iterator[Observation]:
+    """The node is not valid ONNX.
+
+    Its attributes or shapes contradict the specification or each other: pads and auto_pad together,
+    a kernel_shape that is not the weight's, negative pads. One runtime refuses such a node, another
+    ignores the attribute.
+
+    Fix: Correct the export; the message names the attribute.
+    """
+    yield from _unreadable(context, "The node is not valid", wrong=True)
+
+
+def unknown_geometry(context: Context) -> Iterator[Observation]:
+    """The node's geometry cannot be known from the model.
+
+    Sizes or attributes that it depends on are known only when the model runs, so no other rule
+    could check it.
+
+    Fix: Give the shapes of the model's inputs (`--input-shape x:1,3,64,64`, `sizes=` in Python);
+    inline functions whose attributes are parameters (`onnx.inliner`).
+    """
+    yield from _unreadable(context, "The node cannot be checked", wrong=False)
+
+
+def computed_weight(context: Context) -> Iterator[Observation]:
+    """The weight is not constant.
+
+    Rules about weights could not check it, and no pass can fold or rewrite the node. An initialiser
+    that is also an input of the model may be replaced by the caller, so it is not constant.
+
+    Fix: Take initialisers out of the model's inputs; fold constants when exporting.
+    """
+    conv = context.conv
+    if conv is None or conv.weight.array is not None:
+        return
+    if not is_op(conv.w.producer(), "DequantizeLinear"):
+        reason = conv.weight.reason.rstrip(".")
+        yield Observation(f"The weight is not constant: {reason}.", {"reason": reason})
+
+
+def unreadable_file(context: Context) -> Iterator[Observation]:
+    """The file cannot be read as an ONNX model.
+
+    It is damaged, not valid, of an opset that upconv does not support, or its weights are missing.
+    The other files are checked all the same; the exit code is 2.
+
+    Fix: The message says what is wrong; `onnx.checker.check_model` may tell more.
+    """
+    return iter(())  # `upconv lint` reports it where it reads files: there is no node
+
+
+def _unreadable(context: Context, words: str, *, wrong: bool) -> Iterator[Observation]:
+    found = context.found
+    if isinstance(found, Unreadable) and found.wrong is wrong:
+        reason = found.reason.rstrip(".")
+        yield Observation(f"{words}: {reason}.", {"reason": reason})
+
+
+def _trains(node: ir.Node, opset: int) -> bool:
+    if opset >= _TRAINING_MODE:
+        return bool(attribute(node, "training_mode", _INT))
+    return any(value.name for value in node.outputs[1:])
+
+
+def _crops(crops: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(map(str, crops))

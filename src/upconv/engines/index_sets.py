@@ -1,4 +1,4 @@
-"""Where inputs and taps of one axis lie, for engines that add products into a canvas."""
+"""Where inputs and taps of one axis lie, for engines that add products into a padded output."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..geometry import Axis
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Some taps of some inputs, whose positions on the canvas are pairwise different."""
+class ConflictFree:
+    """Some taps of some inputs, whose positions in the padded output are pairwise different."""
 
     taps: slice
     inputs: slice
 
 
 @dataclass(frozen=True, slots=True)
-class Lattice:
-    """Where an axis's inputs and taps lie on its *canvas*, for engines that write to one.
+class IndexSet:
+    """Where an axis's inputs and taps lie in its *padded output*, for engines that write to one.
 
-    The canvas is the full result, extended where a crop is negative; the outputs are its `window`.
-    Tap t of input i lies at canvas position origin + stride*i + dilation*t. Only `size` inputs, the
-    slice `inputs` of all, and `kernel` taps, the slice `taps` of all, reach the window.
+    The padded output is the full result, extended where a crop is negative; the outputs are its
+    `window`. Tap t of input i lies at its position origin + stride*i + dilation*t. Only `size`
+    inputs, the slice `inputs` of all, and `kernel` taps, the slice `taps` of all, reach the window.
 
-    >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
-    >>> lattice.length, lattice.window
+    >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
+    >>> index_set.length, index_set.window
     (10, slice(1, 10, None))
     """
 
@@ -42,8 +42,8 @@ class Lattice:
     taps: slice
 
     @classmethod
-    def of(cls, axis: Axis) -> Lattice:
-        """The lattice of an axis, from only the inputs and taps that reach its outputs."""
+    def of(cls, axis: Axis) -> IndexSet:
+        """The index set of an axis, from only the inputs and taps that reach its outputs."""
         trimmed = axis.trimmed()
         axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
         begin, end = axis.crop_begin, axis.crop_end
@@ -62,26 +62,26 @@ class Lattice:
 
     @property
     def is_tiled(self) -> bool:
-        """Whether one run covers the canvas exactly, each position once."""
-        single = sum(1 for _ in islice(self.runs(self.size), 2)) == 1
+        """Whether one set covers the padded output exactly, each position once."""
+        single = sum(1 for _ in islice(self.conflict_free(self.size), 2)) == 1
         return single and self.length == self.size * self.kernel
 
-    def runs(self, inputs: int) -> Iterator[Run]:
-        """Runs that together hold every pair of a tap and one of `inputs` consecutive inputs once.
+    def conflict_free(self, inputs: int) -> Iterator[ConflictFree]:
+        """Sets that together hold every pair of a tap and one of `inputs` consecutive inputs once.
 
         Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) taps in a row,
         and for all taps and d / gcd(s, d) inputs in a row. Of the two ways to cut, the one with
-        fewer runs is taken.
+        fewer sets is taken.
 
-        >>> lattice = Lattice.of(Axis(size=3, kernel=5, stride=2))
-        >>> [run.taps for run in lattice.runs(3)]
+        >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2))
+        >>> [each.taps for each in index_set.conflict_free(3)]
         [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
         """
         common = gcd(self.stride, self.dilation)
         taps, rows = self.stride // common, self.dilation // common
         if -(-self.kernel // taps) <= -(-inputs // rows):
             for start in range(0, self.kernel, taps):
-                yield Run(slice(start, min(start + taps, self.kernel)), slice(0, inputs))
+                yield ConflictFree(slice(start, min(start + taps, self.kernel)), slice(0, inputs))
         else:
             for start in range(0, inputs, rows):
-                yield Run(slice(0, self.kernel), slice(start, min(start + rows, inputs)))
+                yield ConflictFree(slice(0, self.kernel), slice(start, min(start + rows, inputs)))

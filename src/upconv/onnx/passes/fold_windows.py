@@ -9,18 +9,18 @@ are taken off. With crops (p, q) and stride s the node alone computes the same a
 
 In (1) zeros put on x shift the result by s each, and what x loses at its ends would still have met
 the kernel: exact if k is no longer than the stride, or if the output is cropped so far. In (2) a
-Pad's zeros stand where the longer result holds 0 and the bias.
+Pad's zeros stand where the longer result holds 0 and the bias. Several in a row are folded
+together; nodes between that are elementwise and keep 0 (QuantizeLinear and DequantizeLinear of one
+scale, Cast) stay.
 
 ONNX then must be able to say the crops: none below 0 at a begin, none of -s or less at an end, and
 an output that is not empty. What a model leaves open in sizes stays open; where a Slice counts from
 an end that is not known, nothing is folded.
-
-What lives here: that, for the passes fold_pad and fold_slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -33,7 +33,8 @@ from ...geometry import Axis
 from ..building import Builder
 from ..constants import constant_value
 from ..nodes import ConvTransposeNode
-from .base import Refusal, follower, is_op
+from .base import Refusal, Rewriting, follower, is_op
+from .quantised import again, is_transparent, operand
 
 Sizes = Sequence[int | None]
 """Of all axes of the value that a neighbour reads, None where open."""
@@ -41,109 +42,133 @@ Sizes = Sequence[int | None]
 Window = tuple[tuple[int, int], ...]
 """Per axis, batch and channels included, positions put on (begin, end), or taken off."""
 
-Reader = Callable[[ir.Node, int, Sizes], Window]
-"""What a neighbour does, by its opset; raises `Refusal`."""
+Reader = Callable[[ir.Node, Sizes], Window]
+"""What a neighbour does; raises `Refusal`."""
 
 _FAR = (1 << 31) - 1
 """An end from here on means the end of the axis, whatever its size: what exporters write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """The one node: its axes, what it reads, whose place it takes, and the nodes it replaces."""
+class _Folded:
+    """The one node: its axes, what it reads and whose place it takes.
+
+    `inner` are the nodes that stay between x and it, `outer` those between it and y; `dead` are the
+    nodes behind it that go.
+    """
 
     axes: tuple[Axis, ...]
     x: ir.Value
     y: ir.Value
-    dead: tuple[ir.Node, ...]
+    inner: tuple[ir.Node, ...] = ()
+    outer: tuple[ir.Node, ...] = ()
+    dead: tuple[ir.Node, ...] = ()
 
 
-def folded(site: ConvTransposeNode, kind: str, reader: Reader) -> Folded:
-    """The node with all neighbours of a kind in it that can be; `Refusal` if there are none."""
-    fold = Folded(site.axes, site.x, site.y, (site.node,))
+def fold_pad(conv: ConvTransposeNode) -> Rewriting:
+    """The Pads of zeros around the node in its pads; one that takes off is folded as a Slice is."""
+    return _rewriting(conv, "Pad", _read_pad)
+
+
+def fold_slice(conv: ConvTransposeNode) -> Rewriting:
+    """The Slices around the node in its pads.
+
+    Where the size of an axis is open and the Slice would leave nothing of it, nothing becomes a
+    refusal of the runtime.
+    """
+    return _rewriting(conv, "Slice", _read_slice)
+
+
+def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
+    fold = _Folded(conv.axes, conv.x, conv.y)
     reasons: list[str] = []
     for side in (_before, _after):
         try:
             while True:
-                fold = side(site, fold, kind, reader)
-        except Refusal as refusal:
+                fold = side(conv, fold, kind, reader)
+        except UpconvError as refusal:
             reasons.append(str(refusal))
-    if fold.x is site.x and fold.y is site.y:
-        raise Refusal("; ".join(dict.fromkeys(filter(None, reasons))) or _none(kind))
-    return fold
+    if fold.x is conv.x and fold.y is conv.y:
+        none = f"no {kind} stands right before it, or after it as its only reader"
+        raise Refusal("; ".join(dict.fromkeys(filter(None, reasons))) or none)
+
+    def write(builder: Builder) -> None:
+        x = again(builder, fold.x, fold.inner)
+        y = builder.deconv(x, conv.w, conv.b, _attributes(conv, fold.axes))
+        builder.replace(fold.y, again(builder, y, fold.outer), [*fold.dead, conv.node])
+
+    return write
 
 
-def write(site: ConvTransposeNode, builder: Builder, fold: Folded) -> None:
-    """Put the one node in the place of all."""
-    y = builder.deconv(fold.x, site.w, site.b, _attributes(site, fold.axes))
-    builder.replace(fold.y, y, fold.dead)
-
-
-def _none(kind: str) -> str:
-    return f"no {kind} stands right before it, or after it as its only reader"
-
-
-def _before(site: ConvTransposeNode, fold: Folded, kind: str, reader: Reader) -> Folded:
-    node = fold.x.producer()
+def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
+    node, inner = fold.x.producer(), fold.inner
+    while node is not None and is_transparent(node) and node.inputs[0] is not None:
+        inner, node = (node, *inner), node.inputs[0].producer()
     if node is None or not is_op(node, kind):
         raise Refusal("")
+    _require_floats(kind, inner[:1], "DequantizeLinear")
     source = node.inputs[0] if node.inputs else None
     if source is None:
         raise Refusal(f"the {kind} before it reads nothing")
-    window = reader(node, site.opset, _shape(source, site.rank))
+    window = reader(node, _shape(source, conv.rank))
     axes = []
     for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
-        earlier = _behind(axis, begin, end)
+        earlier = behind(axis, begin, end)
         if earlier is None:
             raise Refusal(f"what the {kind} before it takes off reaches the output")
         axes.append(earlier)
-    _attributes(site, axes)
-    return replace(fold, axes=tuple(axes), x=source)
+    _attributes(conv, axes)
+    return replace(fold, axes=tuple(axes), x=source, inner=inner)
 
 
-def _behind(axis: Axis, begin: int, end: int) -> Axis | None:
-    try:
-        return behind(axis, begin, end)
-    except UpconvError as error:  # a Pad of more than there is
-        raise Refusal(str(error)) from None
-
-
-def _after(site: ConvTransposeNode, fold: Folded, kind: str, reader: Reader) -> Folded:
+def _after(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
+    between: tuple[ir.Node, ...] = ()
     node = follower(fold.y)
-    if node is None or not is_op(node, kind) or node.inputs[0] is not fold.y:
+    while node is not None and is_transparent(node):
+        between, node = (*between, node), follower(node.outputs[0])
+    y = between[-1].outputs[0] if between else fold.y
+    if node is None or not is_op(node, kind) or node.inputs[0] is not y:
         raise Refusal("")
+    _require_floats(kind, between[-1:], "QuantizeLinear")
     if len(node.outputs) != 1:
         raise Refusal(f"the {kind} after it has {len(node.outputs)} outputs")
-    known = zip(fold.axes, site.sizes, strict=True)
+    known = zip(fold.axes, conv.sizes, strict=True)
     sizes = [None, None, *(None if size is None else axis.out for axis, size in known)]
-    window = _spatial(reader(node, site.opset, sizes), kind)
-    axes = [_grown(axis, pair, site, kind) for axis, pair in zip(fold.axes, window, strict=True)]
-    _attributes(site, axes)
-    return replace(fold, axes=tuple(axes), y=node.outputs[0], dead=(node, *fold.dead))
+    window = _spatial(reader(node, sizes), kind)
+    pairs = zip(fold.axes, window, strict=True)
+    axes = tuple(_grown(conv, axis, window, kind) for axis, window in pairs)
+    _attributes(conv, axes)
+    outer = (*fold.outer, *between)
+    dead = (node, *reversed(between), *fold.dead)
+    return replace(fold, axes=axes, y=node.outputs[0], outer=outer, dead=dead)
 
 
-def _grown(axis: Axis, pair: tuple[int, int], site: ConvTransposeNode, kind: str) -> Axis:
-    begin, end = (max(entry, 0) for entry in pair)
-    try:
-        axis = cropped(axis, -pair[0], -pair[1])
-    except UpconvError as error:
-        raise Refusal(str(error)) from None
+def _require_floats(kind: str, beside: Sequence[ir.Node], border: str) -> None:
+    """A 0 among integers need not stand for 0."""
+    if kind == "Pad" and any(is_op(node, border) for node in beside):
+        raise Refusal("the Pad puts integers on quantised ones")
+
+
+def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: str) -> Axis:
+    begin, end = (max(entry, 0) for entry in window)
+    axis = cropped(axis, -window[0], -window[1])
     if axis.reads(0, begin) or axis.reads(axis.out - end, axis.out):
         raise Refusal(f"the {kind} after it puts zeros where the longer result has values")
-    if (begin or end) and not _unbiased(site):
+    if (begin or end) and conv.b is not None and _is_not_zero(conv, conv.b):
         raise Refusal(f"the {kind} after it puts zeros where its bias would stand")
     return axis
 
 
-def _unbiased(site: ConvTransposeNode) -> bool:
-    return site.bias is None or (site.bias.array is not None and not site.bias.array.any())
-
-
-def _attributes(site: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
+def _is_not_zero(conv: ConvTransposeNode, b: ir.Value) -> bool:
     try:
-        return to_onnx(Layer(tuple(axes), site.groups), rule=Rule.ONNXRUNTIME.value)
-    except UpconvError as error:
-        raise Refusal(str(error)) from None
+        return bool(operand(b, "bias").array.any())
+    except Refusal:
+        return True
+
+
+def _attributes(conv: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
+    """Those of the one node; `TranslationError` where ONNX cannot say the crops."""
+    return to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
 
 
 def _spatial(window: Window, kind: str) -> Window:
@@ -156,34 +181,32 @@ def _shape(value: ir.Value, rank: int) -> Sizes:
     shape = [None] * (rank + 2) if value.shape is None else list(value.shape)
     if len(shape) != rank + 2:
         raise Refusal(f"its neighbour reads a value of {len(shape)} axes")
-    return [size if isinstance(size, int) else None for size in shape]
+    return [size if isinstance(size, int) and size >= 0 else None for size in shape]
 
 
-def read_pad(node: ir.Node, opset: int, sizes: Sizes) -> Window:
-    """What a Pad of zeros puts on, in any of its forms since opset 2."""
+def _read_pad(node: ir.Node, sizes: Sizes) -> Window:
+    """What a Pad of zeros puts on."""
     mode = node.attributes.get("mode")
     if mode is not None and (mode.is_ref() or mode.value != "constant"):
         raise Refusal("the Pad repeats or mirrors values; only zeros can be folded")
-    pads = _numbers(node, opset, "pads", 1, since=11)
+    pads = _integers(node, 1)
     if pads is None:
         raise Refusal("the Pad has no pads")
-    if any(float(entry) for entry in _value(node, opset)):
+    if any(float(entry) for entry in _input(node, 2) or ()):
         raise Refusal("the Pad puts another value than 0")
-    axes = _axes(_numbers(node, opset, "axes", 3, since=18), len(pads) // 2, len(sizes))
+    axes = _axes(_integers(node, 3), len(pads) // 2, len(sizes))
     if len(pads) != 2 * len(axes):
         raise Refusal(f"the Pad has {len(pads)} pads for {len(axes)} axes")
     return _window(len(sizes), axes, pads[: len(axes)], pads[len(axes) :])
 
 
-def read_slice(node: ir.Node, opset: int, sizes: Sizes) -> Window:
-    """What a Slice of step 1 takes off, in any of its forms."""
-    starts = _numbers(node, opset, "starts", 1, since=10)
-    ends = _numbers(node, opset, "ends", 2, since=10)
+def _read_slice(node: ir.Node, sizes: Sizes) -> Window:
+    """What a Slice of step 1 takes off."""
+    starts, ends = _integers(node, 1), _integers(node, 2)
     if starts is None or ends is None or len(starts) != len(ends):
         raise Refusal("the Slice has no matching starts and ends")
-    axes = _axes(_numbers(node, opset, "axes", 3, since=10), len(starts), len(sizes))
-    steps = _numbers(node, opset, "steps", 4, since=10) if opset >= 10 else None
-    if len(axes) != len(starts) or any(step != 1 for step in steps or ()):
+    axes = _axes(_integers(node, 3), len(starts), len(sizes))
+    if len(axes) != len(starts) or any(step != 1 for step in _integers(node, 4) or ()):
         raise Refusal("the Slice has steps other than 1")
     ranges = zip(starts, ends, axes, strict=True)
     cuts = [_cut(start, end, sizes[axis]) for start, end, axis in ranges]
@@ -193,8 +216,6 @@ def read_slice(node: ir.Node, opset: int, sizes: Sizes) -> Window:
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     """Positions off the begin and the end."""
     if size is not None:
-        if size < 0:
-            raise Refusal("the Slice reads what is declared with a negative size")
         first, last, _ = slice(start, end).indices(size)
         if last <= first:
             raise Refusal("the Slice leaves nothing")
@@ -216,32 +237,14 @@ def _axes(stated: Sequence[int] | None, count: int, rank: int) -> list[int]:
     return axes
 
 
-def _value(node: ir.Node, opset: int) -> Iterator[float]:
-    """What a Pad puts, if it says so."""
-    if opset < 11:
-        attribute = node.attributes.get("value")
-        if attribute is not None and attribute.type != ir.AttributeType.FLOAT:
-            raise Refusal("the value of the Pad is no number")
-        values: Sequence[float] = [] if attribute is None else [attribute.as_float()]
-    else:
-        values = _input(node, opset, 2) or []
-    return iter(values)
+def _integers(node: ir.Node, index: int) -> list[int] | None:
+    entries = _input(node, index)
+    if entries is not None and not all(isinstance(entry, int) for entry in entries):
+        raise Refusal(f"input {index} of its neighbour holds no integers")
+    return None if entries is None else [int(entry) for entry in entries]
 
 
-def _numbers(node: ir.Node, opset: int, name: str, index: int, *, since: int) -> list[int] | None:
-    """A list of integers, an attribute before opset `since` and an input from it on."""
-    if opset >= since:
-        entries = _input(node, opset, index)
-        if entries is not None and not all(isinstance(entry, int) for entry in entries):
-            raise Refusal(f"its neighbour's {name} are no integers")
-        return None if entries is None else [int(entry) for entry in entries]
-    attribute = node.attributes.get(name)
-    if attribute is not None and (attribute.is_ref() or attribute.type != ir.AttributeType.INTS):
-        raise Refusal(f"its neighbour's {name} are no integers known here")
-    return None if attribute is None else list(attribute.as_ints())
-
-
-def _input(node: ir.Node, opset: int, index: int) -> list[float] | None:
+def _input(node: ir.Node, index: int) -> list[float] | None:
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None

@@ -1,0 +1,294 @@
+"""A layer's keywords: from what callers write to axes, an epilogue, and a frozen value of all.
+
+`Keywords.of` runs on every call and looks at types only. The rest turns frozen keywords into what
+they mean; it runs when a call is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from .activations import Activation
+from .arguments import Frozen, frozen, integer
+from .errors import ArgumentError, DTypeError, ShapeError, brief
+from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
+from .problem import Epilogue
+
+_LEAKY_SLOPE = 0.01  # the slope PyTorch, ONNX and Keras 2 take where none is given
+
+
+class Keywords(NamedTuple):
+    """The frozen keywords of a call (a NamedTuple: it is hashed on every call)."""
+
+    stride: Frozen = 1
+    padding: Frozen = 0
+    output_padding: Frozen = 0
+    dilation: Frozen = 1
+    groups: Frozen = 1
+    output_size: Frozen = None
+    layout: Frozen = "NCX"
+    weight_layout: Frozen = "IOX"
+
+    @classmethod
+    def of(
+        cls,
+        stride: object,
+        padding: object,
+        output_padding: object,
+        dilation: object,
+        groups: object,
+        output_size: object,
+        layout: object,
+        weight_layout: object,
+    ) -> Keywords:
+        """A caller's keywords, frozen; `DTypeError` for one that no number or name can be."""
+        given = (
+            stride,
+            padding,
+            output_padding,
+            dilation,
+            groups,
+            output_size,
+            layout,
+            weight_layout,
+        )
+        for value in given:  # most calls have nothing to freeze
+            if type(value) not in _EXACT:
+                return cls(*map(frozen, cls._fields, given))
+        return tuple.__new__(cls, given)
+
+
+_EXACT = (int, str, type(None))
+
+
+def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
+    """One integer per axis, each >= `low`; a single one stands for all axes.
+
+    >>> integers("stride", 2, rank=3, low=1)
+    (2, 2, 2)
+    """
+    if isinstance(value, int):
+        return (_bounded(argument, value, low),) * rank
+    if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):
+        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
+    if len(value) != rank:
+        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
+    return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
+
+
+_ONE_EACH = "One int stands for all axes."
+_FORMS = "an int, or one int per spatial axis (the weight has {rank})"
+
+
+class Same(Enum):
+    """Padding by rule: which end the odd position goes to."""
+
+    UPPER = "same_upper"
+    LOWER = "same_lower"
+
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def paddings(value: Frozen, rank: int) -> Pairs | Same:
+    """(begin, end) per axis, of either sign, or a rule.
+
+    >>> paddings((1, (0, 2)), rank=2)
+    ((1, 1), (0, 2))
+    """
+    if isinstance(value, str):
+        return _named_padding(value, rank)
+    if isinstance(value, int):
+        value = (value,) * rank
+    if not isinstance(value, tuple) or len(value) != rank:
+        hint = "For one axis write ((begin, end),)." if rank == 1 else _PAIRS
+        raise ArgumentError("padding", brief(value), _PADDING_FORMS.format(rank=rank), hint)
+    return tuple(_pair(f"padding[{i}]", entry) for i, entry in enumerate(value))
+
+
+_PAIRS = "Pairs are ((begin, end), ...), negative values add positions."
+_PADDING_FORMS = (
+    "an int, or one int or (begin, end) pair per spatial axis (the weight has {rank}), or 'valid',"
+    " 'same_upper' or 'same_lower'"
+)
+
+
+def _named_padding(value: str, rank: int) -> Pairs | Same:
+    if value == "valid":
+        return ((0, 0),) * rank
+    for rule in Same:
+        if value == rule.value:
+            return rule
+    same = "'same' alone does not say which end gets the odd position."
+    hint = same if value == "same" else _PAIRS
+    raise ArgumentError("padding", brief(value), _PADDING_FORMS.format(rank=rank), hint)
+
+
+def _pair(argument: str, entry: Frozen) -> tuple[int, int]:
+    if isinstance(entry, int):
+        entry = (entry, entry)
+    if (
+        not isinstance(entry, tuple)
+        or len(entry) != 2
+        or any(type(end) is not int for end in entry)
+    ):
+        raise ArgumentError(argument, brief(entry), "an int or a (begin, end) pair of ints", _PAIRS)
+    begin, end = (_bounded(argument, value, -LIMIT) for value in entry)
+    return begin, end
+
+
+def _bounded(argument: str, value: int, low: int) -> int:
+    return integer(argument, value, low, remedy=_REMEDIES[argument.partition("[")[0]])
+
+
+_REMEDIES = {
+    "stride": "Use 1 where nothing is to be upsampled.",
+    "dilation": "Use 1 for a dense kernel.",
+    "padding": "It counts positions cut off, below 0 positions added.",
+    "output_padding": "To cut the end use padding=((begin, end), ...).",
+    "output_size": "Leave it out for the size that follows from the rest.",
+    "iterations": "Leave it out for a limit that follows from the size.",
+    "length": "It is the number of inputs of the whole call whose bits are wanted.",
+}
+
+
+def epilogue(activation: Frozen, residual: bool) -> Epilogue:
+    """An epilogue from None, a name, (name, slope) or "name:slope".
+
+    >>> epilogue("leaky_relu:0.2", residual=False).slope
+    0.2
+    """
+    if activation is None:
+        return Epilogue(residual=residual)
+    name, slope = activation, None
+    if isinstance(activation, str) and ":" in activation:
+        name, _, slope = activation.partition(":")
+    elif isinstance(activation, tuple) and len(activation) == 2:
+        name, slope = activation
+    kinds = [kind for kind in Activation if kind.value == name and name]
+    if not kinds:
+        raise ArgumentError("activation", brief(activation), _ACTIVATIONS, _OTHERS)
+    if kinds[0] is not Activation.LEAKY_RELU:
+        if slope is not None:
+            expected = f"{name!r} alone: it has no slope"
+            raise ArgumentError("activation", brief(activation), expected, "Leave the slope out.")
+        return Epilogue(kinds[0], residual=residual)
+    factor = _LEAKY_SLOPE if slope is None else _slope(slope)
+    return Epilogue(Activation.LEAKY_RELU, factor, residual)
+
+
+def frozen_activation(value: object) -> Frozen:
+    """`value` made hashable; what it means is for `epilogue` to say."""
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):
+        return (str.__str__(value[0]), _slope(value[1]))
+    got = f"{brief(value)} ({type(value).__name__})"
+    raise DTypeError("activation", got, _ACTIVATIONS, _OTHERS)
+
+
+_SLOPE = "It is the factor of negative values, as in ('leaky_relu', 0.2)."
+
+
+def _slope(value: object) -> float:
+    expected = "a finite number"
+    if isinstance(value, bool) or not isinstance(value, str | int | float | np.number):
+        got = f"{brief(value)} ({type(value).__name__})"
+        raise DTypeError("activation slope", got, expected, _SLOPE)
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError("activation slope", brief(value), expected, _SLOPE) from None
+
+
+_OTHERS = "Apply any other function to the result."
+_ACTIVATIONS = (
+    "None or one of "
+    + ", ".join(repr(kind.value) for kind in Activation if kind.value)
+    + "; leaky_relu also as ('leaky_relu', slope)"
+)
+
+
+def transposed_axes(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Frozen,
+    padding: Frozen,
+    output_padding: Frozen,
+    dilation: Frozen,
+    output_size: Frozen,
+) -> tuple[Axis, ...]:
+    """The axes of a transposed convolution as `conv_transpose` spells them.
+
+    1. "same_upper"/"same_lower": out = output_size, or size*stride; the total crop, output padding
+       added, is shared out (ONNX from opset 11; `geometry.centred`).
+    2. output_size: begin is cut as given, the end so that the size comes out.
+    3. otherwise begin and end are cut as given and output padding extends the end.
+
+    Raises `ArgumentError` where output_size and output_padding both speak of the size, differently.
+    """
+    rank = len(kernel)
+    strides, dilations = (
+        integers("stride", stride, rank, 1),
+        integers("dilation", dilation, rank, 1),
+    )
+    extra = integers("output_padding", output_padding, rank, 0)
+    pairs = paddings(padding, rank)
+    wanted = None if output_size is None else integers("output_size", output_size, rank, 0)
+    if wanted is not None and any(extra):
+        raise ArgumentError(
+            "output_padding",
+            brief(output_padding),
+            f"0 when output_size is given ({brief(output_size)})",
+            "output_size fixes the end; for ONNX's rule see dialects.from_onnx.",
+        )
+    axes = []
+    for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
+        try:
+            if isinstance(pairs, Same):
+                out = scaled(n, s) if wanted is None else wanted[i]
+                upper = pairs is Same.UPPER
+                axis = centred(n, k, s, d, out, upper=upper, output_padding=extra[i])
+            elif wanted is not None:
+                axis = fitted(n, k, s, d, pairs[i][0], wanted[i])
+            else:
+                axis = padded(n, k, s, d, *pairs[i], extra[i])
+        except ArgumentError as error:
+            raise _on_axis(i, error) from None
+        axes.append(axis)
+    return tuple(axes)
+
+
+def convolved_axes(
+    size: Sequence[int], kernel: Sequence[int], stride: Frozen, padding: Frozen, dilation: Frozen
+) -> tuple[Axis, ...]:
+    """The axes of the transposed convolution whose input gradient is `conv` on `size` positions."""
+    rank = len(kernel)
+    strides, dilations = (
+        integers("stride", stride, rank, 1),
+        integers("dilation", dilation, rank, 1),
+    )
+    pairs = paddings(padding, rank)
+    axes = []
+    for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
+        try:
+            if isinstance(pairs, Same):
+                begin, _ = same_padding(n, k, s, d, upper=pairs is Same.UPPER)
+                axes.append(fitted(strided(n, s), k, s, d, begin, n))
+            else:
+                axes.append(convolved(n, k, s, d, *pairs[i]))
+        except ArgumentError as error:
+            raise _on_axis(i, error) from None
+    return tuple(axes)
+
+
+def _on_axis(i: int, error: ArgumentError) -> ShapeError:
+    """The same error, saying which spatial axis it is about."""
+    name = f"spatial axis {i}: {error.argument}"
+    return ShapeError(name, error.got, error.expected, error.remedy)

@@ -1,0 +1,147 @@
+"""What a rule sees: one node of a model, with what is known about it, and what it reports back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ...dialects.onnx import Rule as Reading
+from ...errors import brief
+from ..constants import DEFAULT_DOMAINS
+from ..names import neutral
+from ..nodes import ConvTransposeNode, Unreadable, read
+from .findings import Severity
+
+Shape = tuple[int | None, ...]
+"""Sizes, None where the model leaves one open."""
+
+DECLARED = "upconv.lint.declared"
+"""The key under which a value keeps the shape that the model declares for it."""
+
+READERS = {
+    Reading.SPEC: "the ONNX specification",
+    Reading.ONNXRUNTIME: "ONNX Runtime",
+    Reading.OPENVINO: "OpenVINO",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a rule found at a node; `severity` replaces the rule's own."""
+
+    message: str
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """One node as the rules see it.
+
+    `graph` is the name of the graph, subgraph or function that it is in. `found` is the
+    ConvTranspose node read by the runtime's reading, by the specification without one; None for
+    nodes of other operators. `runtime` is the one that the model is judged for, None for any.
+    """
+
+    node: ir.Node
+    graph: str
+    opset: int
+    runtime: Reading | None
+    found: ConvTransposeNode | Unreadable | None
+
+    @property
+    def conv(self) -> ConvTransposeNode | None:
+        """The ConvTranspose node, where it can be read."""
+        return self.found if isinstance(self.found, ConvTransposeNode) else None
+
+    @property
+    def weight(self) -> ir.Value | None:
+        """The node's second input."""
+        return self.node.inputs[1] if len(self.node.inputs) > 1 else None
+
+    @property
+    def declared(self) -> Shape | None:
+        """The shape that the model states for the output, before any was inferred."""
+        declared: Shape | None = self.node.outputs[0].meta.get(DECLARED)
+        return declared
+
+    def concerns(self, runtime: Reading) -> bool:
+        """Whether the model is judged for this runtime, or for any."""
+        return self.runtime in (None, runtime)
+
+    def readings(self) -> dict[Reading, ConvTransposeNode]:
+        """The node as the specification and the runtimes in question read it, without refusals."""
+        asked = [one for one in Reading if one is Reading.SPEC or self.concerns(one)]
+        found = {one: read(self.node, self.opset, one) for one in asked}
+        return {one: conv for one, conv in found.items() if isinstance(conv, ConvTransposeNode)}
+
+
+def contexts(
+    model: ir.Model, operators: Iterable[str], runtime: Reading | None = None
+) -> Iterator[Context]:
+    """The nodes of these operators, in order, in subgraphs and functions too.
+
+    A node that the runtime refuses is read by the specification.
+    """
+    wanted = set(operators)
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        opset = body.opset_imports.get("", model.opset_imports.get("", 0))
+        for node in body.all_nodes():
+            if node.op_type in wanted and node.domain in DEFAULT_DOMAINS and node.outputs:
+                found = read(node, opset, runtime) if node.op_type == "ConvTranspose" else None
+                if runtime is not None and isinstance(found, Unreadable):
+                    found = read(node, opset)
+                graph = (node.graph.name if node.graph else None) or body.name
+                yield Context(node, str(graph), opset, runtime, found)
+
+
+def shape_of(value: ir.Value | None) -> Shape | None:
+    """The sizes that are known; None where not even the rank is."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
+
+
+def output_shape(conv: ConvTransposeNode) -> Shape:
+    """The output's true shape, as far as it is known."""
+    x, w = shape_of(conv.x), shape_of(conv.w)
+    channels = w[1] if w is not None and len(w) == conv.rank + 2 else None
+    sizes = (None if n is None else a.out for a, n in zip(conv.axes, conv.sizes, strict=True))
+    batch = None if x is None else x[0]
+    return (batch, None if channels is None else channels * conv.groups, *sizes)
+
+
+def agree(one: Shape, other: Shape) -> bool:
+    """Whether two shapes can be the same."""
+    return len(one) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(one, other, strict=True)
+    )
+
+
+def shape_in_words(shape: Shape) -> str:
+    """A shape with ? for open sizes."""
+    return f"({', '.join('?' if size is None else str(size) for size in shape)})"
+
+
+def attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
+    """The value of an attribute; None where it is absent, a parameter, or of another type."""
+    found = node.attributes.get(name)
+    return None if found is None or found.is_ref() or found.type != kind else found.value
+
+
+def quoted(name: object) -> str:
+    """A name out of a model, between quotes, harmless and short enough for a sentence."""
+    return neutral(brief(str(name)))
+
+
+def axes_in_words(axes: Sequence[int]) -> str:
+    """The spatial axes meant, for a sentence.
+
+    >>> axes_in_words([1]), axes_in_words([0, 1])
+    ('spatial axis 1', 'spatial axes 0 and 1')
+    """
+    return f"spatial {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}"

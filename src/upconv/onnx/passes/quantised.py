@@ -1,0 +1,204 @@
+"""Models quantised as QDQ: what a pass must know to leave a layer fit for integer kernels.
+
+A runtime computes a layer in integers where its input and its weight come out of DequantizeLinear
+and its output, perhaps by way of an activation, goes into QuantizeLinear. So
+
+1. a pass changes the integers of a weight or bias, and repeats or splits their scales and zero
+   points (`Operand`): nothing is quantised anew, so no value changes. Taps that are not there
+   become the zero point, which stands for 0;
+2. what reads the output at once stays right behind the new nodes (`tail`), and what a pass puts
+   after them (a shuffle, a cut) moves integers, not floats;
+3. what a pass puts before them applies to the integers that the input is dequantised from.
+
+In a model of floats an operand has no scale, the tail is an activation or nothing, and all of this
+comes to plain constants and nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ...arrays import Array
+from ..building import Builder
+from ..constants import constant_value
+from ..nodes import ConvTransposeNode
+from .base import Refusal, elementwise, follower, is_op
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """A constant weight or bias: `array`, or (`array`, its zero points taken off) * `scale`.
+
+    array: floats, or of quantised ones int32, in which 0 stands for 0. scale, zero: of one element,
+    or one per index along `axis`; None for floats. stored: the type of the integers.
+    """
+
+    array: Array
+    scale: Array | None = None
+    zero: Array | None = None
+    axis: int = 0
+    stored: np.dtype | None = None
+
+    @property
+    def per_channel(self) -> bool:
+        """Whether it has a scale per index along `axis`."""
+        return self.scale is not None and self.scale.size > 1
+
+    def changed(
+        self, array: Array, along: Callable[[Array], Array] = lambda v: v, axis: int | None = None
+    ) -> Operand:
+        """With another array; `along` makes the new scales and zero points of the old ones."""
+        if self.scale is None or self.zero is None or not self.per_channel:
+            return replace(self, array=array)
+        axis = self.axis if axis is None else axis
+        scale, zero = along(self.scale), along(self.zero)
+        return replace(self, array=array, scale=scale, zero=zero, axis=axis)
+
+    def write(self, builder: Builder, hint: str) -> ir.Value:
+        """The operand as a constant, dequantised where it has scales."""
+        if self.scale is None or self.zero is None:
+            return builder.constant(self.array, hint)
+        zero = _along(self.zero, self.array.ndim, self.axis)
+        integers = (self.array + zero.astype(np.int32)).astype(self.stored)
+        inputs = [
+            builder.constant(integers, hint),
+            builder.constant(self.scale, f"{hint}_scale"),
+            builder.constant(self.zero, f"{hint}_zero_point"),
+        ]
+        axis = self.axis if self.scale.ndim else None
+        return builder.op(
+            "DequantizeLinear", inputs, ir.DataType.from_numpy(self.scale.dtype), axis=axis
+        )
+
+
+def operand(value: ir.Value, what: str) -> Operand:
+    """The operand behind a value; `Refusal` where it is computed, or of another form."""
+    node = value.producer()
+    if node is not None and is_op(node, "DequantizeLinear"):
+        return _dequantised(node, what)
+    array = _constant(value, what)
+    if ir.DataType.from_numpy(array.dtype) not in _FLOATS:
+        raise Refusal(f"its {what} is of type {array.dtype}")
+    return Operand(array)
+
+
+def weight(conv: ConvTransposeNode) -> Operand:
+    """The weight, (C, M/groups, *k), as the node's groups and input take it."""
+    found = operand(conv.w, "weight")
+    if found.array.shape[0] % conv.groups:
+        raise Refusal(f"its weight has {found.array.shape[0]} channels for {conv.groups} groups")
+    if found.per_channel and found.axis > 1:
+        raise Refusal(f"its weight has scales along axis {found.axis}")
+    return found
+
+
+def bias(conv: ConvTransposeNode, b: ir.Value) -> Operand | ir.Value:
+    """The bias, (M,); its value where it is computed."""
+    try:
+        return operand(b, "bias")
+    except Refusal:
+        return b
+
+
+def _dequantised(node: ir.Node, what: str) -> Operand:
+    arrays = [_constant(value, what) for value in node.inputs if value is not None]
+    array, scale = arrays[:2]
+    zero = arrays[2] if len(arrays) > 2 else np.zeros(scale.shape, array.dtype)
+    if scale.size == zero.size == 1:
+        scale, zero = scale.reshape(()), zero.reshape(())  # such a vector means one scale for all
+    if zero.shape != scale.shape:
+        raise Refusal(f"its {what} has zero points of shape {zero.shape}, scales of {scale.shape}")
+    axis = node.attributes.get_int("axis", 1) if array.ndim > 1 else 0
+    axis += array.ndim if axis < 0 else 0
+    if node.attributes.get_int("block_size", 0) or array.dtype.kind not in "iu":
+        raise Refusal(f"its {what} is dequantised in blocks, or from {array.dtype}")
+    if scale.size != 1 and scale.shape != array.shape[axis : axis + 1]:
+        raise Refusal(f"its {what} has scales of shape {scale.shape} along axis {axis}")
+    centred = array.astype(np.int32) - _along(zero, array.ndim, axis).astype(np.int32)
+    return Operand(centred, scale, zero, axis, array.dtype)
+
+
+def _constant(value: ir.Value, what: str) -> Array:
+    constant = constant_value(value)
+    if constant.array is None:
+        raise Refusal(f"its {what} is not constant: {constant.reason}")
+    return constant.array
+
+
+def _along(vector: Array, rank: int, axis: int) -> Array:
+    """One entry per index along an axis, to broadcast against an array of that rank."""
+    return vector.reshape([-1 if i == axis and vector.size > 1 else 1 for i in range(rank)])
+
+
+def tail(y: ir.Value) -> tuple[ir.Node, ...]:
+    """What stays right behind a layer: an activation, a QuantizeLinear of one scale, or both."""
+    activation = elementwise(y)
+    nodes = () if activation is None else (activation,)
+    last = follower(y if activation is None else activation.outputs[0])
+    if last is not None and is_op(last, "QuantizeLinear") and _of_one_scale(last):
+        return (*nodes, last)
+    return nodes
+
+
+def _of_one_scale(node: ir.Node) -> bool:
+    """Whether a QuantizeLinear or DequantizeLinear has one scale: such a node is elementwise."""
+    scale = node.inputs[1]
+    array = constant_value(scale).array
+    if array is not None:
+        return array.size == 1
+    return scale is not None and scale.shape is not None and len(scale.shape) == 0
+
+
+def is_transparent(node: ir.Node) -> bool:
+    """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
+    if is_op(node, "QuantizeLinear", "DequantizeLinear"):
+        return _of_one_scale(node)
+    return is_op(node, "Cast")
+
+
+def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
+    """Copies of elementwise nodes, one after the other, of x."""
+    for node in nodes:
+        said = {name: attribute.value for name, attribute in node.attributes.items()}
+        x = builder.op(node.op_type, [x, *node.inputs[1:]], _result_type(node), **said)
+    return x
+
+
+def _result_type(node: ir.Node) -> ir.DataType | None:
+    inputs = [None if value is None else value.dtype for value in node.inputs]
+    if node.op_type == "QuantizeLinear":
+        return inputs[2] if len(inputs) > 2 else ir.DataType.UINT8
+    if node.op_type == "Cast":
+        return ir.DataType(node.attributes["to"].as_int())
+    return inputs[1] if node.op_type == "DequantizeLinear" else None
+
+
+def before(
+    builder: Builder, x: ir.Value, moved: Callable[[ir.Value], Sequence[ir.Value]]
+) -> list[ir.Value]:
+    """What `moved`, which only moves elements, makes of x: of its integers where it has such."""
+    node = x.producer()
+    if node is None or not is_op(node, "DequantizeLinear") or not _of_one_scale(node):
+        return list(moved(x))
+    integers = node.inputs[0]
+    if integers is None:
+        raise Refusal("its input is dequantised from nothing")
+    return [again(builder, part, [node]) for part in moved(integers)]
+
+
+def finish(
+    conv: ConvTransposeNode,
+    builder: Builder,
+    ys: Sequence[ir.Value],
+    moved: Callable[[Sequence[ir.Value]], ir.Value],
+) -> None:
+    """Put what `moved`, which only moves elements, makes of the results in the node's place."""
+    nodes = tail(conv.y)
+    y = moved([again(builder, one, nodes) for one in ys])
+    builder.replace(nodes[-1].outputs[0] if nodes else conv.y, y, [*reversed(nodes), conv.node])

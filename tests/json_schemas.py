@@ -1,0 +1,39 @@
+"""JSON Schema, as far as docs/schemas uses it: whether a document is what its schema says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
+_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool}
+_TYPES |= {"integer": int, "number": (int, float)}
+_KNOWN = {"$schema", "$ref", "$defs", "title", "description", "const", "enum", "type", "required"}
+_KNOWN |= {"properties", "additionalProperties", "items"}
+
+
+def require_schema(document, name):
+    """An AssertionError, with the place, unless a document follows docs/schemas/<name>.json."""
+    whole = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+    _require(document, whole, whole, "$")
+
+
+def _require(value, schema, whole, where):
+    assert set(schema) <= _KNOWN, where
+    if "$ref" in schema:
+        schema = whole["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    if "const" in schema:
+        assert value == schema["const"], where
+    if "enum" in schema:
+        assert value in schema["enum"], where
+    if "type" in schema:
+        assert isinstance(value, _TYPES[schema["type"]]), where
+        assert schema["type"] == "boolean" or not isinstance(value, bool), where
+    assert set(schema.get("required", ())) <= set(value if isinstance(value, dict) else ()), where
+    properties = schema.get("properties", {})
+    if schema.get("additionalProperties") is False:
+        assert set(value) <= set(properties), where
+    for key in properties.keys() & set(value if isinstance(value, dict) else ()):
+        _require(value[key], properties[key], whole, f"{where}.{key}")
+    for i, entry in enumerate(value if "items" in schema else ()):
+        _require(entry, schema["items"], whole, f"{where}[{i}]")
