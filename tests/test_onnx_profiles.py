@@ -19,7 +19,6 @@ from onnx_texts import parsed
 from processes import called
 from upconv.errors import ArgumentError, EngineError, EngineRefusal
 from upconv.onnx import rewrite
-from upconv.onnx.nodes import ConvTransposeNode, conv_transpose_nodes
 from upconv.onnx.passes.profiles import LIMITS, PROFILES, limits
 
 HARD = """g (float[1,2,5] x) => (float[N,2,L] y)
