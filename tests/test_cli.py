@@ -62,7 +62,7 @@ def test_run_reads_and_writes_npz_and_other_layouts(folder):
                "--output-size", "11x14", "-o", "y.npz", "--output-format", "json",
                cwd=folder)  # fmt: skip
     fields = json.loads(done.stdout)
-    assert fields["schema"] == 2
+    assert fields["schema"] == 1
     assert fields["output_shape"] == [2, 11, 14, 12]
     assert done.stderr == b""
     expected = upconv.conv_transpose(
@@ -232,7 +232,7 @@ def test_usage_errors_exit_2(args, tmp_path):
 def test_shape(args, shape):
     assert ran("shape", *args).stdout.decode() == " ".join(map(str, shape)) + "\n"
     fields = json.loads(ran("shape", *args, "--output-format", "json").stdout)
-    assert (fields["schema"], fields["output_shape"]) == (2, shape)
+    assert (fields["schema"], fields["output_shape"]) == (1, shape)
 
 
 def test_a_missing_spatial_axis_is_named(folder):

@@ -15,7 +15,7 @@ from typing import Any
 from .._version import __version__
 from ..errors import FileError
 
-SCHEMA = 2
+SCHEMA = 1
 """Raised when a field of the JSON documents changes its meaning or goes away."""
 
 
