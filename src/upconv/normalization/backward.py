@@ -91,12 +91,7 @@ def batch_norm_backward(
         name: x.dtype if parameter is None else parameter.dtype
         for name, parameter in (("x", x), ("gamma", gamma), ("beta", beta))
     }
-    targets = {
-        name: check_out(f"out.{name}", target, channel_axis.shape_of(name), dtypes[name])
-        for name, target in wanted.items()
-        if target is not None
-    }
-    require_separate(targets)
+    targets = _checked(wanted, channel_axis, dtypes)
     dx = (
         channel_axis.place("the gradient of x", targets.get("x"), (x, grad))
         if "x" in wanted
@@ -122,6 +117,19 @@ def batch_norm_backward(
             for name, result in results.items()
         }
     )
+
+
+def _checked(
+    wanted: dict[str, Array | None], channel_axis: ChannelAxis, dtypes: dict[str, np.dtype[Any]]
+) -> dict[str, Array]:
+    """The arrays given for results, each fit for its own."""
+    targets = {
+        name: check_out(f"out.{name}", target, channel_axis.shape_of(name), dtypes[name])
+        for name, target in wanted.items()
+        if target is not None
+    }
+    require_separate(targets)
+    return targets
 
 
 def _statistics(

@@ -107,20 +107,22 @@ def batch_norm(
         )
         channels.store(y, result)
         values: dict[str, Array] = {"y": y, "saved_mean": batch_mean, "saved_invstd": invstd}
-        updates = uses_batch and channel_axis.count  # else a batch's NaN would get through
-        for name, batch in (("moving_mean", batch_mean), ("moving_var", batch_var)):
-            if name in old:
-                dtype, value = old[name]
-                if updates:
-                    batch = (
-                        rule.variance(batch, channel_axis.count) if name == "moving_var" else batch
-                    )
-                    value = value * (1 - weight) + batch * weight
-                values[name] = value.astype(dtype)
+        batch = {"moving_mean": batch_mean, "moving_var": batch_var}
+        if uses_batch and channel_axis.count:  # else a batch's NaN would get through
+            batch["moving_var"] = rule.variance(batch_var, channel_axis.count)
+        else:
+            weight = 0.0
+        for name, (dtype, value) in old.items():
+            values[name] = _weighed(value, batch[name], weight).astype(dtype)
         for name, value in values.items():
             delivered(value, targets.get(name))
     # The very objects the caller passed, where some were passed.
     return BatchNormResult(**{name: asked.get(name, value) for name, value in values.items()})
+
+
+def _weighed(old: Array, batch: Array, weight: float) -> Array:
+    """The new moving statistic; with no weight the old one, even beside NaN."""
+    return old * (1 - weight) + batch * weight if weight else old
 
 
 def _asked(out: object) -> dict[str, Array]:
