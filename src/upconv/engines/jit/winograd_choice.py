@@ -15,7 +15,7 @@ from .winograd_plan import Schedule, refused, schedules
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
-_MARGIN = 1.1  # what direct sums must be predicted to take, beside this
+_MARGIN = 1.13  # what direct sums must be predicted to take, beside this
 _FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
