@@ -15,9 +15,10 @@ from .winograd_plan import Schedule, refused, schedules
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
-_MARGIN = 1.1  # what direct sums must be predicted to take, beside this
+_MARGIN = 1.13  # what direct sums must be predicted to take, beside this
 _FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
+_MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
 _PACK_CYCLES = 25.0  # of each number of a transformed weight: 10 to 20 ns on a Zen 4
 
 
@@ -58,11 +59,11 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
     if not found:
         return ""
     best = found[0]
-    cycles = best.cycles
-    if once:
-        numbers = correlation.reduced * correlation.made // correlation.groups
-        mine, _ = best.saving
-        cycles += _PACK_CYCLES * numbers * mine
+    products, _ = best.saving
+    numbers = correlation.reduced * correlation.made // correlation.groups * products
+    if numbers > _MOST_NUMBERS:
+        return ""
+    cycles = best.cycles + (_PACK_CYCLES * numbers if once else 0.0)
     direct = direct_cycles(correlation, threads, cpu)
     margin = _DEFERRED_MARGIN if deferred else _MARGIN
     return _name(best) if margin * cycles < direct else ""

@@ -314,16 +314,15 @@ class _Cycles:
         lanes = _lanes(correlation, cpu)
         reduced = depth_of(correlation)
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
-        turned = 2.5 if correlation.layout is DataLayout.NCX else 1.0
+        # Turning rows, and of results writing 16 far apart: fcn8s_final, whose are mostly that.
+        turned, left = (2.5, 10.0) if correlation.layout is DataLayout.NCX else (1.0, 2.5)
         before, after = (
             sum(sum(c != 0 for c in row) - 1 for row in matrix) / len(matrix)
             for matrix in (_largest(transforms).b, _largest(transforms).a)
         )
         rank = sum(t.points > 1 for t in transforms)
         inputs = points * (2 + 0.5 * rank * before) + 2 * outputs
-        results = (
-            points + 0.5 * rank * after * (points + outputs) / 2 + outputs * (1 + turned * 1.5)
-        )
+        results = points + 0.5 * rank * after * (points + outputs) / 2 + outputs * left
         return cls(
             costs_of(cpu.vector_bytes), reduced, points, vectors, across,
             ceil(reduced / lanes) * inputs * turned, across * results,
