@@ -323,7 +323,7 @@ class TestCommands:
                 assert_close([found[name] for name in model.outputs], expected)
 
     def test_run_on_random_inputs(self):
-        size = ("--size", "mel=1,10,6")
+        size = ("--input-shape", "mel:1,10,6")
         done = self.upconv("run", *files("vocoder"), *size, "--seed", 3)
         assert done.stdout.decode() == "wave_output 1x1x48\n"
         assert b" ms" in done.stderr
@@ -332,7 +332,8 @@ class TestCommands:
 
     def test_to_onnx(self, tmp_path):
         pytest.importorskip("onnxruntime", reason="the model is proven there")
-        how = ("to-onnx", *files("dcgan"), "--size", "noise=1,10,1,1", "-o", tmp_path / "g.onnx")
+        shape = ("--input-shape", "noise:1,10,1,1")
+        how = ("to-onnx", *files("dcgan"), *shape, "-o", tmp_path / "g.onnx")
         done = self.upconv(*how)
         assert done.returncode == 0, done
         assert b"ConvTranspose 5" in done.stdout
@@ -346,7 +347,7 @@ class TestCommands:
         ("args", "code", "says"),
         [
             (("run", *files("vocoder")), 2, b"expected ['mel']"),
-            (("run", *files("vocoder"), "--size", "mel=1,2,3"), 2, b"pre (Convolution)"),
+            (("run", *files("vocoder"), "--input-shape", "mel:1,2,3"), 2, b"pre (Convolution)"),
             (("run", *files("vocoder"), "-o", "y.npy"), 2, b".npz"),
             (("info", "nowhere.json"), 2, b"No such file"),
             (("info", files("vocoder")[1]), 2, b"is not a graph of MXNet"),

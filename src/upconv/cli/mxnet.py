@@ -69,17 +69,18 @@ def info(symbol: _Graph, params: _Params = None, *, json: Json = False) -> None:
 @mxnet.command()
 def run(
     symbol: _Graph, params: _Params = None, *, inputs: _Inputs = None, output: _Output = None,
-    size: models.Size = None, seed: models.Seed = 0, force: _Force = False, json: Json = False,
+    input_shape: models.InputShape = None, seed: models.Seed = 0, force: _Force = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Run a model on arrays in files, or on random ones of the sizes given; outputs are a .npz.
 
     \b
     Examples:
       upconv mxnet run net-symbol.json net-0000.params --inputs x.npz -o y.npz
-      upconv mxnet run net-symbol.json net-0000.params --size data=1,3,64,64
+      upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
     """
     target = _target(output, ".npz", force, [symbol, params, inputs])
-    model, sizes = _load(symbol, params), models.sizes(size or [])
+    model, sizes = _load(symbol, params), models.shapes(input_shape or [])
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
@@ -104,19 +105,20 @@ def run(
 
 @mxnet.command("to-onnx")
 def to_onnx(
-    symbol: _Graph, params: _Params = None, *, output: _Output = None, size: models.Size = None,
+    symbol: _Graph, params: _Params = None, *, output: _Output = None,
+    input_shape: models.InputShape = None,
     opset: _Opset = 17, no_verify: _NoVerify = False, force: _Force = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Write a model as ONNX for inputs of these sizes, and prove it in ONNX Runtime.
 
     \b
     Example:
-      upconv mxnet to-onnx net-symbol.json net-0000.params --size data=1,3,64,64 -o net.onnx
+      upconv mxnet to-onnx net-symbol.json net-0000.params --input-shape data:1,3,64,64 -o net.onnx
     """
     target = _target(output, ".onnx", force, [symbol, params])
     from ..mxnet.to_onnx import to_onnx as written
 
-    sizes = models.sizes(size or [])
+    sizes = models.shapes(input_shape or [])
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     model = _load(symbol, params)
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)

@@ -7,7 +7,7 @@
 
 A dimension that the model leaves open is, in this order, what `sizes` says of the input or of the
 symbol; what another input has for the same symbol; 1 for the first axis, `OPEN` for the others.
-Values depend on the seed and the input's name alone, so two models draw the same.
+Values depend on the seed and the input's name alone, so two models get the same.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array, as_shape
 from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
-from .base import Session
-from .values import Interface, Value
+from ..models import Source, from_model
+from .interface import declared, dtype_of, fits, inputs_of
 
 OPEN = 32
 """The size of an open dimension of which nothing is said, but the first, which is 1."""
@@ -33,12 +33,9 @@ _MOST_AXES = 64  # NumPy's
 
 
 def feeds(
-    source: Session | onnx.ModelProto,
-    sizes: Mapping[str, Sequence[int]] | None = None,
-    *,
-    seed: int = 0,
+    model: Source, sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
 ) -> dict[str, Array]:
-    """An array for every input of a session or model; the same seed gives the same values.
+    """An array for every input of a model; the same seed gives the same values.
 
     sizes: the whole shape of an input by its name, or the one size of a symbolic dimension by its.
 
@@ -46,24 +43,20 @@ def feeds(
     not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, H] x) => (y) {y = Neg(x)}'
-    >>> feeds(onnx.parser.parse_model(text), {"H": (5,)})["x"].shape
+    >>> feeds(ir.to_proto(ir.from_onnx_text(text)), {"H": (5,)})["x"].shape
     (1, 3, 5)
     """
-    interface = Interface.of(source) if isinstance(source, onnx.ModelProto) else source
-    return drawn(interface.inputs, sizes, seed=seed)
+    own = model if isinstance(model, ir.Model) else from_model(model)
+    return random_arrays(inputs_of(own), sizes, seed=seed)
 
 
-def drawn(
-    inputs: Sequence[Value], sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
+def random_arrays(
+    inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
 ) -> dict[str, Array]:
-    """`feeds` for inputs that stand for themselves.
-
-    >>> drawn([Value("x", np.dtype("int8"), (2, None))], {"x": (2, 3)})["x"].shape
-    (2, 3)
-    """
+    """`feeds` for inputs that stand for themselves."""
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
-    dtypes = {value.name: _dtype(value) for value in inputs}
+    dtypes = {str(value.name): _dtype(value) for value in inputs}
     shapes = input_shapes(inputs, sizes or {})
     _require_memory(shapes, dtypes)
     arrays = {}
@@ -74,82 +67,69 @@ def drawn(
 
 
 def input_shapes(
-    inputs: Sequence[Value], sizes: Mapping[str, Sequence[int]]
+    inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
     """The shape of every input, with nothing left open; raises what `feeds` raises.
 
-    >>> inputs = Value("x", None, ("N", 3)), Value("y", None, ("N", None))
-    >>> input_shapes(inputs, {"x": (2, 3)})
+    >>> x = ir.Value(name="x", shape=ir.Shape(["N", 3]))
+    >>> y = ir.Value(name="y", shape=ir.Shape(["N", None]))
+    >>> input_shapes([x, y], {"x": (2, 3)})
     {'x': (2, 3), 'y': (2, 32)}
     """
     given = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
     symbols = _symbols(inputs, given)
-    shapes = {}
-    for value in inputs:
-        if value.name in given:
-            _require_fit(value, given[value.name], symbols)
-            shapes[value.name] = given[value.name]
-        else:
-            shapes[value.name] = _closed(value, symbols)
-    return shapes
+    return {str(value.name): _shape(value, given.get(str(value.name)), symbols) for value in inputs}
 
 
-def _symbols(inputs: Sequence[Value], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _shape(
+    value: ir.Value, given: tuple[int, ...] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...]:
+    name = brief(value.name)
+    if value.shape is None and given is None:
+        remedy = "Give it in sizes."
+        raise ShapeError(f"The shape of input {name}", "not told by the model", "a shape", remedy)
+    if value.shape is None:
+        return given or ()
+    wanted = [d if isinstance(d, int) else symbols.get(d.value or "") for d in value.shape]
+    if given is None:
+        return tuple((1 if i == 0 else OPEN) if d is None else d for i, d in enumerate(wanted))
+    if not fits(given, ir.Shape(wanted)):
+        named = [d.value for d in value.shape if not isinstance(d, int)]
+        told = {name: symbols[name] for name in named if name and name in symbols}
+        remedy = f"Here {', '.join(f'{n} is {s}' for n, s in told.items())}." if told else ""
+        raise ShapeError(f"sizes[{name}]", str(given), declared(value), remedy)
+    return given
+
+
+def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Symbol -> size, by its own name first, then by the shapes of inputs."""
-    names = {value.name for value in inputs}
-    known = {dim for value in inputs for dim in value.shape or () if isinstance(dim, str)}
+    dims = {str(v.name): [getattr(d, "value", None) for d in v.shape or ()] for v in inputs}
+    known = {symbol for symbols in dims.values() for symbol in symbols if symbol}
     symbols: dict[str, int] = {}
     for name, size in given.items():
-        if name in names:
+        if name in dims:
             continue
         if name not in known:
-            listed = ", ".join(map(brief, sorted(names) + sorted(known))) or "none"
+            listed = ", ".join(map(brief, sorted(dims) + sorted(known))) or "none"
             raise ArgumentError("sizes", f"with {brief(name)}", f"inputs or symbols: {listed}")
         if len(size) != 1:
             raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
         symbols[name] = size[0]
-    for value in inputs:
-        for dim, size_ in zip(value.shape or (), given.get(value.name, ()), strict=False):
-            if isinstance(dim, str):
-                symbols.setdefault(dim, size_)
+    for name, of in dims.items():
+        for symbol, size_ in zip(of, given.get(name, ()), strict=False):
+            if symbol:
+                symbols.setdefault(symbol, size_)
     return symbols
 
 
-def _closed(value: Value, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    if value.shape is None:
-        raise ShapeError(
-            f"The shape of input {brief(value.name)}",
-            "not told by the model",
-            "a shape",
-            "Give it in sizes.",
-        )
-    opened = (
-        dim if isinstance(dim, int) else symbols.get(dim or "", 1 if i == 0 else OPEN)
-        for i, dim in enumerate(value.shape)
-    )
-    return tuple(opened)
-
-
-def _require_fit(value: Value, shape: tuple[int, ...], symbols: Mapping[str, int]) -> None:
-    if value.shape is None:
-        return
-    wanted = [symbols.get(dim) if isinstance(dim, str) else dim for dim in value.shape]
-    pairs = zip(shape, wanted, strict=False)
-    if len(shape) != len(wanted) or any(w is not None and s != w for s, w in pairs):
-        known = {name: size for name, size in symbols.items() if name in value.shape}
-        remedy = f"Here {', '.join(f'{n} is {s}' for n, s in known.items())}." if known else ""
-        raise ShapeError(f"sizes[{brief(value.name)}]", str(shape), str(value), remedy)
-
-
-def _dtype(value: Value) -> np.dtype[Any]:
-    if value.dtype is None or value.dtype.kind == "c":
+def _dtype(value: ir.Value) -> np.dtype[Any]:
+    dtype = dtype_of(value)
+    if dtype is None or dtype.kind == "c" or (value.dtype is not None and value.dtype.bitwidth < 8):
+        remedy = "No values can be drawn for it: give it as an array."
         raise DTypeError(
-            f"Input {brief(value.name)}",
-            f"a {value.kind}" if value.dtype is None else str(value.dtype),
-            "a tensor of real numbers",
-            "No values can be drawn for it: give it as an array.",
+            f"Input {brief(value.name)}", declared(value), "a tensor of real numbers", remedy
         )
-    return value.dtype
+    return dtype
 
 
 def _require_memory(
