@@ -1,13 +1,10 @@
-"""ONNX's face of upconv: models with deconvolutions, checked, rewritten and made faster, proven.
+"""The ONNX front end: models with transposed convolutions checked, rewritten, run and made faster.
 
     import upconv.onnx
     rewritten = upconv.onnx.rewrite("model.onnx", ["fold_batch_norm", "replace_deconv"])
     upconv.onnx.save(rewritten.model, "rewritten.onnx")
 
 Needs onnx, onnx-ir and ONNX Runtime: `pip install 'upconv[onnx]'`. OpenVINO is used where it is.
-
-What lives here: names, and the check that ONNX's libraries are there. `import upconv` never comes
-here. The operator's own rules live in `upconv.dialects.onnx`, sizes in `upconv.geometry`.
 """
 
 from __future__ import annotations

@@ -103,18 +103,6 @@ def fold(model: ir.Model) -> None:
                 _replace(graph, node, result)
 
 
-def declared_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape that the model tells of a value; None unless it tells all of it, and it can be.
-
-    >>> declared_shape(ir.Value(shape=ir.Shape([2, 3]))), declared_shape(ir.Value(shape=["n", 3]))
-    ((2, 3), None)
-    """
-    if value is None or value.shape is None:
-        return None
-    sizes = tuple(size for size in value.shape if isinstance(size, int) and size >= 0)
-    return sizes if len(sizes) == len(value.shape) else None
-
-
 def _result(node: ir.Node, opset: int) -> Array | None:
     """What a node computes of constants; None where it shall be left as it is."""
     if node.domain not in DEFAULT_DOMAINS or node.op_type not in _FOLDED or not node.inputs:

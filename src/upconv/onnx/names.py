@@ -1,22 +1,14 @@
-"""Words out of models and foreign libraries, made harmless and short enough to be shown.
+"""Text out of models and foreign libraries, made harmless and short enough to be shown.
 
-Nothing here is trusted. What could drive a terminal or turn the order of a line around becomes the
-escape that Python would write for it:
-
-1. control characters, line and paragraph separators, spaces that are not the plain one;
-2. invisible characters that act on others: bidirectional overrides, zero-width joiners, tags;
-3. halves of surrogate pairs, which no file can hold, and code points that are no characters;
-4. marks that stand on nothing, or more than two on one letter, which would cover other lines;
-5. for terminals only (`one_way`), letters that are written from right to left: they are lawful, but
-   a terminal would turn the numbers beside them around too.
-
-What lives here: text that came with a model. What never does: HTML's own escapes, which the
-template's autoescape writes.
+Nothing here is trusted. What could drive a terminal or turn the order of a line around (control
+characters, separators, invisible characters, surrogates, marks that stand on nothing or are more
+than two on one letter) becomes the escape that Python would write for it. For terminals
+(`on_terminal`) so do letters that are written from right to left: they are lawful, but a terminal
+would turn the numbers beside them around too. HTML's own escapes are the template's to write.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 LONGEST = 72
@@ -69,15 +61,6 @@ def shortened(text: str, longest: int = LONGEST, mark: str = "…") -> str:
         text = text[: longest + 1] + text[-longest:]
     shown = neutral(text)
     return shown if len(shown) <= longest else f"{shown[:head]}{mark}{shown[len(shown) - tail :]}"
-
-
-def pieces(text: str) -> list[str]:
-    """A shown name in the pieces between which a line may break.
-
-    >>> pieces("/up.0/sub_pixel")
-    ['/', 'up.', '0/', 'sub_', 'pixel']
-    """
-    return re.findall(r"[^/_.+:-]*[/_.+:-]+|[^/_.+:-]+", text)
 
 
 def clipped(text: str, longest: int = LONGEST_SENTENCE) -> str:

@@ -8,13 +8,10 @@ leads to. It stays where it is and is memory mapped where it is used; up to `SMA
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-import numpy as np
 import onnx_ir as ir
 
-from ..arrays import Array
 from ..errors import FileError, ModelError, brief
 from ..files import opened, reported
 from .graphs import roots
@@ -45,21 +42,6 @@ def settle(model: ir.Model, path: Path | None) -> set[Path]:
                     tensor = _settled(attribute.as_tensor(), path, files)
                     node.attributes[name] = ir.AttrTensor(name, inside(tensor))
     return files
-
-
-def dense_array(values: Array, indices: Array, dims: Sequence[int]) -> Array:
-    """A sparse tensor written out; indices: (n, rank), or (n,) into all elements in a row.
-
-    >>> dense_array(np.array([5.0]), np.array([[1, 0]]), (2, 2))
-    array([[0., 0.],
-           [5., 0.]])
-    """
-    dense = np.zeros(tuple(dims), values.dtype)
-    if indices.ndim == 2:
-        dense[tuple(indices.T)] = values
-    else:
-        dense.reshape(-1)[indices] = values
-    return dense
 
 
 def inside(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
