@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 from upconv.dialects.onnx import Rule
 from upconv.onnx.models import from_model, to_proto
+from upconv.onnx.nodes import ConvTransposeNode, conv_transpose_nodes
 from upconv.onnx.passes import PASSES, Pass, Step
 from upconv.onnx.passes.base import run
 from upconv.onnx.runtimes import Runtime, feeds
@@ -37,6 +39,20 @@ def refusal(model: onnx.ModelProto, name: str | Pass, rule: Rule | None = None) 
     assert step.refusal is not None, f"{name} fired"
     assert listing(after) == listing(to_proto(from_model(model)))
     return step.refusal
+
+
+def only_node(model: onnx.ModelProto) -> ConvTransposeNode:
+    """A model's only ConvTranspose, of models too that onnx's checker would not take."""
+    [conv] = conv_transpose_nodes(ir.from_proto(model))
+    assert isinstance(conv, ConvTransposeNode)
+    return conv
+
+
+def refused(model: onnx.ModelProto, name: str) -> str:
+    """Why a pass refuses a model's only ConvTranspose."""
+    reason = PASSES[name].refuses(only_node(model))
+    assert reason is not None, f"{name} fired"
+    return reason
 
 
 def listing(model: onnx.ModelProto) -> str:

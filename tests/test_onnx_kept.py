@@ -43,6 +43,7 @@ LAYERS = {
     "to_rank": "group=2, strides=[2]",
     "symmetric_pads": "strides=[2], pads=[1,0]",
     "no_output_padding": "strides=[2], output_padding=[1]",
+    "no_pads": "strides=[2], pads=[1,1]",
     "no_dilation": "dilations=[2]",
 }
 """Pass -> attributes of a layer, two channels in and out, four taps, where it fires."""

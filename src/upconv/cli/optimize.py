@@ -11,9 +11,9 @@ import typer
 
 from ..errors import brief
 from ..files import published, reported
-from . import models, report
+from . import models, options, report
 from .endings import say
-from .options import Threads
+from .options import Force, OutputFormat, Threads
 
 if TYPE_CHECKING:
     from ..onnx.optimizing import Optimization
@@ -25,6 +25,15 @@ _Output = Annotated[
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Measure, and write no model.")]
 _Runtime = Annotated[
     str, typer.Option("--runtime", metavar="NAME", help=f"What will run it: {models.RUNTIMES}.")
+]
+_InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-shape",
+        metavar="NAME:SIZES",
+        help="The shape of an input, as x:1,80,100, or the size of a symbolic dimension, as N:2;"
+        " may be repeated. A name given several times: decide for all of its shapes.",
+    ),
 ]
 _Seconds = Annotated[
     float,
@@ -62,17 +71,17 @@ def optimize(
     dry_run: _DryRun = False,
     runtime: _Runtime = "onnxruntime",
     threads: Threads = None,
-    input_shape: models.InputShapes = None,
+    input_shape: _InputShapes = None,
     inputs: models.Inputs = None,
-    seed: models.Seed = 0,
+    seed: options.Seed = 0,
     seconds: _Seconds = 1.0,
     time_limit: _TimeLimit = 300.0,
     no_float64: _NoFloat64 = False,
     fresh: _Fresh = False,
     report_file: _Report = None,
     session: _Session = None,
-    force: models.Force = False,
-    output_format: models.OutputFormat = models.Format.TEXT,
+    force: Force = False,
+    output_format: OutputFormat = "text",
 ) -> None:
     """Rewrite the transposed convolutions of an ONNX model where that makes it faster.
 
@@ -89,12 +98,12 @@ def optimize(
     if output is None and not dry_run:
         raise typer.BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
     output = None if dry_run else output
-    sizes = models.shape_sets(input_shape or [])
+    sizes = models.shape_sets(input_shape)
     _check(model, [inputs], output, report_file, session, force=force)
     from ..onnx.optimizing import optimize as optimized  # ONNX's libraries are loaded only for this
     from ..onnx.report import write_report
 
-    with report.progress(None) as bar:
+    with report.progress(None) as step:
         found = optimized(
             model,
             output,
@@ -109,7 +118,7 @@ def optimize(
             session=session is not None,
             force=force,
             time_limit=time_limit,
-            progress=lambda what, number, of: bar.step(f"{what} ({number} of {of})"),
+            progress=lambda what, number, of: step(f"{what} ({number} of {of})"),
         )
     if report_file is not None:
         write_report(found, report_file, force=force)
@@ -150,8 +159,8 @@ def _check(
         models.place(name, force=force, model=model, others=inputs)
 
 
-def _print(found: Optimization, output_format: models.Format) -> None:
-    if output_format is models.Format.JSON:
+def _print(found: Optimization, output_format: str) -> None:
+    if output_format == "json":
         fields = found.as_json()
         report.document("optimize", **{k: v for k, v in fields.items() if k != "schema"})
         return

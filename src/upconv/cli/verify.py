@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import models, report
+from . import models, options, report
 from .endings import Ending, say
-from .options import Threads
+from .options import OutputFormat, Threads
 
 if TYPE_CHECKING:
     from ..onnx.verifying import Comparison, Difference, Run
@@ -22,7 +22,7 @@ _Runtimes = Annotated[
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help=f"What to run them in, for each one again: {models.RUNTIMES} (default: onnxruntime).",
+        help=f"What to run them in, may be repeated: {models.RUNTIMES} (default: onnxruntime).",
     ),
 ]
 _Atol = Annotated[
@@ -41,13 +41,13 @@ def verify(
     b: _B,
     *,
     runtime: _Runtimes = None,
-    input_shape: models.InputShape = None,
+    input_shape: options.Inputs = None,
     inputs: models.Inputs = None,
-    seed: models.Seed = 0,
+    seed: options.Seed = 0,
     atol: _Atol = None,
     rtol: _Rtol = None,
     threads: Threads = None,
-    output_format: models.OutputFormat = models.Format.TEXT,
+    output_format: OutputFormat = "text",
 ) -> None:
     """Run two ONNX models on the same random inputs and compare what comes out.
 
@@ -63,11 +63,11 @@ def verify(
       upconv verify a.onnx b.onnx --runtime onnxruntime --runtime openvino --input-shape x:1,80,100
       upconv verify a.onnx b.onnx --rtol 1e-3 --atol 1e-5 --output-format json > comparison.json
     """
-    sizes = models.shapes(input_shape or [])
+    sizes = options.input_shapes(input_shape)
     from ..onnx.verifying import verify as compared  # ONNX's libraries are loaded only for this
 
-    with report.progress(None) as bar:
-        bar.step("running both models")
+    with report.progress(None) as step:
+        step("running both models")
         found = compared(
             a,
             b,
@@ -79,7 +79,7 @@ def verify(
             rtol=rtol,
             threads=threads,
         )
-    if output_format is models.Format.JSON:
+    if output_format == "json":
         report.document("verify", a=str(a), b=str(b), **found.as_json())
     else:
         _print(found)
@@ -97,9 +97,8 @@ def _print(found: Comparison) -> None:
 
     rows = [(run, output) for run in found.runs for output in run.outputs]
     if rows:
-        cells = tuple(tuple(map(on_terminal, _cells(run, output))) for run, output in rows)
-        sections = tuple(run.runtime for run, _ in rows)
-        report.table(report.Table(_HEADINGS, cells, sections, left=5))
+        cells = [tuple(map(on_terminal, _cells(run, output))) for run, output in rows]
+        report.table(_HEADINGS, cells, left=5)
     for words in (*found.findings, *(words for run in found.runs for words in _findings(run))):
         report.text(on_terminal(words))
     for run in found.runs:

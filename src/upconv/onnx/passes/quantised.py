@@ -116,8 +116,9 @@ def _dequantised(node: ir.Node, what: str) -> Operand:
         raise Refusal(f"its {what} has zero points of shape {zero.shape}, scales of {scale.shape}")
     axis = node.attributes.get_int("axis", 1) if array.ndim > 1 else 0
     axis += array.ndim if axis < 0 else 0
-    if node.attributes.get_int("block_size", 0) or array.dtype.kind not in "iu":
-        raise Refusal(f"its {what} is dequantised in blocks, or from {array.dtype}")
+    named = [name for name in ("block_size", "output_dtype") if node.attributes.get_int(name, 0)]
+    if named or array.dtype.kind not in "iu":
+        raise Refusal(f"its {what} is dequantised with {', '.join(named)} from {array.dtype}")
     if scale.size != 1 and scale.shape != array.shape[axis : axis + 1]:
         raise Refusal(f"its {what} has scales of shape {scale.shape} along axis {axis}")
     centred = array.astype(np.int32) - _along(zero, array.ndim, axis).astype(np.int32)
@@ -157,6 +158,8 @@ def _of_one_scale(node: ir.Node) -> bool:
 
 def is_transparent(node: ir.Node) -> bool:
     """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
+    if any(one.is_ref() for one in node.attributes.values()):
+        return False
     if is_op(node, "QuantizeLinear", "DequantizeLinear"):
         return _of_one_scale(node)
     return is_op(node, "Cast")

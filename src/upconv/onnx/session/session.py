@@ -131,7 +131,7 @@ class Session:
         return runner.outputs() if isinstance(runner, _Python) else [*map(_told, self._outputs)]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
-        """The outputs of these names, of all where None: arrays of the caller's own.
+        """The outputs of these names, all where there are none: arrays of the caller's own.
 
         input_feed: an array for each input, by its name.
 
@@ -146,10 +146,10 @@ class Session:
                 "This session was made before a fork, which ONNX Runtime's threads do not come"
                 " along into. Make one in the child."
             )
-        names = self._names if output_names is None else self._known(output_names)
+        names = self._known(output_names) or self._names
         if isinstance(runner, _Python):
             return runner.run(names, input_feed)
-        return runner.run(names, self._arrays(input_feed)) if names else []
+        return runner.run(names, self._arrays(input_feed))
 
     def close(self) -> None:
         """Let go of the model; a run that is under way in another thread ends as usual."""
@@ -171,6 +171,8 @@ class Session:
         return f"<Session with {ours} of {len(self.layers)} layers by upconv>"
 
     def _known(self, names: Any) -> list[str]:
+        if names is None:
+            return []
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise ArgumentError("output_names", brief(names), "a list of names, or None for all")
         for name in names:
@@ -189,8 +191,10 @@ class Session:
         if feeds is not None and shapes is not None:
             raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
         if feeds is not None:
-            several = feeds if isinstance(feeds, list | tuple) else [feeds]
-            return [self._arrays(each) for each in several]
+            given = feeds if isinstance(feeds, list | tuple) else [feeds]
+            if not given:
+                raise ArgumentError("feeds", brief(feeds), "a dict of arrays, or a list of such")
+            return [self._arrays(each) for each in given]
         several = shapes if isinstance(shapes, list | tuple) else [shapes or {}]
         if not several or not all(isinstance(each, Mapping) for each in several):
             expected = "a dict of shapes by the names of inputs, or a list of such"
