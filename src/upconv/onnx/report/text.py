@@ -73,7 +73,7 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     session = found["session"]
     if session:
         gains = ", ".join(ratio(whole["ratio"]) for whole in session["whole"])
-        yield "upconv's Session", gains or session["why"]
+        yield "Session", gains or session["why"]
     yield from (("remark", remark) for remark in found["remarks"])
     yield "verdict", found["verdict"]
 
