@@ -1,7 +1,7 @@
-"""Real models before and after `upconv.onnx.optimize`, for two runtimes: the table of docs/onnx.md.
+"""Real models before and after `upconv.onnx.optimize`, per runtime: the table of docs/onnx.md.
 
     pip install transformers monai onnxscript onnxruntime openvino
-    python benchmarks/onnx_models.py --models DIR    # all models; names and --target choose some
+    python benchmarks/onnx_models.py --models DIR    # all models; names and --runtime choose some
 
 The models are those of `onnx_zoo`, kept in DIR (a temporary folder where none is given). What the
 optimiser says of itself is not believed: the files it writes are timed here, original and result
@@ -65,7 +65,7 @@ def optimised(name: str, path: Path, output: Path, target: str, threads: int) ->
     if optimize is None:
         return None
     given = {"sizes": ZOO[name].inputs, "float64": False}
-    result = optimize(path, output, target=target, threads=threads, **given)
+    result = optimize(path, output, runtime=target, threads=threads, **given)
     share = result.share()
     return Outcome(len(result.rewritten), None if share is None else share[0] / share[1])
 
@@ -110,8 +110,8 @@ HEADS = [
     "ms before",
     "ms after",
     "times as fast",
-    "deconvolutions' share",
-    "deconvolutions times as fast",
+    "transposed convolutions' share",
+    "transposed convolutions times as fast",
     "rewritten",
     "largest error",
 ]
@@ -160,7 +160,7 @@ def summary(rows: list[Row]) -> str:
         mean = math.exp(sum(map(math.log, gains)) / len(gains))
         lines.append(
             f"{target}: whole models {min(whole):.2f} to {max(whole):.2f} times as fast; "
-            f"deconvolutions {mean:.2f} times in the geometric mean, "
+            f"transposed convolutions {mean:.2f} times in the geometric mean, "
             f"1.3 times or more in {sum(gain >= 1.3 for gain in gains)} of {len(gains)}."
         )
     return "\n".join(lines)
@@ -185,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ZOO)}")
     parser.add_argument("--models", type=Path, help="where their files are, or stay")
-    parser.add_argument("--target", choices=RUNTIMES, action="append", help="default: all")
+    parser.add_argument("--runtime", choices=RUNTIMES, action="append", help="default: all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15, help="of original and result")
     parser.add_argument("--seconds", type=float, default=20.0, help="for all rounds of a row")
@@ -196,7 +196,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.models or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        targets = arguments.target or list(RUNTIMES)
+        targets = arguments.runtime or list(RUNTIMES)
         rows = table(arguments.names or list(ZOO), targets, folder, budget)
     if not rows:
         raise SystemExit("No model could be measured.")

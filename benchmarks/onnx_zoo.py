@@ -173,7 +173,7 @@ ZOO = {
     "istftnet": Entry(IstftNet, {"mel": (1, 80, 86)}, "paper", dynamo=True, opset=18),
     "demucs": Entry(Demucs, {"speech": (1, 1, 16724)}, "paper"),
     "depth_anything": Entry(depth_anything_neck, _LAYERS, "transformers", opset=16),
-    "pointpillars": Entry(PointPillarsNeck, {"pillars": (1, 64, 200, 176)}, "paper", opset=11),
+    "pointpillars": Entry(PointPillarsNeck, {"pillars": (1, 64, 200, 176)}, "paper", opset=13),
     "text_detector": Entry(text_detector, {"image": (1, 3, 320, 480)}, "transformers", opset=16),
     "unet": Entry(UNet, {"image": (1, 3, 256, 256)}, "paper", dynamo=True, opset=20),
 }

@@ -1,12 +1,12 @@
-"""The table of docs/benchmarks.md from what `upconv bench --json` printed, once or several times.
+"""The table of docs/benchmarks.md from what `upconv bench --output-format json` printed, once or several times.
 
-    upconv bench --threads 2 --json > first.json
-    upconv bench --threads 2 --json > second.json
+    upconv bench --threads 2 --output-format json > first.json
+    upconv bench --threads 2 --output-format json > second.json
     python benchmarks/table.py first.json second.json
 
-With several files the best time of each contender counts: a pool of threads that was badly placed
-on the cores of a small machine may stay so for a whole bench. Efficiency is the floor, the time
-that the machine's ceilings allow, over the best time.
+With several files the best time of each candidate counts: a pool of threads that was badly placed
+on the cores of a small machine may stay so for a whole bench. Efficiency is the roofline time,
+which is the least that this machine allows, over the best time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def place_of(layer: dict) -> Place:
 
 
 def best_times(documents: list[dict]) -> dict[Place, dict[str, float]]:
-    """Place -> contender -> milliseconds."""
+    """Place -> candidate -> milliseconds."""
     best: dict[Place, dict[str, float]] = {}
     for document in documents:
         for layer in document["layers"]:
@@ -36,7 +36,7 @@ def best_times(documents: list[dict]) -> dict[Place, dict[str, float]]:
             times = best.setdefault(place, {})
             for result in layer["results"]:
                 if result["best_seconds"]:
-                    name, time = result["contender"], result["best_seconds"] * 1e3
+                    name, time = result["candidate"], result["best_seconds"] * 1e3
                     times[name] = min(time, times.get(name, math.inf))
     return best
 
@@ -46,8 +46,8 @@ def floors(documents: list[dict]) -> dict[Place, float]:
     lowest: dict[Place, float] = {}
     for document in documents:
         for layer in document["layers"]:
-            if layer.get("floor_seconds"):
-                place, floor = place_of(layer), layer["floor_seconds"] * 1e3
+            if layer.get("roofline_seconds"):
+                place, floor = place_of(layer), layer["roofline_seconds"] * 1e3
                 lowest[place] = min(floor, lowest.get(place, math.inf))
     return lowest
 

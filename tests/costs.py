@@ -3,12 +3,14 @@
     python tests/costs.py [arguments of pytest]          (make test-costs)
 
 An area is the first word of a file's name (`test_onnx_folds.py` is onnx), or where doctests are.
-Seconds are those that tests and their fixtures took, added up over all processes of `-n`; what
-pytest needs to collect tests and to start is not in them.
+Seconds are of the processor, child processes included, and so the same on a busy machine; with
+`-n` they are those that tests and their fixtures took, added up over all workers. What pytest needs
+to collect tests and to start is not in them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,9 +25,21 @@ class Costs:
 
     def __init__(self) -> None:
         self.tests: Counter[str] = Counter()
+        self._distributed = False
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self._distributed = bool(getattr(config.option, "numprocesses", None))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.tests[report.nodeid] += report.duration
+        if self._distributed:
+            self.tests[report.nodeid] += report.duration
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        start = sum(os.times()[:4])
+        result = yield
+        self.tests[item.nodeid] += sum(os.times()[:4]) - start
+        return result
 
     def by_file(self) -> Counter[str]:
         return summed(self.tests, lambda test: test.partition("::")[0])

@@ -1,37 +1,35 @@
-"""Times made up: what forms and whole models take is decided, nothing is measured."""
+"""Times made up: what candidates and whole models take is decided, nothing is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from upconv.onnx.optimizing import trials, wholes
-from upconv.onnx.optimizing.results import ORIGINAL
-from upconv.onnx.optimizing.rounds import Rounds
+from upconv.onnx.optimizing import candidates, select
+from upconv.onnx.runtimes.timing import Rounds
 
 Clock = Callable[[Mapping[str, float]], None]
-"""Takes seconds by the name of a form; "whole" is the model with any rewriting."""
+"""Takes seconds by the name of a candidate; "whole" is the model with any rewriting."""
 
 
 def decided_by(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock whose forms take what it is told, and 1 second where it is told nothing."""
+    """A clock whose candidates take what it is told, and 1 second where it is told nothing."""
 
     def decide(seconds: Mapping[str, float]) -> None:
-        def contest(calls: list[object], budget: float) -> Rounds:
-            names = contest.names if len(calls) != 2 else [ORIGINAL, "whole"]
-            first = [[seconds.get(name, 1.0)] * 7 for name in names[: len(calls)]]
-            return Rounds(tuple(first), first[0])
+        names: list[str] = []
+        real = candidates._Contest._timed
 
-        real = trials._entrants
+        def noted(self: object, found: Sequence[tuple[object, object, object]]) -> object:
+            names[:] = [form.name for form, _, _ in found]
+            return real(self, found)
 
-        def entrants(*args: object) -> object:
-            found = real(*args)
-            contest.names = [entrant.form.name for entrant in found[0]]
-            return found
+        def rounds(all_of_them: Sequence[str]) -> Rounds:
+            series = [[seconds.get(name, 1.0)] * 7 for name in all_of_them]
+            return Rounds(tuple(series), series[0])
 
-        monkeypatch.setattr(trials, "_entrants", entrants)
-        monkeypatch.setattr(trials, "timed", contest)
-        monkeypatch.setattr(wholes, "timed", contest)
+        monkeypatch.setattr(candidates._Contest, "_timed", noted)
+        monkeypatch.setattr(candidates, "timed", lambda *_: rounds(names))
+        monkeypatch.setattr(select, "timed", lambda *_: rounds(["original", "whole"]))
 
     return decide

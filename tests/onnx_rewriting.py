@@ -15,7 +15,7 @@ from upconv.onnx.models import from_model, to_proto
 from upconv.onnx.nodes import ConvTransposeNode, conv_transpose_nodes
 from upconv.onnx.passes import PASSES, Pass, Step
 from upconv.onnx.passes.base import run
-from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds
+from upconv.onnx.runtimes import Runtime, feeds
 
 _SHOWN = 24  # entries of a constant that a listing shows
 
@@ -96,7 +96,7 @@ def values(
     model: onnx.ModelProto, given: Mapping[str, np.ndarray], runtime: str | Runtime = "onnxruntime"
 ) -> list[np.ndarray]:
     """What a runtime makes of a model."""
-    chosen = RUNTIMES[runtime] if isinstance(runtime, str) else runtime
+    chosen = Runtime.parse(runtime) if isinstance(runtime, str) else runtime
     with chosen.session(model, threads=1) as session:
         return list(session.run(given).values())
 

@@ -22,6 +22,7 @@ pytest.importorskip("rich", reason="the command line needs rich")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 
 SMALL = ["bench", "--only", "dcgan_first", "--peers", "none", "--seconds", "0"]
+JSON = ["--output-format", "json"]
 LAYER = {"name": "a", "n": 2, "ic": 6, "oc": 4, "size": [5, 7], "k": 3, "s": 2, "p": 1, "op": 1,
          "d": 1, "g": 2}  # fmt: skip
 
@@ -30,7 +31,7 @@ def rows(done):
     """(layer, contender) -> result, of a --json run."""
     fields = json.loads(done.stdout)
     return {
-        (layer["name"], result["contender"]): result
+        (layer["name"], result["candidate"]): result
         for layer in fields["layers"]
         for result in layer["results"]
     }
@@ -41,7 +42,7 @@ def rows(done):
 
 def test_quick_verifies_every_engine_on_every_layer(tmp_path):
     start = time.monotonic()
-    done = ran("bench", "--quick", "--peers", "none", "--json", cwd=tmp_path)
+    done = ran("bench", "--quick", "--peers", "none", "--output-format", "json", cwd=tmp_path)
     assert time.monotonic() - start < 30
     assert (done.returncode, done.stderr) == (0, b""), done
     fields = json.loads(done.stdout)
@@ -52,7 +53,7 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
     for result in rows(done).values():
         assert result["verified"] or result["reason"]
     for layer in fields["layers"]:
-        reference = next(r for r in layer["results"] if r["contender"] == "reference")
+        reference = next(r for r in layer["results"] if r["candidate"] == "reference")
         assert reference["verified"]
         assert 0 < reference["error"] < layer["tolerance"]
         samples = [sample for series in reference["rounds_seconds"] for sample in series]
@@ -61,8 +62,8 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
         flop = 2 * layer["multiply_adds"]
         assert reference["gflops"] == pytest.approx(flop / reference["best_seconds"] / 1e9)
         assert reference["workspace_bytes"] >= 0
-        floor = layer["floor_seconds"]
-        seconds = 2 * layer["multiply_adds"] / fields["ceilings"]["flops"]
+        floor = layer["roofline_seconds"]
+        seconds = 2 * layer["multiply_adds"] / fields["roofline"]["flops"]
         assert floor >= seconds > 0
         assert reference["efficiency"] == pytest.approx(floor / reference["best_seconds"])
     means = fields["summary"]["reference"]
@@ -71,24 +72,24 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("direction", ["data", "weight"])
+@pytest.mark.parametrize("direction", ["input_grad", "weight_grad"])
 def test_gradients_and_other_types(tmp_path, direction):
     (tmp_path / "l.json").write_text(json.dumps({"layers": [LAYER]}))
     done = ran("bench", "--layers", "l.json", "--direction", direction, "--dtype", "float64",
-               "--seconds", 0, "--peers", "none", "--json", cwd=tmp_path)  # fmt: skip
+               "--seconds", 0, "--peers", "none", *JSON, cwd=tmp_path)  # fmt: skip
     assert rows(done)["a", "reference"]["verified"]
     problem = json.loads(done.stdout)["layers"][0]["problem"]
     assert "float64" in problem
-    assert ("input_grad" if direction == "data" else "weight_grad") in problem
+    assert direction in problem
 
 
-@pytest.mark.parametrize("direction", ["forward", "data", "weight"])
+@pytest.mark.parametrize("direction", ["forward", "input_grad", "weight_grad"])
 def test_peers_that_are_installed_agree(tmp_path, direction):
     """Grouped, with output padding, in 1, 2 and 3 dimensions; a peer that cannot says why."""
     grown = {**LAYER, "name": "c", "size": [3, 5, 4], "k": [3, 2, 3], "p": [1, 0, 1]}
     layers = [LAYER, {**LAYER, "name": "b", "size": [9], "g": 1}, grown]
     (tmp_path / "l.json").write_text(json.dumps({"about": "", "layers": layers}))
-    done = ran("bench", "--layers", "l.json", "--direction", direction, "--seconds", 0, "--json",
+    done = ran("bench", "--layers", "l.json", "--direction", direction, "--seconds", 0, *JSON,
                cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done
     peers = json.loads(done.stdout)["peers"]
@@ -103,7 +104,7 @@ def test_peers_that_are_installed_agree(tmp_path, direction):
 
 
 def test_a_peer_that_is_missing_or_broken_is_a_dash(tmp_path):
-    driver = "import sys; sys.modules['torch'] = None\nimport upconv.cli.peers as p\n"
+    driver = "import sys; sys.modules['torch'] = None\nimport upconv.cli.candidates as p\n"
     driver += "p.PEERS['openvino'] = lambda *_: 1 / 0"
     done = ran(*SMALL, "--peers", "torch,openvino", driver=driver, cwd=tmp_path)
     assert done.returncode == 0, done
@@ -115,31 +116,36 @@ def test_a_peer_that_is_missing_or_broken_is_a_dash(tmp_path):
 def test_efficiency_is_of_upconvs_own_engines():
     """Half the machine's rate is planted; a peer has none, and without ceilings nobody has."""
     driver = "import upconv.cli.bench as b\nfrom upconv.engines.jit.limits import Limits\n"
-    driver += "b.fresh_ceilings = lambda threads: {}"
+    driver += "b.roofline.measured = lambda threads: {}"
     planted_limits = driver.format("Limits(threads, 1e9, 1e30)")
-    done = ran(*SMALL, "--engines", "reference", "--json", driver=planted_limits)
+    done = ran(*SMALL, "--engines", "reference", "--output-format", "json", driver=planted_limits)
     (layer,) = json.loads(done.stdout)["layers"]
     (result,) = layer["results"]
-    assert layer["floor_seconds"] == pytest.approx(2 * layer["multiply_adds"] / 1e9)
-    assert result["efficiency"] == pytest.approx(layer["floor_seconds"] / result["best_seconds"])
-    done = ran(*SMALL, "--engines", "reference", "--json", driver=driver.format("None"))
-    assert json.loads(done.stdout)["ceilings"] is None
+    assert layer["roofline_seconds"] == pytest.approx(2 * layer["multiply_adds"] / 1e9)
+    assert result["efficiency"] == pytest.approx(layer["roofline_seconds"] / result["best_seconds"])
+    done = ran(
+        *SMALL, "--engines", "reference", "--output-format", "json", driver=driver.format("None")
+    )
+    assert json.loads(done.stdout)["roofline"] is None
     assert rows(done)["dcgan_first", "reference"]["efficiency"] is None
-    from upconv.cli.results import Measured, Result
-    from upconv.cli.rounds import Timing
+    from upconv.cli.benchmark import Measured, Result
 
-    timing = Timing(((2.0,),))
-    measured = Measured(None, 0.0, (), floor=1.0)
-    assert measured.efficiency(Result("reference", "reference", timing, own=True)) == 0.5
-    assert measured.efficiency(Result("torch", "torch", timing)) is None
+    measured = Measured(None, 0.0, (), roofline=1.0)
+    assert measured.efficiency(Result("reference", "reference", ((2.0,),), own=True)) == 0.5
+    assert measured.efficiency(Result("torch", "torch", ((2.0,),))) is None
 
 
 def test_the_table_of_the_benchmarks_page(tmp_path):
     """Best times of two benches, and efficiency over the lower floor."""
     root = Path(__file__).parents[1]
     for name, seconds, floor in (("a", 4e-3, 2e-3), ("b", 5e-3, 1e-3)):
-        result = {"contender": "reference", "best_seconds": seconds}
-        layer = {"name": "up", "input_shape": [1, 2], "floor_seconds": floor, "results": [result]}
+        result = {"candidate": "reference", "best_seconds": seconds}
+        layer = {
+            "name": "up",
+            "input_shape": [1, 2],
+            "roofline_seconds": floor,
+            "results": [result],
+        }
         (tmp_path / name).write_text(json.dumps({"layers": [layer]}))
     command = [sys.executable, str(root / "benchmarks" / "table.py"), "a", "b"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -199,7 +205,7 @@ def test_a_wrong_engine_is_a_finding(damage, shown):
 
 
 def test_a_wrong_engine_in_json_and_in_doctor():
-    done = ran(*SMALL, "--json", driver=planted("out *= 1.01"))
+    done = ran(*SMALL, "--output-format", "json", driver=planted("out *= 1.01"))
     assert done.returncode == 1
     result = rows(done)["dcgan_first", "planted"]
     assert (result["verified"], result["fault"], result["best_seconds"]) == (False, True, None)
@@ -250,7 +256,6 @@ BAD_LAYERS = {
             ("zero", {"s": 0}, "'s' is 0"),
             ("absurd", {"size": [10**12, 7]}, "'size' is 1000000000000"),
             ("too large", {"size": [10**8, 10**4]}, "this process may take"),
-            ("too many taps", {"k": 5000}, "'k' has 25000000 taps"),
             ("too slow", {"n": 1, "ic": 9000, "oc": 9000, "g": 1, "size": [700, 500]}, "'size' "),
             ("too many axes", {"size": [1] * 9}, "'size'"),
             ("wrong rank", {"p": [1, 2, 3]}, "'p' is [1, 2, 3]; expected one or 2"),
@@ -266,10 +271,11 @@ BAD_LAYERS = {
 
 
 @pytest.mark.parametrize("name", BAD_LAYERS)
-def test_bad_layer_files_end_in_a_message(tmp_path, name):
+def test_bad_layer_files_end_in_a_message(tmp_path, monkeypatch, name):
     content, words = BAD_LAYERS[name]
     (tmp_path / "l.json").write_text(content)
-    done = ran("bench", "--layers", "l.json", "--peers", "none", "--seconds", 0, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = called("bench", "--layers", "l.json", "--peers", "none", "--seconds", 0)
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (2, b""), done
     assert said.startswith("error: l.json")
@@ -279,7 +285,7 @@ def test_bad_layer_files_end_in_a_message(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["missing.json", "."])
 def test_layer_files_that_are_no_files(tmp_path, name):
-    done = ran("bench", "--layers", name, cwd=tmp_path)
+    done = called("bench", "--layers", tmp_path / name)
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: ")
 
@@ -289,7 +295,7 @@ def test_layer_files_that_are_no_files(tmp_path, name):
     [("--only", b"unet_up1"), ("--engines", b"reference"), ("--peers", b"onnxruntime")],
 )
 def test_a_name_that_is_not_there_is_wrong_usage(option, known):
-    done = ran("bench", option, "nothing")
+    done = called("bench", option, "nothing")
     assert done.returncode == 2
     assert b"'nothing' is not one of" in done.stderr
     assert known in done.stderr
@@ -338,36 +344,22 @@ def ended(pexpect, child):
 
 
 @posix
-def test_a_terminal_gets_a_bar_and_a_drawn_table():
+def test_a_terminal_gets_a_line_of_progress_and_the_same_table():
     pexpect, child = in_terminal(*SMALL)
     shown = ended(pexpect, child)
     assert child.exitstatus == 0
-    assert "dcgan_first: " in shown
-    assert "\x1b[?25l" in shown  # the bar hides the cursor ...
+    assert "of 2  dcgan_first: " in shown
+    assert "\x1b[?25l" in shown  # the line hides the cursor ...
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # ... and shows it again
-    assert "────" in shown
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    assert max(map(len, plain.splitlines()[-6:])) <= 100
+    assert re.search(r"(?m)^geometric mean +reference ", shown)
 
 
 @posix
-def test_no_color_and_json_on_a_terminal():
-    colour = re.compile(r"\x1b\[[0-9;]*(3[0-7]|38|9[0-7])[;m]")
-    pexpect, child = in_terminal(*SMALL)
-    assert colour.search(ended(pexpect, child))
-    pexpect, child = in_terminal(*SMALL, NO_COLOR="1")
-    assert not colour.search(ended(pexpect, child))
-    pexpect, child = in_terminal("doctor", "--json")
+def test_json_on_a_terminal_is_json():
+    pexpect, child = in_terminal("doctor", "--output-format", "json")
     document = ended(pexpect, child)
     assert "\x1b" not in document
     assert json.loads(document)["schema"] == 1
-
-
-@posix
-def test_a_narrow_terminal_cuts_no_number():
-    pexpect, child = in_terminal(*SMALL, width=40)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", ended(pexpect, child))
-    assert "…" not in shown.rpartition("layer ")[2]
 
 
 @posix

@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_model_goes_in_and_a_model_and_a_report_come_out(folder):
     said = ran(
-        "optimize", "model.onnx", "-o", "out.onnx", "--inputs", "inputs.npz", "--report", "r.html",
+        "optimize", "model.onnx", "out.onnx", "--inputs", "inputs.npz", "--report", "r.html",
         *QUICK, cwd=folder,
     )  # fmt: skip
     assert said.returncode == 0, said
@@ -47,55 +47,67 @@ def test_a_model_goes_in_and_a_model_and_a_report_come_out(folder):
 
 
 def test_json_is_one_document_with_everything_that_was_tried(folder):
-    said = called("optimize", "model.onnx", "--inputs", "inputs.npz", "--json", *QUICK)
+    how = ("--dry-run", "--inputs", "inputs.npz", "--output-format", "json")
+    said = called("optimize", "model.onnx", *how, *QUICK)
     assert said.returncode == 0, said
     document = json.loads(said.stdout)
     assert document["command"] == "optimize"
     assert document["written"] is None
     [layer] = document["layers"]
     assert layer["node"] == "deconv"
-    assert {"original", "sub_pixel:unfolded"} <= {trial["rewriting"] for trial in layer["trials"]}
+    assert {"original", "sub_pixel:unfolded"} <= {one["passes"] for one in layer["candidates"]}
+    assert sorted(path.name for path in folder.iterdir()) == ["inputs.npz", "model.onnx"]
 
 
-def test_a_profile_is_obeyed(folder):
-    profile = ("--target", "none", "--profile", "npu")
-    said = called("optimize", "model.onnx", "-o", "out.onnx", "--inputs", "inputs.npz", *profile)
-    assert said.returncode == 0, said
-    operators = {node.op_type for node in onnx.load(folder / "out.onnx").graph.node}
-    assert "ConvTranspose" not in operators
-
-
-def test_a_profile_that_is_broken_is_a_finding(folder):
+def test_several_shapes_a_json_report_and_a_session_report(folder):
     text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[1, 2, 5] x, float[2, 1, 3] w) => (float[1, 1, 7] y) { y = ConvTranspose(x, w) }"""
-    onnx.save(onnx.parser.parse_model(text), folder / "fed.onnx")
-    said = called("optimize", "fed.onnx", "--target", "none", "--profile", "npu")
-    assert said.returncode == 1, said
-    assert "not constant" in " ".join(said.stdout.decode().split())
+    g (float[1, 2, N] x) => (float[1, 1, M] y) <float[2, 1, 2] w = {1, 2, 3, 4}>
+    { y = ConvTranspose <strides = [2]> (x, w) }"""
+    onnx.save(onnx.parser.parse_model(text), folder / "open.onnx")
+    shapes = ("--input-shape", "N:5", "--input-shape", "N:9")
+    reports = ("--report", "r.json", "--session", "s.json")
+    said = called("optimize", "open.onnx", "out.onnx", *shapes, *reports, *QUICK)
+    assert said.returncode == 0, said
+    told = json.loads((folder / "r.json").read_text())
+    assert told["inputs"] == [{"x": [1, 2, 5]}, {"x": [1, 2, 9]}]
+    assert told["layers"][0]["shapes"] == [[1, 2, 5], [1, 2, 9]]
+    assert told["session"]["report"] == json.loads((folder / "s.json").read_text())
+    assert told["written"].endswith("out.onnx")
+
+
+def test_without_a_place_for_the_result_it_ends_at_once(folder):
+    said = called("optimize", "model.onnx", "--seconds", "3600")
+    assert said.returncode == 2
+    assert "--dry-run" in said.stderr.decode()
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("none.onnx",), 2, "No such file"),
-        (("model.onnx", "-o", "model.onnx", "--force"), 2, "input"),
-        (("model.onnx", "-o", "inputs.npz"), 2, "exists. Overwrite it with --force."),
-        (("model.onnx", "-o", "inputs.npz", "--inputs", "inputs.npz", "--force"), 2, "input"),
-        (("model.onnx", "-o", "a.onnx", "--report", "nowhere/r.html"), 2, "Make it first"),
-        (("model.onnx", "-o", "a.onnx", "--report", "folder.html", "--force"), 2, "directory"),
-        (("outside.onnx", "--report", "w.html", "--force"), 2, "input"),
-        (("outside.onnx", "-o", "w.html", "--force"), 2, "input"),
-        (("page.html", "-o", "a.onnx", "--report", "page.html", "--force"), 2, "input"),
-        (("page.html", "-o", "a.onnx", "--report", "linked.html", "--force"), 2, "input"),
-        (("model.onnx", "--report", "inputs.npz"), 2, ".html"),
-        (("model.onnx", "-o", "a.html", "--report", "a.html"), 2, "output"),
-        (("model.onnx", "--target", "tensorrt"), 2, "one of onnxruntime"),
-        (("model.onnx", "--target", "none"), 2, "profile"),
-        (("model.onnx", "--profile", "fast"), 2, "one or more of"),
-        (("model.onnx", "--seconds", "0"), 2, "seconds"),
-        (("model.onnx", "--size", "x"), 2, "NAME=SIZES"),
-        (("model.onnx", "--inputs", "model.onnx"), 2, "zip"),
-        (("inputs.npz",), 2, "no ONNX model"),
+        (("none.onnx", "--dry-run"), 2, "No such file"),
+        (("model.onnx", "model.onnx", "--force"), 2, "input"),
+        (("model.onnx", "inputs.npz"), 2, "exists. Overwrite it with --force."),
+        (("model.onnx", "inputs.npz", "--inputs", "inputs.npz", "-f"), 2, "input"),
+        (("model.onnx", "a.onnx", "--report", "nowhere/r.html"), 2, "Make it first"),
+        (("model.onnx", "a.onnx", "--report", "folder.html", "--force"), 2, "directory"),
+        (("outside.onnx", "--dry-run", "--report", "w.html", "--force"), 2, "input"),
+        (("outside.onnx", "w.html", "--force"), 2, "input"),
+        (("page.html", "a.onnx", "--report", "page.html", "--force"), 2, "input"),
+        (("page.html", "a.onnx", "--report", "linked.html", "--force"), 2, "input"),
+        (("model.onnx", "a.onnx", "--report", "inputs.npz"), 2, ".html"),
+        (("model.onnx", "a.onnx", "--session", "s.html"), 2, ".json"),
+        (("model.onnx", "a.html", "--report", "a.html"), 2, "written twice"),
+        (("model.onnx", "a.onnx", "--runtime", "tensorrt"), 2, "one of onnxruntime"),
+        (("model.onnx", "a.onnx", "--runtime", "onnxruntime:CUDA"), 2, "pip install"),
+        (("model.onnx", "a.onnx", "--seconds", "0"), 2, "seconds"),
+        (("model.onnx", "a.onnx", "--input-shape", "x"), 2, "NAME:SIZES"),
+        (
+            ("model.onnx", "a.onnx", *("--input-shape", "x:1") * 2, *("--input-shape", "y:1") * 3),
+            2,
+            "2 times",
+        ),
+        (("model.onnx", "a.onnx", "--inputs", "model.onnx"), 2, "zip"),
+        (("inputs.npz", "--dry-run"), 2, "no ONNX model"),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, code, words):
@@ -118,17 +130,17 @@ def test_a_mistake_is_told_and_nothing_is_written(folder, arguments, code, words
 
 STOPPED = """
 import os, signal
-from upconv.onnx.optimizing import work
-def compare(*args, **kwargs):
+from upconv.onnx.optimizing import optimize, select
+def check(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGINT)
-work.Work.prove = compare
-from upconv.onnx.optimizing import measuring, settling
-measuring.choose = lambda trials: measuring.Choice(trials[1].rewriting, "")
+select.Selecting.check = check
+import sys
+sys.modules["upconv.onnx.optimizing.optimize"].choose = lambda found: (found[1].passes, "")
 """
 
 
 def test_ctrl_c_leaves_no_file(folder):
-    arguments = ("optimize", "model.onnx", "-o", "out.onnx", "--inputs", "inputs.npz", *QUICK)
+    arguments = ("optimize", "model.onnx", "out.onnx", "--inputs", "inputs.npz", *QUICK)
     said = ran(*arguments, driver=STOPPED, cwd=folder)
     assert said.returncode == 130, said
     assert said.stderr.decode().endswith("interrupted\n")

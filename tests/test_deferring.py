@@ -31,7 +31,10 @@ class Named:
 
 
 def chosen(table: dict[str, Named]) -> tuple[str, list[str]]:
-    made = choices.first_able(CONVOLUTION, table, lambda name, _: table[name])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(choices, "ENGINES", table)
+        patched.setattr(choices, "load", lambda name, _: table[name])
+        made = choices._first_able(CONVOLUTION)
     names = {id(engine): name for name, engine in table.items()}
     return names[id(made.engine)], [str(refusal) for refusal in made.refusals]
 

@@ -47,7 +47,8 @@ THIRD_PARTY = {
     "problem": {"ml_dtypes"},
     "engines": {"llvmlite"},
     "tuning": {"platformdirs"},
-    "cli": {"typer", "rich", "click", "llvmlite", "torch", "onnx", "onnxruntime"} | {"openvino"},
+    "cli": {"typer", "rich", "click", "threadpoolctl", "llvmlite", "torch", "onnx", "onnxruntime"}
+    | {"openvino"},
     "torch": {"torch"},
     "dask": {"dask"},
     "linear": {"scipy"},

@@ -32,12 +32,12 @@ LIMITS = Limits(threads=2, flops=100.0, bandwidth=10.0)
         (0, 0, DType.FLOAT32, 0.0),
     ],
 )
-def test_the_floor(multiply_adds: int, nbytes: int, dtype: DType, seconds: float) -> None:
-    assert LIMITS.floor(multiply_adds, nbytes, dtype) == seconds
+def test_the_roofline_time(multiply_adds: int, nbytes: int, dtype: DType, seconds: float) -> None:
+    assert LIMITS.seconds(multiply_adds, nbytes, dtype) == seconds
 
 
-def test_the_floor_of_the_absurd_is_a_number() -> None:
-    assert 1e200 < LIMITS.floor(10**1000, 10**1000, DType.FLOAT32) < float("inf")
+def test_the_roofline_time_of_the_absurd_is_a_number() -> None:
+    assert 1e200 < LIMITS.seconds(10**1000, 10**1000, DType.FLOAT32) < float("inf")
 
 
 def test_the_clock_is_two_vectors_a_cycle() -> None:

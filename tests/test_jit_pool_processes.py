@@ -122,8 +122,19 @@ for _ in range(3):
 
 
 class TestEnds:
-    @pytest.mark.parametrize("helpers", ["asleep", "polling", "working", "waiting", "leaving"])
-    @pytest.mark.parametrize("end", ["return", "exit", "exception", "signal"])
+    # Every state of the helpers with a plain end, every end with helpers at work; the rest is long.
+    @pytest.mark.parametrize(
+        ("helpers", "end"),
+        [
+            pytest.param(
+                helpers,
+                end,
+                marks=() if end == "return" or helpers == "working" else pytest.mark.long,
+            )
+            for helpers in ("asleep", "polling", "working", "waiting", "leaving")
+            for end in ("return", "exit", "exception", "signal")
+        ],
+    )
     def test_are_quiet(self, helpers, end):
         first, then = {
             "asleep": ("", "until(asleep(3))"),

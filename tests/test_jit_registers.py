@@ -15,12 +15,13 @@ import pytest
 
 from upconv import testing
 from upconv.engines.interior import Interior
-from upconv.engines.jit import channels, planes, positions, weight_grad
+from upconv.engines.jit import channels, planes, positions, weight_grad, winograd_kernel
 from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.correlation import Correlation, too_much
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.schedule import can_vectorise_positions
+from upconv.engines.jit.winograd_plan import schedules
 from upconv.problem import Direction, DType
 
 X86, AVX2 = "x86_64-unknown-linux-gnu", {"avx", "avx2", "fma", "f16c"}
@@ -32,9 +33,12 @@ CPUS = {
     "AArch64": (target("aarch64-unknown-linux-gnu", "cortex-a72", "", {"neon"}), 0.1),
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
-MODULES = ("channel_code", "positions", "row_code", "packing", "plane_tile")
-CODES = [import_module(f"upconv.engines.jit.{name}") for name in (*MODULES, "weight_grad_code")]
-NAMES = ("tile", "wide", "planes")
+MODULES = (
+    "channel_code", "positions", "row_code", "packing", "plane_tile", "weight_grad_code",
+    "winograd_code", "winograd_driver",
+)  # fmt: skip
+CODES = [import_module(f"upconv.engines.jit.{name}") for name in MODULES]
+NAMES = ("tile", "wide", "planes", "products")
 
 
 class Recorded:
@@ -77,11 +81,17 @@ def build(seed: int, cpu: Cpu) -> None:
             continue
         correlation = Correlation.of(inner)
         channels.Channels(correlation, 1, cpu)
+        for plan in schedules(correlation, 1, cpu)[:1]:
+            winograd_kernel.Winograd(correlation, plan, _nothing, cpu)
         tile = planes.plane_tile(correlation, cpu)
         if tile is not None:
             planes.Planes(correlation, tile, 1, cpu)
         if can_vectorise_positions(correlation):
             positions.Positions(correlation, 1, cpu)
+
+
+def _nothing() -> Any:
+    """Direct sums, which nothing asks for here."""
 
 
 def kept_in_memory(module: Module, machine: Any, cpu: Cpu) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from itertools import product
 import llvmlite.binding as llvm
 import pytest
 
+import winograd_layers
 from code_caches import forget
 from random_problems import case
 from upconv.activations import Activation
@@ -127,6 +128,16 @@ def test_engine_code(made: Made, problems: Callable[[], list[Problem]]) -> None:
     _check(made)
     # Dot products of bfloat16 where they are to be had, and nowhere else.
     assert any("dpbf16ps" in text for text in made.modules) == (made.cpu.name == "znver4")
+
+
+def test_winograd_code(made: Made) -> None:
+    engine = load("jit")
+    for seed in range(24):
+        problem, threads = winograd_layers.layer(seed)
+        for variant in engine.winograd(problem, threads):
+            engine.build(problem, threads, variant)
+    assert len(made.modules) > 20
+    _check(made)
 
 
 def test_pool_code(made: Made) -> None:

@@ -55,7 +55,7 @@ sys.exit(os.waitpid(child, 0)[1])
         ("engines.reference", "upconv.conv_transpose(x, w, engine='reference')"),
         ("normalization", "upconv.batch_norm(x, training=True)"),
         ("tuning.autotune", "upconv.plan(x.shape, w, engine='reference', tune=True)"),
-        ("engines.jit.limits", "upconv.explain(x.shape, w, engine='reference', floor=True)"),
+        ("engines.jit.limits", "upconv.explain(x.shape, w, engine='reference', roofline=True)"),
     ],
 )
 def test_a_fork_while_another_thread_imports(module: str, call: str) -> None:
@@ -69,10 +69,10 @@ import upconv
 from upconv.engines import load, reference
 from upconv.primitives import PrimitiveCache, shared_cache
 class Slow(reference.ReferenceEngine, PrimitiveCache):
-    def __init__(self):
+    def __init__(self, *_):
         time.sleep(0.1)
         PrimitiveCache.__init__(self)
-reference.ReferenceEngine = upconv.primitives.PrimitiveCache = Slow
+reference.ReferenceEngine = upconv.primitives.PrimitiveCache = upconv.tuning.Tuner = Slow
 barrier, found = threading.Barrier(8), []
 def use():
     barrier.wait()
@@ -84,6 +84,8 @@ assert len(found) == 8 and len(set(map(id, found))) == 1, found
 """
 
 
-@pytest.mark.parametrize("call", ["load('reference')", "shared_cache()"])
+@pytest.mark.parametrize(
+    "call", ["load('reference')", "shared_cache()", "upconv.tuning.shared_tuner()"]
+)
 def test_threads_that_come_first_together_get_the_same(call: str) -> None:
     passes(BARRIER.format(call=call))

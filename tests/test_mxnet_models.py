@@ -306,7 +306,7 @@ class TestCommands:
         assert "score2" in said
 
     def test_info_as_json(self):
-        found = json.loads(self.upconv("info", *files("unet"), "--json").stdout)
+        found = json.loads(self.upconv("info", *files("unet"), "--output-format", "json").stdout)
         assert found["command"] == "mxnet info"
         assert found["inputs"] == ["data"]
         assert found["operators"]["Deconvolution"] == 1
@@ -323,16 +323,25 @@ class TestCommands:
                 assert_close([found[name] for name in model.outputs], expected)
 
     def test_run_on_random_inputs(self):
-        size = ("--size", "mel=1,10,6")
+        size = ("--input-shape", "mel:1,10,6")
         done = self.upconv("run", *files("vocoder"), *size, "--seed", 3)
         assert done.stdout.decode() == "wave_output 1x1x48\n"
         assert b" ms" in done.stderr
-        found = json.loads(self.upconv("run", *files("vocoder"), *size, "--json").stdout)
+        found = json.loads(
+            self.upconv("run", *files("vocoder"), *size, "--output-format", "json").stdout
+        )
         assert found["outputs"] == {"wave_output": [1, 1, 48]}
 
     def test_to_onnx(self, tmp_path):
         pytest.importorskip("onnxruntime", reason="the model is proven there")
-        how = ("to-onnx", *files("dcgan"), "--size", "noise=1,10,1,1", "-o", tmp_path / "g.onnx")
+        how = (
+            "to-onnx",
+            *files("dcgan"),
+            "--input-shape",
+            "noise:1,10,1,1",
+            "-o",
+            tmp_path / "g.onnx",
+        )
         done = self.upconv(*how)
         assert done.returncode == 0, done
         assert b"ConvTranspose 5" in done.stdout
@@ -340,13 +349,15 @@ class TestCommands:
         again = self.upconv(*how)
         assert again.returncode == 2
         assert b"exists" in again.stderr
-        assert self.upconv(*how, "--force", "--no-verify", "--json").returncode == 0
+        assert (
+            self.upconv(*how, "--force", "--no-verify", "--output-format", "json").returncode == 0
+        )
 
     @pytest.mark.parametrize(
         ("args", "code", "says"),
         [
             (("run", *files("vocoder")), 2, b"expected ['mel']"),
-            (("run", *files("vocoder"), "--size", "mel=1,2,3"), 2, b"pre (Convolution)"),
+            (("run", *files("vocoder"), "--input-shape", "mel:1,2,3"), 2, b"pre (Convolution)"),
             (("run", *files("vocoder"), "-o", "y.npy"), 2, b".npz"),
             (("info", "nowhere.json"), 2, b"No such file"),
             (("info", files("vocoder")[1]), 2, b"is not a graph of MXNet"),

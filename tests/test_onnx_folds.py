@@ -21,7 +21,7 @@ from onnx_rewriting import (
     values,
 )
 from onnx_texts import normal, parsed
-from upconv.onnx.runtimes import Reference, feeds
+from upconv.onnx.runtimes import Runtime, feeds
 
 # Batch normalisation ------------------------------------------------------------------------------
 
@@ -178,7 +178,11 @@ def test_zeros_before_it_are_a_stride_of_crop_each(form: str) -> None:
         assert_same_values(before, after, {"L": [7]})
     else:
         given = feeds(before, {"L": [7]})
-        assert_close(values(before, given, Reference()), values(after, given, Reference()), 9)
+        assert_close(
+            values(before, given, Runtime("reference")),
+            values(after, given, Runtime("reference")),
+            9,
+        )
 
 
 def test_a_pad_that_others_read_stays_for_them() -> None:

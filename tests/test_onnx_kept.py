@@ -24,7 +24,7 @@ from onnx_rewriting import assert_close, assert_same_values, rewritten, terms, v
 from onnx_texts import normal, parsed
 from upconv.dialects.onnx import Rule
 from upconv.onnx.passes import PASSES
-from upconv.onnx.runtimes import Reference
+from upconv.onnx.runtimes import Runtime
 
 LAYERS = {
     "replace_deconv": "pads=[1,0], dilations=[2]",
@@ -43,6 +43,7 @@ LAYERS = {
     "to_rank": "group=2, strides=[2]",
     "symmetric_pads": "strides=[2], pads=[1,0]",
     "no_output_padding": "strides=[2], output_padding=[1]",
+    "no_pads": "strides=[2], pads=[1,1]",
     "no_dilation": "dilations=[2]",
 }
 """Pass -> attributes of a layer, two channels in and out, four taps, where it fires."""
@@ -235,7 +236,7 @@ def test_half_and_double(name: str, dtype: type) -> None:
     floats = {1, 10, 11}
     kinds = {tensor.data_type for tensor in after.graph.initializer} & floats
     assert kinds == {{np.float16: 10, np.float64: 11}[dtype]}
-    assert_same_values(before, after, {"L": [6]}, Reference())
+    assert_same_values(before, after, {"L": [6]}, Runtime("reference"))
 
 
 # The official tests -------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ Times are made up where a decision is tested; the clock decides nothing here.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +32,14 @@ from upconv.onnx import optimize, rewrite
 from upconv.onnx.building import Builder
 from upconv.onnx.models import from_model, to_proto
 from upconv.onnx.nodes import ConvTransposeNode
-from upconv.onnx.optimizing import layers, settling, trials, work
-from upconv.onnx.optimizing.choosing import LEAST_GAIN, choose
-from upconv.onnx.optimizing.results import ORIGINAL, OutputProof, Ratio, Timing, Trial
-from upconv.onnx.optimizing.rounds import Rounds, timed
-from upconv.onnx.passes import PASSES, SubPixelPass
-from upconv.onnx.runtimes import ready
+from upconv.onnx.optimizing import candidates, extract, select
+from upconv.onnx.optimizing.benchmark import Ratio, Timing
+from upconv.onnx.optimizing.results import ORIGINAL, Candidate, OutputCheck, WholeResult
+from upconv.onnx.optimizing.select import LEAST_GAIN, choose
+from upconv.onnx.passes import PASSES, Pass, Rewriting
+from upconv.onnx.passes.sub_pixel import sub_pixel
+from upconv.onnx.runtimes import ready, worker
+from upconv.onnx.runtimes.timing import Rounds, interleaved
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17], producer_name: "maker">
@@ -91,16 +95,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 FAST = {"sub_pixel:unfolded": 0.5, "whole": 0.7}
 
 
-def test_what_is_faster_is_kept_and_proven(clock: Clock) -> None:
+def test_what_is_faster_is_kept_and_verified(clock: Clock) -> None:
     clock(FAST)
     before = model()
     found = optimize(before, fresh=True)
     assert [layer.chosen for layer in found.layers] == ["sub_pixel:unfolded"] * 2
-    assert found.proven
-    assert {proof.evaluated_by for proof in found.proofs} == {"onnxruntime", "float64"}
-    assert found.whole is not None
-    assert found.whole.ratio.median == pytest.approx(1 / 0.7)
-    assert "2 of 2 deconvolutions rewritten" in found.verdict
+    assert found.verified
+    assert [(one.output, one.rule, one.runtime) for one in found.checks] == [
+        ("y", "float64", "onnxruntime")
+    ]
+    assert found.whole[0].ratio.median == pytest.approx(1 / 0.7)
+    assert "2 of 2 transposed convolutions rewritten" in found.verdict
     assert "ConvTranspose" not in kinds(found.proto)
     assert found.proto.producer_name == "maker"
     assert [o.name for o in found.proto.graph.output] == ["y"]
@@ -113,24 +118,44 @@ def test_what_is_slower_stays_as_it_is(clock: Clock, tmp_path: Path) -> None:
     clock({"sub_pixel:unfolded": 1.5})
     found = optimize(model(), tmp_path / "out.onnx", fresh=True)
     assert not found.rewritten
-    assert found.whole is None
+    assert (found.whole, found.verified) == ((), None)
     assert "stays as it is" in found.verdict
     assert plain(onnx.load(tmp_path / "out.onnx")) == unchanged()
 
 
+SECOND = Timing(1.0, 1.0, 1.0, 1.0, 9)
+
+
+def timed(name: str, *ratios: Ratio) -> Candidate:
+    return Candidate(name, timings=(SECOND,) * len(ratios), ratios=ratios)
+
+
 def test_a_gain_within_the_noise_is_none() -> None:
-    second = Timing(1.0, 1.0, 1.0, 1.0, 9)
-    original = Trial(ORIGINAL, timing=second)
     for low, chosen in ((LEAST_GAIN - 0.01, ORIGINAL), (LEAST_GAIN + 0.01, "form")):
-        trial = Trial("form", timing=second, ratio=Ratio(1.2, low, 1.4))
-        assert choose([original, trial]).form == chosen
+        found = [Candidate(ORIGINAL, timings=(SECOND,)), timed("form", Ratio(1.2, low, 1.4))]
+        assert choose(found)[0] == chosen
 
 
 def test_of_several_the_surest_gain_wins() -> None:
-    second = Timing(1.0, 1.0, 1.0, 1.0, 9)
-    sure = Trial("sure", timing=second, ratio=Ratio(1.3, 1.25, 1.35))
-    wild = Trial("wild", timing=second, ratio=Ratio(1.5, 1.1, 1.9))
-    assert choose([Trial(ORIGINAL, timing=second), wild, sure]).form == "sure"
+    sure, wild = timed("sure", Ratio(1.3, 1.25, 1.35)), timed("wild", Ratio(1.5, 1.1, 1.9))
+    assert choose([Candidate(ORIGINAL), wild, sure])[0] == "sure"
+
+
+def test_what_gains_at_one_shape_only_is_not_chosen() -> None:
+    fast, slow = Ratio(1.5, 1.4, 1.6), Ratio(0.9, 0.8, 1.0)
+    assert choose([Candidate(ORIGINAL), timed("form", fast, slow)])[0] == ORIGINAL
+    assert choose([Candidate(ORIGINAL), timed("form", fast, fast)])[0] == "form"
+
+
+def test_a_whole_is_faster_that_gains_somewhere_and_loses_nowhere() -> None:
+    ratios = {
+        "gain": Ratio(1.5, 1.4, 1.6),
+        "even": Ratio(1.0, 0.9, 1.1),
+        "loss": Ratio(0.8, 0.7, 0.9),
+    }
+    for names, answer in (("gain even", True), ("gain loss", False), ("even even", False)):
+        whole = [WholeResult(SECOND, SECOND, ratios[name]) for name in names.split()]
+        assert select.faster(whole) is answer
 
 
 def test_noise_between_two_series_of_one_call_widens_every_ratio() -> None:
@@ -164,7 +189,7 @@ def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
 
         return run
 
-    rounds = timed([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
+    rounds = interleaved([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
     assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 5
     assert len(rounds.samples[2]) == 3
     assert all(0.001 <= s < 0.02 for s in rounds.samples[0])
@@ -175,26 +200,26 @@ def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
 # Faults planted ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Flawed:
+def wrong_weight(conv: ConvTransposeNode) -> Rewriting:
     """The sub-pixel rewriting with a weight that is a little wrong."""
+    right, graph = sub_pixel(conv), conv.node.graph
 
-    name: str = "flawed"
+    def write(builder: Builder) -> None:
+        there = set(graph.initializers)
+        right(builder)
+        for name in set(graph.initializers) - there:
+            array = graph.initializers[name].const_value.numpy().copy()
+            if array.ndim > 2:
+                array.flat[0] += 0.01
+                graph.initializers[name].const_value = ir.tensor(array, name=name)
 
-    def refuses(self, site: ConvTransposeNode) -> str | None:
-        return SubPixelPass().refuses(site)
-
-    def rewrite(self, site: ConvTransposeNode, builder: Builder) -> None:
-        array = site.array.copy()
-        array.flat[0] += 0.01
-        wrong = replace(site, weight=replace(site.weight, array=array))
-        SubPixelPass().rewrite(wrong, builder)
+    return write
 
 
 @pytest.fixture
 def flawed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PASSES, "flawed", Flawed())
-    monkeypatch.setattr(trials, "FORMS", ("flawed", "sub_pixel:unfolded"))
+    monkeypatch.setitem(PASSES, "flawed", Pass("flawed", wrong_weight))
+    monkeypatch.setattr(candidates, "CANDIDATES", ("flawed", "sub_pixel:unfolded"))
 
 
 @pytest.mark.usefixtures("flawed")
@@ -202,46 +227,72 @@ def test_a_form_with_wrong_values_is_never_timed(clock: Clock) -> None:
     clock({"flawed": 0.1, **FAST})
     found = optimize(model(), fresh=True)
     for layer in found.layers:
-        trial = layer.trial("flawed")
-        assert trial is not None
-        assert trial.timing is None
-        assert "off by" in str(trial.refusal)
+        candidate = layer.candidate("flawed")
+        assert candidate is not None
+        assert candidate.timings == ()
+        assert "values are off" in str(candidate.refusal)
         assert layer.chosen == "sub_pixel:unfolded"
 
 
 @pytest.mark.usefixtures("flawed")
-def test_a_layer_that_the_whole_is_not_equal_with_goes_back(
+def test_a_layer_that_the_whole_is_not_equal_with_is_reverted(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "_allowed", lambda layer: 1.0)  # the check of single layers fails
+    monkeypatch.setattr(candidates._Contest, "_judged", lambda *_: (None, [0.1]))
     clock({"flawed": 0.1, "whole": 0.5})
     found = optimize(model(), fresh=True)
     assert not found.rewritten
     assert plain(found.proto) == unchanged()
-    assert sum("goes back" in remark for remark in found.remarks) == 2
-    for remark in found.remarks:  # and why
-        assert "not proven equal: in onnxruntime 'y' is off by 0.0" in remark
-        assert remark.endswith(", and 1 more differ.")  # in float64
-    assert "not proven equal" in found.verdict or "stays as it is" in found.verdict
+    assert sum("is reverted" in remark for remark in found.remarks) == 2
+    for remark in found.remarks[:2]:  # and why
+        assert "the model is not equal: in onnxruntime 'y' is off by 0.0" in remark
+    assert found.verified is None
+    assert "verified" not in found.verdict
+    told = found.as_json()
+    assert told["verified"] is None
 
 
-def test_a_whole_that_is_slower_takes_layers_up_one_by_one(
+def test_a_whole_that_is_slower_adds_layers_back_one_by_one(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock(FAST)
     times = iter([0.9, 1.2, 0.9, 1.2])  # together slower; the first faster, the second not; final
 
-    def compare(*args: object, **kwargs: object) -> object:
+    def compare(*_: object) -> tuple[WholeResult, ...]:
         ratio = next(times)
-        second = Timing(1.0, 1.0, 1.0, 1.0, 9)
-        return settling.WholeResult(second, second, Ratio(ratio, ratio, ratio))
+        return (WholeResult(SECOND, SECOND, Ratio(ratio, ratio, ratio)),)
 
-    monkeypatch.setattr(work, "compared", compare)
+    monkeypatch.setattr(select.Selecting, "compare", compare)
     found = optimize(model(), fresh=True)
     assert len(found.rewritten) == 1
     [back] = [layer for layer in found.layers if not layer.rewritten]
     assert back.why.startswith("not kept in the whole model")
     assert kinds(found.proto).count("ConvTranspose") == 1
+    assert found.verified
+
+
+def test_a_candidate_that_ends_its_process_is_refused_and_the_next_is_tried(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock(FAST)
+    real = worker.Worker.call
+
+    def call(self: worker.Worker, method: str, *arguments: object, **how: object) -> object:
+        if method == "open" and b"DepthToSpace" in arguments[0] and b"Slice" not in arguments[0]:
+            os.kill(self._process.pid, signal.SIGABRT)
+        return real(self, method, *arguments, **how)
+
+    monkeypatch.setattr(worker.Worker, "call", call)
+    monkeypatch.setattr(select.Selecting, "check", lambda *_: CHECKED)
+    found = optimize(model(), fresh=True)
+    refused = [one for layer in found.layers for one in layer.candidates if one.refusal]
+    ended = [one for one in refused if "ended its process (SIGABRT" in str(one.refusal)]
+    assert ended
+    assert {layer.chosen for layer in found.layers} <= {"sub_pixel:unfolded", ORIGINAL}
+    assert found.layers[0].candidate("sub_pixel:unfolded").timings  # behind it in the row
+
+
+CHECKED = (OutputCheck("y", "onnxruntime", 0, "float32", "float64", 0.0, 1.0, True),)
 
 
 def test_a_whole_that_no_layer_makes_faster_is_not_kept(clock: Clock) -> None:
@@ -258,33 +309,132 @@ def test_layers_have_the_sizes_they_have_when_the_model_runs() -> None:
     proto = model()
     for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim[2:], "HW", strict=True):
         dim.dim_param = name
-    prepared = ir.from_proto(proto)
-    layers.mark(prepared)
-    given = {"x": np.zeros((1, 3, 9, 11), np.float32)}
-    found = layers.alone(prepared, ready("onnxruntime"), given, Rule.ONNXRUNTIME)
-    assert [one.shape for one in found] == [(1, 3, 9, 11), (1, 4, 18, 22)]
-    assert [axis.out for axis in found[1].site.axes] == [40, 48]
+    prepared = from_model(proto)
+    extract.mark(prepared)
+    given = [{"x": np.zeros((1, 3, h, w), np.float32)} for h, w in ((9, 11), (4, 5))]
+    with worker.borrowed() as process:
+        runtime = ready("onnxruntime")
+        found = extract.layers(prepared, runtime, given, Rule.ONNXRUNTIME, process)
+    assert [one.shapes for one in found] == [
+        ((1, 3, 9, 11), (1, 3, 4, 5)), ((1, 4, 18, 22), (1, 4, 8, 10)),
+    ]  # fmt: skip
+    assert [axis.out for axis in found[1].conv.axes] == [40, 48]
+    assert [value.shape[1] for one in found for value in one.model.graph.inputs] == [3, 4]
+    assert not any(isinstance(n, int) for one in found for n in one.model.graph.inputs[0].shape[2:])
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["": 17]>
+g (bool c, float[N, 8, H, 7] x) => (z) {
+  y = If (c) <
+    then_branch = a () => (t) { r = Relu(x) t = ConvTranspose <strides = [2, 2]> (r, w) },
+    else_branch = b () => (e) { q = GlobalAveragePool(x)
+      e = ConvTranspose <strides = [2, 2]> (q, w) }>
+  z = ConvTranspose <strides = [2, 2]> (y, w)
+}"""
+
+
+def test_layers_within_nodes_are_rewritten_and_verified(clock: Clock) -> None:
+    clock(FAST)
+    proto = onnx.parser.parse_model(BRANCHES)
+    w = np.random.default_rng(1).standard_normal((8, 8, 2, 2)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    given = {"c": np.array(True), "x": np.ones((2, 8, 5, 7), np.float32)}
+    found = optimize(proto, inputs=given, fresh=True)
+    told = {(layer.graph, layer.shapes[0], layer.chosen) for layer in found.layers}
+    assert told == {
+        ("a", (2, 8, 5, 7), "sub_pixel:unfolded"),
+        ("b", (2, 8, 1, 1), "sub_pixel:unfolded"),
+        ("", (2, 8, 10, 14), "sub_pixel:unfolded"),
+    }
+    assert found.verified
+    assert "ConvTranspose" not in str(found.proto.graph)
 
 
 def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = random_case(77, rank=2).model
     first = optimize(proto, seconds=0.01, float64=False, fresh=True)
-    monkeypatch.setattr(trials, "timed", None)  # whoever measures now fails
+    monkeypatch.setattr(candidates, "timed", None)  # whoever measures now fails
     again = optimize(proto, seconds=0.01, float64=False)
-    assert all(not trial.remembered for layer in first.layers for trial in layer.trials)
-    timed_ = [t for layer in again.layers for t in layer.trials if t.timing]
+    assert not any(one.remembered for layer in first.layers for one in layer.candidates)
+    timed_ = [one for layer in again.layers for one in layer.candidates if one.timings]
     assert timed_
-    assert all(trial.remembered for trial in timed_)
-    assert [t.timing for t in first.layers[0].trials if t.timing] == [t.timing for t in timed_]
+    assert all(one.remembered for one in timed_)
+    before = [one.timings for one in first.layers[0].candidates if one.timings]
+    assert [one.timings for one in timed_] == before
+
+
+def test_progress_counts_from_one_to_all(clock: Clock) -> None:
+    clock(FAST)
+    said: list[tuple[str, int, int]] = []
+    optimize(model(), fresh=True, progress=lambda *one: said.append(one))
+    assert said[:2] == [("measuring up_a", 1, 2), ("measuring up_y", 2, 2)]
+    assert all(1 <= number <= of for _, number, of in said)
+
+
+def test_a_session_is_measured_or_said_why_not(clock: Clock) -> None:
+    clock(FAST)
+    session = optimize(model(), fresh=True, session=True).session
+    assert session is not None
+    assert bool(session.why) != bool(session.whole)
 
 
 def test_the_result_is_plain_json(clock: Clock) -> None:
     clock(FAST)
     document = json.loads(json.dumps(optimize(model(), fresh=True).as_json(), allow_nan=False))
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["layers"][0]["axes"][0]["stride"] == 2
-    assert document["deconvolutions"]["after"] == pytest.approx(1.0)
+    assert document["layers_alone"]["after"] == pytest.approx(1.0)
+    assert (document["verified"], document["written"]) == (True, None)
     assert "proto" not in document
+    assert problems(document, json.loads(SCHEMA.read_text())) == []
+
+
+def test_the_schema_describes_all_that_is_written(clock: Clock) -> None:
+    clock(FAST)
+    document = optimize(model(), fresh=True).as_json()
+    schema = json.loads(SCHEMA.read_text())
+    assert set(schema["properties"]) == set(document)
+    for change in ({"schema": 1}, {"layers": [{}]}, {"verified": "yes"}, {"more": 1}):
+        assert problems(json.loads(json.dumps({**document, **change})), schema)
+
+
+SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "optimize.json"
+TYPES = {
+    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
+    "integer": int, "number": (int, float),
+}  # fmt: skip
+
+
+def problems(value: object, schema: dict[str, object], at: str = "it") -> list[str]:
+    """What of a document breaks a schema: type, const, properties, required, items, $ref."""
+    if "$ref" in schema:
+        return problems(value, DEFINITIONS[schema["$ref"].rpartition("/")[2]], at)
+    if "const" in schema and value != schema["const"]:
+        return [f"{at} is {value}"]
+    kinds_ = schema.get("type", list(TYPES))
+    kinds_ = [kinds_] if isinstance(kinds_, str) else kinds_
+    fits = [
+        k for k in kinds_ if isinstance(value, TYPES[k]) and (k == "boolean" or value is not True)
+    ]
+    if not fits:
+        return [f"{at} is no {' or '.join(kinds_)}"]
+    if isinstance(value, list):
+        items = schema.get("items", {})
+        return [p for i, one in enumerate(value) for p in problems(one, items, f"{at}[{i}]")]
+    if not isinstance(value, dict):
+        return []
+    known = schema.get("properties", {})
+    found = [f"{at} has no {name}" for name in schema.get("required", ()) if name not in value]
+    for name, one in value.items():
+        rest = schema.get("additionalProperties", {})
+        if name not in known and rest is False:
+            found.append(f"{at} has {name}")
+        else:
+            found += problems(one, known.get(name, rest), f"{at}.{name}")
+    return found
+
+
+DEFINITIONS = json.loads(SCHEMA.read_text())["$defs"]
 
 
 def test_an_output_that_exists_is_kept_unless_forced(clock: Clock, tmp_path: Path) -> None:
@@ -302,7 +452,7 @@ def test_the_input_is_never_the_output(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model(), path)
     with pytest.raises(FileError, match="input"):
-        optimize(path, path, force=True, target="none", profile="npu")
+        optimize(path, path, force=True)
     assert onnx.load(path) == model()
 
 
@@ -314,7 +464,7 @@ def test_an_interruption_leaves_no_file(
     def interrupt(*args: object, **kwargs: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "compared", interrupt)
+    monkeypatch.setattr(select.Selecting, "compare", interrupt)
     with pytest.raises(KeyboardInterrupt):
         optimize(model(), tmp_path / "out.onnx", fresh=True)
     assert not list(tmp_path.iterdir())
@@ -326,9 +476,8 @@ def test_an_interruption_leaves_no_file(
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"target": "tensorrt"}, "target is 'tensorrt'; expected one of onnxruntime"),
-        ({"target": "none"}, "profile is None"),
-        ({"profile": "no-such"}, "profile is 'no-such'; expected one or more of plain"),
+        ({"runtime": "tensorrt"}, "runtime is 'tensorrt'; expected one of onnxruntime"),
+        ({"sizes": []}, "sizes is an empty sequence"),
         ({"threads": 0}, "threads is 0"),
         ({"seconds": 0}, "seconds is 0"),
         ({"seconds": "fast"}, "seconds is 'fast'"),
@@ -367,7 +516,8 @@ def test_a_hostile_stride_is_refused_at_once() -> None:
     assert all("phases" in str(step.refusal) for step in refused)
 
 
-def test_json_has_null_for_what_is_no_number() -> None:
-    proof = OutputProof("y", "onnxruntime", "float32", float("inf"), 0.0, equal=False)
-    found = replace(optimize(model(), target="none", profile="npu"), proofs=(proof,))
-    assert found.as_json()["proofs"][0]["error"] is None
+def test_json_has_null_for_what_is_no_number(clock: Clock) -> None:
+    clock({})
+    lost = replace(CHECKED[0], error=float("inf"))
+    found = replace(optimize(model(), fresh=True), checks=(lost,))
+    assert found.as_json()["checks"][0]["error"] is None

@@ -19,7 +19,7 @@ from upconv.dialects.onnx import Rule
 from upconv.onnx import rewrite, verify
 from upconv.onnx.passes import PASSES, Pass
 from upconv.onnx.passes.legalise import split_groups, to_rank
-from upconv.onnx.runtimes import Reference, feeds
+from upconv.onnx.runtimes import Runtime, feeds
 
 # Text in, text out --------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ def test_what_rules_read_apart_is_written_down_as_asked() -> None:
     assert "[1x1x5]{1,2,0,0,0}" in listing(after)
     assert "pads=[0,0]" in listing(after)
     given = feeds(longer)
-    [wanted] = values(longer, given, Reference(rule="spec"))
+    [wanted] = values(longer, given, Runtime("reference", rule="spec"))
     [found] = values(after, given)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     assert (found[..., 10:] == 7).all()
@@ -222,7 +222,7 @@ def test_what_rules_read_apart_is_written_down_as_asked() -> None:
     for rule, pads in (("openvino", "pads=[0,1]"), ("onnxruntime", "pads=[1,0]")):
         after, _ = rewritten(grouped, f"normalise:{rule}")
         assert pads in listing(after)
-        [wanted] = values(grouped, feeds(grouped), Reference(rule=rule))
+        [wanted] = values(grouped, feeds(grouped), Runtime("reference", rule=rule))
         [found] = values(after, feeds(grouped))
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 

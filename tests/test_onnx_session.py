@@ -1,76 +1,24 @@
-"""Sessions: the values of ONNX Runtime, whatever runs where, and errors in words."""
+"""Sessions: the values of ONNX Runtime, whatever runs where, used as its own session."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="sessions run in it")
-pytest.importorskip("llvmlite", reason="layers are computed by the JIT engine")
 
 import onnx
 import onnxruntime
 
 from onnx_cases import random_case
-from upconv.errors import ArgumentError, DTypeError, EngineError, EngineRefusal, ShapeError
+from onnx_sessions import decoder, image, model, plain, same, weight
+from upconv import conv_transpose
+from upconv.errors import ArgumentError, EngineError
 from upconv.onnx import Session
-from upconv.onnx.session import LayerReport, Report, choosing, layers, operators
-
-RNG = np.random.default_rng(7)
-
-BODY = """<ir_version: 8, opset_import: ["": 17]>
-decoder (float[N, 16, H, W] x) => (float[N, 4, U, V] y, float[N, 8, A, B] skip)
-<float[4, 1, 1] slopes = {0.0, 0.5, 1.5, -0.25}, float[1] slope = {0.2}>
-{
-  a = Conv <pads = [1, 1, 1, 1]> (x, w0)
-  skip = PRelu(a, slope)
-  b = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (skip, w1, b1)
-  c = LeakyRelu <alpha = 0.1> (b)
-  d = Sin(c)
-  e = ConvTranspose <strides = [2, 2], auto_pad = "SAME_UPPER"> (d, w2)
-  f = PRelu(e, slopes)
-  g = BatchNormalization(f, one, one, one, one)
-  h = ConvTranspose <group = 2, strides = [1, 2]> (g, w3)
-  y = Tanh(h)
-}"""
-
-
-def weight(*shape: int) -> np.ndarray:
-    return (RNG.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
-
-
-def model(text: str = BODY, **weights: np.ndarray) -> onnx.ModelProto:
-    made = onnx.parser.parse_model(text)
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(w, n) for n, w in weights.items())
-    return made
-
-
-def decoder() -> onnx.ModelProto:
-    shapes = {"w0": (8, 16, 3, 3), "w1": (8, 6, 4, 4), "w2": (6, 4, 5, 3), "w3": (4, 2, 3, 2)}
-    weights = {name: weight(*shape) for name, shape in shapes.items()}
-    return model(**weights, b1=weight(6), one=np.ones(4, np.float32))
-
-
-def plain(source: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(source.SerializeToString(), options).run(None, feeds)
-
-
-def same(found: list[Any], wanted: list[Any], tolerance: float = 2e-5) -> None:
-    for y, z in zip(found, wanted, strict=True):
-        assert y.shape == z.shape
-        assert y.dtype == z.dtype
-        np.testing.assert_allclose(y, z, 0, tolerance * max(1.0, float(np.abs(z).max(initial=0))))
+from upconv.onnx.session import layers, operators
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +29,6 @@ def source() -> onnx.ModelProto:
 @pytest.fixture
 def session(source: onnx.ModelProto) -> Session:
     return Session(source, threads=2, measure=False)
-
-
-def image(n: int = 1, height: int = 5, width: int = 7) -> dict[str, np.ndarray]:
-    return {"x": RNG.standard_normal((n, 16, height, width), np.float32)}
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure hardly at all."""
-    monkeypatch.setattr(choosing, "_SECONDS", 0.0)
-    monkeypatch.setattr(choosing, "_ROUNDS", (1, 1))
-    monkeypatch.setattr(choosing, "rest", lambda: None)
 
 
 # Values -------------------------------------------------------------------------------------------
@@ -155,8 +91,6 @@ def test_types_that_onnx_runtime_has_no_kernel_for(dtype: str) -> None:
     found = Session(made, measure=False)
     [y] = found.run(None, {"x": x})
     assert found.layers[0].upconv
-    from upconv import conv_transpose
-
     assert y.dtype == x.dtype
     assert np.array_equal(y, conv_transpose(x, w, stride=2))
 
@@ -260,159 +194,3 @@ def test_many_threads_run_at_once(source: onnx.ModelProto, session: Session) -> 
     for each in threads:
         each.join()
     assert not wrong
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_the_child_of_a_fork_is_told_to_make_its_own(session: Session) -> None:
-    child = os.fork()
-    if not child:
-        try:
-            session.run(None, image())
-        except EngineError as error:
-            os._exit(0 if "fork" in str(error) else 2)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-
-
-# Measuring ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("quick")
-def test_what_was_measured_is_reported_and_used_again(
-    source: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "GAIN", 100.0)
-    shapes = [{"x": (1, 16, 4, 4)}, {"H": (6,), "W": (3,)}]
-    first = Session(source, threads=2, input_shapes=shapes)
-    report = first.report()
-    assert report.runs == "upconv"
-    assert report.shapes == ({"x": (1, 16, 4, 4)}, {"x": (1, 16, 6, 3)})
-    assert all(each.after is not None for each in first.layers)
-    assert any(each.before is not None for each in first.layers)
-    assert "ms in upconv" in str(report)
-    report.save(tmp_path / "report.json")
-    monkeypatch.setattr(choosing, "interleaved", None)  # nothing is measured
-    for decisions in (report, report.as_json(), tmp_path / "report.json"):
-        again = Session(source, decisions=decisions)
-        assert [each.upconv for each in again.layers] == [each.upconv for each in first.layers]
-    same(again.run(None, feeds := image()), plain(source, feeds))
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_model_that_is_not_faster_stays(
-    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "GAIN", 0.0)
-    found = Session(source)
-    assert found.report().runs == "onnxruntime"
-    assert "not faster" in found.report().why
-    assert not any(each.upconv for each in found.layers)
-    assert "runs the model as it is" in str(found.report())
-    same(found.run(None, feeds := image()), plain(source, feeds))
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_layer_that_computes_something_else_is_reverted(
-    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "GAIN", 100.0)
-    original = layers.plan
-
-    def wrong(shape: Any, w: Any, *rest: Any, **keywords: Any) -> Any:
-        return original(shape, w * 1.01, *rest, **keywords)
-
-    monkeypatch.setattr(layers, "plan", wrong)
-    found = Session(source)
-    assert not any(each.upconv for each in found.layers if "Transpose" in each.kind)
-    assert any("is another with it" in each.why for each in found.layers)
-    same(found.run(None, feeds := image()), plain(source, feeds))
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "feeds", "kind", "said"),
-    [
-        (None, {}, ArgumentError, "feeds['x'] is missing"),
-        (None, None, ArgumentError, "a dict of arrays"),
-        (None, {"x": image()["x"], "z": 1}, ArgumentError, "with 'z'"),
-        (None, {"x": np.zeros((1, 16, 5, 5))}, DTypeError, "float64; expected float32"),
-        (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
-        (None, {"x": np.zeros((16, 5, 5), np.float32)}, ShapeError, "(16, 5, 5)"),
-        (["nothing"], image(), ArgumentError, "with 'nothing'; expected some of 'y', 'skip'"),
-        ("y", image(), ArgumentError, "a list of names"),
-    ],
-)
-def test_wrong_calls(
-    session: Session, names: Any, feeds: Any, kind: type[Exception], said: str
-) -> None:
-    with pytest.raises(kind) as caught:
-        session.run(names, feeds)
-    assert said in str(caught.value)
-
-
-def test_wrong_sessions(source: onnx.ModelProto, session: Session, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="threads"):
-        Session(source, threads=0)
-    with pytest.raises(ArgumentError, match="input_shapes"):
-        Session(source, input_shapes=[3])
-    with pytest.raises(ArgumentError, match="one of the two"):
-        Session(source, input_shapes={"x": (1, 16, 3, 3)}, feeds=image())
-    report = session.report().as_json()
-    (tmp_path / "bad.json").write_text("{")
-    other = {**report, "layers": [{**report["layers"][0], "output": "elsewhere"}]}
-    for decisions in (tmp_path / "bad.json", {}, other, {**report, "version": 9}):
-        with pytest.raises(ArgumentError, match="decisions"):
-            Session(source, decisions=decisions)
-    session.close()
-    with pytest.raises(EngineError, match="closed"):
-        session.run(None, image())
-    text = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
-    with pytest.raises(EngineRefusal, match="failed"):
-        Session(model(text + "{ y = n.Other(x) }"))
-
-
-def test_an_interrupt_ends_a_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    feeds = image()
-    wanted = session.run(None, feeds)
-    with monkeypatch.context() as patch:
-        patch.setattr(operators.Kernel, "compute", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            session.run(None, feeds)
-    same(session.run(None, feeds), wanted)
-
-
-ENDING = """
-import sys, threading, time
-sys.path.insert(0, {tests!r})
-from test_onnx_session import decoder, image
-from upconv.onnx import Session
-session, feeds = Session(decoder(), measure=False), image()
-
-def forever():
-    while True:
-        session.run(None, feeds)
-
-threading.excepthook = lambda *_: None
-threading.Thread(target=forever, daemon=True).start()
-time.sleep(0.2)
-kept = session.run(None, feeds)
-"""
-
-
-def test_the_interpreter_ends_while_a_session_runs() -> None:
-    code = ENDING.format(tests=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_report_is_plain() -> None:
-    row = LayerReport("up", "y", "ConvTranspose", (1, 1, 2), why="not faster")
-    assert (
-        json.loads(json.dumps(Report("upconv", "", (row,)).as_json()))["layers"][0]["name"] == "up"
-    )

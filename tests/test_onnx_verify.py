@@ -10,7 +10,6 @@ import pytest
 from upconv.errors import (
     ArgumentError,
     DTypeError,
-    EngineMissing,
     EngineRefusal,
     FileError,
     MemoryLimitError,
@@ -23,17 +22,15 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
 import onnx
 import onnx_ir as ir
-from onnx import numpy_helper
 
 from onnx_texts import flipped, normal, parsed, three
-from upconv.onnx.known import known
-from upconv.onnx.runtimes import RUNTIMES, base
+from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import layers as layering
 from upconv.onnx.verifying import verify
-from upconv.onnx.verifying.allowances import FACTOR, allowances, sum_length
-from upconv.onnx.verifying.differences import Place, differences
+from upconv.onnx.verifying.differences import Place, Tolerances, Values, differences
 
-HERE = [name for name, runtime in RUNTIMES.items() if runtime.missing() is None]
+NAMES = ("onnxruntime", "openvino:f32", "reference")
+HERE = [name for name in NAMES if Runtime.parse(name).missing() is None]
 
 
 @pytest.fixture(params=HERE)
@@ -52,24 +49,10 @@ def test_a_model_equals_itself_in_every_runtime():
     for run in found.runs:
         (output,) = run.outputs
         assert (output.name, output.node, output.op) == ("y", "node of y", "ConvTranspose")
-        assert (output.error, output.shape, output.dtype) == (0.0, (1, 4, 82), "float32")
-        assert [layer.name for layer in run.layers] == ["h1", "r1", "h2", "r2"]
+        assert (output.rule, output.shape, output.dtype) == ("float64", (1, 4, 82), "float32")
+        assert 0 < output.error < 1e-6 < output.allowed < 1e-5
         assert run.first_layer is None
     assert [(fed.name, fed.shape) for fed in found.inputs] == [("x", (1, 4, 9))]
-
-
-def test_rounding_is_no_difference(runtime):
-    """A layer as its equal in other sums: weights and data in another order of channels."""
-    order = [2, 0, 3, 1]
-    b = three(w2=normal(2, 4, 4, 4)[order])
-    gather = onnx.helper.make_node("Gather", ["r1", "order"], ["r1_turned"], axis=1)
-    b.graph.node.insert(2, gather)
-    b.graph.node[3].input[0] = "r1_turned"
-    b.graph.initializer.append(numpy_helper.from_array(np.array(order), "order"))
-    (run,) = verify(three(), b, runtimes=[runtime], sizes={"W": (50,)}).runs
-    assert run.equal
-    assert run.outputs[0].error < 1e-5 * run.outputs[0].scale
-    assert [layer.name for layer in run.layers] == ["h1", "r1", "h2", "r2"]
 
 
 def test_models_are_taken_as_messages_ir_models_and_paths_and_left_alone(tmp_path):
@@ -91,7 +74,7 @@ def test_a_flipped_weight_is_found_by_name(runtime, i):
     assert not found.equal
     (run,) = found.runs
     assert not run.outputs[0].equal
-    assert run.outputs[0].relative > 0.1
+    assert run.outputs[0].error > 0.1
     first = run.first_layer
     if i == 3:  # it makes the output itself
         assert first is None
@@ -99,35 +82,6 @@ def test_a_flipped_weight_is_found_by_name(runtime, i):
     else:
         assert (first.name, first.node, first.op) == (f"h{i}", f"node of h{i}", "ConvTranspose")
         assert f"first layer that differs: h{i} of ConvTranspose node of h{i}" in str(found)
-
-
-@pytest.mark.parametrize("size", [1e-2, 1e-3])
-def test_a_small_error_in_one_weight_is_found(size):
-    w = normal(2, 4, 4, 4)
-    w[1, 2, 3] += size * np.abs(w).max()
-    (run,) = verify(three(), three(w2=w), runtimes=["reference"]).runs
-    assert run.first_layer.name == "h2"
-    assert not run.equal
-
-
-def test_a_tolerance_of_ones_own_replaces_what_rounding_explains():
-    w = normal(2, 4, 4, 4)
-    w[1, 2, 3] += 1e-3
-    models = three(), three(w2=w)
-    assert not verify(*models, runtimes=["reference"]).equal
-    assert verify(*models, runtimes=["reference"], tolerance=0.01).equal
-    assert not verify(*models, runtimes=["reference"], tolerance=0).equal
-    assert verify(models[0], models[0], runtimes=["reference"], tolerance=0).equal
-
-
-def test_layers_are_looked_at_in_groups_and_the_last_holds_the_difference(runtime, monkeypatch):
-    monkeypatch.setattr(layering, "_BYTES", 1)
-    (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime]).runs
-    assert [layer.name for layer in run.layers] == ["h1", "r1", "h2"]
-    assert run.first_layer.name == "h2"
-    (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime], layers=False).runs
-    assert run.layers == ()
-    assert not run.equal
 
 
 def test_another_order_of_outputs_is_a_finding(runtime):
@@ -154,19 +108,6 @@ def test_missing_inputs_and_outputs_are_findings_and_the_rest_is_compared():
     assert (output.name, output.equal) == ("y", False)
 
 
-def test_shapes_and_types_that_differ_are_told_in_words(runtime):
-    a = parsed("g (float[N, 3] x) => (y, z, i) {y = Neg(x) z = Neg(x) i = Shape(x)}")
-    b = parsed("""g (float[N, 3] x) => (y, z, i) {
-        y = Transpose(x) t = Neg(x) z = Cast<to = 11>(t) s = Shape(x) i = Neg(s)
-    }""")  # fmt: skip
-    y, z, i = verify(a, b, runtimes=[runtime], sizes={"N": (2,)}).runs[0].outputs
-    assert y.words == "the shape (2, 3) became (3, 2)"
-    assert z.words == "float32 became float64"
-    assert z.error == 0
-    assert (i.error, i.allowed, i.words) == (6, 0, "")
-    assert [y.equal, z.equal, i.equal] == [False] * 3
-
-
 def test_inputs_that_exclude_each_other_are_not_run():
     a = parsed("g (float[N, 3] x) => (y) {y = Neg(x)}")
     b = parsed("g (float[N, 4] x) => (y) {y = Neg(x)}")
@@ -185,13 +126,66 @@ def test_open_dimensions_are_what_the_other_model_has():
     assert not found.findings
 
 
-def test_a_model_in_another_float_type_is_fed_in_its_own():
-    a = parsed("g (float[9] x) => (float[9] y) {y = Neg(x)}")
-    b = parsed("g (float16[9] x) => (float[9] y) {t = Neg(x) y = Cast<to = 1>(t)}")
-    found = verify(a, b, runtimes=["reference"], tolerance=1e-3)
-    assert found.findings == ("The input 'x' is float32[9] in a and float16[9] in b.",)
-    assert found.runs[0].equal
-    assert 0 < found.runs[0].outputs[0].relative < 1e-3
+def test_a_better_model_is_as_good_and_rounding_is_no_difference(runtime):
+    """A layer as its equal in other sums: weights and data in another order of channels."""
+    order = np.array([2, 0, 3, 1])
+    b = three(w2=normal(2, 4, 4, 4)[order])
+    gather = onnx.helper.make_node("Gather", ["r1", "order"], ["r1_reordered"], axis=1)
+    b.graph.node.insert(2, gather)
+    b.graph.node[3].input[0] = "r1_reordered"
+    b.graph.initializer.append(onnx.numpy_helper.from_array(order, "order"))
+    (run,) = verify(three(), b, runtimes=[runtime], sizes={"W": (50,)}).runs
+    assert run.equal
+    assert 0 < run.outputs[0].error < 1e-6
+
+
+def test_a_small_error_in_one_weight_is_found_unless_tolerated():
+    w = normal(2, 4, 4, 4)
+    w[1, 2, 3] += 1e-4 * np.abs(w).max()
+    models = three(), three(w2=w)
+    (run,) = verify(*models, runtimes=["reference"]).runs
+    assert run.first_layer.name == "h2"
+    assert run.outputs[0].rule == "float64"
+    assert not run.equal
+    (run,) = verify(*models, runtimes=["reference"], float64=False).runs
+    assert run.outputs[0].rule == "a"
+    assert verify(*models, runtimes=["reference"], atol=0.1).equal
+    assert verify(*models, runtimes=["reference"], atol=1e-2, rtol=1e-3).equal
+    assert not verify(*models, runtimes=["reference"], rtol=1e-7).equal
+    assert verify(models[0], models[0], runtimes=["reference"], atol=0).equal
+
+
+def test_the_first_layer_is_found_group_by_group(runtime, monkeypatch):
+    monkeypatch.setattr(layering, "_GROUP", 1)
+    (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime]).runs
+    assert run.first_layer.name == "h2"
+    (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime], layers=False).runs
+    assert run.first_layer is None
+    assert not run.equal
+
+
+def test_openvino_s_own_precision_is_allowed_its_rounding():
+    pytest.importorskip("openvino")
+    assert verify(three(), three(), runtimes=["openvino"], sizes={"W": (64,)}).equal
+    assert not verify(three(), three(**flipped(2)), runtimes=["openvino"]).equal
+
+
+QUANTISED = """g (float[1, 2, 5] x) => (float[1, 2, 5] y, uint8[1, 2, 5] q) {
+  scale = Constant <value_float = 0.1> ()
+  zero = Constant <value = uint8 {128}> ()
+  t = Mul (x, factor)
+  q = QuantizeLinear (t, scale, zero)
+  y = DequantizeLinear (q, scale, zero)
+}"""
+
+
+@pytest.mark.parametrize(("factor", "equal"), [(1.02, True), (1.3, False)])
+def test_quantised_outputs_may_be_one_step_off(factor, equal):
+    a, b = (parsed(QUANTISED, factor=np.float32(f)) for f in (1.0, factor))
+    y, q = verify(a, b, runtimes=["onnxruntime"]).runs[0].outputs
+    assert (y.equal, q.equal) == (equal, equal)
+    assert q.error * q.scale >= 1
+    assert not verify(a, b, runtimes=["onnxruntime"], seed=1, atol=0).runs[0].outputs[0].equal
 
 
 # NaN, f16, subgraphs, inputs ----------------------------------------------------------------------
@@ -202,33 +196,20 @@ def test_nan_equals_nan_in_its_place_only(runtime):
     b = parsed("g (float[50] x) => (float[50] y) {n = Neg(x) y = Sqrt(n)}")
     (same,) = verify(a, a, runtimes=[runtime]).runs[0].outputs
     assert same.equal
-    assert same.nans[0] == same.nans[1] > 10
     (other,) = verify(a, b, runtimes=[runtime]).runs[0].outputs
     assert not other.equal
     assert "50 of 50 elements are NaN or infinite in one of the two only" in other.words
-    assert json.loads(json.dumps(other.as_json(), allow_nan=False))["nans"] == list(other.nans)
+    json.dumps(other.as_json(), allow_nan=False)
 
 
-def test_nothing_but_nan_proves_nothing():
+def test_nothing_but_nan_verifies_nothing():
     model = parsed("g (float[5] x) => (float[5] y) {a = Abs(x) n = Neg(a) y = Sqrt(n)}")
     (output,) = verify(model, model, runtimes=["reference"]).runs[0].outputs
     assert not output.equal
-    assert output.words == "there is no finite element in either, so nothing is proven"
+    assert output.words == "there is no finite element in either, so nothing is verified"
 
 
-def test_infinities_and_empty_arrays():
-    inf = np.float32("inf")
-    place = Place("y")
-    for a, b, equal in (
-        ([1, inf], [1, inf], True),
-        ([1, inf], [1, -inf], False),
-        ([1, inf], [1, 3e38], False),
-        ([], [], True),
-    ):
-        arrays = np.array(a, np.float32), np.array(b, np.float32)
-        (found,) = differences(place, *arrays, 1e-6)
-        assert found.equal == equal, (a, b)
-        json.dumps(found.as_json(), allow_nan=False)
+INF = np.float32("inf")
 
 
 @pytest.mark.parametrize(("a", "b", "words", "equal"), [
@@ -238,12 +219,17 @@ def test_infinities_and_empty_arrays():
     (np.array([True]), np.array([False]), "", False),
     ([np.ones(2)], [np.ones(2), np.ones(2)], "a sequence of 1 became a sequence of 2", False),
     ([np.ones(2)], np.ones(2), "a sequence of 1 became a tensor", False),
+    (np.ones((2, 3)), np.ones((3, 2)), "the shape (2, 3) became (3, 2)", False),
+    (np.ones(2, np.float32), np.ones(2), "float32 became float64", False),
     (np.array([1e308]), np.array([-1e308]), "", False),
     (np.array([1 + 1j]), np.array([1 - 1j]), "", False),
+    (np.array([1, INF]), np.array([1, INF]), "", True),
+    (np.array([]), np.array([]), "", True),
 ])  # fmt: skip
-def test_what_is_no_array_of_floats_is_compared_too(a, b, words, equal):
-    (found,) = differences(Place("y"), a, b, 0.0)
+def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
+    (found,) = differences(Place("y"), Values(a, b), Tolerances())
     assert (found.words, found.equal) == (words, equal)
+    json.dumps(found.as_json() | {"shape": None}, allow_nan=False)
 
 
 def test_members_of_sequences_are_compared_one_by_one():
@@ -300,60 +286,12 @@ def test_ones_own_arrays_are_fed():
     x = {"x": np.array([1, 2, -3], np.float32)}
     assert verify(a, b, runtimes=["reference"], feeds=x).equal  # indices are drawn from 0 and 1
     x["i"] = np.array([2, 2])
-    assert verify(a, b, runtimes=["reference"], feeds=x).runs[0].outputs[0].error == 6
+    assert verify(a, b, runtimes=["reference"], feeds=x).runs[0].outputs[0].error == 2
     with pytest.raises(ArgumentError, match="with 'q'; expected the models' inputs: 'x', 'i'"):
         verify(a, b, feeds={"q": x["x"]})
 
 
-def test_the_seed_decides_the_inputs():
-    a, b = (parsed(f"g (float[8] x) => (y) {{y = {op}(x)}}") for op in ("Abs", "Neg"))
-    errors = [
-        verify(a, b, runtimes=["reference"], seed=s).runs[0].outputs[0].error for s in (0, 0, 1)
-    ]
-    assert errors[0] == errors[1] != errors[2]
-
-
 # Tolerances ---------------------------------------------------------------------------------------
-
-
-def test_allowances_grow_along_the_chain_and_with_the_sums():
-    model = three()
-    facts = known(model, {"x": (1, 4, 9)})
-    allowed = allowances(model, facts)
-    assert facts.shape("y") == (1, 4, 82)
-    assert [sum_length(node, facts) for node in model.graph.node] == [16, 1, 16, 1, 16]
-    values = [allowed[name] for name in ("h1", "r1", "h2", "r2", "y")]
-    assert values == sorted(values)
-    eps = np.finfo(np.float32).eps
-    assert values[0] == pytest.approx(FACTOR * eps * np.sqrt(17))
-    assert values[-1] == pytest.approx(FACTOR * eps * np.sqrt(3 * 17 + 2 * 2))
-
-
-@pytest.mark.parametrize(("nodes", "length"), [
-    ("y = Conv<group = 2>(x, w)", 12),
-    ("y = ConvTranspose<group = 2>(x, w)", 12),
-    ("y = MatMul(x, x)", 8),
-    ("y = GlobalAveragePool(x)", 32),
-    ("y = Relu(x)", 1),
-    ("y = Einsum<equation = \"abc,abc->a\">(x, x)", 1024),
-])  # fmt: skip
-def test_the_length_of_sums(nodes, length):
-    w = normal(0, 8, 4, 3) if "Conv<" in nodes else normal(0, 4, 4, 6)
-    model = parsed(f"g (float[2, 4, 8] x) => (y) {{{nodes}}}", w=w)
-    assert sum_length(model.graph.node[0], known(model, {})) == length
-
-
-def test_loops_count_for_more_and_damaged_models_are_no_obstacle():
-    looped = parsed("""g (float[2] x, int64 n, bool c) => (float[2] y) {
-      y = Loop (n, c, x) <body = b (int64 i, bool d, float[2] v) => (bool e, float[2] u) {
-        e = Identity(d) u = Mul(v, v)
-      }>
-    }""")  # fmt: skip
-    straight = parsed("g (float[2] x) => (float[2] y) {y = Mul(x, x)}")
-    amounts = [allowances(m, known(m, {}))["y"] for m in (looped, straight)]
-    assert amounts[0] > 5 * amounts[1]
-    straight.graph.node[0].op_type = "\x00"
-    assert allowances(straight, known(straight, {}))["y"] > 0
 
 
 # Refusals -----------------------------------------------------------------------------------------
@@ -373,8 +311,8 @@ def test_what_is_wrong_with_b_is_found_and_with_a_raised():
 @pytest.mark.parametrize(("change", "kind", "words"), [
     ({"runtimes": ["tensorrt"]}, ArgumentError, "runtimes is 'tensorrt'; expected one of onnxrunt"),
     ({"runtimes": []}, ArgumentError, "runtimes is empty; expected one or more"),
-    ({"tolerance": -1}, ArgumentError, "tolerance is -1; expected a number >= 0"),
-    ({"tolerance": float("nan")}, ArgumentError, "tolerance is nan"),
+    ({"atol": -1}, ArgumentError, "atol is -1; expected a number >= 0"),
+    ({"rtol": float("nan")}, ArgumentError, "rtol is nan"),
     ({"sizes": {"q": (3,)}}, ArgumentError, "with 'q'; expected inputs or symbols: 'x', 'N', 'W'"),
     ({"sizes": {"x": (1, 5, 3)}}, ShapeError, r"\(1, 5, 3\); expected float32\[N,4,W\]"),
     ({"sizes": {"W": (1 << 40,)}}, MemoryLimitError, "random inputs"),
@@ -385,14 +323,6 @@ def test_arguments_that_cannot_be(change, kind, words):
         verify(three(), three(), **{"runtimes": ["reference"], **change})
 
 
-def test_a_value_that_cannot_fit_is_refused_before_anything_runs():
-    model = parsed("""g (float[4] x) => (y) {
-        s = Constant<value_ints = [1099511627776, 4]>() y = Expand(x, s)
-    }""")  # fmt: skip
-    with pytest.raises(MemoryLimitError, match="The value 'y' of Expand needs 16 TiB"):
-        verify(model, model, runtimes=["onnxruntime"])
-
-
 def test_models_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff\xff")
     with pytest.raises(ModelError, match=r"bad\.onnx"):
@@ -401,21 +331,3 @@ def test_models_that_cannot_be_read(tmp_path):
         verify(three(), tmp_path / "none.onnx")
     with pytest.raises(DTypeError, match="model is 5"):
         verify(three(), 5)
-
-
-def test_a_missing_runtime(monkeypatch):
-    monkeypatch.setattr(base, "import_module", lambda name: __import__("no_such_module_at_all"))
-    with pytest.raises(EngineMissing, match=r"pip install openvino$"):
-        verify(three(), three(), runtimes=["openvino"])
-
-
-def test_json_holds_everything():
-    found = verify(three(), three(**flipped(2)), runtimes=["reference"], sizes={"x": (2, 4, 5)})
-    told = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert (told["equal"], told["findings"], told["seed"]) == (False, [], 0)
-    assert told["inputs"] == [{"name": "x", "dtype": "float32", "shape": [2, 4, 5]}]
-    (run,) = told["runs"]
-    assert run["first_layer"]["node"] == "node of h2"
-    assert run["first_layer"]["relative"] == pytest.approx(found.runs[0].first_layer.relative)
-    assert [layer["name"] for layer in run["layers"]] == ["h1", "r1", "h2", "r2"]
-    assert run["outputs"][0]["allowed"] > 0

@@ -295,22 +295,22 @@ class TestExplain:
 
     def test_nothing_is_measured_unless_asked(self, ceilings: list[int], file: Path) -> None:
         told = upconv.explain(X.shape, W)
-        assert told.floor_seconds is told.measured_seconds is None
+        assert told.roofline_seconds is told.measured_seconds is None
         assert not ceilings
         assert not file.exists()
 
     def test_the_floor_is_measured_once(self, ceilings: list[int]) -> None:
         for _ in range(2):
-            told = upconv.explain(X.shape, W, threads=2, floor=True)
+            told = upconv.explain(X.shape, W, threads=2, roofline=True)
         assert ceilings == [2]
         forget_in_memory()
         told = upconv.explain(X.shape, W, threads=2)
         assert ceilings == [2]
-        assert told.floor_seconds == pytest.approx(told.nbytes / 16e9)
-        assert "floor" in str(told)
-        assert upconv.explain(X.shape, W, threads=3).floor_seconds is None
+        assert told.roofline_seconds == pytest.approx(told.nbytes / 16e9)
+        assert "roofline" in str(told)
+        assert upconv.explain(X.shape, W, threads=3).roofline_seconds is None
         with pytest.raises(DTypeError, match="floor is 'yes'"):
-            upconv.explain(X.shape, W, floor="yes")
+            upconv.explain(X.shape, W, roofline="yes")
 
     def test_the_highest_ceilings_stand(
         self, ceilings: list[int], monkeypatch: pytest.MonkeyPatch
@@ -328,7 +328,7 @@ class TestExplain:
 
     def test_schedule_prediction_and_measurement(self, ceilings: list[int], table) -> None:
         table(Timed("engine", own=3e-3, a=1e-3))
-        told = upconv.explain(X.shape, W, threads=2, floor=True, tune=True)
+        told = upconv.explain(X.shape, W, threads=2, roofline=True, tune=True)
         assert (told.engine, told.variant, told.schedule) == ("engine", "a", "it sleeps")
         assert told.predicted_seconds == pytest.approx(4000 / 2e9)
         assert told.measured_seconds == pytest.approx(1e-3, rel=1e-3)
@@ -350,11 +350,11 @@ class TestExplain:
         )
         assert told.predicted_seconds is None
 
-    def test_an_engine_that_refuses_still_has_a_floor(self, ceilings: list[int], table) -> None:
+    def test_an_engine_that_refuses_still_has_a_roofline(self, ceilings: list[int], table) -> None:
         table(Timed("engine", refusal="no", own=0))
-        told = upconv.explain(X.shape, W, floor=True)
+        told = upconv.explain(X.shape, W, roofline=True)
         assert (told.engine, told.schedule) == (None, "")
-        assert told.floor_seconds > 0
+        assert told.roofline_seconds > 0
 
 
 def test_importing_upconv_and_untuned_calls_load_no_platformdirs() -> None:

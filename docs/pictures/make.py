@@ -16,8 +16,9 @@ import overlap
 import overview
 import pool
 import speed
+import winograd
 
-FAMILIES = (overview, axes, inside, jit, overlap, pool, speed)
+FAMILIES = (overview, axes, inside, jit, overlap, pool, speed, winograd)
 
 
 def main(folder: Path) -> None:

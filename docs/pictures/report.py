@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -19,16 +18,13 @@ import browser as browsers  # noqa: E402
 import onnx_reports  # noqa: E402
 from upconv.onnx.report import write_report  # noqa: E402
 
-WIDTH, LAYER = 900, 5
-# What the picture leaves out: all layers but a few, a table of one, and all sections below them.
+WIDTH, LAYER = 900, 1
+# What the picture leaves out: all layers after the one that is open, and what is below them.
 SHORTEN = f"""(() => {{
-  document.querySelectorAll('.overview tbody tr').forEach((row, n) => n < 4 && row.remove());
-  document.querySelectorAll('.overview tbody tr').forEach((row, n) => n > 2 && row.remove());
-  document.querySelectorAll('details').forEach((layer, n) => n != {LAYER} && layer.remove());
-  document.querySelector('details').open = true;
-  document.querySelectorAll('.axes, .back, .facts').forEach(e => e.remove());
-  document.querySelector('.filter').remove();
-  document.querySelectorAll('main > section:nth-child(n + 3), footer').forEach(e => e.remove());
+  const layers = [...document.querySelectorAll('details')];
+  layers.forEach((layer, n) => n > {LAYER} && layer.remove());
+  layers.forEach((layer, n) => {{ layer.open = n == {LAYER}; }});
+  document.querySelectorAll('details ~ :not(details), footer').forEach(e => e.remove());
 }})()"""
 
 
@@ -40,11 +36,10 @@ def main(report: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder, browsers.browser(program) as page:
         if report is None:
             report = Path(folder) / "report.html"
-            sample = replace(onnx_reports.sample(), broken=(), remarks=())
-            write_report(sample, report)
+            write_report(onnx_reports.sample(), report)
         page.open(report.resolve(), WIDTH)
         page.value(SHORTEN)
-        height = page.value("document.querySelector('details').getBoundingClientRect().bottom")
+        height = page.value("document.querySelector('details[open]').getBoundingClientRect().bottom")
         picture = page.picture(x=0, y=0, width=WIDTH, height=height + 16)
     (HERE / "onnx-report.png").write_bytes(picture)
 

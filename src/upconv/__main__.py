@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-_NEEDED = ("typer", "rich")
+_NEEDED = ("typer", "rich", "threadpoolctl")
 _ERROR = 2
 _INTERRUPTED = 130
 

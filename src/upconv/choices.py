@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from .arguments import boolean, frozen, one_of
 from .engines import ENGINES, load
@@ -71,24 +70,14 @@ class Refusal:
         return f"{self.engine}: {self.reason}"
 
 
-class Refusing(Protocol):
-    """What choosing asks of an engine: `Engine` is one, and so is every engine of batch norm."""
-
-    def refuses(self, problem: Any) -> str | None:
-        """None when it can do `problem`, else why not, in one sentence for people."""
-
-
-E = TypeVar("E", bound=Refusing)
-
-
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[E]):
+class Choice:
     """The engine that will do a problem, and what the ones before it said.
 
     `engine` is None when every engine refused.
     """
 
-    engine: E | None
+    engine: Engine | None
     refusals: tuple[Refusal, ...]
 
 
@@ -112,7 +101,7 @@ def _tuning_variable() -> bool:
     return text == "1"
 
 
-def choose(problem: Problem, engine: str | Engine | None = None) -> Choice[Engine]:
+def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
     """The engine asked for, or the first in order of preference that does not refuse.
 
     `engine` is a name, an `Engine` object, or None; for None `UPCONV_ENGINE` says which is asked
@@ -135,24 +124,21 @@ def choose(problem: Problem, engine: str | Engine | None = None) -> Choice[Engin
 
 
 @lru_cache(maxsize=4096)
-def _choose_named(problem: Problem, name: str | None) -> Choice[Engine]:
-    if name is None:
-        return first_able(problem, ENGINES, load)
-    return _asked(problem, load(name))
+def _choose_named(problem: Problem, name: str | None) -> Choice:
+    return _first_able(problem) if name is None else _asked(problem, load(name))
 
 
-def first_able(problem: Any, table: Iterable[str], load: Callable[[str, str], E]) -> Choice[E]:
+def _first_able(problem: Problem) -> Choice:
     """The first engine that does a problem: that of `UPCONV_ENGINE`, or else the table's first.
 
     One that defers is passed over as long as another but the last, the reference, does it. Warns
     when the variable's engine is not the one; raises `ArgumentError` when there is no such engine.
-    `load` takes a name, and what an error calls it.
     """
     wanted = _asked_variable()
     refusals: list[Refusal] = []
-    found: tuple[str, E, int] | None = None
-    *_, last = table
-    for name in dict.fromkeys((wanted, *table) if wanted else table):
+    found: tuple[str, Engine, int] | None = None
+    *_, last = ENGINES
+    for name in dict.fromkeys((wanted, *ENGINES) if wanted else ENGINES):
         if found and name == last:
             break
         try:
@@ -181,7 +167,7 @@ def _never(_: object) -> None:
     """What an engine without `defers` says."""
 
 
-def _asked(problem: Problem, engine: Engine) -> Choice[Engine]:
+def _asked(problem: Problem, engine: Engine) -> Choice:
     reason = engine.refuses(problem)
     return Choice(engine, ()) if reason is None else Choice(None, (Refusal(engine.name, reason),))
 

@@ -11,8 +11,6 @@ In (3) x[i] stands at s*i + place + r, 0 <= r < stamp, of `length` positions, el
 (stamp 1) or nearest neighbours (stamp s). A convolution of stride 1 with P, Q zeros reads that at
 o - P + d*u by its tap u. In (4) a convolution has s outputs per position j, of which output r is
 laid at s*j + r: the way back from `upconv.subpixel`.
-
-What lives here: this arithmetic. What never does: arrays, graphs.
 """
 
 from __future__ import annotations

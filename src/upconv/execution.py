@@ -79,7 +79,7 @@ class PreparedCall:
 
     def pack(self, weight: Array) -> PackedCall:
         """The call with `weight`, of the problem's weight shape, packed for all later runs."""
-        lease: Lease[Primitive] = Lease(shared_cache(), self.hold())
+        lease: Lease = Lease(shared_cache(), self.hold())
         order = _packed(lease.primitive, weight)
         # A weight that is not finite is another engine's.
         name = getattr(order, "engine", self.engine.name)
@@ -117,7 +117,7 @@ class PackedCall:
 
     signature: Signature
     engine: str
-    lease: Lease[Primitive]
+    lease: Lease
     primitive: Primitive
     weight: PackedWeight
 

@@ -19,7 +19,7 @@ from .errors import EngineMissing
 from .keywords import Keywords, frozen_activation
 from .primitives import shared_cache
 from .problem import Direction, Problem
-from .roofline import roofline
+from .roofline import roofline as roofline_of
 from .signatures import Request
 from .threads import checked, get_num_threads
 from .tuning import remembered, selected
@@ -95,7 +95,7 @@ class Explanation:
 
     `schedule` is how the engine computes ("" where it does not tell), `variant` the one it was
     tuned to ("" for its own choice). `predicted_seconds` is by the engine's model and this
-    machine's clock, `floor_seconds` the time no direct algorithm can beat whose data comes from
+    machine's clock, `roofline_seconds` the time no direct algorithm can beat whose data comes from
     memory: None where the ceilings of the machine were not measured. `measured_seconds` is the time
     of the winner, `measured_by`, if the problem was ever tuned here.
     """
@@ -110,7 +110,7 @@ class Explanation:
     variant: str = ""
     schedule: str = ""
     predicted_seconds: float | None = None
-    floor_seconds: float | None = None
+    roofline_seconds: float | None = None
     measured_seconds: float | None = None
     measured_by: str = ""
 
@@ -134,7 +134,7 @@ class Explanation:
         times = (
             ("predicted", self.predicted_seconds, ""),
             ("measured", self.measured_seconds, f" by {self.measured_by}"),
-            ("floor", self.floor_seconds, ""),
+            ("roofline", self.roofline_seconds, ""),
         )
         known = [(name, f"{s * 1e3:.3g} ms{by}") for name, s, by in times if s is not None]
         return [("schedule", self.schedule), *known] if self.schedule else known
@@ -172,7 +172,7 @@ def explain(
     dtype: Any = None,
     threads: int | None = None,
     tune: bool | None = None,
-    floor: bool = False,
+    roofline: bool = False,
 ) -> Explanation:
     """What `plan` with the same arguments would do: the problem, the engine, every refusal, memory.
 
@@ -184,8 +184,8 @@ def explain(
         epilogue: bias, activation and residual are not looked at. An input gradient is the ordinary
         convolution with the same weight.
     tune: as in `plan`; True measures the problem if it was not yet. Otherwise nothing is run.
-    floor: measure the ceilings of this machine, about a second, unless they are remembered; without
-        it, floor and prediction are told only where they are.
+    roofline: measure the roofline of this machine, about a second, unless it is remembered; without
+        that, its time and the prediction are told only where it is.
 
     >>> print(explain((1, 8, 5), (8, 4, 3), stride=2, padding=1, engine="reference").engine)
     reference
@@ -206,7 +206,7 @@ def explain(
     problem = signature.problem
     count = get_num_threads() if threads is None else checked(threads)
     choice = choose(problem, engine)
-    limits = roofline(count, measure=boolean("floor", floor))
+    limits = roofline_of(count, measure=boolean("roofline", roofline))
     told = Explanation(
         problem=problem,
         engine=None,
@@ -215,7 +215,7 @@ def explain(
         workspace_bytes=0,
         multiply_adds=problem.multiply_adds,
         nbytes=problem.nbytes,
-        floor_seconds=_floor(limits, problem),
+        roofline_seconds=_roofline_seconds(limits, problem),
     )
     if choice.engine is None:
         return told
@@ -232,10 +232,10 @@ def explain(
     return _with_engine(told, winner, count, limits, chosen)
 
 
-def _floor(limits: Limits | None, problem: Problem) -> float | None:
+def _roofline_seconds(limits: Limits | None, problem: Problem) -> float | None:
     if limits is None:
         return None
-    return limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype)
+    return limits.seconds(problem.multiply_adds, problem.nbytes, problem.dtype)
 
 
 def _with_engine(

@@ -4,8 +4,6 @@
    reader sees the old file, the new one or none, and an error or Ctrl-C leaves nothing behind.
 2. What exists is overwritten only if that is asked for, and an input of the same work never.
 3. Opening a pipe or a device as if it were a file would wait, or never end: both are refused.
-
-What lives here: the manners of files. What never does: what is in them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Locks that are held over a fork, so that the child finds none taken by a thread that it has not.
-
-What lives here: one hook for all of them, and the order in which it takes them.
-"""
+"""Locks that are held over a fork: the child finds none taken by a thread that it has not."""
 
 from __future__ import annotations
 

@@ -23,11 +23,13 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from .arguments import integer_variable
 from .choices import forget_choices
 from .engines import nonfinite
+from .engines.base import Engine, Primitive
+from .problem import Problem
 
 _DEFAULT_BYTES = 256 << 20
 _DEFAULT_ENTRIES = 1024
@@ -56,38 +58,11 @@ class CacheInfo:
     fallbacks: int = 0
 
 
-class Kept(Protocol):
-    """What the cache asks of a primitive, whatever it computes."""
-
-    @property
-    def resident_bytes(self) -> int:
-        """Memory kept while cached."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
-
-
-P = TypeVar("P", bound=Hashable)
-P_contra = TypeVar("P_contra", bound=Hashable, contravariant=True)
-T = TypeVar("T", bound=Kept)
-T_co = TypeVar("T_co", bound=Kept, covariant=True)
-
-
-class Builder(Protocol[P_contra, T_co]):
-    """What the cache asks of an engine: `Engine` is one, and so is every engine of batch norm."""
-
-    def fingerprint(self) -> str:
-        """What a built primitive depends on besides its problem."""
-
-    def build(self, problem: P_contra, threads: int, variant: str = "") -> T_co:
-        """A primitive for a problem that is not refused."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Key:
     """`engine` is the id of the engine object, which the entry keeps alive: names may clash."""
 
-    problem: Hashable
+    problem: Problem
     engine: int
     variant: str
     fingerprint: str
@@ -99,15 +74,16 @@ class Entry:
     """A cached primitive; `users` counts leases, `dropped` that the cache no longer lists it."""
 
     key: _Key
-    engine: Builder[Any, Any]
-    primitive: Any
+    engine: Engine
+    primitive: Primitive
     nbytes: int
     users: int = 0
     dropped: bool = False
 
     def close(self) -> None:
         """Close the primitive and let go of it: prepared calls may still name the entry."""
-        primitive, self.primitive = self.primitive, None
+        primitive = self.primitive
+        del self.primitive
         primitive.close()
 
 
@@ -130,7 +106,7 @@ class _Flight:
         self.lock = threading.Lock()
 
 
-class Lease(Generic[T]):
+class Lease:
     """The right to run a primitive: it is not closed before the lease is released or forgotten.
 
     A context manager; `release` may be called more than once.
@@ -141,7 +117,7 @@ class Lease(Generic[T]):
     def __init__(self, cache: PrimitiveCache, entry: Entry) -> None:
         self._cache = cache
         self._entry: Entry | None = entry
-        self.primitive: T = entry.primitive
+        self.primitive = entry.primitive
 
     def release(self) -> None:
         """Give the right back."""
@@ -149,7 +125,7 @@ class Lease(Generic[T]):
         if entry is not None:
             self._cache.release(entry)
 
-    def __enter__(self) -> T:
+    def __enter__(self) -> Primitive:
         return self.primitive
 
     def __exit__(
@@ -192,11 +168,11 @@ class PrimitiveCache:
         self._lock = threading.Lock()
         _caches.add(self)
 
-    def lease(self, problem: P, engine: Builder[P, T], threads: int, variant: str = "") -> Lease[T]:
+    def lease(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Lease:
         """The primitive for `problem`, built if need be, held until the lease is released."""
         return Lease(self, self.held(problem, engine, threads, variant))
 
-    def held(self, problem: P, engine: Builder[P, T], threads: int, variant: str = "") -> Entry:
+    def held(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Entry:
         """`lease` without its object: the caller releases the entry."""
         key = _Key(problem, id(engine), variant, engine.fingerprint(), threads)
         self._settle()
@@ -258,7 +234,7 @@ class PrimitiveCache:
         for entry in closing:
             entry.close()
 
-    def _build(self, key: _Key, engine: Builder[Any, Any]) -> Entry:
+    def _build(self, key: _Key, engine: Engine) -> Entry:
         """Build outside the lock, list the result, held, and make room for it."""
         with self._lock:
             self._totals.misses += 1

@@ -9,8 +9,6 @@ weight w. Its three partial derivatives are the three directions:
 
 All names here are the transposed convolution's: an ordinary convolution with C channels in and F
 out is the INPUT_GRAD of a problem with `out_channels` C and `in_channels` F.
-
-What lives here: Direction, DType, layouts, Epilogue, Problem. What never does: how to compute it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ everything here holds for any size.
 
 Sources: the phases of zero-insertion as in Shi et al. 2016 (arXiv:1609.05158, 1609.07009); choosing
 c is ours.
-What lives here: this arithmetic. What never does: arrays, graphs.
 """
 
 from __future__ import annotations

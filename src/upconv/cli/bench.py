@@ -2,152 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from math import isfinite, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from .. import roofline
+from .. import memory, roofline
 from ..arrays import dtype_of
-from ..errors import EngineMissing, FileError, brief
+from ..errors import EngineMissing, FileError
 from ..explanations import EngineStatus, engines
-from ..problem import DType
-from ..threads import get_num_threads, set_num_threads
-from . import blas, layers, machine, peers, report, results, spelling, trials
-from .cases import Case, Way
+from ..problem import Direction, DType
+from ..threads import get_num_threads
+from . import layers, machine, options, report
+from .benchmark import Benchmark, Measured, Result, reasons, summary
+from .candidates import PEERS
+from .cases import Case
 from .endings import Ending, say
 from .layers import Layer
-from .options import ElementType, Json, Threads
-from .results import Measured
-from .trials import Trial
+from .options import DirectionOption, ElementType, OutputFormat, Threads
 
-if TYPE_CHECKING:
-    from ..engines.jit.limits import Limits
-
-_SECONDS = 0.3
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
-_REFERENCE = "reference"
+_SHORT = {"reference": "ref", "onnxruntime": "ort", "openvino": "ov"}
+_MEAN = "geometric mean"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything a bench is told."""
-
-    layers: tuple[Layer, ...]
-    engines: tuple[str, ...]
-    peers: tuple[str, ...]
-    way: Way
-    dtype: DType
-    threads: int
-    seconds: float
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Whom speeds are compared with."""
-        return (*(name for name in self.engines if name == _REFERENCE), *self.peers)
-
-
-_File = Annotated[
-    Path | None, typer.Option("--layers", metavar="FILE", help="Layers to measure, in JSON.")
-]
-_Quick = Annotated[
-    bool, typer.Option("--quick", help="Only the small layers, briefly: some seconds.")
-]
-_Only = Annotated[
-    Any, typer.Option(parser=spelling.names, metavar="NAME,...", help="Only these layers.")
-]
-_Engines = Annotated[
-    Any,
-    typer.Option(
-        "--engines",
-        parser=spelling.names,
-        metavar="NAME,...",
-        help="Engines to measure (default: all that are here).",
-    ),
-]
-_Peers = Annotated[
-    Any,
-    typer.Option(
-        "--peers",
-        parser=spelling.names,
-        metavar="NAME,...",
-        help="torch, onnxruntime, openvino, or none (default: those installed).",
-    ),
-]
-_Direction = Annotated[
-    Way, typer.Option(help="The result, or the gradient of the data or of the weight.")
-]
-_Seconds = Annotated[
-    float | None,
-    typer.Option(min=0.0, max=3600.0, metavar="S", help="Time for each contender on each layer."),
-]
+def _names(flag: str, words: str) -> Any:
+    return typer.Option(flag, parser=options.names, metavar="NAME,...", help=words)
 
 
 def bench(
     *,
-    file: _File = None,
-    quick: _Quick = False,
-    only: _Only = None,
-    engine_names: _Engines = None,
-    peer_names: _Peers = None,
-    direction: _Direction = Way.FORWARD,
+    file: Annotated[
+        Path | None, typer.Option("--layers", metavar="FILE", help="Layers to measure, in JSON.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the small layers, briefly: some seconds.")
+    ] = False,
+    only: Annotated[Any, _names("--only", "Only these layers.")] = None,
+    engine_names: Annotated[
+        Any, _names("--engines", "Engines to measure (default: all that are here).")
+    ] = None,
+    peer_names: Annotated[
+        Any, _names("--peers", f"{', '.join(PEERS)}, or none (default: those installed).")
+    ] = None,
+    direction: DirectionOption = Direction.FORWARD,
     dtype: ElementType = DType.FLOAT32,
     threads: Threads = None,
-    seconds: _Seconds = None,
-    json: Json = False,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer."),
+    ] = 0.3,
+    output_format: OutputFormat = "text",
 ) -> None:
     """Measure real layers on this machine: every engine, and PyTorch, ONNX Runtime and OpenVINO.
 
     Every result is verified against the reference engine in float64 before it is timed; a wrong one
     is shown as WRONG and the exit code is 1. Times are the best and the median of interleaved
-    rounds; efficiency is the time that this machine's ceilings allow over the best; "x torch" is
+    rounds; efficiency is the time that this machine's roofline allows over the best; "x torch" is
     how many times as fast as PyTorch; memory is the result and the scratch memory of a call.
 
     \b
     Examples:
       upconv bench --quick
       upconv bench --only hifigan_up1,unet_up1 --peers torch --threads 1
-      upconv bench --direction weight --engines reference --peers none
-      upconv bench --layers my_layers.json --json > result.json
+      upconv bench --direction weight_grad --engines reference --peers none
+      upconv bench --layers my_layers.json --output-format json > result.json
     """
-    _set_threads(threads)
+    options.use_threads(threads)
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
-    statuses = engines()
-    setting = Setting(
-        layers=_chosen_layers(file, only, quick),
-        engines=_chosen_engines(statuses, engine_names),
-        peers=_chosen_peers(peer_names),
-        way=direction,
-        dtype=dtype,
-        threads=get_num_threads(),
-        seconds=(_QUICK_SECONDS if quick else _SECONDS) if seconds is None else seconds,
-    )
-    limits = roofline.measured(setting.threads)
-    measured = _measured(setting, limits)
-    _say_reasons(statuses if engine_names is None else (), measured)
-    if json:
-        _print_document(setting, statuses, limits, measured)
-    else:
-        report.table(results.table(measured, setting.families))
-    if any(result.fault for layer in measured for result in layer.results):
-        raise typer.Exit(int(Ending.FINDINGS))
+    statuses, chosen = engines(), _chosen_layers(file, only, quick)
+    own, peers = _chosen_engines(statuses, engine_names), _chosen_peers(peer_names)
+    limits = roofline.measured(get_num_threads())
 
+    def least(case: Case) -> float | None:
+        work = case.problem.multiply_adds, case.problem.nbytes, case.problem.dtype
+        return None if limits is None else limits.seconds(*work)
 
-def _set_threads(threads: int | None) -> None:
-    if threads is not None:
-        set_num_threads(threads)
-    blas.agree(get_num_threads())
-
-
-def _measured(setting: Setting, limits: Limits | None) -> list[Measured]:
-    with report.progress(2 * len(setting.layers)) as bar:
-        trial = Trial(
-            setting.engines, setting.peers, setting.threads, setting.seconds, bar.step, limits
+    with report.progress(2 * len(chosen)) as step:
+        count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
+        benchmark = Benchmark(own, peers, count, spent, step, least)
+        measured = [benchmark.measure(Case(layer, direction, dtype)) for layer in chosen]
+    for status in statuses if engine_names is None else ():
+        if not status.available:
+            say(f"{status.name}: {' '.join(status.reason.split())}")
+    for line in reasons(measured):
+        say(line)
+    groups = (*(name for name in own if name == "reference"), *peers)
+    faults = sum(result.fault for layer in measured for result in layer.results)
+    if output_format == "json":
+        report.document(
+            "bench",
+            machine=machine.facts(count),
+            engines=[asdict(status) for status in statuses],
+            peers=peers,
+            direction=direction.value,
+            dtype=dtype.value,
+            threads=count,
+            seconds=spent,
+            roofline=limits and asdict(limits),
+            layers=[_layer_fields(layer) for layer in measured],
+            summary=summary(measured, groups),
+            faults=faults,
         )
-        return [trial.of(Case(layer, setting.way, setting.dtype)) for layer in setting.layers]
+    else:
+        report.table(*_table(measured, groups))
+    if faults:
+        raise typer.Exit(int(Ending.FINDINGS))
 
 
 # What to measure ----------------------------------------------------------------------------------
@@ -155,20 +119,16 @@ def _measured(setting: Setting, limits: Limits | None) -> list[Measured]:
 
 def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> tuple[Layer, ...]:
     found = layers.built_in() if file is None else layers.read(file)
-    what = layers.BUILT_IN if file is None else str(file)
     if only is not None:
-        names = [layer.name for layer in found]
-        spelling.require_named("--only", only, names)
-        for name in only:
-            if name not in names:
-                raise _unknown("--only", name, names)
+        options.require_known("--only", only, [layer.name for layer in found])
         found = [layer for layer in found if layer.name in only]
     if quick:
-        small = _QUICK_MULTIPLY_ADDS
-        found = [a for a in found if a.problem(DType.FLOAT32).multiply_adds <= small]
+        most = _QUICK_MULTIPLY_ADDS
+        found = [a for a in found if a.problem(DType.FLOAT32).multiply_adds <= most]
         if not found:
+            what = layers.BUILT_IN if file is None else str(file)
             raise FileError(
-                f"{what}: no layer has at most {small:,} multiply-adds, as --quick asks."
+                f"{what}: no layer has at most {most:,} multiply-adds, as --quick asks."
             )
     return tuple(found)
 
@@ -178,58 +138,114 @@ def _chosen_engines(
 ) -> tuple[str, ...]:
     if wanted is None:
         return tuple(status.name for status in statuses if status.available)
-    known = {status.name: status for status in statuses}
-    spelling.require_named("--engines", wanted, known)
-    for name in wanted:
-        if name not in known:
-            raise _unknown("--engines", name, known)
-        if not known[name].available:
-            raise EngineMissing(known[name].reason)
+    options.require_known("--engines", wanted, [status.name for status in statuses])
+    for status in statuses:
+        if status.name in wanted and not status.available:
+            raise EngineMissing(status.reason)
     return tuple(wanted)
 
 
 def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
     if wanted is None:
-        return peers.installed()
-    spelling.require_named("--peers", wanted, (*peers.PEERS, "none"))
-    for name in wanted:
-        if name not in peers.PEERS and wanted != ("none",):
-            raise _unknown("--peers", name, (*peers.PEERS, "none"))
-    return () if wanted == ("none",) else tuple(wanted)
+        return tuple(name for name in PEERS if machine.version_of(name) is not None)
+    options.require_known("--peers", wanted, (*PEERS, "none"))
+    return tuple(name for name in wanted if name != "none")
 
 
-def _unknown(option: str, name: str, known: Iterable[str]) -> typer.BadParameter:
-    return typer.BadParameter(f"{brief(name)} is not one of {', '.join(known)}", param_hint=option)
+# What is printed ----------------------------------------------------------------------------------
+
+_Cell = Callable[[Measured, Result], str]
 
 
-# What is said and printed -------------------------------------------------------------------------
+def _table(
+    measured: Sequence[Measured], groups: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: every row names its layer, so that it can be searched for by itself."""
+    speeds: dict[str, _Cell] = {f"x {_SHORT.get(g, g)}": _speed(g) for g in groups}
+    columns: dict[str, _Cell] = {
+        "best ms": lambda _, r: f"{r.best * 1e3:.3f}" if r.best else "-",
+        "median": lambda _, r: f"{r.median * 1e3:.3f}" if r.median else "-",
+        "GFLOP/s": lambda m, r: f"{m.case.flop / r.best / 1e9:.1f}" if r.best else "-",
+        "efficiency": lambda m, r: _ratio(m.efficiency(r)),
+        **speeds,
+        "memory": _memory,
+        "error": _verdict,
+    }
+    rows = [
+        [m.case.layer.name, r.candidate, *(cell(m, r) for cell in columns.values())]
+        for m in measured
+        for r in m.results
+    ]
+    for name, means in summary(measured, groups).items():
+        by_column = {f"x {_SHORT.get(g, g)}": _ratio(means[g]) for g in groups}
+        by_column["efficiency"] = _ratio(means["efficiency"])
+        rows.append([_MEAN, name, *(by_column.get(title, "") for title in columns)])
+    return ["layer", "by", *columns], rows
 
 
-def _say_reasons(statuses: Sequence[EngineStatus], measured: Sequence[Measured]) -> None:
-    for status in statuses:
-        if not status.available:
-            say(f"{status.name}: {' '.join(status.reason.split())}")
-    for line in trials.reasons(measured):
-        say(line)
+def _speed(group: str) -> _Cell:
+    return lambda m, r: _ratio(m.speed(r, group))
 
 
-def _print_document(
-    setting: Setting,
-    statuses: Sequence[EngineStatus],
-    limits: Limits | None,
-    measured: Sequence[Measured],
-) -> None:
-    report.document(
-        "bench",
-        machine=machine.facts(),
-        engines=[asdict(status) for status in statuses],
-        peers=setting.peers,
-        direction=setting.way.value,
-        dtype=setting.dtype.value,
-        threads=setting.threads,
-        seconds=setting.seconds,
-        ceilings=limits and asdict(limits),
-        layers=[results.as_fields(layer) for layer in measured],
-        summary=results.summary(measured, setting.families),
-        faults=sum(result.fault for layer in measured for result in layer.results),
-    )
+def _ratio(value: float | None) -> str:
+    """Three digits, whatever the size.
+
+    >>> _ratio(1.234), _ratio(12.34), _ratio(123.4), _ratio(None)
+    ('1.23', '12.3', '123', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def _memory(measured: Measured, result: Result) -> str:
+    """The result, and the scratch memory of a call where the candidate tells."""
+    if not result.samples and result.reason:
+        return "-"
+    return memory.readable(_result_bytes(measured.case) + (result.workspace_bytes or 0))
+
+
+def _result_bytes(case: Case) -> int:
+    return prod(case.problem.result_shape) * case.dtype.itemsize
+
+
+def _verdict(_: Measured, result: Result) -> str:
+    if result.fault:
+        return "FAILED" if result.error is None else "WRONG"
+    return "-" if result.error is None else f"{result.error:.0e}"
+
+
+def _layer_fields(measured: Measured) -> dict[str, Any]:
+    """A layer and its results, every sample kept, for JSON."""
+    case, layer = measured.case, measured.case.layer
+    return {
+        "name": layer.name,
+        "input_shape": layer.x_shape,
+        "weight_shape": layer.w_shape,
+        "output_shape": case.problem.y_shape,
+        **layer.keywords,
+        "problem": str(case.problem),
+        "multiply_adds": case.problem.multiply_adds,
+        "tolerance": measured.tolerance,
+        "roofline_seconds": measured.roofline,
+        "results": [_result_fields(measured, result) for result in measured.results],
+    }
+
+
+def _result_fields(measured: Measured, result: Result) -> dict[str, Any]:
+    known = result.error is not None and isfinite(result.error)  # JSON has no infinity
+    return {
+        "candidate": result.candidate,
+        "group": result.group,
+        "verified": result.error is not None and not result.fault,
+        "error": result.error if known else None,
+        "reason": result.reason,
+        "fault": result.fault,
+        "best_seconds": result.best,
+        "median_seconds": result.median,
+        "gflops": measured.case.flop / result.best / 1e9 if result.best else None,
+        "efficiency": measured.efficiency(result),
+        "workspace_bytes": result.workspace_bytes,
+        "result_bytes": _result_bytes(measured.case),
+        "rounds_seconds": result.samples,
+    }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,69 +22,72 @@ from ..tuning import TuningInfo, tuning_info
 from ..tuning.store import cache_directory
 from . import machine, report
 from .endings import Ending
-from .options import Json
+from .options import OutputFormat
 
 if TYPE_CHECKING:
     from ..engines.jit.limits import Limits
 
 
-def doctor(*, json: Json = False) -> None:
-    """Report versions, engines, processor, threads, memory, cache, ceilings, and look for faults.
+def doctor(*, output_format: OutputFormat = "text") -> None:
+    """Report versions, engines, processor, threads, memory, cache, roofline, and look for faults.
 
-    Every engine that is present computes a small layer. The ceilings of the machine, how fast it
-    can multiply and copy, are measured once, in a second, and remembered. The exit code is 1 when
+    Every engine that is present computes a small layer. The machine's roofline, how fast it can
+    multiply and copy, is measured once, in a second, and remembered. The exit code is 1 when
     something is wrong.
 
     \b
     Examples:
       upconv doctor
-      upconv doctor --json > machine.json
+      upconv doctor --output-format json > machine.json
     """
     statuses = engines()
-    threads, complaint = _threads()
-    known = _measurements(threads)
-    kept, limits = known.kept, known.limits
-    findings = [*complaint, *_missing(), *_environment(), *_cache(), *known.complaints]
-    if not complaint:  # without a number of threads nothing can compute
+    threads, findings = _threads()
+    limits, kept, complaints = _measurements(threads)
+    findings += [*_missing(), *_environment(), *_cache(), *complaints]
+    if threads is not None:  # without a number of threads nothing can compute
         findings += _checked(statuses)
-    cpu = machine.processor()
-    directory = cache_directory()
-    if json:
-        report.document(
-            "doctor",
-            versions=machine.versions(),
-            numpy_blas=machine.numpy_blas(),
-            engines=[asdict(status) for status in statuses],
-            libdnnl=_libdnnl(),
-            cpu=asdict(cpu),
-            threads={"count": threads, "source": machine.thread_source()},
-            memory_available_bytes=memory.available_bytes(),
-            ceilings=limits and asdict(limits),
-            cache_directory=str(directory),
-            tuning=asdict(kept),
-            environment=machine.environment(),
-            findings=findings,
-        )
+    facts = machine.facts(threads)
+    facts |= {
+        "engines": [asdict(status) for status in statuses],
+        "libdnnl": _libdnnl(),
+        "roofline": limits and asdict(limits),
+        "cache_directory": str(cache_directory()),
+        "tuning": asdict(kept),
+        "findings": findings,
+    }
+    if output_format == "json":
+        report.document("doctor", **facts)
     else:
-        rows: list[tuple[str, str]] = [
-            *machine.versions().items(),
-            ("NumPy's BLAS", machine.numpy_blas()),
-            *((f"engine {status.name}", _told(status)) for status in statuses),
-            ("libdnnl", _libdnnl()),
-            ("processor", f"{cpu.model} ({cpu.name})"),
-            ("features", " ".join(cpu.features) or "unknown: llvmlite is not installed"),
-            ("threads", f"{threads or 'unknown'}, from {machine.thread_source()}"),
-            ("memory available", memory.readable(memory.available_bytes())),
-            ("ceilings", _ceilings(limits)),
-            ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
-            ("tuning file", f"{kept.file}: {kept.winners} winners"),
-            *machine.environment().items(),
-            *(("FINDING", finding) for finding in findings),
-        ]
+        rows = _rows(facts, limits, statuses)
         width = max(len(name) for name, _ in rows)
         report.text("\n".join(f"{name:{width}}  {value}" for name, value in rows))
     if findings:
         raise typer.Exit(int(Ending.FINDINGS))
+
+
+def _rows(
+    facts: dict[str, Any], limits: Limits | None, statuses: tuple[EngineStatus, ...]
+) -> list[tuple[str, str]]:
+    rates = "unknown: llvmlite is not installed"
+    if limits is not None:
+        rates = f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
+        rates += f" on {limits.threads} threads"
+    directory, tuning, cpu = cache_directory(), facts["tuning"], facts["cpu"]
+    return [
+        *facts["versions"].items(),
+        ("NumPy's BLAS", facts["numpy_blas"]),
+        *((f"engine {status.name}", _told(status)) for status in statuses),
+        ("libdnnl", facts["libdnnl"]),
+        ("processor", f"{cpu['model']} ({cpu['name']})"),
+        ("features", " ".join(cpu["features"]) or "unknown: llvmlite is not installed"),
+        ("threads", f"{facts['threads'] or 'unknown'}, from {facts['threads_from']}"),
+        ("memory available", memory.readable(facts["memory_available_bytes"])),
+        ("roofline", rates),
+        ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
+        ("tuning file", f"{tuning['file']}: {tuning['winners']} winners"),
+        *facts["environment"].items(),
+        *(("FINDING", finding) for finding in facts["findings"]),
+    ]
 
 
 def _told(status: EngineStatus) -> str:
@@ -101,28 +104,13 @@ def _libdnnl() -> str:
         return " ".join(str(missing).split())
 
 
-@dataclass(frozen=True, slots=True)
-class _Measurements:
-    """What was measured on this machine, and what the file it is kept in gives cause to say."""
-
-    kept: TuningInfo
-    limits: Limits | None
-    complaints: list[str]
-
-
-def _measurements(threads: int | None) -> _Measurements:
+def _measurements(threads: int | None) -> tuple[Limits | None, TuningInfo, list[str]]:
+    """The roofline, the tuning file, and what that file gives cause to say."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         limits = None if threads is None else roofline(threads, measure=True)
         kept = tuning_info()
-    return _Measurements(kept, limits, [str(warning.message) for warning in said])
-
-
-def _ceilings(limits: Limits | None) -> str:
-    if limits is None:
-        return "unknown: llvmlite is not installed"
-    rates = f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
-    return f"{rates} on {limits.threads} threads"
+    return limits, kept, [str(warning.message) for warning in said]
 
 
 def _threads() -> tuple[int | None, list[str]]:
@@ -143,7 +131,7 @@ def _missing() -> list[str]:
 def _environment() -> list[str]:
     """Variables whose value upconv will refuse when it comes to read them."""
     findings = []
-    engine = os.environ.get("UPCONV_ENGINE", "")
+    engine = os.environ.get("UPCONV_ENGINE", "").strip()
     if engine and engine not in ENGINES:
         findings.append(f"UPCONV_ENGINE is {engine!r}; expected one of {', '.join(ENGINES)}")
     if os.environ.get("UPCONV_TUNE", "").strip() not in ("", "0", "1"):

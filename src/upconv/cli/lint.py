@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..errors import FileError, ModelError
-from . import report, spelling
+from . import options, report
 from .endings import Ending, say
 from .lint_settings import read_settings
 
@@ -40,13 +40,6 @@ _Runtime = Annotated[
     Literal["onnxruntime", "openvino"] | None,
     typer.Option(help="Judge for this runtime (default: warn of both)."),
 ]
-_InputShape = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME:SHAPE",
-        help="The shape of an input whose sizes are open, as x:1,3,64,64; for each one again.",
-    ),
-]
 _FailOn = Annotated[
     Literal["error", "warning", "note"],
     typer.Option(help="The least severity that makes the exit code 1."),
@@ -64,7 +57,7 @@ def lint(
     select: _Select = None,
     ignore: _Ignore = None,
     runtime: _Runtime = None,
-    input_shape: _InputShape = None,
+    input_shape: options.Inputs = None,
     fail_on: _FailOn = "warning",
     exit_zero: _ExitZero = False,
     output_format: _Format = "text",
@@ -85,7 +78,7 @@ def lint(
     """
     from ..onnx.linting import Severity
 
-    shapes = dict(map(_shape, input_shape or ()))
+    shapes = options.input_shapes(input_shape)
     if fix and shapes:
         words = "with --fix, which is for all input shapes"
         raise typer.BadParameter(words, param_hint="--input-shape")
@@ -133,7 +126,7 @@ def rule(
         report.text("\n\n".join(found.markdown() for found in rules))
     else:
         rows = tuple(tuple(one.as_json()[key] for key in _COLUMNS) for one in rules)
-        report.text(str(report.Table(_COLUMNS, rows, (), left=4)))
+        report.table(_COLUMNS, rows, left=4)
 
 
 def _checked(
@@ -141,7 +134,7 @@ def _checked(
     select: list[str],
     ignore: list[str],
     runtime: str | None,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
     *,
     fix: bool,
 ) -> Findings:
@@ -159,22 +152,12 @@ def _checked(
         return linting.Findings(str(file), 0, (broken,))
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """An input and its shape.
-
-    >>> _shape("x:0:1,3")
-    ('x:0', (1, 3))
-    """
-    name, colon, shape = text.rpartition(":")
-    if not (name and colon):
-        raise typer.BadParameter(f"{text!r} is not NAME:SHAPE", param_hint="--input-shape")
-    return name, tuple(spelling.shape(shape))
-
-
 def _codes(option: str, texts: Sequence[str] | None) -> list[str]:
-    found = [spelling.names(text) for text in texts or ()]
+    found = [options.names(text) for text in texts or ()]
     for names in found:
-        spelling.require_named(option, names, ("UPC001", "UPC1", "what `upconv rule` lists"))
+        if not names:
+            words = "it names nothing; expected rules, such as UPC001 or UPC1: see `upconv rule`"
+            raise typer.BadParameter(words, param_hint=option)
     return [name for names in found for name in names]
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from .. import memory
-from ..threads import get_num_threads
 from ..tuning import processor_model
 
 REQUIRED = ("numpy", "llvmlite", "platformdirs")
@@ -37,15 +35,6 @@ _OPTIONAL = (
 
 _NOTABLE = ("sse4", "avx", "fma", "f16c", "amx", "neon", "sve", "bf16", "fp16", "dotprod")
 """Beginnings and parts of the CPU features that decide how fast a convolution can be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """The CPU: its name to compilers, its notable features, and who told."""
-
-    name: str
-    model: str
-    features: tuple[str, ...]
 
 
 def versions() -> dict[str, str]:
@@ -77,16 +66,16 @@ def numpy_blas() -> str:
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
-def processor() -> Processor:
-    """The CPU as LLVM sees it, or as the operating system names it where llvmlite is missing."""
+def processor() -> dict[str, Any]:
+    """The CPU: its name to compilers, its model to people, and the features that decide speed."""
     model = processor_model()
     try:
         from llvmlite import binding
     except ImportError:
-        return Processor(platform.machine() or "unknown", model, ())
+        return {"name": platform.machine() or "unknown", "model": model, "features": ()}
     features = (name for name, present in binding.get_host_cpu_features().items() if present)
     notable = sorted(name for name in features if any(part in name for part in _NOTABLE))
-    return Processor(binding.get_host_cpu_name(), model, tuple(notable))
+    return {"name": binding.get_host_cpu_name(), "model": model, "features": tuple(notable)}
 
 
 def thread_source() -> str:
@@ -107,14 +96,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def facts() -> dict[str, Any]:
+def facts(threads: int | None) -> dict[str, Any]:
     """What a measurement depends on, for JSON."""
-    cpu = processor()
     return {
         "system": platform.platform(),
-        "cpu": {"name": cpu.name, "model": cpu.model, "features": cpu.features},
+        "cpu": processor(),
         "processors": os.cpu_count(),
-        "threads": get_num_threads(),
+        "threads": threads,
+        "threads_from": thread_source(),
         "memory_available_bytes": memory.available_bytes(),
         "versions": versions(),
         "numpy_blas": numpy_blas(),

@@ -1,55 +1,45 @@
-"""What commands on ONNX models share: options, each declared once, and where a result may go."""
+"""What commands on ONNX models share: where a result may go, and several shapes per input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..files import reported, require_free
-from . import spelling
+from . import npy, options
 
-OVERWRITE = "Overwrite it with --force."
+RUNTIMES = "onnxruntime, onnxruntime:CUDA, openvino, openvino:f32, openvino:GPU, reference"
 
-Size = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="NAME=SIZES",
-        help="The shape of an input, as x=1,80,100, or the size of a symbolic dimension, as N=2;"
-        " for each one again.",
-    ),
+Inputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE", help="Inputs by name, .npz, in place of random ones."),
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random inputs.")]
 
 
-def named(text: str) -> tuple[str, str]:
-    """The name and the sizes of one `--size`; a name may hold an equals sign itself.
+def shape_sets(given: Sequence[str] | None) -> list[dict[str, options.Shape]]:
+    """Shapes by name, per set: a name given n times makes n sets, and one given once is in all.
 
-    >>> named("a=b=1,2")
-    ('a=b', '1,2')
+    >>> shape_sets(["x:1,80,100", "x:1,80,400", "N:2"])
+    [{'x': (1, 80, 100), 'N': (2,)}, {'x': (1, 80, 400), 'N': (2,)}]
     """
-    name, equals, size = text.rpartition("=")
-    if not (name and equals):
-        raise typer.BadParameter(f"{text!r} is not NAME=SIZES", param_hint="--size")
-    return name, size
+    found: dict[str, list[options.Shape]] = {}
+    for text in given or ():
+        name, size = options.named_shape(text)
+        found.setdefault(name, []).append(size)
+    many = max(map(len, found.values()), default=1)
+    for name, sizes in found.items():
+        if len(sizes) not in (1, many):
+            words = f"{name!r} is given {len(sizes)} times, and another name {many} times"
+            raise typer.BadParameter(words, param_hint="--input-shape")
+    return [{name: s[i if s[1:] else 0] for name, s in found.items()} for i in range(many)]
 
 
-def sizes(given: Sequence[str]) -> dict[str, spelling.Shape]:
-    """Shapes by name, as `--size` spells them.
-
-    >>> sizes(["x=1,80,100", "N=2"])
-    {'x': (1, 80, 100), 'N': (2,)}
-    """
-    found: dict[str, spelling.Shape] = {}
-    for text in given:
-        name, size = named(text)
-        if name in found:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--size")
-        found[name] = spelling.shape(size)
-    return found
+def arrays(path: Path | None) -> Mapping[str, Any] | None:
+    """The arrays of `--inputs`."""
+    return None if path is None else npy.read_all(path)
 
 
 def place(
@@ -62,12 +52,12 @@ def place(
     shown, inputs = str(name), [Path(model), *others]
     with reported(shown):
         path = Path(name).resolve()
-        require_free(shown, path, force=force, inputs=inputs, overwrite=OVERWRITE)
+        require_free(shown, path, force=force, inputs=inputs, overwrite=npy.OVERWRITE)
         there = path.exists()
     if there:  # only then is the model worth reading twice
         from ..onnx.models import files
 
         given = files(model)
         with reported(shown):
-            require_free(shown, path, force=force, inputs=given, overwrite=OVERWRITE)
+            require_free(shown, path, force=force, inputs=given, overwrite=npy.OVERWRITE)
     return path

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,14 +13,12 @@ import numpy as np
 import typer
 
 from .. import memory
-from ..files import published, reported, require_free
-from . import models, npy, report
+from . import npy, options, report
 from .endings import say
-from .options import Json
+from .options import Force, OutputFormat
 
 _Graph = Annotated[Path, typer.Argument(metavar="SYMBOL", help="The graph: -symbol.json.")]
 _Params = Annotated[Path | None, typer.Argument(metavar="PARAMS", help="Parameters: .params.")]
-_Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output if it exists.")]
 _Inputs = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE", help="Inputs by name, .npz; a single one also .npy."),
@@ -31,7 +28,7 @@ _Output = Annotated[
 ]
 _Opset = Annotated[int, typer.Option(min=17, metavar="N", help="Version of ONNX's operators.")]
 _NoVerify = Annotated[
-    bool, typer.Option("--no-verify", help="Leave out the proof in ONNX Runtime.")
+    bool, typer.Option("--no-verify", help="Leave out the check in ONNX Runtime.")
 ]
 _SHOWN = ("kernel", "stride", "pad", "adj", "dilate", "target_shape", "num_filter", "num_group")
 
@@ -43,7 +40,7 @@ mxnet = typer.Typer(
 
 
 @mxnet.command()
-def info(symbol: _Graph, params: _Params = None, *, json: Json = False) -> None:
+def info(symbol: _Graph, params: _Params = None, *, output_format: OutputFormat = "text") -> None:
     """Tell what a model takes and gives, its operators, and its transposed convolutions."""
     model = _load(symbol, params)
     rows = [node for node in model.graph.nodes() if node.row is not None]
@@ -54,7 +51,7 @@ def info(symbol: _Graph, params: _Params = None, *, json: Json = False) -> None:
     ]
     counts = dict(Counter(node.row.name for node in rows).most_common())
     size = sum(array.size for array in model.arrays.values())
-    if json:
+    if output_format == "json":
         found = {"inputs": model.inputs, "outputs": model.outputs, "parameters": size}
         report.document("mxnet info", **found, operators=counts, transposed=layers)
         return
@@ -63,23 +60,24 @@ def info(symbol: _Graph, params: _Params = None, *, json: Json = False) -> None:
     report.text(f"operators   {', '.join(f'{name} {n}' for name, n in counts.items())}")
     if layers:
         cells = tuple(tuple(map(_cell, layer.values())) for layer in layers)
-        report.table(report.Table(("Deconvolution", *_SHOWN), cells, ("",) * len(cells), left=1))
+        report.table(("Deconvolution", *_SHOWN), cells, left=1)
 
 
 @mxnet.command()
 def run(
     symbol: _Graph, params: _Params = None, *, inputs: _Inputs = None, output: _Output = None,
-    size: models.Size = None, seed: models.Seed = 0, force: _Force = False, json: Json = False,
+    input_shape: options.Inputs = None, seed: options.Seed = 0, force: Force = False,
+    output_format: OutputFormat = "text",
 ) -> None:  # fmt: skip
     """Run a model on arrays in files, or on random ones of the sizes given; outputs are a .npz.
 
     \b
     Examples:
       upconv mxnet run net-symbol.json net-0000.params --inputs x.npz -o y.npz
-      upconv mxnet run net-symbol.json net-0000.params --size data=1,3,64,64
+      upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
     """
     target = _target(output, ".npz", force, [symbol, params, inputs])
-    model, sizes = _load(symbol, params), models.sizes(size or [])
+    model, sizes = _load(symbol, params), options.input_shapes(input_shape)
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
@@ -92,10 +90,9 @@ def run(
     results = dict(zip(model.outputs, model.run(**arrays), strict=True))
     seconds = time.perf_counter() - start
     if target is not None:
-        with reported(str(output)), published(target, force=force) as file:
-            _write(file, results)
+        npy.write(target, results, force=force)
     shapes = {name: y.shape for name, y in results.items()}
-    if json:
+    if output_format == "json":
         report.document("mxnet run", output=output, outputs=shapes, seconds=seconds)
         return
     report.text("\n".join(f"{name} {_cell(shape)}" for name, shape in shapes.items()))
@@ -104,24 +101,25 @@ def run(
 
 @mxnet.command("to-onnx")
 def to_onnx(
-    symbol: _Graph, params: _Params = None, *, output: _Output = None, size: models.Size = None,
-    opset: _Opset = 17, no_verify: _NoVerify = False, force: _Force = False, json: Json = False,
+    symbol: _Graph, params: _Params = None, *, output: _Output = None,
+    input_shape: options.Inputs = None, opset: _Opset = 17, no_verify: _NoVerify = False,
+    force: Force = False, output_format: OutputFormat = "text",
 ) -> None:  # fmt: skip
-    """Write a model as ONNX for inputs of these sizes, and prove it in ONNX Runtime.
+    """Write a model as ONNX for inputs of these sizes, and verify it in ONNX Runtime.
 
     \b
     Example:
-      upconv mxnet to-onnx net-symbol.json net-0000.params --size data=1,3,64,64 -o net.onnx
+      upconv mxnet to-onnx net-symbol.json net-0000.params --input-shape data:1,3,64,64 -o net.onnx
     """
     target = _target(output, ".onnx", force, [symbol, params])
     from ..mxnet.to_onnx import to_onnx as written
 
-    sizes = models.sizes(size or [])
+    sizes = options.input_shapes(input_shape)
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     model = _load(symbol, params)
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)
     counts = dict(Counter(node.op_type for node in proto.graph.node).most_common())
-    if json:
+    if output_format == "json":
         report.document("mxnet to-onnx", output=output, operators=counts, verified=not no_verify)
         return
     report.text(", ".join(f"{name} {n}" for name, n in counts.items()))
@@ -145,17 +143,4 @@ def _target(
     """Where a result goes, checked before any work is done."""
     if output is None:
         return None
-    if Path(output).suffix.lower() != suffix:
-        raise typer.BadParameter(f"{output!r} does not end in {suffix}", param_hint="--output")
-    with reported(output):
-        path = Path(output).resolve()
-        require_free(output, path, force=force, inputs=inputs, overwrite=models.OVERWRITE)
-    return path
-
-
-def _write(file: Any, arrays: Mapping[str, Any]) -> None:
-    """A .npz, whose names may be any."""
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+    return npy.target(output, (suffix,), force=force, inputs=inputs)

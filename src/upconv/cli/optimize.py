@@ -1,7 +1,8 @@
-"""`upconv optimize`: a faster model, proven equal, and a report of how it came about."""
+"""`upconv optimize`: a faster model, verified, and a report of how it came about."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,139 +10,159 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import brief
-from . import models, npy, report
-from .endings import Ending, say
-from .options import Json, Threads
+from ..files import published, reported
+from . import models, options, report
+from .endings import say
+from .options import Force, OutputFormat, Threads
 
 if TYPE_CHECKING:
-    from ..onnx.optimizing.results import Optimization
+    from ..onnx.optimizing import Optimization
 
-_Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model to make faster: .onnx.")]
+_Model = Annotated[Path, typer.Argument(metavar="IN", help="The model to make faster: .onnx.")]
 _Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Where the result goes (default: nowhere)."
-    ),
+    Path | None, typer.Argument(metavar="OUT", help="Where the result goes; or --dry-run.")
 ]
-_Target = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="What will run it: onnxruntime or openvino; or none, to obey a --profile unmeasured.",
-    ),
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Measure, and write no model.")]
+_Runtime = Annotated[
+    str, typer.Option("--runtime", metavar="NAME", help=f"What will run it: {models.RUNTIMES}.")
 ]
-_Profile = Annotated[
-    str | None,
+_InputShapes = Annotated[
+    list[str] | None,
     typer.Option(
-        metavar="NAME,...",
-        help="Rewrite by rule, at any cost: npu (no ConvTranspose), plain (2D ones alone), or some"
-        " of no-1d, no-auto-pad, no-asymmetric, no-output-padding, no-dilation, no-groups.",
+        "--input-shape",
+        metavar="NAME:SIZES",
+        help="The shape of an input, as x:1,80,100, or the size of a symbolic dimension, as N:2;"
+        " may be repeated. A name given several times: decide for all of its shapes.",
     ),
-]
-_Inputs = Annotated[
-    Path | None,
-    typer.Option("--inputs", metavar="FILE", help="Inputs by name, .npz, in place of random ones."),
 ]
 _Seconds = Annotated[
     float,
     typer.Option(
         "--seconds",
         metavar="S",
-        help="Time per different layer; five times as much for the whole.",
+        help="Time per different layer and shape; five times as much for the whole.",
     ),
+]
+_TimeLimit = Annotated[
+    float, typer.Option("--time-limit", min=0.1, metavar="S", help="Time that one run may take.")
 ]
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what is remembered.")]
 _NoFloat64 = Annotated[
-    bool, typer.Option("--no-float64", help="Leave out the proof in float64, which is slow.")
+    bool, typer.Option("--no-float64", help="Leave out the comparison with float64, which is slow.")
 ]
 _Report = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE", help="Write a report to read in a browser: .html."),
+    typer.Option("--report", metavar="FILE", help="Write a report: .html for a browser, or .json."),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+_Session = Annotated[
+    Path | None,
+    typer.Option(
+        "--session",
+        metavar="FILE",
+        help="Measure upconv.onnx.Session too; write its report, for decisions=: .json.",
+    ),
+]
 
 
 def optimize(
     model: _Model,
-    *,
     output: _Output = None,
-    target: _Target = "onnxruntime",
-    profile: _Profile = None,
+    *,
+    dry_run: _DryRun = False,
+    runtime: _Runtime = "onnxruntime",
     threads: Threads = None,
-    size: models.Size = None,
-    inputs: _Inputs = None,
-    seed: models.Seed = 0,
+    input_shape: _InputShapes = None,
+    inputs: models.Inputs = None,
+    seed: options.Seed = 0,
     seconds: _Seconds = 1.0,
+    time_limit: _TimeLimit = 300.0,
     no_float64: _NoFloat64 = False,
     fresh: _Fresh = False,
     report_file: _Report = None,
-    force: _Force = False,
-    json: Json = False,
+    session: _Session = None,
+    force: Force = False,
+    output_format: OutputFormat = "text",
 ) -> None:
-    """Rewrite the deconvolutions of an ONNX model where that makes it faster, and prove it.
+    """Rewrite the transposed convolutions of an ONNX model where that makes it faster.
 
-    Every form of every deconvolution is measured in the runtime that will run the model; what is
-    faster beyond the noise is kept, and the whole model proven equal and measured. A model that
-    nothing makes faster is written as it is. The exit code is 1 where nodes still break a profile.
+    Every form of every transposed convolution is measured in the runtime that will run the model;
+    what is faster beyond the noise is kept, and the whole model verified and measured. A model that
+    nothing makes faster is written as it is.
 
     \b
     Examples:
-      upconv optimize model.onnx -o faster.onnx --threads 2
-      upconv optimize model.onnx -o faster.onnx --target openvino --report report.html
-      upconv optimize model.onnx -o plain.onnx --target none --profile no-groups,no-dilation
-      upconv optimize vocoder.onnx --size mel=1,80,200 --json
+      upconv optimize model.onnx faster.onnx --threads 2
+      upconv optimize model.onnx faster.onnx --runtime openvino --report report.html
+      upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200 --input-shape mel:1,80,50
     """
-    _check(model, inputs, report_file, output, force=force)
-    sizes = models.sizes(size or [])
+    if output is None and not dry_run:
+        raise typer.BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
+    output = None if dry_run else output
+    sizes = models.shape_sets(input_shape)
+    _check(model, [inputs], output, report_file, session, force=force)
     from ..onnx.optimizing import optimize as optimized  # ONNX's libraries are loaded only for this
+    from ..onnx.report import write_report
 
-    with report.progress(None) as bar:
+    with report.progress(None) as step:
         found = optimized(
             model,
             output,
-            target=target,
-            profile=profile,
-            threads=threads,
+            runtime=runtime,
             sizes=sizes,
-            inputs=_arrays(inputs),
+            inputs=models.arrays(inputs),
+            threads=threads,
             seed=seed,
             seconds=seconds,
             float64=not no_float64,
             fresh=fresh,
+            session=session is not None,
             force=force,
-            progress=lambda what, done, of: bar.step(f"{what} ({done + 1} of {of})"),
+            time_limit=time_limit,
+            progress=lambda what, number, of: step(f"{what} ({number} of {of})"),
         )
     if report_file is not None:
-        from ..onnx.report import write_report
-
         write_report(found, report_file, force=force)
-    _print(found, json=json)
-    if found.broken:
-        raise typer.Exit(int(Ending.FINDINGS))
+    if session is not None:
+        with reported(str(session)), published(session, force=force) as file:
+            file.write(json.dumps(_session_report(found), indent=1).encode())
+    _print(found, output_format)
+
+
+def _session_report(found: Optimization) -> Mapping[str, Any]:
+    """What `upconv.onnx.Session(decisions=...)` takes, or why there is none."""
+    if found.session is None or found.session.report is None:
+        return {"why": found.session.why if found.session else ""}
+    return found.session.report
 
 
 def _check(
-    model: Path, inputs: Path | None, report_file: Path | None, output: Path | None, *, force: bool
+    model: Path,
+    inputs: list[Path | None],
+    output: Path | None,
+    report_file: Path | None,
+    session: Path | None,
+    *,
+    force: bool,
 ) -> None:
     """Complain about where results should go before minutes are spent on making them."""
-    if report_file is not None:
-        if report_file.suffix.lower() not in (".html", ".htm"):
-            words = f"{brief(str(report_file))} does not end in .html"
-            raise typer.BadParameter(words, param_hint="--report")
-        if output is not None and report_file.resolve() == output.resolve():
-            raise typer.BadParameter("is the output too", param_hint="--report")
-    for name in (output, report_file):
-        if name is not None:
-            models.place(name, force=force, model=model, others=[inputs])
+    for name, hint, endings in (
+        (report_file, "--report", (".html", ".htm", ".json")),
+        (session, "--session", (".json",)),
+    ):
+        if name is not None and name.suffix.lower() not in endings:
+            words = f"{brief(str(name))} does not end in {' or '.join(endings)}"
+            raise typer.BadParameter(words, param_hint=hint)
+    written = [name for name in (output, report_file, session) if name is not None]
+    for i, name in enumerate(written):
+        if name.resolve() in (other.resolve() for other in written[:i]):
+            raise typer.BadParameter(f"{brief(str(name))} would be written twice")
+        models.place(name, force=force, model=model, others=inputs)
 
 
-def _arrays(path: Path | None) -> Mapping[str, Any] | None:
-    return None if path is None else npy.read_all(path)
-
-
-def _print(found: Optimization, *, json: bool) -> None:
-    if json:
-        report.document("optimize", **{k: v for k, v in found.as_json().items() if k != "schema"})
+def _print(found: Optimization, output_format: str) -> None:
+    if output_format == "json":
+        fields = found.as_json()
+        report.document("optimize", **{k: v for k, v in fields.items() if k != "schema"})
         return
     from ..onnx.report import as_text
 

@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import models, report, spelling
+from . import models, options, report
 from .endings import Ending, say
+from .options import Force, OutputFormat
 
 if TYPE_CHECKING:
     from ..onnx.rewriting import Rewritten
-
-
-class Output(StrEnum):
-    """How the result is told."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 class Rule(StrEnum):
@@ -36,7 +30,7 @@ _Passes = Annotated[
     Any,
     typer.Option(
         "--passes",
-        parser=spelling.names,
+        parser=options.names,
         metavar="NAME,...",
         help="The passes, in order (default: replace_deconv,sub_pixel); docs/onnx.md lists them.",
     ),
@@ -55,8 +49,6 @@ _Rule = Annotated[
     typer.Option(help="By whose reading of auto_pad and output_shape; without, by ONNX's text."),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
-_Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite OUT if it exists.")]
-_Format = Annotated[Output, typer.Option("--output-format", help="How the result is told.")]
 
 
 def rewrite(
@@ -67,8 +59,8 @@ def rewrite(
     profile: _Profile = None,
     rule: _Rule = None,
     dry_run: _DryRun = False,
-    force: _Force = False,
-    output_format: _Format = Output.TEXT,
+    force: Force = False,
+    output_format: OutputFormat = "text",
 ) -> None:
     """Rewrite the transposed convolutions of an ONNX model by passes, or for a runtime's limits.
 
@@ -97,8 +89,8 @@ def rewrite(
         raise typer.Exit(int(Ending.FINDINGS))
 
 
-def _print(found: Rewritten, output_format: Output, written: Path | None) -> None:
-    if output_format is Output.JSON:
+def _print(found: Rewritten, output_format: str, written: Path | None) -> None:
+    if output_format == "json":
         steps = [{"node": s.node, "pass": s.by, "refusal": s.refusal} for s in found.steps]
         left, path = list(found.left), None if written is None else str(written)
         report.document("rewrite", steps=steps, left=left, written=path)
@@ -107,7 +99,7 @@ def _print(found: Rewritten, output_format: Output, written: Path | None) -> Non
 
     rows = tuple((on_terminal(s.node), s.by, on_terminal(s.refusal or "done")) for s in found.steps)
     if rows:
-        report.table(report.Table(("node", "pass", "result"), rows, tuple(r[0] for r in rows), 3))
+        report.table(("node", "pass", "result"), rows, left=3)
     for words in found.left:
         report.text(f"breaks the profile: {on_terminal(words)}")
     say("nothing written" if written is None else f"wrote {written}")

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..arrays import Array
 from ..errors import FileError
 from ..explanations import explain
 from ..memory import readable
 from ..ops import conv_transpose
-from ..threads import set_num_threads
-from . import blas, npy, report
+from . import npy, options, report
 from .endings import say
-from .options import Activation, Engine, Json, Threads, keywords, takes_geometry
-from .targets import Target
+from .options import (
+    Activation,
+    Engine,
+    Force,
+    OutputFormat,
+    Threads,
+    keywords,
+    takes_geometry,
+)
 
 _FILE = "A .npy file, or a .npz (file.npz:name where it holds several)"
 
@@ -37,7 +46,6 @@ _Bias = Annotated[str | None, typer.Option("--bias", "-b", metavar="FILE", help=
 _Residual = Annotated[
     str | None, typer.Option(metavar="FILE", help="Added to the result before the activation.")
 ]
-_Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output if it exists.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when all is well.")]
 
 
@@ -52,9 +60,9 @@ def run(
     activation: Activation = None,
     engine: Engine = None,
     threads: Threads = None,
-    force: _Force = False,
+    force: Force = False,
     quiet: _Quiet = False,
-    json: Json = False,
+    output_format: OutputFormat = "text",
     **geometry: Any,
 ) -> None:
     """Compute a transposed convolution of arrays in files.
@@ -68,41 +76,48 @@ def run(
       upconv run x.npy -w w.npy --padding 0:1,-2:3 --activation leaky_relu:0.2 -o y.npz
       cat x.npy | upconv run - -w w.npy --stride 2 -o - > y.npy
     """
-    if json and output == "-":
-        raise typer.BadParameter("both would write to stdout", param_hint="--json and -o -")
+    if output_format == "json" and output == "-":
+        words = "both would write to stdout"
+        raise typer.BadParameter(words, param_hint="--output-format json and -o -")
     files = [x, weight, bias, residual]
-    target = _target(output, force, [name for name in files if name is not None])
-    if threads is not None:
-        blas.agree(threads)
-        set_num_threads(threads)
+    given = [name for name in files if name is not None]
+    if given.count("-") > 1:
+        raise FileError("The standard input can be read once only; name a file for the others.")
+    target = _target(output, force, given)
+    options.use_threads(threads)
     arrays = [None if name is None else npy.read(name) for name in files]
-    facts = _computed(arrays, target, {**keywords(geometry), "activation": activation}, engine)
-    if json:
+    how = {**keywords(geometry), "activation": activation}
+    with report.progress(None) as step:
+        step("computing")
+        y, facts = _computed(arrays, how, engine)
+        step("writing")
+        npy.write(target, {"y": y}, force=force)
+    if output_format == "json":
         report.document("run", output=output, **facts)
     elif not quiet:
         say(_summary(output, facts))
 
 
-def _target(output: str, force: bool, inputs: Sequence[str]) -> Target:
-    if inputs.count("-") > 1:
-        raise FileError("The standard input can be read once only; name a file for the others.")
-    return Target.of(output, force=force, inputs=map(npy.path_of, inputs))
+def _target(output: str, force: bool, given: Sequence[str]) -> Path | None:
+    if output != "-":
+        inputs = [npy.split(name)[0] for name in given if name != "-"]
+        return npy.target(output, (".npy", ".npz"), force=force, inputs=inputs)
+    if sys.stdout is not None and sys.stdout.isatty():
+        words = "binary data does not go to a terminal; name a file"
+        raise typer.BadParameter(words, param_hint="--output")
+    return None
 
 
 def _computed(
-    arrays: Sequence[Any], target: Target, how: dict[str, Any], engine: str | None
-) -> dict[str, Any]:
-    """The result of (x, weight, bias, residual), written; what there is to say about it."""
+    arrays: Sequence[Any], how: dict[str, Any], engine: str | None
+) -> tuple[Array, dict[str, Any]]:
+    """The result of (x, weight, bias, residual), and what there is to say about it."""
     x, weight, bias, residual = arrays
-    with report.progress(None) as bar:
-        bar.step("computing")
-        start = time.perf_counter()
-        y = conv_transpose(x, weight, bias, residual=residual, engine=engine, **how)
-        seconds = time.perf_counter() - start
-        bar.step("writing")
-        target.write(y)
+    start = time.perf_counter()
+    y = conv_transpose(x, weight, bias, residual=residual, engine=engine, **how)
+    seconds = time.perf_counter() - start
     answer = explain(x.shape, weight, bias, residual=residual is not None, engine=engine, **how)
-    return {
+    return y, {
         "output_shape": y.shape,
         "dtype": str(y.dtype),
         "nbytes": y.nbytes,

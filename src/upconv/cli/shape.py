@@ -14,10 +14,11 @@ from . import report
 from .endings import Ending
 from .options import (
     Activation,
+    DirectionOption,
     ElementType,
     Engine,
     InputShape,
-    Json,
+    OutputFormat,
     Threads,
     Tune,
     WeightShape,
@@ -27,17 +28,23 @@ from .options import (
 
 
 @takes_geometry
-def shape(input_: InputShape, weight: WeightShape, *, json: Json = False, **geometry: Any) -> None:
+def shape(
+    input_: InputShape,
+    weight: WeightShape,
+    *,
+    output_format: OutputFormat = "text",
+    **geometry: Any,
+) -> None:
     """Print the shape a transposed convolution gives.
 
     \b
     Examples:
       upconv shape 1,64,32,32 64,16,4,4 --stride 2 --padding 1
       upconv shape 1x32x32x64 4x4x64x16 --stride 2 --layout NXC --weight-layout XIO
-      upconv shape 64,10 64,16,3 --padding 0:1 --json
+      upconv shape 64,10 64,16,3 --padding 0:1 --output-format json
     """
     out = output_shape(input_, weight, **keywords(geometry))
-    if json:
+    if output_format == "json":
         report.document("shape", input=input_, weight=weight, output_shape=out)
     else:
         report.text(" ".join(map(str, out)))
@@ -51,25 +58,23 @@ def explain(
     bias: Annotated[bool, typer.Option("--bias", help="With a bias.")] = False,
     residual: Annotated[bool, typer.Option("--residual", help="With a residual.")] = False,
     activation: Activation = None,
-    direction: Annotated[
-        Direction, typer.Option("--direction", help="The result, or which gradient of the layer.")
-    ] = Direction.FORWARD,
+    direction: DirectionOption = Direction.FORWARD,
     dtype: ElementType = DType.FLOAT32,
     engine: Engine = None,
     threads: Threads = None,
     tune: Tune = False,
-    json: Json = False,
+    output_format: OutputFormat = "text",
     **geometry: Any,
 ) -> None:
     """Tell what upconv would do and why: problem, engine, refusals, sizes, memory, schedule, times.
 
-    The floor is the time that this machine's ceilings allow; they are measured once, in a second,
-    and remembered. The exit code is 2 when no engine, or not the one asked for, does it.
+    The roofline is the least time that this machine allows; it is measured once, in a second, and
+    remembered. The exit code is 2 when no engine, or not the one asked for, does it.
 
     \b
     Examples:
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1
-      upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --bias --json
+      upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --bias --output-format json
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --tune
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1 --direction weight_grad
     """
@@ -86,10 +91,10 @@ def explain(
         dtype=dtype.value,
         threads=threads,
         tune=tune or None,
-        floor=True,
+        roofline=True,
         **given,
     )
-    if json:
+    if output_format == "json":
         report.document("explain", **as_fields(answer))
     else:
         report.text(str(answer))
@@ -128,7 +133,7 @@ def as_fields(answer: Explanation) -> dict[str, Any]:
         "predicted_seconds": answer.predicted_seconds,
         "measured_seconds": answer.measured_seconds,
         "measured_by": answer.measured_by,
-        "floor_seconds": answer.floor_seconds,
+        "roofline_seconds": answer.roofline_seconds,
     }
 
 

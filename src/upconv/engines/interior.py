@@ -56,7 +56,7 @@ class Interior:
                 axes.append(axis)
                 places.append((_slice(trimmed.inputs), _slice(trimmed.taps), outputs))
             else:
-                places.append((trimmed.inputs.start, trimmed.taps.start, 0))
+                places.append((trimmed.inputs.start, trimmed.taps.start, outputs.start or 0))
         inputs, taps, outputs_of = zip(*places, strict=True)
         w: list[slice | int] = [_ALL] * (problem.rank + 2)
         for place, tap in zip(problem.weight_layout.to_iox(problem.rank)[2:], taps, strict=True):

@@ -13,7 +13,7 @@ from ..errors import ShapeError
 from ..execution import delivered
 from ..gradients import gradient_targets, require_separate, rounded_total
 from .channels import Channels, affine, inverse_deviation
-from .checks import GIVEN, Frame, epsilon
+from .checks import GIVEN, ChannelAxis, epsilon
 from .results import BatchNormGradients
 
 _NEEDS = ("x", "gamma", "beta")
@@ -70,34 +70,35 @@ def batch_norm_backward(
     (array([[ 0.1021], [-0.2041], [ 0.1021]]), array([-1.2247]), array([1.]))
     """
     x, grad = as_array("x", x), as_array("grad", grad)
-    frame = Frame.of(x, axis)
+    channel_axis = ChannelAxis.of(x, axis)
     same_dtype("x", x.dtype, "grad", grad.dtype)
     if grad.shape != x.shape:
         remedy = "It is the gradient of y."
         raise ShapeError("grad.shape", str(grad.shape), f"{x.shape}, the shape of x", remedy)
-    gamma, beta = frame.parameter("gamma", gamma), frame.parameter("beta", beta)
-    uses_batch = frame.uses_batch(training, use_global_stats)
+    gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
+    uses_batch = channel_axis.uses_batch(training, use_global_stats)
     fixed, adds = boolean("fix_gamma", fix_gamma), boolean("accumulate", accumulate)
     saved = (
-        frame.parameter("saved_mean", saved_mean, any_type=True),
-        frame.parameter("saved_invstd", saved_invstd, any_type=True),
+        channel_axis.parameter("saved_mean", saved_mean, any_type=True),
+        channel_axis.parameter("saved_invstd", saved_invstd, any_type=True),
     )
-    moving = (frame.parameter("mean", mean), frame.parameter("var", var))
-    center, invstd = _statistics(frame, saved if uses_batch else moving, eps, batch=uses_batch)
+    moving = (channel_axis.parameter("mean", mean), channel_axis.parameter("var", var))
+    center, invstd = _statistics(
+        channel_axis, saved if uses_batch else moving, eps, batch=uses_batch
+    )
     wanted = gradient_targets(_NEEDS, BatchNormGradients, needs, out, accumulate=adds)
     dtypes = {
         name: x.dtype if parameter is None else parameter.dtype
         for name, parameter in (("x", x), ("gamma", gamma), ("beta", beta))
     }
-    targets = {
-        name: check_out(f"out.{name}", target, frame.shape_of(name), dtypes[name])
-        for name, target in wanted.items()
-        if target is not None
-    }
-    require_separate(targets)
-    dx = frame.place("the gradient of x", targets.get("x"), (x, grad)) if "x" in wanted else None
-    scale = frame.vector(None if fixed else gamma, 1) * invstd
-    work = _Gradients(frame, x, grad, center, invstd, uses_batch)
+    targets = _checked(wanted, channel_axis, dtypes)
+    dx = (
+        channel_axis.place("the gradient of x", targets.get("x"), (x, grad))
+        if "x" in wanted
+        else None
+    )
+    scale = channel_axis.vector(None if fixed else gamma, 1) * invstd
+    work = _Gradients(channel_axis, x, grad, center, invstd, uses_batch)
     totals = work.totals()
     if dx is not None:
         work.input_gradient(dx, scale, totals, accumulate=adds)
@@ -118,15 +119,28 @@ def batch_norm_backward(
     )
 
 
+def _checked(
+    wanted: dict[str, Array | None], channel_axis: ChannelAxis, dtypes: dict[str, np.dtype[Any]]
+) -> dict[str, Array]:
+    """The arrays given for results, each fit for its own."""
+    targets = {
+        name: check_out(f"out.{name}", target, channel_axis.shape_of(name), dtypes[name])
+        for name, target in wanted.items()
+        if target is not None
+    }
+    require_separate(targets)
+    return targets
+
+
 def _statistics(
-    frame: Frame, given: tuple[Array | None, Array | None], eps: float, *, batch: bool
+    channel_axis: ChannelAxis, given: tuple[Array | None, Array | None], eps: float, *, batch: bool
 ) -> tuple[Array, Array]:
     """The mean and the inverse deviation that x was normalised with, float64."""
     number = epsilon(eps)
     if batch:
         why = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
-        return frame.statistics(("saved_mean", "saved_invstd"), given, why)
-    mean, var = frame.statistics(("mean", "var"), given, GIVEN)
+        return channel_axis.statistics(("saved_mean", "saved_invstd"), given, why)
+    mean, var = channel_axis.statistics(("mean", "var"), given, GIVEN)
     return mean, inverse_deviation(var, number, batch=False)
 
 
@@ -134,13 +148,19 @@ class _Gradients:
     """Sums, and the gradient of x, by what x was normalised with."""
 
     def __init__(
-        self, frame: Frame, x: Array, grad: Array, mean: Array, invstd: Array, uses_batch: bool
+        self,
+        channel_axis: ChannelAxis,
+        x: Array,
+        grad: Array,
+        mean: Array,
+        invstd: Array,
+        uses_batch: bool,
     ) -> None:
-        self._channels = Channels.of(x, frame.axis)
+        self._channels = Channels.of(x, channel_axis.axis)
         self._x, self._grad = self._channels.matrix(x), self._channels.matrix(grad)
         self._mean, self._invstd = mean, invstd
-        self._count = frame.count if uses_batch else 0
-        self._kind = frame.dtype.accumulator.numpy
+        self._count = channel_axis.count if uses_batch else 0
+        self._kind = channel_axis.dtype.accumulator.numpy
 
     def totals(self) -> tuple[Array, Array]:
         """sum(g) and sum(g * xh) of every channel."""

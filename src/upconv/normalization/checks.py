@@ -47,7 +47,7 @@ class Statistics(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ChannelAxis:
     """x seen as channels: which axis is theirs, how many there are, elements of each, the dtype."""
 
     shape: tuple[int, ...]
@@ -57,8 +57,8 @@ class Frame:
     dtype: DType
 
     @classmethod
-    def of(cls, x: Array, axis: object) -> Frame:
-        """The frame of x; `ShapeError` where the axis, or channels on it, are missing."""
+    def of(cls, x: Array, axis: object) -> ChannelAxis:
+        """The channel axis of x; `ShapeError` where the axis, or channels on it, are missing."""
         where = frozen("axis", axis, depth=0)
         if not isinstance(where, int):
             raise DTypeError("axis", brief(axis), "an integer", "It is the axis of the channels.")
@@ -192,12 +192,12 @@ def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float
     return rule, rule.new_weight(given)
 
 
-def require_spread(frame: Frame, rule: Statistics) -> None:
+def require_spread(channel_axis: ChannelAxis, rule: Statistics) -> None:
     """PyTorch's variance needs a second element."""
-    if rule is Statistics.TORCH and frame.count == 1:
+    if rule is Statistics.TORCH and channel_axis.count == 1:
         raise ShapeError(
             "x.shape",
-            f"{frame.shape}, with 1 element per channel",
+            f"{channel_axis.shape}, with 1 element per channel",
             "more than 1 for the unbiased variance of statistics='torch'",
             "Train on more elements, or take statistics='mxnet', whose variance is then 0.",
         )

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, DTypeError
 from ..execution import delivered
 from ..gradients import require_separate
 from .channels import Channels, affine, inverse_deviation
-from .checks import GIVEN, Frame, epsilon, moving_rule, require_spread
+from .checks import GIVEN, ChannelAxis, epsilon, moving_rule, require_spread
 from .results import BatchNormResult
 
 
@@ -69,48 +69,60 @@ def batch_norm(
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
     x = as_array("x", x)
-    frame = Frame.of(x, axis)
+    channel_axis = ChannelAxis.of(x, axis)
     rule, weight = moving_rule(statistics, momentum)
-    gamma, beta = frame.parameter("gamma", gamma), frame.parameter("beta", beta)
-    moving = (frame.parameter("mean", mean), frame.parameter("var", var))
-    uses_batch = frame.uses_batch(training, use_global_stats)
+    gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
+    moving = (channel_axis.parameter("mean", mean), channel_axis.parameter("var", var))
+    uses_batch = channel_axis.uses_batch(training, use_global_stats)
     if boolean("fix_gamma", fix_gamma):
         gamma = None
     if uses_batch:
-        require_spread(frame, rule)
+        require_spread(channel_axis, rule)
     else:
-        given = frame.statistics(("mean", "var"), moving, GIVEN)
+        given = channel_axis.statistics(("mean", "var"), moving, GIVEN)
     # Copies: what they lie in may be written before they are looked at.
     old = {
-        name: (parameter.dtype, frame.vector(parameter, 0))
+        name: (parameter.dtype, channel_axis.vector(parameter, 0))
         for name, parameter in zip(("moving_mean", "moving_var"), moving, strict=True)
         if parameter is not None
     }
     asked = _asked(out)
     dtypes = {name: dtype for name, (dtype, _) in old.items()}
-    targets = _targets(asked, "out" if isinstance(out, np.ndarray) else "out.y", frame, x, dtypes)
-    y = frame.place("the result", targets.get("y"), (x,))
-    eps, channels, kind = epsilon(eps), Channels.of(x, frame.axis), frame.dtype.accumulator.numpy
+    targets = _targets(
+        asked, "out" if isinstance(out, np.ndarray) else "out.y", channel_axis, x, dtypes
+    )
+    y = channel_axis.place("the result", targets.get("y"), (x,))
+    eps, channels, kind = (
+        epsilon(eps),
+        Channels.of(x, channel_axis.axis),
+        channel_axis.dtype.accumulator.numpy,
+    )
     with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
         matrix, result = channels.matrix(x), channels.matrix(y)
         batch_mean, batch_var = channels.moments(matrix) if uses_batch else given
         invstd = inverse_deviation(batch_var, eps, batch=uses_batch)
-        scale = frame.vector(gamma, 1) * invstd
-        channels.combine(result, matrix, affine(batch_mean, scale, frame.vector(beta, 0), kind))
+        scale = channel_axis.vector(gamma, 1) * invstd
+        channels.combine(
+            result, matrix, affine(batch_mean, scale, channel_axis.vector(beta, 0), kind)
+        )
         channels.store(y, result)
         values: dict[str, Array] = {"y": y, "saved_mean": batch_mean, "saved_invstd": invstd}
-        updates = uses_batch and frame.count  # else a batch's NaN would get through
-        for name, batch in (("moving_mean", batch_mean), ("moving_var", batch_var)):
-            if name in old:
-                dtype, value = old[name]
-                if updates:
-                    batch = rule.variance(batch, frame.count) if name == "moving_var" else batch
-                    value = value * (1 - weight) + batch * weight
-                values[name] = value.astype(dtype)
+        batch = {"moving_mean": batch_mean, "moving_var": batch_var}
+        if uses_batch and channel_axis.count:  # else a batch's NaN would get through
+            batch["moving_var"] = rule.variance(batch_var, channel_axis.count)
+        else:
+            weight = 0.0
+        for name, (dtype, value) in old.items():
+            values[name] = _weighed(value, batch[name], weight).astype(dtype)
         for name, value in values.items():
             delivered(value, targets.get(name))
     # The very objects the caller passed, where some were passed.
     return BatchNormResult(**{name: asked.get(name, value) for name, value in values.items()})
+
+
+def _weighed(old: Array, batch: Array, weight: float) -> Array:
+    """The new moving statistic; with no weight the old one, even beside NaN."""
+    return old * (1 - weight) + batch * weight if weight else old
 
 
 def _asked(out: object) -> dict[str, Array]:
@@ -126,7 +138,7 @@ def _asked(out: object) -> dict[str, Array]:
 def _targets(
     asked: dict[str, Array],
     name_of_y: str,
-    frame: Frame,
+    channel_axis: ChannelAxis,
     x: Array,
     moving: dict[str, np.dtype[Any]],
 ) -> dict[str, Array]:
@@ -139,6 +151,6 @@ def _targets(
             expected = f"None where {name.removeprefix('moving_')} is"
             raise ArgumentError(f"out.{name}", "an array", expected, "Give both or neither.")
         argument = name_of_y if name == "y" else f"out.{name}"
-        targets[name] = check_out(argument, target, frame.shape_of(name), dtypes[name])
+        targets[name] = check_out(argument, target, channel_axis.shape_of(name), dtypes[name])
     require_separate(targets)
     return targets

@@ -158,8 +158,9 @@ def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> No
         with published(target, force=force) as file:
             with published(beside, force=force) as data:
                 for value, tensor in _weights(copy):
-                    if tensor.nbytes > SMALL:
-                        value.const_value = _stored(tensor, data, beside.name)
+                    large = tensor.nbytes > SMALL
+                    kept = _stored(tensor, data, beside.name) if large else inside(tensor)
+                    value.const_value = kept
                 file.write(_bytes(ir.to_proto(copy)))
             there = True
     except BaseException:

@@ -5,6 +5,7 @@ The files are listed in docs/jit.md.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import llvmlite
@@ -24,6 +25,8 @@ from .row_code import activate
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
 from .weight_grad import WeightGrad
+from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
+from .winograd_kernel import Winograd
 
 CHANNELS, DOTS = "channels", "dots"
 """The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
@@ -97,6 +100,30 @@ class JitEngine:
             return ("", CHANNELS, *dots) if dots else ("",)
         return (*VARIANTS, CHANNELS, *dots)
 
+    def refuses_winograd(self, problem: Problem) -> str | None:
+        """None when a problem can be done by Winograd's algorithm, else why not."""
+        if problem.direction is Direction.WEIGHT_GRAD:
+            return "Winograd's algorithm is for results and input gradients"
+        inner = _interior(problem, margins=False).problem
+        return "there is nothing to multiply" if inner is None else refused(Correlation.of(inner))
+
+    def winograd(self, problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
+        """A variant for each choice of tiles, the fastest by the model first."""
+        inner = _interior(problem, margins=False).problem
+        if inner is None:
+            return ()
+        return variants_of(Correlation.of(inner), threads, host(), exact=exact)
+
+    def quicker(self, problem: Problem, threads: int, *, once: bool) -> str:
+        """The exact variant by Winograd that the model expects to beat direct sums, or ""."""
+        if problem.direction is Direction.WEIGHT_GRAD:
+            return ""
+        inner = _interior(problem, margins=False).problem
+        deferred = self.defers(problem) is not None
+        if inner is None:
+            return ""
+        return ahead(Correlation.of(inner), threads, host(), once=once, deferred=deferred)
+
     def settled(self, problem: Problem) -> str:
         """The variant that sums as the model's own choice for `problem` does, at every size.
 
@@ -114,7 +141,7 @@ class JitEngine:
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """Compile what the problem's class needs, and lay the problem out."""
-        interior = _interior(problem)
+        interior = _interior(problem, margins=not is_winograd(variant))
         inner = interior.problem
         if problem.direction is Direction.WEIGHT_GRAD:
             made = None if inner is None else WeightGrad(inner, threads, host())
@@ -139,6 +166,9 @@ def _defers_weight_grad(problem: Problem) -> str | None:
 def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     """The kernel that a variant names, or the one that the model expects to be faster."""
     correlation = Correlation.of(problem)
+    plan = by_name(correlation, variant, threads, host())
+    if plan is not None:
+        return Winograd(correlation, plan, partial(_kernel, problem, threads, ""), host())
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
     tile = None if variant else plane_tile(correlation, host())
@@ -151,7 +181,8 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     return Positions(correlation, threads, host(), wishes)
 
 
-def _interior(problem: Problem) -> Interior:
-    """What kernels are given. They make outputs that nothing reaches; the last axis, which vectors
-    run along, should be one that has positions."""
-    return Interior.of(problem, margins=True, points=False)
+def _interior(problem: Problem, *, margins: bool = True) -> Interior:
+    """What kernels are given. They make outputs that nothing reaches (`margins`), but by Winograd's
+    algorithm with rounding errors of their neighbours; the last axis, which vectors run along,
+    should be one that has positions."""
+    return Interior.of(problem, margins=margins, points=False)

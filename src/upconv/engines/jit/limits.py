@@ -9,8 +9,8 @@ average, and one run in a quiet moment shows it.
 2. Bandwidth: copies of arrays far larger than the caches, a pair for every thread; bytes read and
    bytes written both count, as in the bytes of a problem.
 
-From them follows the *floor* of a problem: the time no direct algorithm that starts from memory can
-beat. One whose data is already in the caches may.
+From them follows the *roofline time* of a problem: no direct algorithm that starts from memory can
+beat it. One whose data is already in the caches may.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Limits:
 
     `flops` is of float32, two operations for each multiply-add; `bandwidth` in bytes per second.
 
-    >>> Limits(threads=1, flops=2e11, bandwidth=2e10).floor(10**9, 10**6, DType.FLOAT32)
+    >>> Limits(threads=1, flops=2e11, bandwidth=2e10).seconds(10**9, 10**6, DType.FLOAT32)
     0.01
     """
 
@@ -61,7 +61,7 @@ class Limits:
     flops: float
     bandwidth: float
 
-    def floor(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
+    def seconds(self, multiply_adds: int, nbytes: int, dtype: DType) -> float:
         """Seconds: the larger of multiplying at the ceiling and of moving every byte once.
 
         float64 multiplies at half the rate; 16-bit types are multiplied as float32.

@@ -56,6 +56,9 @@ class Block:
         for name in values:
             numbers[places[name]] = values[name]
 
+    def __getitem__(self, name: str) -> int:
+        return self._numbers[self._places[name]]
+
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
         for place in range(self._first, len(self._numbers), _LINE):
@@ -74,8 +77,9 @@ class Blocks:
         self._template = template
         self._free: deque[Block] = deque(maxlen=8)
 
-    def run(self, work: int, threads: int, **values: int) -> None:
-        """Have threads run the function at address `work` with a block of these values."""
+    def run(self, work: int, threads: int, flag: str = "", /, **values: int) -> int:
+        """Have threads run the function at address `work` with a block of these values; what the
+        counter `flag`, if one is named, has come to."""
         try:
             block = self._free.pop()
             block.restart()
@@ -83,7 +87,9 @@ class Blocks:
             block = self._template.copy()
         block.update(**values)
         pool.run(work, block.address, threads)
+        raised = block[flag] if flag else 0
         self._free.append(block)
+        return raised
 
 
 class Arguments:

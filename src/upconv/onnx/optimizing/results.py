@@ -1,103 +1,27 @@
 """What an optimisation found: plain frozen values, from which text, JSON and the report are made.
 
 Times are in seconds, sizes in bytes, ratios are "before over after": above 1 is faster. Names come
-out of models and are not to be trusted: whoever shows them escapes them.
-
-What lives here: the values. What never does: measuring, deciding.
+out of models and are not to be trusted: whoever shows them escapes them. Where something was
+measured for several sets of input shapes, it is a tuple in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
-from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...arrays import Array
-from .rounds import Rounds
+from .benchmark import Ratio, Timing
 
 if TYPE_CHECKING:
     import onnx
 
 ORIGINAL = "original"
-"""The name of the node as it was, among its rewritings."""
+"""The name of the node as it was, among the candidates."""
 
-SCHEMA = 1
-"""Raised when a field of the JSON form changes its meaning."""
-
-_RESAMPLES = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The seconds of one call over interleaved rounds: median, quartiles, best, how many."""
-
-    median: float
-    low: float
-    high: float
-    best: float
-    rounds: int
-
-    @classmethod
-    def of(cls, samples: list[float]) -> Timing:
-        """The timing that these samples, at least two, amount to.
-
-        >>> Timing.of([1.0, 2.0, 3.0])
-        Timing(median=2.0, low=1.5, high=2.5, best=1.0, rounds=3)
-        """
-        low, middle, high = quantiles(samples, n=4, method="inclusive")
-        return cls(middle, low, high, min(samples), len(samples))
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times faster one call is than another, with its 95 % interval.
-
-    Whatever disturbs a machine makes calls slower, never faster; so calls are compared by the mean
-    of the fastest third of their samples. Rounds are drawn anew from those there were, many times
-    (the bootstrap; Efron 1979): the median of the ratios and the interval that holds 95 % of them,
-    which is then widened by what two series of one call differ.
-    """
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, rounds: Rounds, call: int) -> Ratio:
-        """The ratio of the first call of some rounds to another.
-
-        >>> Ratio.of(Rounds(([2.0] * 3, [1.0] * 3), [2.0] * 3), 1)
-        Ratio(median=2.0, low=2.0, high=2.0)
-        """
-        first = np.array(rounds.first)
-        low, middle, high = _resampled(first, rounds.samples[call])
-        same = _fastest(np.array(rounds.samples[0])) / _fastest(np.array(rounds.again))
-        noise = max(float(same), float(1 / same))
-        return cls(middle, low / noise, high * noise)
-
-
-def _fastest(samples: Array) -> Array:
-    """The mean of the fastest third, along the last axis."""
-    third = -(-samples.shape[-1] // 3)
-    mean: Array = np.sort(samples)[..., :third].mean(axis=-1)
-    return mean
-
-
-def _resampled(
-    before: Sequence[float] | Array, after: Sequence[float]
-) -> tuple[float, float, float]:
-    """The 2.5th, 50th and 97.5th percentile of the ratio over resampled rounds."""
-    rng = np.random.default_rng(0)
-    drawn = [
-        _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
-        for series in (before, after)
-    ]
-    low, middle, high = np.percentile(drawn[0] / drawn[1], [2.5, 50, 97.5])
-    return float(low), float(middle), float(high)
+SCHEMA = 2
+"""Raised when a field of the JSON form (docs/schemas/optimize.json) changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,43 +38,47 @@ class AxisFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One form of one layer: `rewriting` names the passes, joined by +, or is `ORIGINAL`.
+class Candidate:
+    """One form of one layer: the names of `passes`, joined by +, or `ORIGINAL`.
 
-    Either `refusal` says why it was not tried, or there are a `timing`, the `ratio` to the original
-    (None for itself), the largest `error` against float64 relative to the output's scale, the
-    bytes of its weights, `waste`, the multiplications done for one needed, and the most bytes of
-    weights and data that it holds at once (None where shapes are unknown).
+    Either `refusal` says why it was not measured, or there are `timings`, the `ratios` to the
+    original (none for itself), the largest `error` against float64 relative to the output's scale,
+    the bytes of its weights, and `work`, the multiplications done for one needed. `remembered`: the
+    times are from the tuning cache.
     """
 
-    rewriting: str
+    passes: str
     refusal: str | None = None
-    timing: Timing | None = None
-    ratio: Ratio | None = None
+    timings: tuple[Timing, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
     error: float | None = None
     weight_bytes: int = 0
-    waste: float = 1.0
-    peak_bytes: int | None = None
+    work: float = 1.0
     remembered: bool = False
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """The ratio at the input shapes where it gains least."""
+        return min(self.ratios, key=lambda ratio: ratio.low, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
     """One ConvTranspose node: what it is, what was tried, what was chosen and why.
 
-    `place` says in which graph it stands ("" for the main one). A node that could not be read or
-    measured has no trials, and `why` says so.
+    `graph` says in which graph it is ("" for the main one), `axes` how it was run at the first set
+    of input shapes, `shapes` the shapes of its input. A node that could not be read or measured has
+    no candidates, and `why` says so.
     """
 
     node: str
-    place: str
+    graph: str
     axes: tuple[AxisFacts, ...]
-    batch: int
-    in_channels: int
+    shapes: tuple[tuple[int, ...], ...]
     out_channels: int
     groups: int
     dtype: str
-    trials: tuple[Trial, ...]
+    candidates: tuple[Candidate, ...]
     chosen: str
     why: str
 
@@ -159,29 +87,33 @@ class LayerResult:
         """Whether the node is another one now."""
         return self.chosen != ORIGINAL
 
-    def trial(self, rewriting: str) -> Trial | None:
-        """The trial of this name."""
-        return next((trial for trial in self.trials if trial.rewriting == rewriting), None)
+    def candidate(self, passes: str) -> Candidate | None:
+        """The candidate of this name."""
+        return next((one for one in self.candidates if one.passes == passes), None)
 
 
 @dataclass(frozen=True, slots=True)
-class OutputProof:
-    """One output of the model before and after, on the same inputs.
+class OutputCheck:
+    """One output of the model, before and after on the same inputs.
 
-    `error` is the largest difference over the output's scale; `tolerance` is what is allowed.
+    `rule`, `error` and `allowed` are as in `upconv.onnx.verifying.Difference`; `words` say what
+    differs besides numbers.
     """
 
     output: str
-    evaluated_by: str
+    runtime: str
+    shapes: int
     dtype: str
+    rule: str
     error: float
-    tolerance: float
+    allowed: float
     equal: bool
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeResult:
-    """The whole model in its runtime, before and after, in turns."""
+    """A whole model, before and after, interleaved, at one set of input shapes."""
 
     before: Timing
     after: Timing
@@ -189,33 +121,47 @@ class WholeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Optimization:
-    """All that `optimize` did: per layer, for the whole model, and the proof.
+class SessionResult:
+    """`upconv.onnx.Session` on the model against the runtime's own.
 
-    `prepared` are the steps taken before anything was measured ("fold_batch_norm at /up1").
-    `whole` is None where nothing was measured (target "none"). `written` is the output's path, or
-    None. `machine` and `versions` say where and with what; `remarks` are sentences about what could
-    not be done, `broken` those about nodes that still break the profile asked for. `proto` is the
-    model itself, which is in no other form of this.
+    `report` is the JSON of `Session.report()`, which `Session(decisions=...)` takes, at the last
+    set of input shapes. Without `whole`, `why` says why not.
+    """
+
+    whole: tuple[WholeResult, ...] = ()
+    report: Mapping[str, Any] | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """All that `optimize` did: per layer, for the whole model, and how it was verified.
+
+    `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
+    anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
+    measured again. `verified` is None where the model stays as it is, for then there was nothing to
+    verify; `checks` are those of the model that was written, or of the last that was not equal.
+    `written` is the output's path. `proto` is the model itself, which is in no other form of this.
     """
 
     model: str
-    target: str
+    runtime: str
     threads: int
     opset: int
-    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
-    prepared: tuple[str, ...]
+    inputs: tuple[Mapping[str, tuple[int, ...]], ...]
+    folded: tuple[str, ...]
     layers: tuple[LayerResult, ...]
-    whole: WholeResult | None
-    proofs: tuple[OutputProof, ...]
+    whole: tuple[WholeResult, ...]
+    verified: bool | None
+    checks: tuple[OutputCheck, ...]
     verdict: str
     bytes_before: int
     bytes_after: int
     machine: str
-    versions: tuple[tuple[str, str], ...]
+    versions: Mapping[str, str]
     seconds: float
     remarks: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
+    session: SessionResult | None = None
     written: str | None = None
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
@@ -224,39 +170,31 @@ class Optimization:
         """The layers that are others now."""
         return tuple(layer for layer in self.layers if layer.rewritten)
 
-    @property
-    def proven(self) -> bool:
-        """Whether every output was found equal by everyone who evaluated it."""
-        return all(proof.equal for proof in self.proofs)
-
     def share(self) -> tuple[float, float] | None:
-        """Seconds of all measured deconvolutions, each alone: before and as chosen."""
+        """The seconds of all layers alone, before and after, at the first set of input shapes."""
         before = after = 0.0
         for layer in self.layers:
-            original, chosen = layer.trial(ORIGINAL), layer.trial(layer.chosen)
-            if original and chosen and original.timing and chosen.timing:
-                ratio = chosen.ratio.median if chosen.ratio else 1.0
-                before += original.timing.median
-                after += original.timing.median / ratio
+            original, chosen = layer.candidate(ORIGINAL), layer.candidate(layer.chosen)
+            if original and original.timings and chosen:
+                before += original.timings[0].median
+                gain = chosen.ratios[0].median if chosen.ratios else 1.0
+                after += original.timings[0].median / gain
         return (before, after) if before else None
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain lists and dictionaries; null stands for what is infinite or no number.
 
-        `schema` says which form this is.
+        docs/schemas/optimize.json describes it; `schema` says which edition.
         """
         share, fields = self.share(), _finite(asdict(replace(self, proto=None)))
         del fields["proto"]
-        return {
-            "schema": SCHEMA,
-            **fields,
-            "deconvolutions": None if share is None else {"before": share[0], "after": share[1]},
-        }
+        told = None if share is None else {"before": share[0], "after": share[1]}
+        return {"schema": SCHEMA, **fields, "layers_alone": told}
 
 
 def _finite(value: Any) -> Any:
     """A value of JSON, which has no infinity and no NaN."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(entry) for entry in value]

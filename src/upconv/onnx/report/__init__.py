@@ -1,11 +1,11 @@
 """The report of an optimisation: one self-contained HTML file, and a table for terminals.
 
-Both are made from `optimizing.results.Optimization` alone; the same as JSON is its `as_json`.
+Both are made from the JSON form of an `Optimization` alone.
 """
 
 from __future__ import annotations
 
-from .html import as_html, write_report
+from .page import as_html, write_report
 from .text import as_text
 
 __all__ = ["as_html", "as_text", "write_report"]

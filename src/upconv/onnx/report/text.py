@@ -1,160 +1,121 @@
 """The report as plain text for a terminal: one row per layer, the whole model, the verdict last.
 
-No line is wider than `width` columns. What a name could do to a terminal is taken out of it,
-letters from right to left included; wide letters count as two columns. Words of ours are plain
-ASCII, for terminals that know no more.
-
-What lives here: rows and columns. What never does: printing, colours.
+Words of ours are plain ASCII. What a name could do to a terminal is taken out of it.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
+from typing import Any
 
 from .. import names
-from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Trial
-from . import conclusions, figures
+from ..optimizing.results import Optimization
 
-NARROWEST = 60
-"""Columns that are taken even where fewer are asked for."""
-
-_GAP = "  "
 _LABEL = 16
-_NUMBERS = (8, 8, 7)
-_SETTING = 48
-"""Columns of one word about the setting."""
-_OPERATOR = "/ConvTranspose"
-"""What exporters end names with; every layer here is one, and there is no room to say so."""
-_ASCII = str.maketrans({"µ": "u", figures.TIMES: "x", figures.MINUS: "-", figures.NOTHING: "-"})
+_NARROWEST = 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """One row: words, three numbers, words."""
+def as_text(found: Optimization, width: int = 80) -> str:
+    """The report in lines of at most `width` columns (at least 60); ends without a newline.
 
-    layer: str
-    before: str
-    after: str
-    faster: str
-    now: str
-
-
-_HEADINGS = _Cells("layer", "before", "after", "faster", "now")
-
-
-def as_text(optimization: Optimization, width: int = 80) -> str:
-    """The report of an optimisation in lines of at most `width` columns (at least 60).
-
-    The text ends with the verdict, without a newline.
-
-    >>> from upconv.onnx.optimizing.results import Optimization
-    >>> found = Optimization("a.onnx", "none", 1, 17, (), (), (), None, (), "", 9, 9, "x", (), 1.0)
-    >>> print(as_text(found).splitlines()[-1])
-    verdict         Nothing to do; nothing to prove.
+    >>> print(as_text(Optimization("a.onnx", "reference", 1, 17, (), (), (), (), None, (),
+    ...     "It stays as it is.", 9, 9, "x", {}, 1.0)))
+    a.onnx: reference, 1 thread, opset 17, x
+    <BLANKLINE>
+    verified        nothing was changed
+    verdict         It stays as it is.
     """
-    room = max(width, NARROWEST)
-    lines = [*_head(optimization, room), "", *_table(optimization, room), ""]
-    return "\n".join([*lines, *_ending(optimization, room)])
+    told, room = found.as_json(), max(width, _NARROWEST)
+    threads = f"{told['threads']} thread{'s' if told['threads'] > 1 else ''}"
+    setting = f"{told['runtime']}, {threads}, opset {told['opset']}, {told['machine']}"
+    head = wrap(names.on_terminal(f"{names.shortened(told['model'])}: {setting}"), room)
+    return "\n".join([*head, *_table(told["layers"], room), "", *_ending(told, room)])
 
 
-def _head(found: Optimization, room: int) -> Iterator[str]:
-    yield _fitted(_name(found.model), room).rstrip()
-    target, machine = _name(found.target, _SETTING), _name(found.machine, _SETTING)
-    threads = figures.count(found.threads, "thread")
-    yield from _wrapped(f"{target}, {threads}, opset {found.opset}, {machine}", room)
-
-
-def _table(found: Optimization, room: int) -> Iterator[str]:
-    if not found.layers:
-        steps = found.prepared or ("No transposed convolutions.",)
-        yield from (_fitted(_name(step, room), room).rstrip() for step in steps)
+def _table(layers: Sequence[Mapping[str, Any]], room: int) -> Iterator[str]:
+    if not layers:
         return
-    rows = [_HEADINGS, *map(_cells, found.layers)]
-    words = room - sum(_NUMBERS) - len(_GAP) * 4
-    layer, now = (
-        max(map(_columns, column)) for column in zip(*((r.layer, r.now) for r in rows), strict=True)
-    )
-    now = min(now, max(words - layer, words // 2))
-    layer = min(layer, words - now)
+    rows = [("layer", "before", "after", "faster", "now"), *map(_row, layers)]
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    widths[0] = min(widths[0], max(room - sum(widths[1:]) - 8, 12))
+    yield ""
     for row in rows:
-        cells = (row.before, row.after, row.faster)
-        aligned = [cell.rjust(size) for cell, size in zip(cells, _NUMBERS, strict=True)]
-        line = [_fitted(row.layer, layer), *aligned, _fitted(row.now, now)]
-        yield _GAP.join(line).rstrip()
+        cells = [names.shortened(row[0], widths[0], "...").ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:4], widths[1:4], strict=True)]
+        yield "  ".join([*cells, row[4]]).rstrip()
 
 
-def _cells(layer: LayerResult) -> _Cells:
-    chosen = layer.trial(layer.chosen)
-    node = _name(layer.node.removesuffix(_OPERATOR) or layer.node)
-    before = _time(layer.trial(ORIGINAL))
-    if layer.rewritten:
-        ratio = figures.times(chosen.ratio.median) if chosen and chosen.ratio else "-"
-        return _Cells(node, before, _time(chosen), ratio.translate(_ASCII), _name(layer.chosen))
-    untried = conclusions.state(layer) is conclusions.State.UNTRIED
-    return _Cells(node, before, "-", "-", "as it was, not tried" if untried else "as it was")
+def _row(layer: Mapping[str, Any]) -> tuple[str, ...]:
+    found = {one["passes"]: one for one in layer["candidates"]}
+    original, chosen = found.get("original"), found.get(layer["chosen"])
+    before = seconds(original["timings"][0]["median"]) if original and original["timings"] else "-"
+    node = names.on_terminal(layer["node"])
+    if layer["chosen"] == "original" or chosen is None or not chosen["ratios"]:
+        return node, before, "-", "-", "as it was" if before != "-" else "as it was, not measured"
+    after, gain = chosen["timings"][0]["median"], chosen["ratios"][0]["median"]
+    return node, before, seconds(after), f"{gain:.2f}x", names.shortened(layer["chosen"], 40, "...")
 
 
-def _time(trial: Trial | None) -> str:
-    if not trial or not trial.timing:
-        return "-"
-    return figures.seconds(trial.timing.median).translate(_ASCII)
-
-
-def _ending(found: Optimization, room: int) -> Iterator[str]:
-    speed, proof = conclusions.speed(found), conclusions.proof(found)
-    facts = (
-        ("deconvolutions", (conclusions.share(found) or "not measured").translate(_ASCII)),
-        ("whole model", f"{speed.title}. {speed.sentence}".translate(_ASCII)),
-        ("proof", f"{proof.title}. {proof.sentence}".translate(_ASCII)),
-        ("file", conclusions.written(found)),
-        *(("remark", conclusions.sentence(remark)) for remark in found.remarks),
-        *(("not in profile", conclusions.sentence(node)) for node in found.broken),
-        ("verdict", conclusions.sentence(found.verdict or f"{speed.title}; {proof.title.lower()}")),
-    )
-    for label, sentence in facts:
-        first, *others = list(_wrapped(sentence, room - _LABEL)) or [""]
+def _ending(found: Mapping[str, Any], room: int) -> Iterator[str]:
+    for label, sentence in _facts(found):
+        first, *others = wrap(names.on_terminal(names.clipped(sentence)), room - _LABEL) or [""]
         yield (label.ljust(_LABEL) + first).rstrip()
         yield from (" " * _LABEL + line for line in others)
 
 
-def _name(text: str, longest: int = names.LONGEST) -> str:
-    return names.on_terminal(names.shortened(text, longest, "...")) or "(no name)"
+def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for inputs, whole in zip(found["inputs"], found["whole"], strict=False):
+        at = f" at {_inputs(inputs)}" if len(found["whole"]) > 1 else ""
+        times = f"{seconds(whole['before']['median'])} before, {seconds(whole['after']['median'])}"
+        yield "whole model", f"{times} after: {ratio(whole['ratio'])}{at}"
+    yield "verified", verified(found)
+    session = found["session"]
+    if session:
+        gains = ", ".join(ratio(whole["ratio"]) for whole in session["whole"])
+        yield "upconv's Session", gains or session["why"]
+    yield from (("remark", remark) for remark in found["remarks"])
+    yield "verdict", found["verdict"]
 
 
-def _wrapped(text: str, room: int) -> Iterator[str]:
-    """The words in lines of at most so many columns."""
-    harmless = names.on_terminal(names.clipped(text))
-    for line in wrap(harmless, room, break_on_hyphens=False):
-        yield from _cut(line, room)
+def verified(found: Mapping[str, Any]) -> str:
+    """What came of the comparison with the original, in a few words."""
+    checks = found["checks"]
+    apart = sum(not one["equal"] for one in checks)
+    if found["verified"] is None:
+        return "nothing was changed" + (f"; {apart} outputs were not equal" if apart else "")
+    return f"{len(checks)} outputs compared, {apart or 'none'} not equal"
 
 
-def _cut(line: str, room: int) -> Iterator[str]:
-    """A line of wide letters in pieces that fit."""
-    while _columns(line) > room:
-        piece = line[: room // 2]
-        yield piece
-        line = line[len(piece) :]
-    yield line
+def _inputs(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, size))}" for name, size in shapes.items())
 
 
-def _fitted(text: str, room: int) -> str:
-    """The text in exactly so many columns, its middle cut out where it is longer."""
-    longest = len(text)
-    while _columns(text) > room:
-        longest = min(longest - 1, room)
-        text = names.shortened(text, longest, "...")
-    return text + " " * (room - _columns(text))
+def seconds(value: float) -> str:
+    """A time with three digits.
+
+    >>> seconds(0.0123), seconds(2e-6)
+    ('12.3 ms', '2 us')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} us"
 
 
-def _columns(text: str) -> int:
-    """Columns a terminal takes for a text: marks none, wide letters two."""
-    return sum(_width(character) for character in text)
+def ratio(value: Mapping[str, float]) -> str:
+    """A ratio with its interval.
+
+    >>> ratio({"median": 1.5, "low": 1.4, "high": 1.6})
+    '1.50 times as fast (1.40 to 1.60)'
+    """
+    return f"{value['median']:.2f} times as fast ({value['low']:.2f} to {value['high']:.2f})"
 
 
-def _width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+def shape(sizes: Sequence[int]) -> str:
+    """A shape in people's signs: 1x8x32.
+
+    >>> shape([1, 8, 32])
+    '1×8×32'
+    """
+    return "×".join(map(str, sizes))  # noqa: RUF001  # the sign for it

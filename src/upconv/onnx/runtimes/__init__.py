@@ -1,55 +1,16 @@
-"""Runtimes: what runs ONNX models here, by name, and random inputs for them.
+"""Runtimes: what runs ONNX models here, each in a process of its own, and random inputs for models.
 
-    with ready("onnxruntime").session(model, threads=2) as session:
-        outputs = session.run(feeds(session))
+    with ready("onnxruntime").session(model) as session:
+        outputs = session.run(feeds(model))
 
-The table is all there is: a new runtime is one file and one line. What a runtime and a session are
-is in `base`. A runtime's own package is imported when it is first asked for.
+`Runtime` says which one, on what and how; `worker` starts the process that it runs in, and `host`
+is what that does.
 """
 
 from __future__ import annotations
 
-from ...errors import ArgumentError, EngineMissing, brief
-from .base import Runtime, Session
-from .feeds import feeds
-from .onnxruntime import OnnxRuntime, Optimisation
-from .openvino import OpenVino
-from .reference import Reference
-from .values import Interface, Value
+from .random_inputs import feeds
+from .runtime import RUNTIMES, Runtime, Session, ready, timed
+from .worker import Worker
 
-__all__ = [
-    "RUNTIMES",
-    "Interface",
-    "OnnxRuntime",
-    "OpenVino",
-    "Optimisation",
-    "Reference",
-    "Runtime",
-    "Session",
-    "Value",
-    "feeds",
-    "ready",
-]
-
-RUNTIMES: dict[str, Runtime] = {
-    "onnxruntime": OnnxRuntime(),
-    "openvino": OpenVino(),
-    "reference": Reference(),
-}
-"""Name -> runtime, with its usual settings."""
-
-
-def ready(name: str, argument: str = "runtime") -> Runtime:
-    """The runtime called `name`, which can be used; `argument` is what an error calls it.
-
-    Raises `ArgumentError` for an unknown name, `EngineMissing` where it is not installed.
-
-    >>> ready("reference").name
-    'reference'
-    """
-    if name not in RUNTIMES:
-        raise ArgumentError(argument, brief(name), f"one of {', '.join(RUNTIMES)}")
-    missing = RUNTIMES[name].missing()
-    if missing is not None:
-        raise EngineMissing(missing)
-    return RUNTIMES[name]
+__all__ = ["RUNTIMES", "Runtime", "Session", "Worker", "feeds", "ready", "timed"]

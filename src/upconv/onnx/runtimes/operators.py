@@ -3,14 +3,11 @@
     ConvTranspose       its own is wrong for groups with a bias or with several output channels, and
                         does not do `output_shape` without auto_pad
     Conv                its own pads by rules of its own
-    BatchNormalization  before opset 14 its own trains, whatever the node's outputs say
+    BatchNormalization  in opset 13 its own trains, whatever the node's outputs say
     DequantizeLinear    before opset 19 it has none
 
 The first two are computed by upconv's reference engine and follow the operators' texts;
 ConvTranspose (`backend`), if so asked, a runtime's reading of it.
-
-What lives here: Conv and BatchNormalization as functions of arrays and attributes, None being one
-that a node does not have, and all four operators as the classes that the evaluator wants.
 """
 
 from __future__ import annotations
@@ -18,16 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from onnx import defs
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 
 from ...arrays import Array
 from ...dialects import values
 from ...dialects.onnx import AutoPad
-from ...errors import EngineRefusal, ModelError, ShapeError, UpconvError
+from ...errors import ModelError, ShapeError, UpconvError
 from ...ops import conv as _conv
 from ..backend import conv_transpose
-from ..bodies import called
-from ..checker import NEWEST_OPSET
+from .float64 import called
 
 _ENGINE = "reference"
 _PADDED = {
@@ -83,34 +82,7 @@ def _pairs(pads: Any, rank: int) -> Any:
     return tuple(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def batch_norm(
-    x: Array,
-    scale: Array,
-    b: Array,
-    mean: Array,
-    var: Array,
-    *,
-    epsilon: float = 1e-5,
-    spatial: int | None = 1,
-) -> Array:
-    """BatchNormalization as inference has it, computed in float64, in the dtype of x.
-
-    scale, b, mean, var: (C,), or (C, *size) where `spatial` is 0, as opsets below 9 may have it.
-
-    >>> one = np.ones(1)
-    >>> batch_norm(np.array([[3.0, 5.0]]).T, 2 * one, one, 3 * one, 4 * one, epsilon=0.0).T
-    array([[1., 3.]])
-    """
-    shape = (-1,) + (1,) * (x.ndim - 2)
-    scale, b, mean, var = (
-        a.astype(np.float64).reshape(a.shape if spatial == 0 else shape)
-        for a in (scale, b, mean, var)
-    )
-    y: Array = (x.astype(np.float64) - mean) * (scale / np.sqrt(var + epsilon)) + b
-    return y.astype(x.dtype)
-
-
-def evaluator_operators(rule: str, opset: int = NEWEST_OPSET) -> list[type[Any]]:
+def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
     """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names.
 
     opset: of the model; of operators that ONNX changed it says which to replace.
@@ -120,57 +92,24 @@ def evaluator_operators(rule: str, opset: int = NEWEST_OPSET) -> list[type[Any]]
         return (_at(self.onnx_node, conv, *arrays, **attributes),)
 
     def run_conv_transpose(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
-        opset = self.run_params["opsets"].get("", NEWEST_OPSET)
         how = {"rule": rule, "opset": opset, "engine": _ENGINE, **attributes}
         return (_at(self.onnx_node, conv_transpose, *arrays, **how),)
 
-    made = [_operator("Conv", run_conv), _operator("ConvTranspose", run_conv_transpose)]
-    if opset < _NORM_BY_MODE:
-        made.append(_operator("BatchNormalization", _run_batch_norm, opset))
-    if _FIRST_DEQUANTISED <= opset < _DEQUANTISED:
-        made.append(_operator("DequantizeLinear", _run_dequantize, opset))
-    return made
+    return [
+        type("Conv", (OpRun,), {"op_domain": "", "_run": run_conv}),
+        type("ConvTranspose", (OpRun,), {"op_domain": "", "_run": run_conv_transpose}),
+        *(_newer(kind, since) for kind, since in _NEWER if opset < since),
+    ]
 
 
-_NORM_BY_MODE = 14
-"""From this opset on BatchNormalization has `training_mode`, and the evaluator's own is right."""
-
-_FIRST_DEQUANTISED, _DEQUANTISED = 10, 19
-"""DequantizeLinear as ONNX has it first, and as the evaluator has it first."""
+_NEWER: tuple[tuple[type[Any], int], ...] = ((BatchNormalization_14, 14), (DequantizeLinear_19, 19))
+"""What the evaluator has from an opset on, and right for the ones before: who says no more means it
+as the newer operator does by default."""
 
 
-def _operator(name: str, run: Callable[..., Any], opset: int | None = None) -> type[Any]:
-    """A class for the evaluator, with the attributes of the operator as it was in `opset`."""
-    from onnx import defs
-    from onnx.reference.op_run import OpRun
-
-    body: dict[str, Any] = {"op_domain": "", "_run": run}
-    if opset is not None:
-        body["op_schema"] = defs.get_schema(name, opset)
-    return type(name, (OpRun,), body)
-
-
-def _run_batch_norm(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
-    """Below opset 14 a node that asks for more than one output trains."""
-    if len([name for name in self.onnx_node.output if name]) > 1:
-        raise EngineRefusal(
-            f"{called(self.onnx_node)}: It is in training mode, which is not computed here."
-        )
-    said = {key: attributes[key] for key in ("epsilon", "spatial") if key in attributes}
-    return (_at(self.onnx_node, batch_norm, *arrays, **said),)
-
-
-def _run_dequantize(
-    self: Any, x: Array, scale: Array, zero: Array | None = None, axis: int = 1
-) -> tuple[Array]:
-    """As from opset 19 on; integers of 32 bits keep all of theirs in float64."""
-    shape = [1] * x.ndim
-    if scale.ndim:
-        shape[axis] = -1
-    y = x.astype(np.float64)
-    if zero is not None:
-        y -= zero.astype(np.float64).reshape(shape)
-    return ((y * scale.astype(np.float64).reshape(shape)).astype(scale.dtype),)
+def _newer(kind: type[Any], since: int) -> type[Any]:
+    name = kind.__name__.partition("_")[0]
+    return type(name, (kind,), {"op_domain": "", "op_schema": defs.get_schema(name, since)})
 
 
 def _at(node: Any, compute: Callable[..., Array], *arrays: Any, **attributes: Any) -> Array:

@@ -51,13 +51,7 @@ class Assembly:
         self._model, self._threads = model, threads
         self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
-        self.kernels = {each.output: self._kernel(each) for each in self.layers.values()}
-
-    def _kernel(self, layer: Layer) -> Kernel:
-        def plan(shape: tuple[int, ...]) -> Plan:
-            return layer.plan(shape, self._threads)
-
-        return Kernel(layer.weight.dtype, plan, layer.slopes)
+        self.kernels = {each.output: _kernel(each, threads) for each in self.layers.values()}
 
     def plain(self) -> Native:
         """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
@@ -108,6 +102,13 @@ class Assembly:
             if known:
                 found[output] = min(known) + times.get(layer.follower, 0.0)
         return found
+
+
+def _kernel(layer: Layer, threads: int) -> Kernel:
+    def plan(shape: tuple[int, ...]) -> Plan:
+        return layer.plan(shape, threads)
+
+    return Kernel(layer.weight.dtype, plan, layer.slopes)
 
 
 def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:

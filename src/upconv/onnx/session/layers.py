@@ -75,7 +75,7 @@ class Layer:
 def layers(model: ir.Model) -> list[Layer]:
     """The layers of a model, in its order."""
     opset = model.graph.opset_imports.get("", 0)
-    found = [_layer(node, opset) for node in model.graph if any(is_op(node, k) for k in _KINDS)]
+    found = [_layer(node, opset) for node in model.graph if is_op(node, *_KINDS)]
     return [each for each in found if each is not None]
 
 

@@ -12,9 +12,11 @@ from ctypes import c_char_p, c_int64
 from ctypes import c_void_p as pointer
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
 from ...arrays import Array
 from ...errors import EngineError
-from ..runtimes.values import code_of, dtype_of_code
 from .abi import library
 from .operators import Kernel, Memory, calls, domain, escaped
 
@@ -134,7 +136,7 @@ def _value(array: Array) -> int:
         array.nbytes,
         sizes,
         array.ndim,
-        code_of(array.dtype),
+        int(ir.DataType.from_numpy(array.dtype)),
     )
 
 
@@ -145,9 +147,7 @@ class _Result(Memory):
         self._value = value
         api = library()
         code, shape = api.described(value)
-        dtype = dtype_of_code(code)
-        if dtype is None:
-            raise EngineError(f"ONNX Runtime gives a tensor of type {code}, which NumPy has not.")
+        dtype = np.dtype(ir.DataType(code).numpy())
         super().__init__(api.data(value), shape, dtype)
 
     def __del__(self) -> None:

@@ -41,7 +41,7 @@ _PIECE = 1 << 15
 
 
 class Memory:
-    """Memory of ONNX Runtime as NumPy sees it; `release` is called when no array needs it."""
+    """Memory of ONNX Runtime as NumPy sees it."""
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         plain = dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"

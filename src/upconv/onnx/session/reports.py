@@ -19,7 +19,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...errors import ArgumentError, brief
-from ...files import published
+from ...files import published, reported
 from ...tuning import processor_model
 
 _FORMAT, _VERSION = "upconv.onnx session", 1
@@ -111,12 +111,14 @@ def decided(decisions: Any, known: Mapping[str, LayerReport]) -> set[str] | None
     None where ONNX Runtime runs the model as it was given.
 
     known: the layers of the model, by their outputs. Raises `ArgumentError` for a report that is
-    damaged or of another model, `OSError` where the file cannot be read.
+    damaged or of another model, `FileError` where the file cannot be read.
     """
     content = decisions.as_json() if isinstance(decisions, Report) else decisions
     if isinstance(content, str | Path):
+        with reported(str(content), "read"):
+            text = Path(content).read_text(encoding="utf-8", errors="replace")
         try:
-            content = json.loads(Path(content).read_text(encoding="utf-8", errors="replace"))
+            content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise _refused(decisions, f"no JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:

@@ -9,16 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import onnx
 import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model
-from ..runtimes.base import one_line
-from ..runtimes.feeds import drawn
-from ..runtimes.values import Interface, Value, code_of, dtype_of_code
+from ..runtimes.interface import dtype_of, fitting, inputs_of
+from ..runtimes.random_inputs import random_arrays
+from ..runtimes.worker import one_line
 from .abi import library
 from .choosing import Assembly, Choice, measured
 from .native import Native
@@ -84,9 +83,9 @@ class Session:
         self._threads = get_num_threads() if threads is None else checked(threads)
         self._process = os.getpid()
         whole = from_model(model)
-        self._inputs = tuple(map(_value, _fed(whole)))
+        self._inputs = tuple(map(_value, inputs_of(whole)))
         self._outputs = tuple(map(_value, whole.graph.outputs))
-        self._names = [value.name for value in self._outputs]
+        self._names = [str(value.name) for value in self._outputs]
         shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
         reason = _foreign((*self._inputs, *self._outputs))
         self._runner: Native | _Python | None
@@ -132,7 +131,7 @@ class Session:
         return runner.outputs() if isinstance(runner, _Python) else [*map(_told, self._outputs)]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
-        """The outputs of these names, of all where None: arrays of the caller's own.
+        """The outputs of these names, all where there are none: arrays of the caller's own.
 
         input_feed: an array for each input, by its name.
 
@@ -147,10 +146,10 @@ class Session:
                 "This session was made before a fork, which ONNX Runtime's threads do not come"
                 " along into. Make one in the child."
             )
-        names = self._names if output_names is None else self._known(output_names)
+        names = self._known(output_names) or self._names
         if isinstance(runner, _Python):
             return runner.run(names, input_feed)
-        return runner.run(names, self._arrays(input_feed)) if names else []
+        return runner.run(names, self._arrays(input_feed))
 
     def close(self) -> None:
         """Let go of the model; a run that is under way in another thread ends as usual."""
@@ -172,6 +171,8 @@ class Session:
         return f"<Session with {ours} of {len(self.layers)} layers by upconv>"
 
     def _known(self, names: Any) -> list[str]:
+        if names is None:
+            return []
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise ArgumentError("output_names", brief(names), "a list of names, or None for all")
         for name in names:
@@ -184,19 +185,21 @@ class Session:
         if not isinstance(feeds, Mapping):
             got = f"of type {type(feeds).__name__}"
             raise ArgumentError("input_feed", got, "a dict of arrays by the names of inputs")
-        return Interface(self._inputs, self._outputs).arrays(feeds)
+        return fitting(self._inputs, feeds)
 
     def _examples(self, shapes: Any, feeds: Any) -> list[dict[str, Array]]:
         if feeds is not None and shapes is not None:
             raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
         if feeds is not None:
-            several = feeds if isinstance(feeds, list | tuple) else [feeds]
-            return [self._arrays(each) for each in several]
+            given = feeds if isinstance(feeds, list | tuple) else [feeds]
+            if not given:
+                raise ArgumentError("feeds", brief(feeds), "a dict of arrays, or a list of such")
+            return [self._arrays(each) for each in given]
         several = shapes if isinstance(shapes, list | tuple) else [shapes or {}]
         if not several or not all(isinstance(each, Mapping) for each in several):
             expected = "a dict of shapes by the names of inputs, or a list of such"
             raise ArgumentError("input_shapes", brief(shapes), expected)
-        return [drawn(self._inputs, each) for each in several]
+        return [random_arrays(self._inputs, each) for each in several]
 
 
 class _Python:
@@ -244,24 +247,16 @@ def _taken(assembly: Assembly, decisions: Any) -> Choice:
     return Choice(assembly.session(chosen), made)
 
 
-def _fed(model: ir.Model) -> list[ir.Value]:
-    """The inputs that have no initialiser."""
-    given = model.graph.initializers
-    return [each for each in model.graph.inputs if str(each.name) not in given]
+def _value(value: ir.Value) -> ir.Value:
+    """What a value declares, without the model that it is of."""
+    return ir.Value(name=value.name, type=value.type, shape=value.shape)
 
 
-def _value(value: ir.Value) -> Value:
-    tensor = isinstance(value.type, ir.TensorType)
-    dtype = dtype_of_code(value.type.dtype.value) if tensor and value.type else None
-    shape = value.shape
-    sizes = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
-    return Value(str(value.name), dtype, sizes, "tensor" if tensor else "value of another kind")
-
-
-def _foreign(values: Sequence[Value]) -> str | None:
+def _foreign(values: Sequence[ir.Value]) -> str | None:
     """Why a session of the C library cannot be used, if it cannot."""
     for value in values:
-        if value.dtype is None or value.dtype.kind == "c":
+        dtype = dtype_of(value)
+        if dtype is None or dtype.kind == "c":
             return f"{brief(value.name)} is not a tensor of real numbers"
     try:
         library()
@@ -270,7 +265,7 @@ def _foreign(values: Sequence[Value]) -> str | None:
     return None
 
 
-def _told(value: Value) -> NodeArg:
-    code = onnx.TensorProto.UNDEFINED if value.dtype is None else code_of(value.dtype)
-    kind = onnx.TensorProto.DataType.Name(code).lower()
-    return NodeArg(value.name, f"tensor({kind})", list(value.shape or ()))
+def _told(value: ir.Value) -> NodeArg:
+    kind = (value.dtype or ir.DataType.UNDEFINED).name.lower()
+    shape = [n if isinstance(n, int) else n.value for n in value.shape or ()]
+    return NodeArg(str(value.name), f"tensor({kind})", shape)

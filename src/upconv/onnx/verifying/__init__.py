@@ -1,34 +1,33 @@
-"""Whether two models compute the same, shown by running both on the same inputs.
+"""Whether two models compute the same, checked by running both on the same inputs.
 
-`verify` draws the inputs, runs both models in each runtime, compares every output, and then the
-layers that both have, to say where a difference begins. What is a difference and what is rounding
-is decided in `allowances` and `differences`; what was found is a `Comparison`.
+`verify` runs both models in each runtime, and the first in float64; compares every output
+(`differences`), and where one differs the values inside that both have, to name the first layer
+that does (`layers`). A check on one random input is no proof: what it finds equal is verified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
-from ... import memory
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, brief
-from ...threads import get_num_threads
-from ..known import known
-from ..models import Source, from_model, to_proto
-from ..runtimes import Interface, Runtime, ready
-from ..runtimes.feeds import drawn
+from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
+from ..models import Source, from_model
+from ..runtimes import Runtime, ready
+from ..runtimes.interface import inputs_of
+from ..runtimes.random_inputs import input_shapes, random_arrays
+from ..runtimes.worker import TIME_LIMIT
 from . import interfaces
-from .allowances import allowances, of_dtype
 from .comparison import Comparison, Fed, Run
-from .differences import Difference, Place, differences
-from .layers import Allow, Layers, Side, compared_layers
+from .differences import BY_ROUNDING, Difference, Place, Tolerances, Values, differences
+from .layers import Side, first_difference, in_float64
 
-__all__ = ["Comparison", "Difference", "Fed", "Run", "verify"]
+__all__ = ["Compare", "Comparison", "Difference", "Fed", "Run", "verify"]
 
 
 def verify(
@@ -39,21 +38,31 @@ def verify(
     sizes: Mapping[str, Sequence[int]] | None = None,
     feeds: Mapping[str, Any] | None = None,
     seed: int = 0,
-    tolerance: float | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    float64: bool = True,
+    threads: int | None = None,
+    time_limit: float = TIME_LIMIT,
     layers: bool = True,
 ) -> Comparison:
     """Run two models on the same inputs and compare what comes out.
 
+    Floats of `b` may be off from `a` in float64 by twice what `a` itself is in that runtime, and a
+    few roundings of their type or of the runtime's precision; integers must be equal, and what a
+    QuantizeLinear or DequantizeLinear makes may be off by one step of its scale.
+
     a, b: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; neither is
         changed. `a` is the one that counts as right.
-    runtimes: names ("onnxruntime", "openvino", "reference") or `Runtime` objects.
+    runtimes: names ("onnxruntime", "openvino:f32", "reference") or `Runtime` values.
     sizes: the whole shape of an input by its name, or the size of a symbolic dimension by its; the
         rest is as `upconv.onnx.runtimes.feeds` has it.
     feeds: arrays to use for some inputs, or all, instead of random ones.
     seed: of the random inputs.
-    tolerance: the error allowed of any value, as a part of its largest magnitude, in place of what
-        rounding in these models may explain.
-    layers: whether values inside are compared too.
+    atol, rtol: if one is given, |b - a| <= atol + rtol * |a| is the rule for floats instead.
+    float64: run `a` in float64; without it, floats may be off by 64 times those roundings.
+    threads: of the runtimes; None is the runtime's own, or `upconv.get_num_threads()`.
+    time_limit: seconds that one run may take before it is ended.
+    layers: where an output differs, look for the first layer that does.
 
     Raises `ModelError` and `FileError` for models that cannot be read, `EngineMissing`,
     `EngineRefusal` where a runtime does not take `a`, `EngineError` where it fails on `a`,
@@ -61,94 +70,93 @@ def verify(
     alone is found, not raised.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Neg(x)}'
-    >>> model = onnx.parser.parse_model(text)
+    >>> model = ir.from_onnx_text(text)
     >>> verify(model, model, runtimes=["reference"], sizes={"x": (3,)}).equal
     True
     """
-    chosen = [ready(r, "runtimes") if isinstance(r, str) else r for r in runtimes]
+    chosen = [ready(runtime, "runtimes") for runtime in runtimes]
     if not chosen:  # nothing would be compared, and so nothing differ
         raise ArgumentError("runtimes", "empty", "one or more runtimes")
-    limit = _tolerance(tolerance)
-    models = [to_proto(from_model(model)) for model in (a, b)]
-    ours, theirs = map(Interface.of, models)
-    found = interfaces.findings(ours, theirs)
-    inputs = interfaces.fed(ours, theirs)
+    tolerances = Tolerances(_number(atol, "atol"), _number(rtol, "rtol"))
+    ours, theirs = (m if isinstance(m, ir.Model) else from_model(m) for m in (a, b))
+    found = interfaces.findings(ours.graph, theirs.graph)
+    inputs = interfaces.fed(inputs_of(ours), inputs_of(theirs))
     if inputs is None:  # nothing can be fed to both
         return Comparison(found, (), (), seed)
-    own = _own_arrays(feeds or {}, [value.name for value in inputs])
-    shapes = {**(sizes or {}), **{name: array.shape for name, array in own.items()}}
-    arrays = {**drawn(inputs, shapes, seed=seed), **own}
-    first, second = (_side(model, arrays) for model in models)
-    allow = _allow((first, second), limit)
-    runs = tuple(_run(runtime, first, second, allow, layers=layers) for runtime in chosen)
+    arrays = _arrays(inputs, sizes, feeds, seed)
+    first, second = (Side.of(model, arrays, time_limit) for model in (ours, theirs))
+    compare = Compare(first, float64, tolerances)
+    if threads is not None:
+        chosen = [replace(runtime, threads=threads) for runtime in chosen]
+    runs = tuple(compare.run(runtime, second, layers=layers) for runtime in chosen)
     told = tuple(Fed(name, str(array.dtype), array.shape) for name, array in arrays.items())
     return Comparison(found, runs, told, seed)
 
 
-# What is given ------------------------------------------------------------------------------------
-
-
-def _tolerance(tolerance: float | None) -> float | None:
-    if tolerance is None:
+def _number(given: float | None, argument: str) -> float | None:
+    if given is None:
         return None
-    if not (isinstance(tolerance, int | float) and isfinite(tolerance) and tolerance >= 0):
-        raise ArgumentError("tolerance", brief(tolerance), "a number >= 0, or None")
-    return float(tolerance)
+    if not (isinstance(given, int | float) and isfinite(given) and given >= 0):
+        raise ArgumentError(argument, brief(given), "a number >= 0, or None")
+    return float(given)
 
 
-def _own_arrays(feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
-    for name in feeds:
+def _arrays(
+    inputs: Sequence[ir.Value],
+    sizes: Mapping[str, Sequence[int]] | None,
+    feeds: Mapping[str, Any] | None,
+    seed: int,
+) -> dict[str, Array]:
+    names = [str(value.name) for value in inputs]
+    own = {name: np.asarray(array) for name, array in (feeds or {}).items()}
+    for name in own:
         if name not in names:
             listed = ", ".join(map(brief, names)) or "none"
             raise ArgumentError("feeds", f"with {brief(name)}", f"the models' inputs: {listed}")
-    return {name: np.asarray(array) for name, array in feeds.items()}
+    shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
+    drawn = [value for value in inputs if value.name not in own]
+    opened = {str(value.name): shapes[str(value.name)] for value in drawn}
+    return {**random_arrays(drawn, opened, seed=seed), **own}
 
 
-def _side(model: onnx.ModelProto, arrays: Mapping[str, Array]) -> Side:
-    """A model with the inputs it has, in its own types, if all it holds can fit."""
-    fed = {
-        value.name: arrays[value.name].astype(value.dtype or arrays[value.name].dtype, copy=False)
-        for value in Interface.of(model).inputs
-    }
-    facts = known(model, {name: array.shape for name, array in fed.items()})
-    for node in model.graph.node:
-        for name in node.output:
-            memory.require(facts.nbytes(name) or 0, f"The value {brief(name)} of {node.op_type}")
-    return Side(model, fed, facts)
+class Compare:
+    """One model, with others to be held against it; what it gives is computed once per runtime."""
 
+    def __init__(self, a: Side, float64: bool = True, tolerances: Tolerances = BY_ROUNDING) -> None:
+        self.a, self.tolerances = a, tolerances
+        self.float64 = float64 and tolerances.by_rounding
+        self._given: dict[Runtime, tuple[Mapping[str, Any], str]] = {}
 
-def _allow(sides: Sequence[Side], tolerance: float | None) -> Allow:
-    by_rounding = [allowances(side.model, side.known) for side in sides]
+    def run(self, runtime: Runtime, b: Side, *, layers: bool) -> Run:
+        """Both models in one runtime."""
+        ours, _ = self._outputs(runtime)
+        tolerances = replace(self.tolerances, precision=runtime.working_precision())
+        try:
+            theirs = b.outputs(runtime)
+        except (EngineError, MemoryLimitError) as error:
+            return Run(str(runtime), findings=(f"b: {error}",))
+        wide = in_float64(runtime)
+        exact, said = self._outputs(wide) if self.float64 else ({}, "")
+        remark = said and f"Not compared with float64: {said}"
+        places = self.a.places
+        found: list[Difference] = []
+        for name in (name for name in ours if name in theirs):
+            values = Values(ours[name], theirs[name], exact.get(name))
+            found += differences(places.get(name, Place(name)), values, tolerances)
+        first = None
+        if layers and not all(one.equal for one in found):
+            runtimes = (runtime, wide) if exact else (runtime,)
+            first, said = first_difference(runtimes, self.a, b, tolerances)
+            remark = remark or said
+        return Run(str(runtime), tuple(found), first, remark=remark)
 
-    def allow(name: str, value: Any) -> float:
-        if tolerance is not None:
-            return tolerance
-        least = of_dtype(value.dtype) if isinstance(value, np.ndarray) else 0.0
-        if isinstance(value, np.ndarray) and not least:
-            return 0.0  # integers: nothing rounds them
-        return max(least, *(allowed.get(name, 0.0) for allowed in by_rounding))
-
-    return allow
-
-
-# Running ------------------------------------------------------------------------------------------
-
-
-def _run(runtime: Runtime, a: Side, b: Side, allow: Allow, *, layers: bool) -> Run:
-    threads = get_num_threads()
-    ours = _outputs(runtime, a, threads)
-    try:
-        theirs = _outputs(runtime, b, threads)
-    except EngineError as error:
-        return Run(runtime.name, findings=(f"b: {error}",))
-    places, found = a.made, []
-    for name in (name for name in ours if name in theirs):
-        place = places.get(name, Place(name))
-        found += differences(place, ours[name], theirs[name], allow(name, ours[name]))
-    inner = compared_layers(runtime, a, b, allow, threads) if layers else Layers(())
-    return Run(runtime.name, tuple(found), inner.compared, remark=inner.remark)
-
-
-def _outputs(runtime: Runtime, side: Side, threads: int) -> dict[str, Any]:
-    with runtime.session(side.model, threads=threads) as session:
-        return session.run(side.feeds)
+    def _outputs(self, runtime: Runtime) -> tuple[Mapping[str, Any], str]:
+        """The outputs of `a`; in float64, or why there are none."""
+        if runtime not in self._given:
+            try:
+                self._given[runtime] = self.a.outputs(runtime), ""
+            except (EngineError, MemoryLimitError) as error:
+                if runtime.precision != "f64":
+                    raise
+                self._given[runtime] = {}, str(error)
+        return self._given[runtime]

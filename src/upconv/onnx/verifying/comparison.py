@@ -4,8 +4,8 @@
     Run          one runtime: its outputs, and the layers that both models have
     Difference   one value (`differences`)
 
-Only interfaces and outputs decide whether two models are equal. Layers tell where a difference
-begins; a rewritten model may well have other numbers inside.
+Only interfaces and outputs decide whether two models are equal; the first layer that differs tells
+where to look.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ class Fed:
 class Run:
     """Both models in one runtime.
 
-    `layers` are the values that both models have under one name, in the first model's order, up to
-    the first group of them with a difference. `findings` are sentences: why the second model does
-    not run here. `remark` says why layers were not compared, or not all of them.
+    `first_layer` is the first value inside that differs, where an output does. `findings` are
+    sentences: why the second model does not run here. `remark` says what could not be compared.
     """
 
     runtime: str
     outputs: tuple[Difference, ...] = ()
-    layers: tuple[Difference, ...] = ()
+    first_layer: Difference | None = None
     findings: tuple[str, ...] = ()
     remark: str = ""
 
@@ -47,22 +46,15 @@ class Run:
         """Whether every output is equal."""
         return not self.findings and all(output.equal for output in self.outputs)
 
-    @property
-    def first_layer(self) -> Difference | None:
-        """The first layer that differs, None where none does."""
-        return next((layer for layer in self.layers if not layer.equal), None)
-
     def as_json(self) -> dict[str, Any]:
         """Every field for JSON."""
-        first = self.first_layer
         return {
             "runtime": self.runtime,
             "equal": self.equal,
             "findings": list(self.findings),
             "remark": self.remark,
             "outputs": [output.as_json() for output in self.outputs],
-            "first_layer": first and first.as_json(),
-            "layers": [layer.as_json() for layer in self.layers],
+            "first_layer": self.first_layer and self.first_layer.as_json(),
         }
 
     def __str__(self) -> str:
@@ -74,8 +66,6 @@ class Run:
         yield from (f"  output {line(output)}" for output in self.outputs)
         if self.first_layer:
             yield f"  first layer that differs: {line(self.first_layer)}"
-        elif self.layers:
-            yield f"  all {len(self.layers)} layers that both have are equal"
         if self.remark:
             yield f"  {on_terminal(self.remark)}"
 
@@ -116,14 +106,14 @@ class Comparison:
 def line(difference: Difference) -> str:
     """A difference in one line.
 
-    >>> line(Difference("y", "", "", (2,), "float32", 0.0, 1.0, 1e-6))
-    'y 2 float32: error 0 of 1 (0), allowed 1e-06: equal'
+    >>> line(Difference("y", "", "", (2,), "float32", "float64", 0.0, 1.0, 1e-6, True))
+    'y 2 float32: off from float64 by 0 of its largest value, allowed 1e-06: equal'
     """
     shape = "x".join(map(str, difference.shape)) or "scalar"
     made = f" of {difference.op} {difference.node}".rstrip() if difference.op else ""
     verdict = "equal" if difference.equal else f"DIFFERENT {difference.words}".rstrip()
+    against = "float64" if difference.rule == "float64" else "a"
     return on_terminal(
-        f"{difference.name}{made} {shape} {difference.dtype}: error {difference.error:.3g}"
-        f" of {difference.scale:.3g} ({difference.relative:.2g}), allowed"
-        f" {difference.allowed:.2g}: {verdict}"
+        f"{difference.name}{made} {shape} {difference.dtype}: off from {against} by"
+        f" {difference.error:.2g} of its largest value, allowed {difference.allowed:.2g}: {verdict}"
     )

@@ -1,20 +1,24 @@
-"""Two arrays that should be one: how far apart they are, and whether that is rounding.
+"""Two values that should be one: how far apart they are, and whether that is rounding.
 
-    error     the largest |a - b| over the elements that are finite in both
-    scale     the largest magnitude of a finite element of either
-    relative  error / scale: what is compared with what is allowed
+    error    the largest distance over the elements that are finite, as a part of the scale
+    scale    the largest magnitude of a finite element
+    allowed  as a part of the scale, by the first of these rules that applies:
 
-1. NaN equals NaN in the same place, and an infinity its like; any other place where one of the two
-   is not finite is a difference, whatever is allowed.
-2. Two arrays without a single finite element agree on nothing that could be wrong: not equal, and
-   the words say so. Empty arrays are equal.
-3. What nothing rounds (integers, booleans, text) must be equal, unless a tolerance is asked for.
+1. integers, booleans and text: none; of what a QuantizeLinear makes, one step.
+2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element.
+3. float64: b is off from it by at most twice what a is, and a few roundings (`_ROUNDING`) of the
+   type, or of the precision that the runtime computes in if that is less.
+4. else |b - a| is at most `_LOOSE` times as much.
+5. Of what a DequantizeLinear makes, one step of its scale more.
+
+NaN equals NaN in the same place, and an infinity its like; any other place where one of the two is
+not finite is a difference. Two arrays without a finite element are not verified. Empty ones are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -22,8 +26,61 @@ import numpy as np
 
 from ...arrays import Array
 
+_ROUNDING = {
+    "float64": 2.0**-48,
+    "float16": 2.0**-8,
+    "f16": 2.0**-8,
+    "bfloat16": 2.0**-5,
+    "bf16": 2.0**-5,
+}
+_FLOAT32 = 2.0**-19
+"""Of the largest value: 16 units in the last place of types with sums in their own precision, as
+convolutions by fast algorithms need; 4 of those whose sums are in float32."""
+
+_LOOSE = 64
+"""How much more, where there is nothing in float64 to hold against."""
+
 _BLOCK = 1 << 20
 """Elements looked at in one go: their copies in float64 are all the memory a comparison takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """What was asked for; None for both leaves it to rounding.
+
+    precision: in which the runtime computes, "" for that of the model's own types.
+    """
+
+    atol: float | None = None
+    rtol: float | None = None
+    precision: str = ""
+
+    @property
+    def by_rounding(self) -> bool:
+        """Whether no tolerance was given."""
+        return self.atol is None and self.rtol is None
+
+
+BY_ROUNDING = Tolerances()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value is made: its name, the node and operator, and the step of a quantised one."""
+
+    name: str
+    node: str = ""
+    op: str = ""
+    step: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A value as both models have it, and as the first has it in float64."""
+
+    a: Any
+    b: Any
+    exact: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +88,8 @@ class Difference:
     """One value as two models have it: an output, or the result of a layer.
 
     `node` and `op` are the node that makes it in the first model; `shape` and `dtype` are what it
-    has there. `error` and `scale` are as in the module's text, `allowed` is relative to the scale.
-    `nans` counts NaN in either. `words` say what differs besides numbers.
+    has there. `rule` says what the error is against: "float64", "exact", "tolerance" or "a".
+    `words` say what differs besides numbers.
     """
 
     name: str
@@ -40,58 +97,43 @@ class Difference:
     op: str
     shape: tuple[int, ...]
     dtype: str
+    rule: str
     error: float
     scale: float
     allowed: float
-    nans: tuple[int, int] = (0, 0)
+    equal: bool
     words: str = ""
-
-    @property
-    def relative(self) -> float:
-        """The error as a part of the scale; 0 without an error."""
-        return self.error / self.scale if self.error and self.scale else self.error
-
-    @property
-    def equal(self) -> bool:
-        """Whether rounding explains all of it."""
-        return not self.words and self.relative <= self.allowed
 
     def as_json(self) -> dict[str, Any]:
         """Every field for JSON, in which there is no infinity: null stands for it."""
-        fields = {**asdict(self), "relative": self.relative, "equal": self.equal}
-        numbers = ("error", "scale", "allowed", "relative")
-        return fields | {name: fields[name] if isfinite(fields[name]) else None for name in numbers}
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        floats = (name for name, value in fields.items() if isinstance(value, float))
+        return fields | {name: None for name in floats if not isfinite(fields[name])}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value is made: its name, and the node and operator that make it."""
-
-    name: str
-    node: str = ""
-    op: str = ""
-
-
-def differences(place: Place, a: Any, b: Any, allowed: float) -> list[Difference]:
+def differences(place: Place, values: Values, tolerances: Tolerances) -> list[Difference]:
     """How a value differs; a sequence gives one difference per member, `name[i]`.
 
     >>> a, b = np.ones(3, np.float32), np.array([1, 1, 1.5], np.float32)
-    >>> [found] = differences(Place("y"), a, b, 1e-6)
-    >>> found.error, found.scale, found.equal
-    (0.5, 1.5, False)
+    >>> [found] = differences(Place("y"), Values(a, b), Tolerances())
+    >>> round(found.error, 3), found.scale, found.equal
+    (0.333, 1.5, False)
     """
+    a, b, exact = values.a, values.b, values.exact
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        members = enumerate(zip(a, b, strict=True))
-        found = (
-            differences(Place(f"{place.name}[{i}]", place.node, place.op), *pair, allowed)
-            for i, pair in members
-        )
-        return [difference for group in found for difference in group]
+        members = exact if isinstance(exact, list) and len(exact) == len(a) else [None] * len(a)
+        places = (Place(f"{place.name}[{i}]", place.node, place.op) for i in range(len(a)))
+        return [
+            difference
+            for at, *three in zip(places, a, b, members, strict=True)
+            for difference in differences(at, Values(*three), tolerances)
+        ]
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        return [_unlike(place, a, b, f"{_kind(a)} became {_kind(b)}")]
+        return [_unlike(place, a, f"{_kind(a)} became {_kind(b)}")]
     if a.shape != b.shape:
-        return [_unlike(place, a, b, f"the shape {a.shape} became {b.shape}")]
-    return [_compared(place, a, b, allowed)]
+        return [_unlike(place, a, f"the shape {a.shape} became {b.shape}")]
+    same = isinstance(exact, np.ndarray) and exact.shape == a.shape and exact.dtype == np.float64
+    return [_compared(place, a, b, exact if same else None, tolerances)]
 
 
 def _kind(value: Any) -> str:
@@ -100,88 +142,106 @@ def _kind(value: Any) -> str:
     return "a tensor" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
-def _unlike(place: Place, a: Any, b: Any, words: str) -> Difference:
+def _unlike(place: Place, a: Any, words: str) -> Difference:
     shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
-    return Difference(place.name, place.node, place.op, shape, dtype, inf, 0.0, 0.0, words=words)
-
-
-def _compared(place: Place, a: Array, b: Array, allowed: float) -> Difference:
-    words = "" if a.dtype == b.dtype else f"{a.dtype} became {b.dtype}"
-    seen = _Seen()
-    for x, y in _blocks(a, b):
-        seen.look(x, y)
     return Difference(
-        place.name,
-        place.node,
-        place.op,
-        a.shape,
-        str(a.dtype),
-        seen.error,
-        seen.scale,
-        allowed,
-        (seen.nans_a, seen.nans_b),
-        words or seen.words(a.size),
+        place.name, place.node, place.op, shape, dtype, "exact", inf, 0.0, 0.0, False, words
     )
 
 
-def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+def _compared(
+    place: Place, a: Array, b: Array, exact: Array | None, tolerances: Tolerances
+) -> Difference:
+    rounded = a.dtype.kind in "fcV" and a.dtype.names is None
+    seen = _Seen(tolerances if rounded else BY_ROUNDING)
+    for block in _blocks(a, b, exact):
+        seen.look(*block)
+    scale = seen.scale or 1.0
+    error, allowed, rule = seen.apart / scale, place.step / scale, "exact"
+    if rounded and not tolerances.by_rounding:
+        rule, allowed = "tolerance", seen.tolerated / scale
+    elif rounded:
+        few = _rounding(a.dtype.name, tolerances.precision)
+        rule, limit = "a", _LOOSE * few
+        if exact is not None:
+            rule, error = "float64", seen.off_b / scale
+            limit = 2 * seen.off_a / scale + few
+        allowed += limit
+    words = "" if a.dtype == b.dtype else f"{a.dtype} became {b.dtype}"
+    words = words or seen.words(a.size)
+    equal = not words and (not seen.beyond if rule == "tolerance" else error <= allowed)
+    return Difference(
+        place.name, place.node, place.op, a.shape, str(a.dtype), rule, error, seen.scale,
+        allowed, equal, words,
+    )  # fmt: skip
+
+
+def _rounding(dtype: str, precision: str) -> float:
+    return max(_ROUNDING.get(dtype, _FLOAT32), _ROUNDING.get(precision or "float64", _FLOAT32))
+
+
+def _blocks(a: Array, b: Array, exact: Array | None) -> Iterator[tuple[Array, Array, Array | None]]:
     x, y = a.reshape(-1), b.reshape(-1)
+    z = None if exact is None else exact.reshape(-1)
     for start in range(0, a.size, _BLOCK):
-        yield x[start : start + _BLOCK], y[start : start + _BLOCK]
+        part = slice(start, start + _BLOCK)
+        yield x[part], y[part], None if z is None else z[part]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What blocks of two arrays have shown so far."""
+    """What blocks of two arrays have shown so far: largest distances, and what is not finite."""
 
-    error: float = 0.0
+    tolerances: Tolerances
+    apart: float = 0.0
+    off_a: float = 0.0
+    off_b: float = 0.0
+    tolerated: float = 0.0
+    beyond: bool = False
     scale: float = 0.0
-    nans_a: int = 0
-    nans_b: int = 0
     finite: int = 0
     torn: int = 0
 
-    def look(self, a: Array, b: Array) -> None:
+    def look(self, a: Array, b: Array, exact: Array | None) -> None:
         """Take in one more block."""
-        if not (_numeric(a) and _numeric(b)):
+        if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":  # text
             self.finite += a.size
-            self.error = max(self.error, float(np.count_nonzero(a != b)))
-            self.scale = 1.0
+            self.apart = max(self.apart, float(np.any(a != b)))
             return
         x, y = _wide(a), _wide(b)
-        self.nans_a += int(np.count_nonzero(np.isnan(x)))
-        self.nans_b += int(np.count_nonzero(np.isnan(y)))
         both = np.isfinite(x) & np.isfinite(y)
         alike = (x == y) | (np.isnan(x) & np.isnan(y))
         self.torn += int(np.count_nonzero(~both & ~alike))
+        if exact is not None:
+            both &= np.isfinite(exact)
         self.finite += int(np.count_nonzero(both))
         x, y = x[both], y[both]
-        if x.size:
-            with np.errstate(over="ignore"):  # 1e308 - -1e308
-                self.error = max(self.error, float(np.abs(x - y).max()), _exact(a, b))
-            self.scale = max(self.scale, float(np.abs(x).max()), float(np.abs(y).max()))
+        if not x.size:
+            return
+        with np.errstate(over="ignore"):  # 1e308 - -1e308
+            self._look(x, y, None if exact is None else exact[both])
+        if a.dtype.kind in "iu" and a.itemsize == 8 and not np.array_equal(a, b):
+            self.apart = max(self.apart, 1.0)  # which float64 may hold for equal
+
+    def _look(self, x: Array, y: Array, z: Array | None) -> None:
+        apart = np.abs(x - y)
+        self.apart = max(self.apart, float(apart.max()))
+        self.scale = max(self.scale, float(np.abs(x).max()), float(np.abs(y).max()))
+        if z is not None:
+            self.off_a = max(self.off_a, float(np.abs(x - z).max()))
+            self.off_b = max(self.off_b, float(np.abs(y - z).max()))
+        limit = (self.tolerances.atol or 0.0) + (self.tolerances.rtol or 0.0) * np.abs(x)
+        self.beyond |= bool(np.any(apart > limit))
+        self.tolerated = max(self.tolerated, float(limit.max()))
 
     def words(self, size: int) -> str:
         """What is to be said besides numbers."""
         if self.torn:
-            return (
-                f"{self.torn} of {size} elements are NaN or infinite in one of the two only"
-                f" (NaN: {self.nans_a} and {self.nans_b})"
-            )
+            return f"{self.torn} of {size} elements are NaN or infinite in one of the two only"
         if size and not self.finite:
-            return "there is no finite element in either, so nothing is proven"
+            return "there is no finite element in either, so nothing is verified"
         return ""
-
-
-def _numeric(array: Array) -> bool:
-    return array.dtype.kind in "biufcV" and array.dtype.names is None
 
 
 def _wide(array: Array) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-
-
-def _exact(a: Array, b: Array) -> float:
-    """1 where 64-bit integers differ that float64 holds for equal."""
-    whole = a.dtype.kind in "iu" and b.dtype.kind in "iu" and max(a.itemsize, b.itemsize) == 8
-    return float(whole and not np.array_equal(a, b))

@@ -7,27 +7,27 @@ what they are fed. Shapes and types of outputs are compared as they come out, no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+import onnx_ir as ir
 
 from ...errors import brief
-from ..runtimes.values import Dimension, Interface, Value
+from ..runtimes.interface import declared
 
 
-def findings(a: Interface, b: Interface) -> tuple[str, ...]:
-    """Sentences about what differs; none where `b` can stand in for `a`.
-
-    >>> one = Interface((), (Value("y", None, None), Value("z", None, None)))
-    >>> findings(one, Interface((), one.outputs[::-1]))
-    ("The outputs are in another order: 'y', 'z' in a, 'z', 'y' in b.",)
-    """
+def findings(a: ir.Graph, b: ir.Graph) -> tuple[str, ...]:
+    """Sentences about what differs; none where `b` can stand in for `a`."""
     return (
-        *_names("input", a.inputs, b.inputs),
-        *_types(a.inputs, b.inputs),
+        *_names("input", _fed(a), _fed(b)),
+        *_types(_fed(a), _fed(b)),
         *_names("output", a.outputs, b.outputs),
     )
 
 
-def _names(what: str, a: Sequence[Value], b: Sequence[Value]) -> Iterator[str]:
+def _fed(graph: ir.Graph) -> list[ir.Value]:
+    return [value for value in graph.inputs if value.name not in graph.initializers]
+
+
+def _names(what: str, a: Sequence[ir.Value], b: Sequence[ir.Value]) -> Iterator[str]:
     ours, theirs = [value.name for value in a], [value.name for value in b]
     yield from (f"The {what} {brief(n)} of a is missing in b." for n in ours if n not in theirs)
     yield from (f"The {what} {brief(n)} of b is missing in a." for n in theirs if n not in ours)
@@ -36,39 +36,39 @@ def _names(what: str, a: Sequence[Value], b: Sequence[Value]) -> Iterator[str]:
         yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
 
 
-def _types(a: Sequence[Value], b: Sequence[Value]) -> Iterator[str]:
+def _types(a: Sequence[ir.Value], b: Sequence[ir.Value]) -> Iterator[str]:
     others = {value.name: value for value in b}
     for value in a:
         other = others.get(value.name, value)
-        if (value.dtype, value.kind) != (other.dtype, other.kind) or _met(value, other) is None:
-            yield f"The input {brief(value.name)} is {value} in a and {other} in b."
+        if value.type != other.type or _met(value, other) is None:
+            words = f"{declared(value)} in a and {declared(other)} in b"
+            yield f"The input {brief(value.name)} is {words}."
 
 
-def fed(a: Interface, b: Interface) -> tuple[Value, ...] | None:
+def fed(a: Sequence[ir.Value], b: Sequence[ir.Value]) -> tuple[ir.Value, ...] | None:
     """The inputs of both models, each as narrow as either has it; None if they exclude each other.
 
-    >>> x, other = Value("x", None, ("N", None)), Value("x", None, (None, 3))
-    >>> fed(Interface((x,), ()), Interface((other,), ()))[0].shape
-    ('N', 3)
+    >>> x, other = (ir.Value(name="x", shape=ir.Shape(dims)) for dims in (["N", None], [None, 3]))
+    >>> str(fed([x], [other])[0].shape)
+    '[N,3]'
     """
-    others = {value.name: value for value in b.inputs}
-    merged = [_met(value, others.pop(value.name, value)) for value in a.inputs]
+    others = {value.name: value for value in b}
+    merged = [_met(value, others.pop(value.name, value)) for value in a]
     values = [value for value in merged if value is not None]
     return None if len(values) < len(merged) else (*values, *others.values())
 
 
-def _met(a: Value, b: Value) -> Value | None:
-    if a.shape is None or b.shape is None:
-        return replace(a, shape=b.shape if a.shape is None else a.shape)
-    if len(a.shape) != len(b.shape):
-        return None
-    pairs = list(zip(a.shape, b.shape, strict=True))
-    if any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in pairs):
-        return None
-    return replace(a, shape=tuple(_narrower(x, y) for x, y in pairs))
+def _met(a: ir.Value, b: ir.Value) -> ir.Value | None:
+    shape = b.shape if a.shape is None else a.shape
+    if a.shape is not None and b.shape is not None:
+        pairs = list(zip(a.shape, b.shape, strict=False))
+        apart = any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in pairs)
+        if len(a.shape) != len(b.shape) or apart:
+            return None
+        shape = ir.Shape([y if _is_wider(x, y) else x for x, y in pairs])
+    return ir.Value(name=a.name, type=a.type, shape=shape)
 
 
-def _narrower(a: Dimension, b: Dimension) -> Dimension:
-    if isinstance(a, int) or b is None:
-        return a
-    return b if isinstance(b, int) or a is None else a
+def _is_wider(x: int | ir.SymbolicDim, y: int | ir.SymbolicDim) -> bool:
+    """Whether the dimension x says less than y does."""
+    return not isinstance(x, int) and (isinstance(y, int) or x.value is None)

@@ -1,124 +1,115 @@
 """The values inside two models, compared where both have one under the same name.
 
-The values become outputs of a copy of each model, a group at a time: as many as `_BYTES` holds, as
-far as their sizes are known. Groups go in the first model's order, and the last is the first with a
-difference in it: everything after follows from that.
-
-A copy with more outputs is optimised less by its runtime. What only a fusion does is not seen here;
-the outputs themselves, which decide, come from the models as they are.
+The values become outputs of a copy of each model, a group at a time, in the first model's order,
+up to the first that differs. A copy with more outputs is optimised less by its runtime: what only a
+fusion does is not seen here; the outputs, which decide, come from the models as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
+import numpy as np
+import onnx_ir as ir
 
-from ... import memory
 from ...arrays import Array
-from ...errors import EngineError
-from ..known import Known
+from ...dialects.onnx import Rule
+from ...errors import EngineError, MemoryLimitError
 from ..runtimes import Runtime
-from ..runtimes.protos import weight_bytes
-from .differences import Difference, Place, differences
+from ..runtimes.interface import dtype_of, inputs_of
+from ..runtimes.worker import borrowed
+from .differences import Difference, Place, Tolerances, Values, differences
 
-_BYTES = 256 << 20
-_ASSUMED = 16 << 20
-"""What a value is taken for whose size is not known."""
+_GROUP = 32
+"""Values that become outputs together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two models, with what it is fed and what is known of it."""
+    """One of the two models, with what it is fed, and the seconds a run may take."""
 
-    model: onnx.ModelProto
+    model: ir.Model
     feeds: Mapping[str, Array]
-    known: Known
+    limit: float
+
+    @classmethod
+    def of(cls, model: ir.Model, arrays: Mapping[str, Array], limit: float) -> Side:
+        """A model with the inputs it has, in its own types."""
+        fed = {}
+        for value in inputs_of(model):
+            array = arrays[str(value.name)]
+            fed[str(value.name)] = array.astype(dtype_of(value) or array.dtype, copy=False)
+        return cls(model, fed, limit)
 
     @property
-    def made(self) -> dict[str, Place]:
+    def places(self) -> dict[str, Place]:
         """What nodes of the main graph make, in their order."""
-        return {
-            name: Place(name, node.name, node.op_type)
-            for node in self.model.graph.node
-            for name in node.output
-            if name
-        }
+        made = (value for node in self.model.graph for value in node.outputs if value.name)
+        return {str(value.name): place_of(value) for value in made}
 
-    @property
-    def output_names(self) -> set[str]:
-        """The names of the model's outputs."""
-        return {info.name for info in self.model.graph.output}
+    def outputs(self, runtime: Runtime) -> dict[str, Any]:
+        """What the model gives."""
+        with (
+            borrowed(self.limit) as worker,
+            runtime.session(self.model, worker=worker) as session,
+        ):
+            return session.run(self.feeds)
 
-
-Allow = Callable[[str, Any], float]
-"""A value's name and array -> what is allowed, relative to its scale."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """The layers compared, and why not all of them were."""
-
-    compared: tuple[Difference, ...]
-    remark: str = ""
+    def inner(self, runtime: Runtime, names: Sequence[str]) -> dict[str, Any]:
+        """Values inside, by name."""
+        copy = self.model.clone()
+        made = {value.name: value for node in copy.graph for value in node.outputs}
+        copy.graph.outputs[:] = [made[name] for name in names]
+        return Side(copy, self.feeds, self.limit).outputs(runtime)
 
 
-def compared_layers(runtime: Runtime, a: Side, b: Side, allow: Allow, threads: int) -> Layers:
-    """Compare the inner values of `a` and `b` in order; outputs are not among them.
+def place_of(value: ir.Value) -> Place:
+    """Where a value is made."""
+    node, name = value.producer(), str(value.name)
+    return Place(name) if node is None else Place(name, node.name or "", node.op_type, _step(node))
 
-    Raises `MemoryLimitError` where the copies would not fit.
+
+def _step(node: ir.Node) -> float:
+    """One step of what a node quantises; of what it dequantises, the largest scale if constant."""
+    if node.op_type == "QuantizeLinear":
+        return 1.0
+    scale = node.inputs[1] if node.op_type == "DequantizeLinear" else None
+    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    if tensor is None:
+        return 0.0
+    return float(np.abs(tensor.numpy().astype(np.float64)).max(initial=0.0))
+
+
+def in_float64(runtime: Runtime) -> Runtime:
+    """The reference in float64, reading ConvTranspose as `runtime` does."""
+    known = {rule.value for rule in Rule}
+    rule = runtime.name if runtime.name in known else runtime.rule
+    return Runtime("reference", precision="f64", rule=rule)
+
+
+def first_difference(
+    runtimes: Sequence[Runtime], a: Side, b: Side, tolerances: Tolerances
+) -> tuple[Difference | None, str]:
+    """The first inner value that differs, and why not all were compared.
+
+    runtimes: where both run and, if there is a second, where `a` runs in float64.
     """
-    memory.require(weight_bytes(a.model) + weight_bytes(b.model), "copies of the two models")
-    probes = [_Probe(runtime, side, threads) for side in (a, b)]
-    found: list[Difference] = []
-    for group in _groups(a, b):
+    outputs = {value.name for side in (a, b) for value in side.model.graph.outputs}
+    others = b.places
+    places = [p for name, p in a.places.items() if name in others and name not in outputs]
+    for start in range(0, len(places), _GROUP):
+        group = places[start : start + _GROUP]
+        names = [place.name for place in group]
         try:
-            ours, theirs = (probe.values(group) for probe in probes)
-        except EngineError as error:
-            return Layers(tuple(found), f"layers from {group[0].name!r} on: {error}")
+            ours, theirs = (side.inner(runtimes[0], names) for side in (a, b))
+            exact = a.inner(runtimes[1], names) if runtimes[1:] else {}
+        except (EngineError, MemoryLimitError) as error:
+            return None, f"layers from {names[0]!r} on: {error}"
         for place in group:
-            mine = ours[place.name]
-            found += differences(place, mine, theirs[place.name], allow(place.name, mine))
-        if not all(difference.equal for difference in found):
-            break
-    return Layers(tuple(found))
-
-
-def _groups(a: Side, b: Side) -> Iterator[list[Place]]:
-    common = a.made.keys() & b.made.keys() - a.output_names - b.output_names
-    group: list[Place] = []
-    held = 0
-    for name, place in a.made.items():
-        if name not in common or not (a.known.is_tensor(name) and b.known.is_tensor(name)):
-            continue
-        size = sum(_size(side.known.nbytes(name)) for side in (a, b))
-        if group and held + size > _BYTES:
-            yield group
-            group, held = [], 0
-        group.append(place)
-        held += size
-    if group:
-        yield group
-
-
-def _size(nbytes: int | None) -> int:
-    return _ASSUMED if nbytes is None else nbytes
-
-
-class _Probe:
-    """A copy of a model whose outputs are whatever is asked for."""
-
-    def __init__(self, runtime: Runtime, side: Side, threads: int) -> None:
-        self._runtime, self._feeds, self._threads = runtime, side.feeds, threads
-        self._model = onnx.ModelProto()
-        self._model.CopyFrom(side.model)
-
-    def values(self, group: list[Place]) -> dict[str, Any]:
-        """The values by name, from one run."""
-        del self._model.graph.output[:]
-        for place in group:
-            self._model.graph.output.add().name = place.name  # its type is the runtime's to find
-        with self._runtime.session(self._model, threads=self._threads) as session:
-            return session.run(self._feeds)
+            values = Values(ours[place.name], theirs[place.name], exact.get(place.name))
+            for difference in differences(place, values, tolerances):
+                if not difference.equal:
+                    return difference, ""
+    return None, ""

@@ -1,0 +1,260 @@
+"""Winograd's algorithm beside direct sums, in our own kernels: which tiles gain, and how much.
+
+    python benchmarks/winograd.py [--threads 2] [--seconds 0.2] [--layout NCX] [--only NAME,...]
+                                  [--layers layers.json] [--detail] [--errors]
+
+For every layer "direct" and each choice of tiles run in turn on the same float32 arrays, weights
+packed beforehand; the least time of each counts. `gain` is our direct kernel over the best tile;
+`auto` what `algorithm="direct"` takes, perhaps another engine's, over what "auto" takes; `effic.`
+the roofline time of the direct algorithm over the best time: above 1 no direct algorithm could be.
+Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
+positions along each axis (256 in one dimension), and for ordinary convolutions of three taps.
+
+`--errors` measures rounding instead: against float64, by tile and by the number of channels that
+are added up, the root of the mean square, and beside it that of direct sums.
+
+A layers file has {"layers": [{"name", "n", "ic", "oc", "size", "k", "s", "p", "op", "d", "g",
+"conv"}]}; without one the layers below are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import upconv
+from upconv import testing
+from upconv.choices import select
+from upconv.engines import load
+from upconv.engines.base import Primitive
+from upconv.geometry import Axis
+from upconv.problem import Direction, Problem
+from upconv.roofline import measured
+
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as PyTorch writes it; `conv` for an ordinary convolution."""
+
+    name: str
+    n: int
+    ic: int
+    oc: int
+    size: tuple[int, ...]
+    k: int
+    s: int
+    p: int
+    op: int = 0
+    d: int = 1
+    g: int = 1
+    conv: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The class of layers it is counted in."""
+        wide = min(self.ic, self.oc) // self.g >= 64
+        large = math.prod(self.size) >= 256 and (len(self.size) == 1 or min(self.size) >= 16)
+        if not (wide and large and self.d == 1):
+            return ""
+        if self.conv:
+            halves = "k = 2s convolutions" if self.k == 2 * self.s else ""
+            return "k3 s1 convolutions" if (self.k, self.s) == (3, 1) else halves
+        return f"k = 2s, {len(self.size)}-D" if self.k == 2 * self.s else ""
+
+
+LAYERS = (
+    Layer("gan_64", 1, 256, 128, (16, 16), 4, 2, 1),
+    Layer("gan_batch", 8, 256, 128, (16, 16), 4, 2, 1),
+    Layer("unet_wide", 1, 128, 64, (64, 64), 4, 2, 1),
+    Layer("pose_head2", 1, 256, 256, (32, 24), 4, 2, 1),
+    Layer("unet_deep", 1, 512, 256, (32, 32), 4, 2, 1),
+    Layer("k8_s4", 1, 128, 64, (32, 32), 8, 4, 2),
+    Layer("volume_16", 1, 128, 64, (16, 16, 16), 4, 2, 1),
+    Layer("volume_24", 1, 64, 64, (24, 24, 24), 4, 2, 1),
+    Layer("volume_wide", 1, 256, 128, (16, 16, 16), 4, 2, 1),
+    Layer("hifigan_up1", 1, 512, 256, (400,), 16, 8, 4),
+    Layer("hifigan_up2", 1, 256, 128, (3200,), 16, 8, 4),
+    Layer("hifigan_up3", 1, 128, 64, (6400,), 4, 2, 1),
+    Layer("demucs_dec", 1, 384, 192, (1024,), 8, 4, 0),
+    Layer("conv_64", 1, 64, 64, (64, 64), 3, 1, 1, conv=True),
+    Layer("conv_128", 1, 128, 128, (64, 64), 3, 1, 1, conv=True),
+    Layer("conv_256", 1, 256, 256, (32, 32), 3, 1, 1, conv=True),
+    Layer("conv_512", 1, 512, 512, (16, 16), 3, 1, 1, conv=True),
+    Layer("conv3d_64", 1, 64, 64, (24, 24, 24), 3, 1, 1, conv=True),
+    Layer("pix2pix_down", 1, 64, 128, (128, 128), 4, 2, 1, conv=True),
+    Layer("disc_down", 1, 128, 256, (64, 64), 4, 2, 1, conv=True),
+    Layer("dac_down", 1, 256, 512, (3200,), 8, 4, 2, conv=True),
+    Layer("conv1d_256", 1, 256, 256, (4096,), 3, 1, 1, conv=True),
+)
+
+
+def layers_of(path: Path | None) -> tuple[Layer, ...]:
+    """The layers of a file, or those above."""
+    if path is None:
+        return LAYERS
+    rows = json.loads(path.read_text())["layers"]
+    return tuple(Layer(**{**row, "size": tuple(row["size"])}) for row in rows)
+
+
+def problem_of(layer: Layer, layout: str) -> Problem:
+    """The layer's forward problem, with a bias."""
+    plan: Any = upconv.conv_plan if layer.conv else upconv.plan
+    lead = (layer.oc, layer.ic // layer.g) if layer.conv else (layer.ic, layer.oc // layer.g)
+    kernel = (layer.k,) * len(layer.size)
+    more = {} if layer.conv else {"output_padding": layer.op}
+    shape = (layer.n, layer.ic, *layer.size)
+    shape = shape if layout == "NCX" else (layer.n, *layer.size, layer.ic)
+    weight, bias = np.zeros((*lead, *kernel), np.float32), np.zeros(layer.oc, np.float32)
+    with plan(
+        shape, weight, bias, stride=layer.s, padding=layer.p, dilation=layer.d, groups=layer.g,
+        layout=layout, engine="reference", algorithm="direct", **more,
+    ) as made:  # fmt: skip
+        found: Problem = made.problem
+        return found
+
+
+@dataclass
+class Candidate:
+    """A way to compute a layer, with its least time so far."""
+
+    name: str
+    primitive: Primitive
+    run: Run
+    seconds: float = math.inf
+
+
+def candidates(problem: Problem, threads: int) -> list[Candidate]:
+    """Direct sums and all tiles, each with its weight packed."""
+    engine: Any = load("jit")
+    other = select(problem, None)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in problem.operand_shapes)
+    w /= math.sqrt(problem.longest_sum)
+    out = np.empty(problem.result_shape, np.float32)
+    bias = np.zeros(problem.result_channels, np.float32)
+    names = [""]
+    if other is not engine:
+        names.append(other.name)
+    if engine.refuses_winograd(problem) is None:
+        names += engine.winograd(problem, threads)
+
+    def made(name: str) -> Candidate:
+        by = other if name == other.name else engine
+        primitive = by.build(problem, threads, name if by is engine else "")
+        packed = primitive.pack(w)
+        return Candidate(name, primitive, lambda: primitive.run(out, x, packed, bias))
+
+    return [made(name) for name in names]
+
+
+def timed(some: list[Candidate], seconds: float) -> None:
+    """Rounds of all candidates until each has had its time; those far behind drop out."""
+    end, rounds = time.perf_counter() + seconds * len(some), 0
+    while time.perf_counter() < end or rounds < 8:
+        rounds += 1
+        for each in some:
+            each.run()
+            for _ in range(3):
+                start = time.perf_counter()
+                each.run()
+                each.seconds = min(each.seconds, time.perf_counter() - start)
+        best = min(each.seconds for each in some)
+        if rounds > 4:
+            some = [each for each in some if not each.name or each.seconds < 1.2 * best]
+
+
+def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[str, float, float]]:
+    """Print a line per layer; its class, and direct sums over the best tile and over "auto"."""
+    limits = measured(args.threads)
+    engine: Any = load("jit")
+    for layer in layers:
+        problem = problem_of(layer, args.layout)
+        some = candidates(problem, args.threads)
+        timed(some, args.seconds)
+        own, *others = some
+        tiles = [each for each in others if each.name.startswith("winograd")]
+        direct = next((each for each in others if each not in tiles), own)
+        name = engine.quicker(problem, args.threads, once=False)
+        auto = next((each for each in tiles if each.name == name), direct)
+        best = min(tiles, key=lambda each: each.seconds, default=own)
+        floor = limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype) if limits else 0
+        gains = own.seconds / best.seconds, direct.seconds / auto.seconds
+        print(
+            f"{layer.name:18} {own.seconds * 1e3:8.3f} {best.seconds * 1e3:8.3f} {gains[0]:6.2f}"
+            f" {gains[1]:6.2f} {floor / min(own.seconds, best.seconds):6.2f}"
+            f"  {best.name.removeprefix('winograd '):22}"
+            f" {auto.name.removeprefix('winograd ') or 'direct'}",
+            flush=True,
+        )
+        if args.detail and limits:
+            for each in some:
+                told = each.primitive.predicted_cycles / limits.clock
+                text = each.primitive.description
+                print(f"    {each.seconds * 1e3:8.3f} {told * 1e3:8.3f}  {each.name} {text}")
+        yield layer.kind, *gains
+
+
+def errors() -> None:
+    """Print rounding errors of layers of two axes, 32 channels made of C, of all tiles m = m."""
+    engine: Any = load("jit")
+    counts = (16, 64, 256, 1024)
+    print("tiles    ", *(f"{f'C = {count}':>18}" for count in counts))
+    for kernel, stride, ways in ((4, 2, ("", 2, 3, 4)), (3, 1, ("", 2, 4))):
+        found: dict[str, list[str]] = {}
+        for count, m in product(counts, ways):
+            axes = (Axis(24, kernel, stride, 1, 1, 1), Axis(25, kernel, stride, 1, 1, 1))
+            problem = Problem(Direction.FORWARD, axes, 1, count, 32)
+            given = testing.operands(problem)
+            name = f"F({m},{kernel // stride})" if m else f"direct, k {kernel} s {stride}"
+            primitive = engine.build(problem, 1, f"winograd {name}x{name}" if m else "")
+            out = np.empty(problem.result_shape, np.float32)
+            primitive.run(out, given.a, primitive.pack(given.b))
+            value = testing.expected(problem, given).value
+            root = math.sqrt(np.mean((out - value) ** 2) / np.mean(value**2))
+            base = found.get(f"direct, k {kernel} s {stride}", [""])[-1].split()
+            ratio = f" ({root / float(base[0]):.2f})" if m else ""
+            found.setdefault(name, []).append(f"{root:.2e}{ratio}")
+        for name, numbers in found.items():
+            print(f"{name:14}", *(f"{number:>18}" for number in numbers))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.2, help="for each candidate of a layer")
+    parser.add_argument("--layout", default="NCX", choices=("NCX", "NXC"))
+    parser.add_argument("--layers", type=Path)
+    parser.add_argument("--only", default="", help="names of layers")
+    parser.add_argument("--detail", action="store_true", help="all candidates, with predictions")
+    parser.add_argument("--errors", action="store_true", help="measure rounding, not time")
+    args = parser.parse_args()
+    if args.errors:
+        errors()
+        return
+    wanted = set(filter(None, args.only.split(",")))
+    layers = tuple(each for each in layers_of(args.layers) if not wanted or each.name in wanted)
+    print(f"{'layer':18} {'direct':>8} {'best':>8} {'gain':>6} {'auto':>6} {'effic.':>6}  tiles")
+    found = list(rows(layers, args))
+    for kind in sorted({kind for kind, _, _ in found if kind}):
+        gains = [(best, auto) for each, best, auto in found if each == kind]
+        means = [
+            math.exp(sum(map(math.log, each)) / len(each)) for each in zip(*gains, strict=True)
+        ]
+        print(f"{kind:18} best {means[0]:.2f}, auto {means[1]:.2f}, {len(gains)} layers")
+    print(f"least of auto: {min(auto for _, _, auto in found):.2f}")
+
+
+if __name__ == "__main__":
+    main()

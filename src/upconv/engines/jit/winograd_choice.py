@@ -1,0 +1,81 @@
+"""Whether Winograd's algorithm is worth it, and which tiles: by the models of both."""
+
+from __future__ import annotations
+
+from ...problem import DataLayout
+from . import schedule as positions_schedule
+from .channel_schedule import predicted_cycles
+from .channel_schedule import schedule as channel_schedule
+from .channels import prefers_channels
+from .correlation import Correlation
+from .cpu import Cpu
+from .schedule import can_vectorise_positions
+from .winograd import named
+from .winograd_plan import Schedule, refused, schedules
+
+_PREFIX = "winograd "
+_MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
+_MARGIN = 1.13  # what direct sums must be predicted to take, beside this
+_FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
+_DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
+_MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
+_PACK_CYCLES = 25.0  # of each number of a transformed weight: 10 to 20 ns on a Zen 4
+
+
+def variants_of(
+    correlation: Correlation, threads: int, cpu: Cpu, *, exact: bool
+) -> tuple[str, ...]:
+    """The names of all choices of tiles, the fastest first."""
+    found = schedules(correlation, threads, cpu)
+    return tuple(_name(each) for each in found if each.exact or not exact)[:_MOST_VARIANTS]
+
+
+def is_winograd(variant: str) -> bool:
+    """Whether a variant is one of these."""
+    return variant.startswith(_PREFIX)
+
+
+def by_name(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Schedule | None:
+    """The schedule that a variant names, if it is one of these."""
+    if not is_winograd(name):
+        return None
+    return next(each for each in schedules(correlation, threads, cpu) if _name(each) == name)
+
+
+def _name(schedule: Schedule) -> str:
+    return _PREFIX + named(schedule.transforms)
+
+
+def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, deferred: bool) -> str:
+    """The exact variant that beats direct sums, the packing of weights included if `once`.
+
+    `deferred` says that another engine is likely to compute them faster than this one.
+    """
+    each = min(correlation.reduced, correlation.made) // correlation.groups
+    few = each < (_FEWEST_DEFERRED if deferred else 2)
+    if few or correlation.multiply_adds < _FEWEST_PRODUCTS or refused(correlation):
+        return ""
+    found = [each for each in schedules(correlation, threads, cpu) if each.exact]
+    if not found:
+        return ""
+    best = found[0]
+    products, _ = best.saving
+    numbers = correlation.reduced * correlation.made // correlation.groups * products
+    if numbers > _MOST_NUMBERS:
+        return ""
+    cycles = best.cycles + (_PACK_CYCLES * numbers if once else 0.0)
+    direct = direct_cycles(correlation, threads, cpu)
+    margin = _DEFERRED_MARGIN if deferred else _MARGIN
+    return _name(best) if margin * cycles < direct else ""
+
+
+def direct_cycles(correlation: Correlation, threads: int, cpu: Cpu) -> float:
+    """What the faster one of the other kernels is predicted to take."""
+    possible = can_vectorise_positions(correlation) and correlation.layout is DataLayout.NCX
+    if possible and not prefers_channels(correlation, cpu):
+        plan = positions_schedule.schedule(correlation, threads, cpu)
+        return positions_schedule.predicted_cycles(correlation, plan)
+    return predicted_cycles(correlation, channel_schedule(correlation, threads, cpu))
+
+
+__all__ = ["ahead", "by_name", "direct_cycles", "is_winograd", "refused", "variants_of"]

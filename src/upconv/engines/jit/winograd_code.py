@@ -1,0 +1,243 @@
+"""What computes by Winograd's algorithm: transforms, and the product of matrices between them.
+
+    input(...)      windows of the packed rows of a block, transformed, into V[point][tile][depth]
+    products(...)   Z[point] = V[point] U[point], a product of matrices for one point
+    inverse(...)    columns of Z, transformed back, + bias, into rows of results
+
+All run in memory of a thread that fits its second-level cache, called by winograd_driver.py.
+Vectors lie along channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+
+from ...activations import Activation
+from .activation import activated
+from .compile import Code
+from .cpu import Cpu
+from .emit import Function, Module
+from .tile import multiply_add
+from .values import BYTES, I64, PTR, Value, split, vector
+from .winograd import Matrix
+
+TILE = ("operand", "result")
+"""Where a tile lies among a block's operands and results, in positions."""
+
+_INPUT = {
+    "src": PTR,
+    "dst": PTR,
+    "tiles": PTR,
+    "count": I64,
+    "vectors": I64,
+    "step_0": I64,  # bytes from one position to the next along the outer axes
+    "step_1": I64,
+    "point": I64,  # bytes from one point to the next
+    "row": I64,  # bytes from one tile to the next
+}
+_PRODUCTS = {
+    "v": PTR,
+    "u": PTR,
+    "z": PTR,
+    "channels": I64,
+    "rows": I64,  # groups of rows
+    "panels": I64,
+    "z_row": I64,
+}
+_INVERSE = {
+    "src": PTR,
+    "dst": PTR,
+    "tiles": PTR,
+    "count": I64,
+    "vectors": I64,
+    "bias": PTR,
+    "step_0": I64,
+    "step_1": I64,
+    "step_2": I64,  # bytes from one q of the last axis to the next
+    "position": I64,  # bytes of a position
+    "point": I64,
+    "row": I64,
+    "bad": PTR,  # set to 1 where a result is not finite
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The class of a register tile: `rows` by `vectors`, rows of V being `pitch` bytes apart."""
+
+    element: str
+    lanes: int
+    rows: int
+    vectors: int
+    pitch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """The class of an inverse transform, by the matrix of each axis, with what comes after it."""
+
+    element: str
+    matrices: tuple[Matrix, ...]
+    activation: Activation
+    slope: float
+
+
+@lru_cache(maxsize=64)
+def products_code(kind: Products, cpu: Cpu) -> Code:
+    """`products` of one class."""
+    module, line = Module(cpu.attributes), vector(kind.element, kind.lanes)
+    size = BYTES[kind.element]
+    width = kind.vectors * kind.lanes * size
+    zeros = [Value(line, "zeroinitializer")] * (kind.rows * kind.vectors)
+    with module.function("products", _PRODUCTS) as f:
+        panel_bytes = f.mul(f["channels"], width)
+        with f.loop(0, f["panels"]) as panel, f.loop(0, f["rows"]) as group:
+            u = f.at(f["u"], f.mul(panel.index, panel_bytes))
+            v = f.at(f["v"], f.mul(group.index, kind.rows * kind.pitch))
+            # The panel that comes next is asked for by the first groups of this one.
+            part = f.mul(f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size))
+            ahead = f.at(u, f.add(panel_bytes, part))
+            with f.loop(0, f["channels"], carried=[u, v, ahead, *zeros]) as loop:
+                u, v, ahead, *sums = loop.carried
+                f.prefetch(ahead)
+                weights = [
+                    f.load(line, f.at(u, i * kind.lanes * size)) for i in range(kind.vectors)
+                ]
+                for r in range(kind.rows):
+                    number = f.load(kind.element, f.at(v, r * kind.pitch))
+                    factor = f.broadcast(number, kind.lanes)
+                    for i, weight in enumerate(weights):
+                        place = r * kind.vectors + i
+                        sums[place] = multiply_add(f, cpu, factor, weight, sums[place])
+                loop.next([f.at(u, width), f.at(v, size), f.at(ahead, kind.lanes * size), *sums])
+            z = f.at(f["z"], f.mul(panel.index, width))
+            z = f.at(z, f.mul(f.mul(group.index, kind.rows), f["z_row"]))
+            for r in range(kind.rows):
+                for i in range(kind.vectors):
+                    total = loop.results[3 + r * kind.vectors + i]
+                    f.store(total, f.at(z, i * kind.lanes * size))
+                z = f.at(z, f["z_row"])
+    return Code(module, ("products",), cpu)
+
+
+@lru_cache(maxsize=64)
+def input_code(
+    element: str, matrices: tuple[Matrix, ...], position: int, step: int, cpu: Cpu
+) -> Code:
+    """`input` of one class; `position` are the bytes from one position to the next, of which a
+    window has every `step`-th along the last axis."""
+    module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[element])
+    line, nbytes = vector(element, lanes), lanes * BYTES[element]
+    *outer, last = (len(matrix[0]) for matrix in matrices)
+    with module.function("input", _INPUT) as f, f.loop(0, f["count"]) as tile:
+        entry = f.at(f["tiles"], f.mul(tile.index, len(TILE)), I64)
+        window = f.at(f["src"], f.mul(f.load(I64, entry), position))
+        dst = f.at(f["dst"], f.mul(tile.index, f["row"]))
+        with f.loop(0, f["vectors"], carried=[window, dst]) as loop:
+            src, to = loop.carried
+            numbers = {}
+            for place, start in _lines(f, src, outer):
+                for i in range(last):
+                    numbers[(*place, i)] = f.load(line, f.at(start, i * step * position))
+            for value in _transformed(f, cpu, numbers, matrices).values():
+                f.store(value, to)
+                to = f.at(to, f["point"])
+            loop.next([f.at(src, nbytes), f.at(loop.carried[1], nbytes)])
+    return Code(module, ("input",), cpu)
+
+
+@lru_cache(maxsize=64)
+def inverse_code(kind: Inverse, cpu: Cpu) -> Code:
+    """`inverse` of one class."""
+    module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[kind.element])
+    line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
+    points = [len(matrix[0]) for matrix in kind.matrices]
+    *outer, last = (len(matrix) for matrix in kind.matrices)
+    zero = Value(line, "zeroinitializer")
+    with module.function("inverse", _INVERSE) as f:
+        with f.loop(0, f["count"], carried=[zero]) as tile:
+            entry = f.at(f["tiles"], f.mul(tile.index, len(TILE)), I64)
+            place = f.load(I64, f.at(entry, 1, I64))
+            dst = f.at(f["dst"], f.mul(place, f["position"]))
+            src = f.at(f["src"], f.mul(tile.index, f["row"]))
+            starts = [src, dst, f["bias"], tile.carried[0]]
+            with f.loop(0, f["vectors"], carried=starts) as loop:
+                src, dst, bias, bad = loop.carried
+                numbers, of_point = {}, src
+                for point in product(*map(range, points)):
+                    numbers[point] = f.load(line, of_point)
+                    of_point = f.at(of_point, f["point"])
+                made = _transformed(f, cpu, numbers, kind.matrices)
+                start = f.load(line, bias)
+                for rows, to in _lines(f, dst, outer):
+                    for i in range(last):
+                        value = made[(*rows, i)]
+                        bad = multiply_add(f, cpu, value, zero, bad)
+                        value = f.arithmetic("fadd", value, start)
+                        f.store(activated(f, cpu, kind.activation, kind.slope, value), to)
+                        to = f.at(to, f["step_2"])
+                moved = [f.at(each, nbytes) for each in loop.carried[:3]]
+                loop.next([*moved, bad])
+            tile.next([loop.results[3]])
+        _report(f, tile.results[0])
+    return Code(module, ("inverse",), cpu)
+
+
+def _report(f: Function, bad: Value) -> None:
+    """Set the flag where a lane of `bad` is NaN."""
+    lanes = split(bad.type)[1]
+    odd = f.convert("bitcast", f.fcompare("uno", bad, bad), f"i{lanes}")
+    with f.when(f.compare("ne", f.convert("zext", odd, I64), 0)):
+        f.publish(1, f["bad"])
+
+
+def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
+    """The places of all combinations of positions along the outer axes, of which there are 0 to 2,
+    and their addresses."""
+    steps = ("step_0", "step_1")[2 - len(outer) :] if outer else ()
+    found: list[tuple[tuple[int, ...], Value]] = [((), start)]
+    for count, step in zip(outer, steps, strict=True):
+        more = []
+        for place, address in found:
+            for i in range(count):
+                more.append(((*place, i), address))
+                address = f.at(address, f[step])
+        found = more
+    return found
+
+
+Numbers = dict[tuple[int, ...], Value]
+
+
+def _transformed(f: Function, cpu: Cpu, numbers: Numbers, matrices: Sequence[Matrix]) -> Numbers:
+    """Vectors by their place along all axes, multiplied by the matrix of each axis."""
+    for axis in reversed(range(len(matrices))):
+        matrix, made = matrices[axis], {}
+        sizes = [1 + max(place[i] for place in numbers) for i in range(len(matrices))]
+        sizes[axis] = 1
+        for first in product(*map(range, sizes)):
+            before, after = first[:axis], first[axis + 1 :]
+            column = [numbers[(*before, i, *after)] for i in range(len(matrix[0]))]
+            for i, row in enumerate(matrix):
+                made[(*before, i, *after)] = _combined(f, cpu, row, column)
+        numbers = made
+    return dict(sorted(numbers.items()))
+
+
+def _combined(f: Function, cpu: Cpu, row: Sequence[Fraction], column: Sequence[Value]) -> Value:
+    """The sum of vectors times the numbers of a row."""
+    terms = [(c, v) for c, v in zip(row, column, strict=True) if c]
+    terms.sort(key=lambda term: term[0] != 1)  # one that is just added comes first
+    factor, total = terms[0]
+    if factor != 1:
+        total = f.arithmetic("fmul", total, f.constant(total.type, float(factor)))
+    for factor, value in terms[1:]:
+        if abs(factor) == 1:
+            total = f.arithmetic("fadd" if factor > 0 else "fsub", total, value)
+        else:
+            total = multiply_add(f, cpu, value, f.constant(value.type, float(factor)), total)
+    return total

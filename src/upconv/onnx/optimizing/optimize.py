@@ -1,0 +1,246 @@
+"""`optimize`: a model in, a faster one out, verified; or the same one.
+
+extract      every transposed convolution alone, neighbours folded into it first (`extract`)
+candidates   every form of each, checked and timed in the runtime (`candidates`, `benchmark`)
+select       the whole, verified and measured; what does not hold is reverted (`select`)
+write        the result, or the model as it was
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..._version import __version__
+from ...arrays import Array
+from ...dialects.onnx import Rule
+from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
+from ...files import reported, require_free
+from ...threads import checked, get_num_threads
+from ...tuning import processor_model
+from ..models import Source, from_model, save, to_proto
+from ..nodes import Unreadable, named
+from ..passes import PASSES
+from ..passes.base import run
+from ..runtimes import Runtime, feeds, ready
+from ..runtimes.worker import TIME_LIMIT, borrowed
+from .benchmark import Cache, Setup
+from .candidates import measured
+from .extract import Layer, layers, mark
+from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
+from .select import Selecting, Selection, choose
+
+Progress = Callable[[str, int, int], None]
+"""Called with what begins, its number from 1, and of how many."""
+
+Sizes = Mapping[str, Sequence[int]]
+
+_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")
+"""Passes that only take nodes away: they run before anything is measured."""
+
+_MOST_SECONDS = 3600.0
+
+
+def optimize(
+    model: Source,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    runtime: str | Runtime = "onnxruntime",
+    sizes: Sizes | Sequence[Sizes] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    seconds: float = 1.0,
+    float64: bool = True,
+    fresh: bool = False,
+    session: bool = False,
+    force: bool = False,
+    time_limit: float = TIME_LIMIT,
+    progress: Progress | None = None,
+) -> Optimization:
+    """Rewrite the transposed convolutions of a model where that makes it faster, and write it.
+
+    model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; not changed.
+    output: where the result goes, whole or not at all; a model that nothing makes faster is written
+        as it is. None writes nothing. The model is in the result's `proto` too.
+    runtime: in which it is measured and verified: "onnxruntime", "openvino", "openvino:f32", ...
+    sizes: shapes of inputs by name, sizes of symbols, where the model leaves them open; or several
+        such mappings: a layer is rewritten only where that pays at all of them.
+    inputs: arrays to run the model on instead of random ones.
+    threads: of the runtime; None takes its own, or `upconv.get_num_threads()`.
+    seed: of the random inputs.
+    seconds: spent on each different layer and shape, and five times as much on the whole model.
+    float64: hold results against the model in float64, in a slow evaluator.
+    fresh: measure again what is in the tuning cache.
+    session: also measure `upconv.onnx.Session` on the model.
+    force: overwrite `output`.
+    time_limit: seconds that one run may take before its process is ended.
+    progress: called with what begins, its number from 1, and of how many.
+
+    Raises `ModelError`, `FileError`, `ArgumentError`, `EngineMissing`, `EngineRefusal` where the
+    runtime does not take the model itself, `EngineError`, `MemoryLimitError`.
+
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
+    >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
+    >>> found = optimize(ir.from_onnx_text(text), seconds=0.01)
+    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings]
+    ['original', 'sub_pixel:unfolded', 'to_rank', 'to_rank+sub_pixel:unfolded']
+    """
+    began = time.perf_counter()
+    chosen = ready(runtime)
+    count = chosen.threads or get_num_threads()
+    chosen = replace(chosen, threads=checked(count if threads is None else threads))
+    if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
+        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
+        raise ArgumentError("seconds", brief(seconds), allowed)
+    if output is not None:
+        _require_place(output, model, force=force)  # before minutes are spent
+    original = from_model(model)
+    setup = Setup(
+        chosen,
+        Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC,
+        _inputs(original, sizes, inputs, seed),
+        seconds,
+        time_limit,
+        float64,
+        Cache(chosen, fresh),
+        progress or (lambda *_: None),
+    )
+    selecting, selection, folded = _selected(original, setup)
+    found = replace(
+        _told(original, setup, selection),
+        model=os.fspath(model)
+        if isinstance(model, str | os.PathLike)
+        else original.graph.name or "",
+        folded=folded if selection.changed else (),
+        session=_session(selecting) if session else None,
+        seconds=time.perf_counter() - began,
+    )
+    if output is None:
+        return found
+    return replace(found, written=str(save(selection.model, output, force=force)[0]))
+
+
+def _told(original: ir.Model, setup: Setup, selection: Selection) -> Optimization:
+    """What became of the model, as the result says it."""
+    proto, runtime = to_proto(selection.model), setup.runtime
+    versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
+    return Optimization(
+        model="",
+        runtime=str(runtime),
+        threads=runtime.threads or 1,
+        opset=original.opset_imports.get("", 0),
+        inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
+        folded=(),
+        layers=selection.layers,
+        whole=selection.whole,
+        verified=selection.verified,
+        checks=selection.checks,
+        verdict=selection.verdict,
+        bytes_before=to_proto(original).ByteSize() if selection.changed else proto.ByteSize(),
+        bytes_after=proto.ByteSize(),
+        machine=processor_model(),
+        versions={"upconv": __version__, **versions, runtime.name: runtime.version},
+        seconds=0.0,
+        remarks=selection.remarks,
+        proto=proto,
+    )
+
+
+def _require_place(output: str | os.PathLike[str], model: Source, *, force: bool) -> None:
+    name = os.fspath(output)
+    inputs = [Path(model)] if isinstance(model, str | os.PathLike) else []
+    with reported(name):
+        require_free(name, Path(name).resolve(), force=force, inputs=inputs)
+
+
+def _inputs(
+    model: ir.Model,
+    sizes: Sizes | Sequence[Sizes] | None,
+    own: Mapping[str, Any] | None,
+    seed: int,
+) -> tuple[dict[str, Array], ...]:
+    """Arrays for the model, per set of input shapes."""
+    sets = [sizes or {}] if sizes is None or isinstance(sizes, Mapping) else list(sizes)
+    if not sets:
+        raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
+    arrays = {name: np.asarray(value) for name, value in (own or {}).items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return tuple({**feeds(model, {**one, **shapes}, seed=seed), **arrays} for one in sets)
+
+
+def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, Selection, tuple[str, ...]]:
+    """Fold, measure every layer, and select."""
+    prepared = original.clone()
+    steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.rule)
+    folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
+    mark(prepared)
+    with borrowed(setup.limit) as worker:
+        found = layers(prepared, setup.runtime, setup.inputs, setup.rule, worker)
+    known: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+    results = []
+    for number, one in enumerate(found, 1):
+        node = one.node if isinstance(one, Unreadable) else one.conv.node
+        setup.say(f"measuring {named(node)}", number, len(found))
+        if isinstance(one, Unreadable):
+            results.append(_untried(one, prepared))
+            continue
+        key = one.signature, one.shapes
+        if key not in known:
+            known[key] = _measured(one, setup)
+        results.append(_result(one, prepared, known[key]))
+    selecting = Selecting(original, prepared, setup)
+    return selecting, selecting.select(results, folded), folded
+
+
+def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
+    try:
+        return measured(layer, setup)
+    except (EngineError, MemoryLimitError) as error:
+        return (Candidate(ORIGINAL, refusal=f"{setup.runtime} does not run it alone: {error}"),)
+
+
+def _result(layer: Layer, model: ir.Model, tried: tuple[Candidate, ...]) -> LayerResult:
+    chosen, why = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
+    conv = layer.conv
+    return LayerResult(
+        named(conv.node),
+        _graph(conv.node, model),
+        layer.facts(),
+        layer.shapes,
+        conv.array.shape[1] * conv.groups,
+        conv.groups,
+        str(conv.array.dtype),
+        tried,
+        chosen,
+        why,
+    )
+
+
+def _untried(found: Unreadable, model: ir.Model) -> LayerResult:
+    name, graph = named(found.node), _graph(found.node, model)
+    return LayerResult(name, graph, (), (), 0, 0, "", (), ORIGINAL, found.reason)
+
+
+def _graph(node: ir.Node, model: ir.Model) -> str:
+    """The name of the graph that a node is in, "" for the main one."""
+    return "" if node.graph is None or node.graph is model.graph else str(node.graph.name)
+
+
+def _session(selecting: Selecting) -> SessionResult:
+    """`upconv.onnx.Session` against the runtime's own, on the model as it came."""
+    model, own = selecting.original, Runtime("upconv", threads=selecting.setup.runtime.threads)
+    reports: list[Mapping[str, Any]] = []
+    try:
+        whole = selecting.compare(model, model, own, reports)
+        return SessionResult(whole, reports[-1])
+    except (EngineError, MemoryLimitError) as error:
+        return SessionResult(why=str(error))

@@ -1,0 +1,145 @@
+"""What the worker's process does: the models that are open in it, by number."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ... import errors, memory
+from ...errors import EngineError
+from .timing import Call, Feeds, Rounds, interleaved
+from .worker import kill, one_line
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+class Backend(Protocol):
+    """A model in a runtime, in this process."""
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """The outputs in the model's order, the caller's own."""
+
+    def bind(self, feeds: Feeds) -> Call:
+        """A call that runs the model on `feeds` again and again; it has run once."""
+
+
+Opens = Callable[["bytes | str", "Runtime", Sequence[str]], Backend]
+
+
+def _opens(name: str) -> Opens:
+    if name == "onnxruntime":
+        from .onnxruntime import OnnxRuntime
+
+        return OnnxRuntime
+    if name == "openvino":
+        from .openvino import OpenVino
+
+        return OpenVino
+    if name == "reference":
+        from .reference import Reference
+
+        return Reference
+    from .own import Own
+
+    return Own
+
+
+class Host:
+    """Open models; every method is a request that a `Worker` can make."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Backend] = {}
+        self._bound: dict[int, Call] = {}
+        self._numbers = count()
+
+    def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
+        """The number of a model, now open; `model` is its bytes or a path."""
+        number = next(self._numbers)
+        self._open[number] = _opens(runtime.name)(model, runtime, outputs)
+        return number
+
+    def run(self, number: int, feeds: Feeds) -> list[Any]:
+        """The outputs of a model."""
+        return self._open[number].run(feeds)
+
+    def bind(self, number: int, feeds: Feeds) -> None:
+        """Prepare a model for `timed`."""
+        self._bound[number] = self._open[number].bind(feeds)
+
+    def timed(self, numbers: Sequence[int], seconds: float) -> Rounds:
+        """Interleaved times of bound models."""
+        return interleaved([self._bound[number] for number in numbers], seconds)
+
+    def openvino_precision(self, device: str) -> str:
+        """In which OpenVINO computes models in float32 on a device."""
+        import openvino
+
+        kind = openvino.Core().get_property(device, "INFERENCE_PRECISION_HINT")
+        return str(kind.get_type_name())
+
+    def report(self, number: int) -> Any:
+        """What the runtime "upconv" decided about its layers."""
+        tell = getattr(self._open[number], "report", None)
+        if tell is None:
+            raise EngineError("this runtime does not tell what computes a layer")
+        return tell()
+
+    def close(self, number: int) -> None:
+        """Forget a model."""
+        self._bound.pop(number, None)
+        del self._open[number]
+
+
+def main() -> None:
+    """Answer requests until the standard input ends."""
+    _bound_memory()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a runtime prints is no answer
+    if hasattr(os, "register_at_fork"):  # a process that it forks must not hold our end open
+        os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
+    requests: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    host = Host()
+    while True:
+        method, arguments = requests.get()
+        try:
+            answer = "value", getattr(host, method)(*arguments)
+        except Exception as error:  # foreign code, which raises what it likes
+            answer = _described(error)
+        pickle.dump(answer, answers, 5)
+        answers.flush()
+
+
+def _listen(requests: queue.SimpleQueue[Any]) -> None:
+    """Hand requests on; end the process, whatever it does, when nobody can make any more."""
+    while True:
+        try:
+            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # from who started us
+        except EOFError:
+            kill(os.getpid())
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    if isinstance(error, errors.ModelError | errors.EngineError):
+        return type(error).__name__, str(error)
+    if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+        return "MemoryLimitError", f"Running the model took more memory than there is: {error}"
+    return "EngineError", one_line(error)
+
+
+def _bound_memory() -> None:
+    """Have allocations fail in this process before the machine runs out of memory."""
+    if sys.platform != "win32":
+        import resource
+
+        bound = memory.available_bytes()
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))

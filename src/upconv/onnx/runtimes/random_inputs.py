@@ -1,0 +1,158 @@
+"""Random inputs for a model: reproducible, of the shapes asked for, values that most models take.
+
+    floats            standard normal
+    bool              either, evenly
+    uint8, int8       all their values, as pixels and quantised data have them
+    other integers    0 or 1: an index, a length or a flag that is seldom out of range
+
+A dimension that the model leaves open is, in this order, what `sizes` says of the input or of the
+symbol; what another input has for the same symbol; 1 for the first axis, `OPEN` for the others.
+Values depend on the seed and the input's name alone, so two models get the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import onnx_ir as ir
+
+from ... import memory
+from ...arrays import Array, as_shape
+from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
+from ..models import Source, from_model
+from .interface import declared, dtype_of, fits, inputs_of
+
+OPEN = 32
+"""The size of an open dimension of which nothing is said, but the first, which is 1."""
+
+_MOST_AXES = 64  # NumPy's
+
+
+def feeds(
+    model: Source, sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
+) -> dict[str, Array]:
+    """An array for every input of a model; the same seed gives the same values.
+
+    sizes: the whole shape of an input by its name, or the one size of a symbolic dimension by its.
+
+    Raises `ArgumentError` for a name that neither is, `ShapeError` for a shape that the model does
+    not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
+
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, H] x) => (y) {y = Neg(x)}'
+    >>> feeds(ir.to_proto(ir.from_onnx_text(text)), {"H": (5,)})["x"].shape
+    (1, 3, 5)
+    """
+    own = model if isinstance(model, ir.Model) else from_model(model)
+    return random_arrays(inputs_of(own), sizes, seed=seed)
+
+
+def random_arrays(
+    inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
+) -> dict[str, Array]:
+    """`feeds` for inputs that stand for themselves."""
+    if not isinstance(seed, int) or seed < 0:
+        raise ArgumentError("seed", brief(seed), "an integer >= 0")
+    dtypes = {str(value.name): _dtype(value) for value in inputs}
+    shapes = input_shapes(inputs, sizes or {})
+    _require_memory(shapes, dtypes)
+    arrays = {}
+    for name, shape in shapes.items():
+        rng = np.random.default_rng([seed, crc32(name.encode())])
+        arrays[name] = _values(rng, shape, dtypes[name])
+    return arrays
+
+
+def input_shapes(
+    inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """The shape of every input, with nothing left open; raises what `feeds` raises.
+
+    >>> x = ir.Value(name="x", shape=ir.Shape(["N", 3]))
+    >>> y = ir.Value(name="y", shape=ir.Shape(["N", None]))
+    >>> input_shapes([x, y], {"x": (2, 3)})
+    {'x': (2, 3), 'y': (2, 32)}
+    """
+    given = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
+    symbols = _symbols(inputs, given)
+    return {str(value.name): _shape(value, given.get(str(value.name)), symbols) for value in inputs}
+
+
+def _shape(
+    value: ir.Value, given: tuple[int, ...] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...]:
+    name = brief(value.name)
+    if value.shape is None and given is None:
+        remedy = "Give it in sizes."
+        raise ShapeError(f"The shape of input {name}", "not told by the model", "a shape", remedy)
+    if value.shape is None:
+        return given or ()
+    wanted = [d if isinstance(d, int) else symbols.get(d.value or "") for d in value.shape]
+    if given is None:
+        return tuple((1 if i == 0 else OPEN) if d is None else d for i, d in enumerate(wanted))
+    if not fits(given, ir.Shape(wanted)):
+        named = [d.value for d in value.shape if not isinstance(d, int)]
+        told = {name: symbols[name] for name in named if name and name in symbols}
+        remedy = f"Here {', '.join(f'{n} is {s}' for n, s in told.items())}." if told else ""
+        raise ShapeError(f"sizes[{name}]", str(given), declared(value), remedy)
+    return given
+
+
+def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Symbol -> size, by its own name first, then by the shapes of inputs."""
+    dims = {str(v.name): [getattr(d, "value", None) for d in v.shape or ()] for v in inputs}
+    known = {symbol for symbols in dims.values() for symbol in symbols if symbol}
+    symbols: dict[str, int] = {}
+    for name, size in given.items():
+        if name in dims:
+            continue
+        if name not in known:
+            listed = ", ".join(map(brief, sorted(dims) + sorted(known))) or "none"
+            raise ArgumentError("sizes", f"with {brief(name)}", f"inputs or symbols: {listed}")
+        if len(size) != 1:
+            raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
+        symbols[name] = size[0]
+    for name, of in dims.items():
+        for symbol, size_ in zip(of, given.get(name, ()), strict=False):
+            if symbol:
+                symbols.setdefault(symbol, size_)
+    return symbols
+
+
+def _dtype(value: ir.Value) -> np.dtype[Any]:
+    dtype = dtype_of(value)
+    if dtype is None or dtype.kind == "c" or (value.dtype is not None and value.dtype.bitwidth < 8):
+        remedy = "No values can be drawn for it: give it as an array."
+        raise DTypeError(
+            f"Input {brief(value.name)}", declared(value), "a tensor of real numbers", remedy
+        )
+    return dtype
+
+
+def _require_memory(
+    shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype[Any]]
+) -> None:
+    for name, shape in shapes.items():
+        if len(shape) > _MOST_AXES:
+            raise MemoryLimitError(
+                f"Input {brief(name)} has {len(shape)} axes; NumPy has at most {_MOST_AXES}."
+            )
+    # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
+    sizes = {name: prod(shape) for name, shape in shapes.items()}
+    total = sum(size * dtypes[name].itemsize for name, size in sizes.items())
+    memory.require(total + 4 * max(sizes.values(), default=0), "the random inputs of the model")
+
+
+def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape, np.uint8).astype(bool)
+    if dtype.kind in "iu":
+        whole = np.iinfo(dtype)
+        low, high = (whole.min, whole.max) if dtype.itemsize == 1 else (0, 1)
+        return rng.integers(low, high, shape, dtype, endpoint=True)
+    if dtype == np.float64:
+        return rng.standard_normal(shape)
+    return rng.standard_normal(shape, np.float32).astype(dtype, copy=False)

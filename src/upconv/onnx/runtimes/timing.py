@@ -1,0 +1,97 @@
+"""Interleaved timing of calls, in the process that runs them.
+
+A sample is the fastest call of a round's turn: a rest, in which the threads of the call before fall
+asleep (they spin for a while after their work), a call that is not counted, and calls for
+`_SAMPLE_SECONDS`. Whatever disturbs a machine makes calls slower, never faster; drift falls on all
+alike, since every call has a sample in every round. The first call, with which the others are
+compared, has one at the begin of each round and one at its end: what those differ is noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...arrays import Array
+from ...threads import rest
+
+Call = Callable[[], object]
+Feeds = dict[str, Array]
+
+_SAMPLE_SECONDS = 0.02
+_FEWEST_CALLS, _MOST_CALLS = 3, 200
+_LONG = 0.15
+"""Calls that take so many seconds have nothing to settle, and are made once per sample."""
+
+_MOST_ROUNDS = 200
+_ENOUGH_ROUNDS = 15
+_FEWEST_ROUNDS = 5
+_PATIENCE = 3.0
+"""`_ENOUGH_ROUNDS` may take so many times what was asked for, `_FEWEST_ROUNDS` any time."""
+
+_TRIED = 3
+_HOPELESS = 3.0
+"""Early stopping: what takes so many times the best after `_TRIED` rounds does not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The samples of every call, in seconds, and `again` those that end the rounds.
+
+    A call that was stopped early has the samples of the first rounds alone.
+    """
+
+    samples: tuple[list[float], ...]
+    again: list[float]
+
+    @property
+    def first(self) -> list[float]:
+        """All samples of the first call."""
+        return [*self.samples[0], *self.again]
+
+
+def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
+    """The samples of each call, one per round, in about `seconds` altogether."""
+    for call in calls:
+        call()
+    samples: tuple[list[float], ...] = tuple([] for _ in calls)
+    again: list[float] = []
+    staying = list(range(len(calls)))
+    begin = time.perf_counter()
+    for done in range(_MOST_ROUNDS):
+        if _enough(done, (time.perf_counter() - begin) / seconds if seconds else 1.0):
+            break
+        for i in staying:
+            samples[i].append(_sample(calls[i]))
+        again.append(_sample(calls[0]))
+        if done + 1 == _TRIED:
+            bound = _HOPELESS * min(map(min, samples))
+            staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
+    return Rounds(samples, again)
+
+
+def _enough(rounds: int, spent: float) -> bool:
+    """spent: of the time asked for."""
+    if rounds < _FEWEST_ROUNDS:
+        return False
+    return spent > (1.0 if rounds >= _ENOUGH_ROUNDS else _PATIENCE)
+
+
+def _sample(call: Call) -> float:
+    rest()
+    best = _seconds(call)
+    if best >= _LONG:
+        return best
+    best, end = float("inf"), time.perf_counter() + _SAMPLE_SECONDS
+    for done in range(1, _MOST_CALLS):
+        best = min(best, _seconds(call))
+        if done >= _FEWEST_CALLS and time.perf_counter() > end:
+            break
+    return best
+
+
+def _seconds(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return max(time.perf_counter() - start, 1e-9)

@@ -1,0 +1,180 @@
+"""A process that runs models in runtimes of others, so that what ends or stops it is not this one.
+
+A runtime may abort at a model, never come back, or take all memory there is. In a `Worker` the
+first is an `EngineError` with the last it said, the second is one after a time limit, and the third
+is an allocation that fails in it at a bound. The process speaks pickles over its standard input and
+output with this one alone; it ends when its input does, so it cannot outlive who started it.
+
+Workers are kept and used again: one starts in half a second. Not `multiprocessing`, whose spawn
+runs the caller's main module a second time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, cast
+
+from ... import errors
+from ..names import neutral, shortened
+
+TIME_LIMIT = 300.0
+"""Seconds a runtime may take to make a session, or for one run."""
+
+_AWAKENING = 60.0
+"""How much longer the first call may take: the process imports what it needs."""
+
+_MOST_IDLE = 2
+_LONGEST_MESSAGE = 500
+
+
+class Worker:
+    """One process; `close` it, or use it in a `with`.
+
+    limit: seconds that one call may take.
+    """
+
+    def __init__(self, limit: float = TIME_LIMIT) -> None:
+        self.limit, self.owner = limit, os.getpid()
+        self._lock, self._late, self._awake = threading.Lock(), False, False
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
+            [sys.executable, "-P", "-c", f"from {__package__}.host import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,  # Ctrl-C is for who waits; and whatever it starts ends with it
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether it still runs, and is this process's and not one from before a fork."""
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
+        """What a method of the `Host` gives; raises what it raises.
+
+        times: how many times the limit this call may take.
+
+        Raises `EngineError` where the process ends or the limit is over.
+        """
+        with self._lock:
+            if not self.usable:
+                raise errors.EngineError("the process that ran it has ended; make another session")
+            self._late = False
+            seconds = self.limit * times + (0.0 if self._awake else _AWAKENING)
+            timer = threading.Timer(seconds, self._expire)
+            timer.start()
+            try:
+                found, value = self._asked(method, arguments)
+            except (EOFError, OSError, pickle.UnpicklingError):
+                raise self._ended(self.limit * times) from None
+            except BaseException:  # Ctrl-C: what it computes now nobody waits for
+                self.close()
+                raise
+            finally:
+                timer.cancel()
+            self._awake = True
+        if found != "value":
+            raise getattr(errors, found)(value)
+        return value
+
+    def _asked(self, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+        to, back = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdin, self._process.stdout))
+        pickle.dump((method, arguments), to, 5)
+        to.flush()
+        answer: tuple[str, Any] = pickle.load(back)  # noqa: S301  # our own process wrote it
+        return answer
+
+    def _expire(self) -> None:
+        self._late = True
+        kill(self._process.pid)
+
+    def _ended(self, limit: float) -> errors.EngineError:
+        code = self._process.wait()
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 400))
+        last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self.close()
+        if self._late:
+            return errors.EngineError(f"it did not come back within {limit:g} s and was ended")
+        how = f"exit code {code}"
+        with suppress(ValueError):
+            how = signal.Signals(-code).name
+        return errors.EngineError(f"it ended its process ({how}): {shortened(last, 200)}")
+
+    def close(self) -> None:
+        """End the process at once."""
+        if self.owner == os.getpid():
+            kill(self._process.pid)
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            with suppress(OSError):  # what could not be written any more
+                stream.close()  # type: ignore[union-attr]  # both are pipes
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def kill(pid: int) -> None:
+    """End a worker and what it has forked: OpenVINO's telemetry is such a process."""
+    with suppress(ProcessLookupError):
+        if sys.platform == "win32":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            os.killpg(pid, signal.SIGKILL)
+
+
+_idle: list[Worker] = []
+_idle_lock = threading.Lock()
+
+
+@contextmanager
+def borrowed(limit: float = TIME_LIMIT) -> Iterator[Worker]:
+    """A worker that is nobody else's for as long; it is kept for the next if it still runs."""
+    with _idle_lock:
+        waiting = [worker for worker in _idle if worker.usable]
+        worker = waiting.pop() if waiting else None
+        _idle[:] = waiting
+    worker = worker or Worker()
+    worker.limit = limit
+    try:
+        yield worker
+    finally:
+        with _idle_lock:
+            keep = worker.usable and len(_idle) < _MOST_IDLE
+            if keep:
+                _idle.append(worker)
+        if not keep:
+            worker.close()
+
+
+@atexit.register
+def _close_idle() -> None:
+    for worker in _idle:
+        worker.close()
+    _idle.clear()
+
+
+def one_line(error: BaseException) -> str:
+    """The message of a foreign error in one line of bounded length, its kind where it has none.
+
+    >>> one_line(ValueError("two", "lines"))
+    "('two', 'lines')"
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    shown = neutral(text[:_LONGEST_MESSAGE])
+    return shown if len(text) <= _LONGEST_MESSAGE else f"{shown[: _LONGEST_MESSAGE - 3]}..."
