@@ -71,9 +71,9 @@ def applied(name: str, kind: str, seeds: range) -> Iterator[tuple[int, Case, np.
             yield seed, one, y, after if step.fired else None
 
 
-def agree(kind: str, one: Case, y: np.ndarray, z: np.ndarray) -> None:
-    """int8 bit for bit: the sums of those models are exact."""
-    if kind == "int8":
+def agree(kind: str, one: Case, y: np.ndarray, z: np.ndarray, *, bits: bool = True) -> None:
+    """bits: int8 bit for bit, as the sums of those models are exact; but for activations."""
+    if kind == "int8" and bits:
         np.testing.assert_array_equal(y, z)
     else:
         assert_close([y], [z], terms(one.model))
@@ -141,12 +141,15 @@ def rewritings(seed: int, kind: str) -> Iterator[tuple[str, np.ndarray, onnx.Mod
 def compared(seed: int, kind: str, runtime: str) -> list[str]:
     """What differs, or is refused, in a runtime."""
     one = case(seed, kind)
-    names, wanted, models = zip(*rewritings(seed, kind), strict=True)
+    made = list(rewritings(seed, kind))
+    if not made:  # ONNX Runtime lacks the activation in float16, say
+        return []
+    names, wanted, models = zip(*made, strict=True)
     found = values(merged(list(models)), {"x": one.x}, runtime)
     wrong = []
     for name, y, z in zip(names, wanted, found, strict=True):
         try:
-            agree(kind, one, y, z)
+            agree(kind, one, y, z, bits=runtime == "onnxruntime")
         except AssertionError as error:
             wrong.append(f"{name} in {runtime}, seed {seed}: {one}: {error}")
     return wrong
