@@ -101,9 +101,7 @@ def _in_openvino_f32(model: onnx.ModelProto, inputs: Arrays, threads: int) -> Ru
     return _in_openvino(model, inputs, threads, INFERENCE_PRECISION_HINT="f32")
 
 
-def _in_openvino(
-    model: onnx.ModelProto, inputs: Arrays, threads: int, **more: object
-) -> Runner:
+def _in_openvino(model: onnx.ModelProto, inputs: Arrays, threads: int, **more: object) -> Runner:
     import openvino
 
     core = openvino.Core()

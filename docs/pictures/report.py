@@ -39,7 +39,9 @@ def main(report: Path | None) -> None:
             write_report(onnx_reports.sample(), report)
         page.open(report.resolve(), WIDTH)
         page.value(SHORTEN)
-        height = page.value("document.querySelector('details[open]').getBoundingClientRect().bottom")
+        height = page.value(
+            "document.querySelector('details[open]').getBoundingClientRect().bottom"
+        )
         picture = page.picture(x=0, y=0, width=WIDTH, height=height + 16)
     (HERE / "onnx-report.png").write_bytes(picture)
 
