@@ -1,4 +1,4 @@
-"""The table of docs/benchmarks.md from what `upconv bench --output-format json` printed, once or several times.
+"""The table of docs/benchmarks.md from what `upconv bench` printed as JSON, once or several times.
 
     upconv bench --threads 2 --output-format json > first.json
     upconv bench --threads 2 --output-format json > second.json

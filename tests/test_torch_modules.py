@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
 from small_models import close  # noqa: E402
+from upconv.choices import Algorithm  # noqa: E402
 from upconv.torch import packing  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -244,3 +245,22 @@ def test_ddp_in_two_processes(tmp_path) -> None:
     for process in both:
         out, err = process.communicate(timeout=120)
         assert out.strip() == "the same", err
+
+
+def test_winograd_is_for_weights_that_are_kept(monkeypatch):
+    """Its packing takes longer than many calls, which a training would pay in each step."""
+    asked, prepared = [], packing.prepared
+
+    def spy(problem, threads, algorithm):
+        asked.append(algorithm)
+        return prepared(problem, threads, algorithm)
+
+    monkeypatch.setattr(packing, "prepared", spy)
+    layer, x = ut.Conv2d(96, 96, 3, padding=1), torch.randn(1, 96, 24, 24, requires_grad=True)
+    layer.train()(x)
+    assert set(asked) <= {Algorithm.DIRECT}
+    asked.clear()
+    with torch.no_grad():
+        y = layer.eval()(x)
+    assert asked == [Algorithm.AUTO]
+    close(y, nn.functional.conv2d(x, layer.weight, layer.bias, padding=1).detach())

@@ -173,12 +173,17 @@ def prepared(
     return call
 
 
-def prepared_problem(problem: Problem, engine: str | Engine | None, threads: int) -> PreparedCall:
+def prepared_problem(
+    problem: Problem,
+    engine: str | Engine | None,
+    threads: int,
+    algorithm: Algorithm = Algorithm.DIRECT,
+) -> PreparedCall:
     """The call that does a problem, for a front end that has checked its operands itself."""
-    key = problem, engine_key(engine), threads
+    key = problem, engine_key(engine), threads, algorithm
     call: PreparedCall | None = shared_cache().calls.get(key)
     if call is None:
-        call = PreparedCall(Signature.whole(problem), engine, threads)
+        call = PreparedCall(Signature.whole(problem), engine, threads, algorithm=algorithm)
         remember(key, call)
     return call
 

@@ -94,7 +94,8 @@ def forward(
     )
     call = None if table is None else table.calls.get(signature)
     if call is None:
-        call = _prepared(x, weight, bias, geometry, residual, activation)
+        kept = table is not None
+        call = _prepared(x, weight, bias, geometry, residual, activation, kept)
         if table is not None:
             table.keep(signature, call or _ATENS)
     if not isinstance(call, _Call):
@@ -107,7 +108,13 @@ def forward(
 
 
 def _prepared(
-    x: Tensor, weight: Tensor, bias: Tensor, how: Geometry, residual: Tensor, activation: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    how: Geometry,
+    residual: Tensor,
+    activation: str,
+    kept: bool,
 ) -> _Call | None:
     """A call made ready; None where PyTorch's operator is to be called."""
     last = channels_last(x) or channels_last(weight)
@@ -121,7 +128,7 @@ def _prepared(
         return None
     if residual is not None and (tuple(residual.shape) != shape or residual.dtype is not x.dtype):
         return None
-    ready = packing.ready(problem, weight, thread_count())
+    ready = packing.ready(problem, weight, thread_count(), kept=kept)
     if ready is None:
         return None
     order = axis_order(problem)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..choices import Algorithm
 from ..execution import PackedCall, PreparedCall, prepared_problem
 from ..problem import Problem
 from .tensors import DTYPES, Tensor, array
@@ -141,22 +142,27 @@ def found(weight: Tensor) -> Packed | None:
     return None
 
 
-def prepared(problem: Problem, threads: int) -> PreparedCall | None:
+def prepared(
+    problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
+) -> PreparedCall | None:
     """The call that does a problem; None where only the reference engine would do it.
 
     PyTorch's own operator is faster than that one.
     """
-    call = prepared_problem(problem, None, threads)
+    call = prepared_problem(problem, None, threads, algorithm)
     return None if call.engine.name == "reference" else call
 
 
-def ready(problem: Problem, weight: Tensor, threads: int) -> PackedCall | None:
+def ready(
+    problem: Problem, weight: Tensor, threads: int, *, kept: bool = False
+) -> PackedCall | None:
     """The call that does a problem with the weight packed for it, now; None as in `prepared`.
 
     None as well for a weight that is not finite, which only the reference engine computes with.
+    kept: whether the packed weight will be used again, as Winograd's, long to pack, should be.
     """
     global _count
-    call = prepared(problem, threads)
+    call = prepared(problem, threads, Algorithm.AUTO if kept else Algorithm.DIRECT)
     if call is None:
         return None
     _count += 1
