@@ -299,7 +299,7 @@ class TestExplain:
         assert not ceilings
         assert not file.exists()
 
-    def test_the_floor_is_measured_once(self, ceilings: list[int]) -> None:
+    def test_the_roofline_is_measured_once(self, ceilings: list[int]) -> None:
         for _ in range(2):
             told = upconv.explain(X.shape, W, threads=2, roofline=True)
         assert ceilings == [2]
@@ -309,7 +309,7 @@ class TestExplain:
         assert told.roofline_seconds == pytest.approx(told.nbytes / 16e9)
         assert "roofline" in str(told)
         assert upconv.explain(X.shape, W, threads=3).roofline_seconds is None
-        with pytest.raises(DTypeError, match="floor is 'yes'"):
+        with pytest.raises(DTypeError, match="roofline is 'yes'"):
             upconv.explain(X.shape, W, roofline="yes")
 
     def test_the_highest_ceilings_stand(

@@ -91,8 +91,8 @@ def optimize(
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
     >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
     >>> found = optimize(ir.from_onnx_text(text), seconds=0.01)
-    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings]
-    ['original', 'sub_pixel:unfolded', 'to_rank', 'to_rank+sub_pixel:unfolded']
+    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings][:2]
+    ['original', 'sub_pixel:unfolded']
     """
     began = time.perf_counter()
     chosen = ready(runtime)

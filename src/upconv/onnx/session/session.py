@@ -61,7 +61,7 @@ class Session:
     Raises `FileError`, `ModelError` for what cannot be read, `EngineRefusal` for what ONNX Runtime
     does not take, `ArgumentError` for arguments that do not fit the model.
 
-    >>> import numpy as np
+    >>> import numpy as np, onnx
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
     >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
     >>> session = Session(onnx.parser.parse_model(text), measure=False)
