@@ -64,13 +64,13 @@ def checked(source: str, target: str) -> int:
     import zarr
 
     import upconv
-    from upconv.engines.settled import settled_engine
+    from upconv.engines.invariant import invariant_engine
     from upconv.geometry import Axis
 
     x, y = zarr.open(source, mode="r"), zarr.open(target, mode="r")
     whole = [Axis(n, 4, 2, 1, 1, 1) for n in x.shape[2:]]
     problem = upconv.explain(x.shape, (1, 1, 4, 4, 4), stride=2, padding=1).problem
-    engine = settled_engine(problem)
+    engine = invariant_engine(problem)
     rng = np.random.default_rng(2)
     for _ in range(8):
         spans = []

@@ -128,7 +128,7 @@ def test_efficiency_is_of_upconvs_own_engines():
     )
     assert json.loads(done.stdout)["roofline"] is None
     assert rows(done)["dcgan_first", "reference"]["efficiency"] is None
-    from upconv.cli.benchmark import Measured, Result
+    from upconv.cli.measuring import Measured, Result
 
     measured = Measured(None, 0.0, (), roofline=1.0)
     assert measured.efficiency(Result("reference", "reference", ((2.0,),), own=True)) == 0.5

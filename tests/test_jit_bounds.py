@@ -159,8 +159,8 @@ FAULTS = {
     + "real = positions.Workspace; positions.Workspace = lambda n: real(n // 2)",
     "output rows one element late": JIT.format("positions") + "real = positions._output_rows\n"
     "positions._output_rows = lambda p, s: real(p, s) + p.dtype.itemsize",
-    "results one element early": JIT.format("placing") + "real = placing._address\n"
-    "placing._address = lambda f, *rest: f.at(real(f, *rest), -4)",
+    "results one element early": JIT.format("result_stores") + "real = result_stores._address\n"
+    "result_stores._address = lambda f, *rest: f.at(real(f, *rest), -4)",
     "a bias without room for a tile": JIT.format("positions") + "import numpy\n"
     "class Tight:\n"
     "    __getattr__ = lambda self, name: getattr(numpy, name)\n"

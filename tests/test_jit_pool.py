@@ -16,10 +16,10 @@ import llvmlite.binding as llvm
 
 from pool_jobs import CODE, PATIENCE, Work, asleep, until
 from upconv.engines.jit import pool, protocol
+from upconv.engines.jit.affinity import Affinity
 from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.cpu import host, target
 from upconv.engines.jit.emit import Module
-from upconv.engines.jit.places import Affinity
 from upconv.engines.jit.protocol import Futex, System
 
 pytestmark = pytest.mark.usefixtures("own_threads")

@@ -23,9 +23,9 @@ from upconv.activations import Activation
 from upconv.engines import jit, load
 from upconv.engines.jit import compile as compiling
 from upconv.engines.jit import pool
+from upconv.engines.jit.affinity import Affinity
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
-from upconv.engines.jit.places import Affinity
 from upconv.engines.jit.protocol import Futex, System, emit
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem

@@ -12,7 +12,7 @@ from itertools import product
 from strips import sentence
 from svg import Drawing
 
-from upconv.engines.jit.cells import Cells
+from upconv.engines.jit.padded_positions import Cells
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
 from upconv.engines.jit.schedule import schedule

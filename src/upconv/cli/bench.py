@@ -17,11 +17,11 @@ from ..explanations import EngineStatus, engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
 from . import layers, machine, options, report
-from .benchmark import Benchmark, Measured, Result, reasons, summary
 from .candidates import PEERS
 from .cases import Case
 from .endings import Ending, say
 from .layers import Layer
+from .measuring import Benchmark, Measured, Result, reasons, summary
 from .options import DirectionOption, ElementType, OutputFormat, Threads
 
 _QUICK_SECONDS = 0.05

@@ -22,7 +22,7 @@ from ..arrays import Array
 from ..choices import select
 from ..engines.base import Engine
 from ..engines.interior import is_point
-from ..engines.settled import settled_engine
+from ..engines.invariant import invariant_engine
 from ..errors import ArgumentError, brief
 from ..execution import run
 from ..geometry import Axis, scaled, strided
@@ -248,5 +248,5 @@ def _chosen(problem: Problem, engine: str | Engine | None) -> str | Engine | Non
     select(problem, engine)
     if engine not in (None, "jit"):
         return engine
-    settled = settled_engine(problem)
+    settled = invariant_engine(problem)
     return engine if settled.refuses(problem) else settled

@@ -15,9 +15,9 @@ import numpy as np
 from .. import memory, signatures
 from ..arguments import frozen, one_of
 from ..arrays import Array, Operand, converted, copied, described
+from ..engines.invariant import InvariantEngine, invariant_engine
 from ..engines.nonfinite import is_finite
-from ..engines.ordered import ORDERED, OrderedEngine
-from ..engines.settled import SettledEngine, settled_engine
+from ..engines.ordered_sums import ORDERED, OrderedEngine
 from ..errors import ArgumentError, ShapeError
 from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis, same_padding
@@ -27,7 +27,7 @@ from ..progress import Progress
 from ..signatures import Signature
 from ..threads import checked, get_num_threads
 
-FixedOrder = SettledEngine | OrderedEngine
+FixedOrder = InvariantEngine | OrderedEngine
 """Engines whose sums are in one order at every size."""
 
 _FAR = 1 << 40  # a size that no crop in use leaves nothing of
@@ -64,7 +64,7 @@ def layer_of(
     if progress.kernel > _FEW_TAPS:  # what the engine can do is decided by those an input reaches
         size = max(size, 4 * progress.extent)
     nominal = problem.replace(axes=(progress.window(size, progress.begin, progress.total(size)),))
-    engine: FixedOrder = settled_engine(nominal)
+    engine: FixedOrder = invariant_engine(nominal)
     if engine.refuses(nominal) is not None or not is_finite(weight):
         engine = ORDERED  # the reference engine's sums depend on the size
     count = get_num_threads() if threads is None else checked(threads)

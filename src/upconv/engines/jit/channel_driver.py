@@ -12,7 +12,7 @@ from .channel_points import ALL, array, emit_points, field, ramp
 from .channel_tile import PARAMETERS
 from .cpu import Cpu
 from .emit import Function, Module
-from .slots import Arguments, jobs, wait
+from .kernel_arguments import Arguments, jobs, wait
 from .values import I1, I64, PTR, Value
 
 Values = dict[str, Value]

@@ -9,7 +9,7 @@ a run of points of a run of blocks of one group.
 
 from __future__ import annotations
 
-from .slots import Slots
+from .kernel_arguments import Slots
 
 SLOTS = Slots((
     "y", "w", "bias", "residual",  # operands, channels last

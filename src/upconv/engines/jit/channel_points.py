@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .channel_layout import ARRAYS, DIM, GRID, LANES, PAD, SLOTS
 from .emit import Function, Module
-from .slots import Arguments
+from .kernel_arguments import Arguments
 from .values import I64, PTR, Value, vector
 
 ALL = 1 << 40  # lanes of a point that has all

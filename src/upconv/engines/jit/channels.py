@@ -25,8 +25,8 @@ from .channel_tables import Plan, Tables
 from .channel_weights import ChannelPacking
 from .correlation import Correlation
 from .cpu import Cpu
+from .kernel_arguments import Blocks
 from .operands import Operands
-from .slots import Blocks
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input

@@ -2,7 +2,7 @@
 
 Compiled once per process: what differs between layers is in its arguments (layout.py), in tables,
 and in the functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
-placing.py has what happens to a tile) is a module of its own: the rest is called too seldom to be
+result_stores.py has what happens to a tile) is a module of its own: the rest is called too seldom to be
 worth LLVM's time.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 from . import pool
 from .cpu import Cpu
 from .emit import Function, Module
+from .kernel_arguments import Arguments, jobs, wait
 from .layout import BLOCK, SLOTS
-from .placing import NO, SAME, emit_spread, emit_tiles
-from .slots import Arguments, jobs, wait
+from .result_stores import NO, SAME, emit_spread, emit_tiles
 from .values import I64, PTR, Value
 
 STAGE_BYTES = 8192

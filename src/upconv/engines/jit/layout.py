@@ -6,7 +6,7 @@ beyond `limit`) are computed with the others and not stored.
 
 from __future__ import annotations
 
-from .slots import Slots
+from .kernel_arguments import Slots
 
 SLOTS = Slots((
     "x", "y", "w", "bias", "residual",  # operands

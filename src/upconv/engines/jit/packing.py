@@ -21,8 +21,8 @@ from .compile import Code
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
+from .kernel_arguments import Slots, jobs
 from .row_code import gather_code, turn_code
-from .slots import Slots, jobs
 from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, STORED, Value, vector
 
 _SLOTS = Slots(

@@ -16,8 +16,8 @@ from .activation import activated
 from .compile import Code
 from .cpu import Cpu
 from .emit import Function, Module
+from .kernel_arguments import Arguments, Slots, jobs
 from .rows import converted
-from .slots import Arguments, Slots, jobs
 from .tile import multiply_add
 from .values import BYTES, I1, I64, PTR, Value, vector
 

@@ -16,13 +16,13 @@ from ..base import Array
 from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
+from .kernel_arguments import Blocks
 from .operands import Operands
 from .packing import Numbers, Packer
 from .plane_tile import SLOTS, PlaneTile, plane_code
 from .row_code import finish_code, plain
 from .rows import Finish
 from .schedule import WORTH_A_THREAD
-from .slots import Blocks
 from .tiling import in_tile
 from .values import BYTES, DOUBLE, FLOAT, LINE, STORED
 

@@ -32,10 +32,10 @@ from typing import Any
 
 from ... import forks
 from ...threads import Team, borrowed
+from .affinity import Affinity
 from .compile import Code
 from .cpu import Cpu, host
 from .emit import Module
-from .places import Affinity
 from .protocol import ASLEEP, AWAKE, FIRST, MOST, NBYTES, SLEEP, Futex, System, emit
 
 _POLL_SECONDS = 100e-6

@@ -18,12 +18,12 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .driver import emit_driver, emit_inner
 from .emit import Module
+from .kernel_arguments import Blocks
 from .layout import SLOTS
 from .operands import Operands
 from .row_code import fill_code, finish_code, plain
 from .rows import Finish
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
-from .slots import Blocks
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, in_tile
 from .values import BYTES, DOUBLE, STORED

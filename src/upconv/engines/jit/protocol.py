@@ -63,8 +63,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .affinity import Affinity, current, emit_keep_away, new_place
 from .emit import Function, Module
-from .places import Affinity, current, emit_keep_away, new_place
 from .values import I64, PTR, Value
 
 MOST = 4095  # helpers

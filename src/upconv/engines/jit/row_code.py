@@ -16,7 +16,7 @@ from .compile import Code
 from .cpu import Cpu, host
 from .emit import Module
 from .rows import Finish, emit_fill, emit_finish, emit_gather, emit_gather_pairs
-from .turn import emit_turn
+from .transpose import emit_turn
 from .values import DOUBLE, FLOAT, I16
 
 _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...problem import DataLayout
-from .cells import Cells
 from .correlation import Correlation
 from .cpu import Cpu
+from .padded_positions import Cells
 from .tile import Tile
 from .tiling import (
     NO_WISHES,

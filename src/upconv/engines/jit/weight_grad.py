@@ -12,10 +12,10 @@ from ..copies import laid_out
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .cpu import Cpu
+from .kernel_arguments import Blocks
 from .operands import lying_well
 from .row_code import fill_code, finish_code, turn_code
 from .rows import Finish
-from .slots import Blocks
 from .values import STORED
 from .weight_grad_code import SLOTS, driver_code, tile_code
 from .weight_grad_jobs import jobs

@@ -19,7 +19,7 @@ from . import pool
 from .compile import Code
 from .cpu import Cpu
 from .emit import Function, Module
-from .slots import Arguments, Slots, jobs, wait
+from .kernel_arguments import Arguments, Slots, jobs, wait
 from .tile import multiply_add
 from .values import BYTES, I64, PTR, Value, vector
 from .weight_grad_jobs import BLOCK, JOB, PACK, STEP

@@ -13,7 +13,7 @@ from ...problem import DataLayout
 from .compile import Code
 from .cpu import Cpu
 from .emit import Function, Module
-from .slots import Arguments, Slots, jobs
+from .kernel_arguments import Arguments, Slots, jobs
 from .values import I64, PTR, Value
 from .winograd_code import TILE
 

@@ -22,10 +22,10 @@ from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .correlation import Correlation
 from .cpu import Cpu
+from .kernel_arguments import Blocks
 from .operands import Operands
 from .row_code import fill_code, finish_code, plain, turn_code
 from .rows import Finish
-from .slots import Blocks
 from .values import BYTES
 from .winograd_code import (
     Inverse,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .jit import JitEngine
 
 
-class SettledEngine:
+class InvariantEngine:
     """The JIT engine with the kernel `variant`; weight gradients have one kernel only.
 
     One for each variant in a process: pickling keeps that.
@@ -57,11 +57,11 @@ class SettledEngine:
 
 
 @lru_cache(maxsize=8)
-def _with(variant: str) -> SettledEngine:
-    return SettledEngine(variant)
+def _with(variant: str) -> InvariantEngine:
+    return InvariantEngine(variant)
 
 
-def settled_engine(problem: Problem) -> SettledEngine:
+def invariant_engine(problem: Problem) -> InvariantEngine:
     """The engine that sums at every size as the JIT engine does `problem`.
 
     Raises `EngineMissing` where llvmlite is not installed.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .emit import Function, Module
+from .kernel_arguments import Arguments
 from .layout import BLOCK, SLOTS
-from .slots import Arguments
 from .values import I1, I64, PTR, Value
 
 NO = Value(I1, "false")
