@@ -12,9 +12,9 @@ from itertools import product
 from strips import sentence
 from svg import Drawing
 
-from upconv.engines.jit.padded_positions import Cells
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
+from upconv.engines.jit.padded_positions import Cells
 from upconv.engines.jit.schedule import schedule
 from upconv.engines.jit.tile import Tile, interleaved
 from upconv.geometry import Axis, Phase

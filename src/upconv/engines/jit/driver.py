@@ -2,8 +2,8 @@
 
 Compiled once per process: what differs between layers is in its arguments (layout.py), in tables,
 and in the functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
-result_stores.py has what happens to a tile) is a module of its own: the rest is called too seldom to be
-worth LLVM's time.
+result_stores.py has what happens to a tile) is a module of its own: the rest is called too seldom
+to be worth LLVM's time.
 """
 
 from __future__ import annotations

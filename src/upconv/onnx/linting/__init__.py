@@ -21,7 +21,8 @@ from ...files import published, reported
 from ..models import Source, from_model, sources, to_proto
 from ..shapes import inferred
 from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of
-from .findings import Finding, Findings, Severity
+from .findings import Finding, Severity
+from .formats import Findings
 from .rules import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]

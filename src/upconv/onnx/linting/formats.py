@@ -6,18 +6,68 @@ Names in text are between quotes and harmless for a terminal (`names`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
 from ..names import neutral, on_terminal
 from .context import quoted
-from .findings import Finding, Findings, Severity
+from .findings import Finding, Severity
 
 _WIDTH = 100
 _MOST_COLUMNS = 24  # of an overlap map: a few periods of a usual stride
 _MOST_ROWS = 6
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All findings in one model: in the order of its nodes, then of the rules' codes.
+
+    `model` is the path of the model's file, empty where it came from memory; `nodes` counts the
+    ConvTranspose nodes. `fixed` are findings that were fixed and are gone. It is a sequence of
+    `Finding`.
+
+    >>> len(Findings("model.onnx", 3, ()))
+    0
+    """
+
+    model: str
+    nodes: int
+    findings: tuple[Finding, ...]
+    fixed: tuple[Finding, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __getitem__(self, index: int) -> Finding:
+        return self.findings[index]
+
+    def count(self, severity: Severity) -> int:
+        """How many are of this severity."""
+        return sum(finding.severity is severity for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """A document of plain values, ready for `json.dumps`.
+
+        >>> sorted(Findings("", 0, ()).as_json())
+        ['counts', 'findings', 'fixed', 'model', 'nodes']
+        """
+        return {
+            "model": self.model,
+            "nodes": self.nodes,
+            "counts": {severity.value: self.count(severity) for severity in Severity},
+            "findings": [finding.as_json() for finding in self.findings],
+            "fixed": [finding.as_json() for finding in self.fixed],
+        }
+
+    def as_text(self) -> str:
+        """A report for people, of printable characters alone; no newline at its end."""
+        return text([self])
 
 
 def text(reports: Sequence[Findings]) -> str:

@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ..names import neutral
-from .findings import Finding, Findings
+from .findings import Finding
+from .formats import Findings
 from .rules import RULES, Rule
 
 _SCHEMA = (
