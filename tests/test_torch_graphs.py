@@ -22,6 +22,9 @@ pytestmark = [
 ]
 
 
+OLD = torch.__version__ < "2.5"  # compares as a version
+
+
 @pytest.fixture(autouse=True)
 def _nothing_compiled():
     torch.compiler.reset()
@@ -73,6 +76,7 @@ def test_inductor_takes_the_rest_and_shapes_may_change(upconv_is_faster) -> None
         assert packing.counts() == before
 
 
+@pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")
 def test_what_follows_in_code_is_fused(upconv_is_faster) -> None:
     seen = []
 
@@ -139,6 +143,7 @@ def test_a_graph_of_another_kind_is_refused() -> None:
         ut.rewrite(dcgan())
 
 
+@pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo cannot compare classes of modules")
 def test_accelerated_models_compile_and_export(upconv_is_faster) -> None:
     for build, shape in ((dcgan, (2, 6, 1, 1)), (UNet3d, (1, 1, 6, 4, 8))):
         model, x = stirred(build()), torch.randn(shape)

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
+import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
