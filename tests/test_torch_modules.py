@@ -12,8 +12,8 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
 from small_models import close  # noqa: E402
@@ -192,7 +192,7 @@ def test_padding_modes_are_pytorchs(mode) -> None:
 def test_checkpointing_and_parametrizations() -> None:
     layer, theirs, x = twins("Conv1d")
     x.requires_grad_()
-    y = torch.utils.checkpoint.checkpoint(layer.train(), x, use_reentrant=False)
+    y = checkpoint(layer.train(), x, use_reentrant=False)
     y.sum().backward()
     theirs(x.detach()).sum().backward()
     assert close(layer.weight.grad, theirs.weight.grad, 1e-4)

@@ -60,7 +60,7 @@ class Sequential(nn.Sequential):  # type: ignore[misc]  # PyTorch is untyped her
 
     def forward(self, input: Tensor) -> Tensor:
         """The modules' results one after the other, runs at once."""
-        runs = getattr(self, "_runs", {})
+        runs: Any = getattr(self, "_runs", {})
         modules = list(self)
         at = 0
         while at < len(modules):
