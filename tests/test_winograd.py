@@ -215,3 +215,12 @@ def test_tuning_keeps_algorithms_apart(tmp_path, monkeypatch) -> None:
     assert upconv.tuning_info().winners == 2
     told = upconv.explain((1, 16, 64), w, stride=2, padding=1, algorithm="winograd", tune=True)
     assert told.variant.startswith("winograd F(")
+
+
+def test_huge_images_are_direct_at_once() -> None:
+    """Tables with a row for each row of each block took all memory for 100,000 x 100,000."""
+    axes = (Axis(100_000, 4, 2, 1, 1, 1), Axis(100_000, 4, 2, 1, 1, 1))
+    engine = load("jit")
+    huge = Problem(Direction.FORWARD, axes, 1, 64, 64)
+    assert "too many" in engine.refuses_winograd(huge)
+    assert engine.refuses_winograd(layer(size=1024)) is None

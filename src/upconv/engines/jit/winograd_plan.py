@@ -31,7 +31,8 @@ _MOST_CHOICES = 6  # of exact tiles, and of others, with the fewest products
 _CHUNK = 64  # channels that are transformed together
 _UNIT = 64  # columns of a unit, about
 _L2 = 0.75  # part of the second-level cache that blocks may fill
-_MOST_ROWS = 1 << 20  # of all blocks, in tables
+_MOST_ROWS = 1 << 19  # of all blocks, in tables: about a second to make
+_BLOCK = 64  # positions of a long row in a block, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,8 @@ def refused(correlation: Correlation) -> str | None:
         return f"phases have {taps} taps, and one position where they have more than one"
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
-    if prod(line.out for line in correlation.lines[:-1]) * correlation.batch > _MOST_ROWS:
+    *outer, last = (line.out for line in correlation.lines)
+    if prod(outer) * correlation.batch * -(-last // _BLOCK) > _MOST_ROWS:
         return "it makes tables of rows, and there are too many"
     return None
 
