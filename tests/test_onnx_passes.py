@@ -367,6 +367,8 @@ def test_an_activation_that_is_not_alone_stays() -> None:
     <float[1, 1, 2, 2] w = {1, -2, 3, -4}>
     { a = ConvTranspose <strides = [2, 2]> (x, w) y = Relu (a) }"""
     model = onnx.parser.parse_model(text)
-    rewritten = rewrite(model, ["sub_pixel"]).proto()
+    found = rewrite(model, ["sub_pixel"])
+    rewritten = found.proto()
     assert [node.op_type for node in rewritten.graph.node] == ["Conv", "DepthToSpace", "Relu"]
     assert verify(model, rewritten).equal
+    assert [step.node for step in found.steps] == ["a"]  # by its output: it has no name

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ...dialects.onnx import Rule
 from ...errors import UpconvError
 from ..building import Builder
-from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, named
 
 Rewriting = Callable[[Builder], None]
 """Writes the new nodes."""
@@ -80,9 +80,9 @@ def run(
     for each in passes:
         reading = each.rule or rule
         for found in conv_transpose_nodes(model, reading, only):
+            name = named(found.node)  # before: a rewriting takes the names of its outputs
             refusal = _rewritten(model, each, found, strict=reading is None)
-            name = found.name if isinstance(found, ConvTransposeNode) else found.node.name
-            steps.append(Step(name or "", each.name, refusal))
+            steps.append(Step(name, each.name, refusal))
     return steps
 
 
