@@ -11,6 +11,7 @@ import typer
 
 from .. import memory, testing
 from ..engines import ENGINES, load
+from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime
 from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
@@ -99,9 +100,12 @@ def _told(status: EngineStatus) -> str:
 def _libdnnl() -> str:
     """Which copy of oneDNN was found, or how to get one."""
     try:
-        return str(runtime())
+        found = runtime()
     except EngineMissing as missing:
         return " ".join(str(missing).split())
+    for direction in Direction:
+        selftest.ensure(found, direction)
+    return str(found)
 
 
 def _measurements(threads: int | None) -> tuple[Limits | None, TuningInfo, list[str]]:
