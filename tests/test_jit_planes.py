@@ -35,8 +35,9 @@ SIDES = [
 
 
 @needs_masks
+@pytest.mark.parametrize(("layout", "channels"), [(DataLayout.NCX, 3), (DataLayout.NXC, 19)])
 @pytest.mark.parametrize("last", SIDES, ids=str)
-def test_values(last: Axis) -> None:
+def test_values(last: Axis, layout: DataLayout, channels: int) -> None:
     engine = load("jit")
     for rows, more in (
         ((), {}),
@@ -45,7 +46,7 @@ def test_values(last: Axis) -> None:
         ((Axis(3, 3, 2, 1, 1, 1), Axis(8, 5, 1, 1, 2, 2)), {"accumulate": True}),
         ((Axis(5, 4),), {"dtype": DType.FLOAT64, "epilogue": Epilogue(residual=True)}),
     ):
-        asked = problem(*rows, last, **more)
+        asked = problem(*rows, last, channels=channels, layout=layout, **more)
         assert described(asked).startswith("planes"), asked
         given = testing.operands(asked)
         found = testing.compute(engine, asked, given, threads=1)
@@ -65,6 +66,7 @@ def test_what_it_leaves_to_others() -> None:
         problem(Axis(40, 3, 3)),  # every third position
         problem(Axis(400, 3, 1, 60)),  # shifts far apart
         problem(wide, channels=1),
+        problem(wide, channels=6, layout=DataLayout.NXC),
         problem(wide, layout=DataLayout.NXC),
     ):
         assert not described(other).startswith("planes"), other

@@ -16,7 +16,7 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .depthwise import own_tap
 from .emit import Module
-from .row_code import finish_code, plain, turn_code
+from .row_code import finish_code, plain, turn_code, turn_few_code
 from .rows import Finish
 from .values import BFLOAT, STORED
 
@@ -30,15 +30,19 @@ class Codes:
         element, stored = element_of(correlation), STORED[correlation.dtype]
         late = (epilogue.activation, epilogue.slope, epilogue.residual, correlation.accumulate)
         kind = Finish(element, stored, *late)
-        self.plain = kind == plain(element)
+        self.plain = kind.is_plain
         codes = {
             "driver": driver_code(cpu), "inner": inner_code(cpu),
             "finish": finish_code(kind, cpu),
         }  # fmt: skip
         if correlation.layout is DataLayout.NCX:
+            types = stored, stored if lanes.dots else element
+            few = 2 * correlation.reduced <= lanes.width
             codes |= {
                 "copy": finish_code(plain(element), cpu),
-                "turn_in": turn_code(stored, stored if lanes.dots else element, cpu),
+                "turn_in": turn_few_code(*types, cpu, correlation.reduced)
+                if few
+                else turn_code(*types, cpu),
                 "turn_out": turn_code(element, element, cpu),
             }
         self._codes = codes

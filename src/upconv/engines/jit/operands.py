@@ -18,9 +18,11 @@ from .correlation import Correlation
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """What a kernel is given; `out` is the caller's array, which `y` is or is copied to."""
+    """What a kernel is given; `out` is the caller's array, whose memory `y` is, unless it is
+    `copied` to it."""
 
     out: Array
+    copied: bool
     y: Array
     x: Array
     residual: Array | None
@@ -28,18 +30,23 @@ class Operands:
     @classmethod
     def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
-        y, layout = out, correlation.layout
+        y, layout, shape = out, correlation.layout, correlation.result_shape
         if not _lies_well(out, layout) or (
             residual is not None and residual.strides != out.strides
         ):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
-        return cls(out, y, lying_well("x", x, layout), residual)
+        x = lying_well("x", x, layout)
+        copied = y is not out
+        if x.ndim > len(shape):  # views, as all axes but the first ones lie without gaps
+            x, y = x.reshape(correlation.operand_shape), y.reshape(shape)
+            residual = None if residual is None else residual.reshape(shape)
+        return cls(out, copied, y, x, residual)
 
     def deliver(self) -> None:
         """Put the result where the caller wants it."""
-        if self.y is not self.out:
-            self.out[...] = self.y
+        if self.copied:
+            self.out[...] = self.y.reshape(self.out.shape)
 
 
 def lying_well(what: str, array: Array, layout: DataLayout) -> Array:

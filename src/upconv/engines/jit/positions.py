@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...activations import Activation
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
@@ -21,12 +20,11 @@ from .emit import Module
 from .kernel_arguments import Blocks
 from .layout import SLOTS
 from .operands import Operands
-from .row_code import fill_code, finish_code, plain
-from .rows import Finish
+from .row_code import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import Tile, emit_tile
-from .tiling import VARIANTS, Wishes, in_tile
-from .values import BYTES, DOUBLE, STORED
+from .tiling import VARIANTS, Wishes, finish_of
+from .values import BYTES, DOUBLE
 from .weights import Packing
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -45,17 +43,12 @@ class Positions:
         self.schedule = plan = schedule(correlation, threads, cpu, wishes)
         self._element = plan.tiles[0].element
         self._compute = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
-        stored = STORED[correlation.dtype]
-        epilogue = correlation.epilogue
-        late = (epilogue.activation, epilogue.slope)
-        if in_tile(correlation) == late:
-            late = (Activation.NONE, 0.0)
-        kind = Finish(self._element, stored, *late, epilogue.residual, correlation.accumulate)
+        kind = finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
-        self._fill = fill_code(stored, self._element, cpu)
+        self._fill = fill_code(kind.stored, self._element, cpu)
         self._finish = finish_code(kind, cpu)
         self._driver, self._inner = driver_code(cpu), inner_code(cpu)
-        self._direct = kind == plain(self._element)
+        self._direct = kind.is_plain
         self._tables: list[Numbers] = []
         self._packing = Packing(correlation, plan, self._compute, threads, cpu)
         itemsize = BYTES[self._element]
@@ -66,7 +59,7 @@ class Positions:
         own = correlation.reduced // correlation.groups
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
-        self.workspace_bytes = parts * self._part_bytes + 64
+        self.workspace_bytes = 0 if plan.in_place else parts * self._part_bytes + 64
         self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._compute)
         self._blocks = Blocks(SLOTS.block(**self._arguments()))
         tables = sum(table.nbytes for table in self._tables) + self._packing.resident_bytes
@@ -92,13 +85,17 @@ class Positions:
             biases[: self.correlation.made] = bias
         x, y, more = given.x, given.y, given.residual
         groups = self.correlation.groups
+        x_group = x.strides[1] * (self.correlation.reduced // groups)
         with Workspace(self.workspace_bytes) as buffer:
+            packed = {"buffer": buffer}
+            if self.schedule.in_place:
+                packed = {"buffer": address_of(x), "buffer_channel": x.strides[1]}
+                packed["buffer_part"] = x_group
             self._blocks.run(
                 self._driver.addresses["positions"], self.schedule.threads,
-                buffer=buffer, x=address_of(x), y=address_of(y), w=address_of(b),
+                **packed, x=address_of(x), y=address_of(y), w=address_of(b),
                 bias=address_of(biases), residual=0 if more is None else address_of(more),
-                x_image=x.strides[0], x_channel=x.strides[1],
-                x_group=x.strides[1] * (self.correlation.reduced // groups),
+                x_image=x.strides[0], x_channel=x.strides[1], x_group=x_group,
                 y_image=y.strides[0], y_channel=y.strides[1],
                 y_group=y.strides[1] * (self.correlation.made // groups),
             )  # fmt: skip
@@ -153,8 +150,11 @@ class Positions:
             "w_group": self._packing.group_bytes, "element": itemsize,
             "buffer_part": self._part_bytes, "buffer_channel": self._channel_bytes,
             "total": plan.cells.total, "front": plan.front, "back": plan.back,
-            "shared": int(plan.shared), "pack_channels": pack_channels, "pack_lanes": pack_lanes,
-            "pack_jobs": correlation.groups * -(-own // pack_channels) * lane_parts,
+            "shared": int(plan.shared or plan.in_place),
+            "pack_channels": pack_channels, "pack_lanes": pack_lanes,
+            "pack_jobs": 0
+            if plan.in_place
+            else correlation.groups * -(-own // pack_channels) * lane_parts,
             "window": plan.window, "windows": plan.windows,
             "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
             "span_step": plan.cells.pitch if plan.by_row else plan.window,

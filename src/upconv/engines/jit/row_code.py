@@ -16,7 +16,7 @@ from .compile import Code
 from .cpu import Cpu, host
 from .emit import Module
 from .rows import Finish, emit_fill, emit_finish, emit_gather, emit_gather_pairs
-from .transpose import emit_turn
+from .transpose import emit_turn, emit_turn_few
 from .values import DOUBLE, FLOAT, I16
 
 _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
@@ -24,7 +24,7 @@ _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
 
 def plain(element: str) -> Finish:
     """Storing results as they are computed."""
-    return Finish(element, element, Activation.NONE, 0.0, False, False)
+    return Finish(element, element, Activation.NONE, 0.0)
 
 
 @lru_cache(maxsize=64)
@@ -40,7 +40,7 @@ def activate(activation: Activation, slope: float, values: Array) -> None:
     if activation is Activation.NONE or not values.size:
         return
     element = DOUBLE if values.itemsize == 8 else FLOAT
-    code = finish_code(Finish(element, element, activation, slope, False, False), host())
+    code = finish_code(Finish(element, element, activation, slope), host())
     place = address_of(values)
     _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0)
 
@@ -69,4 +69,12 @@ def turn_code(stored: str, computed: str, cpu: Cpu) -> Code:
     """`turn` between two element types."""
     module = Module(cpu.attributes)
     emit_turn(module, "turn", stored, computed, cpu)
+    return Code(module, ("turn",), cpu)
+
+
+@lru_cache(maxsize=16)
+def turn_few_code(stored: str, computed: str, cpu: Cpu, rows: int) -> Code:
+    """The same for exactly `rows` rows."""
+    module = Module(cpu.attributes)
+    emit_turn_few(module, "turn", stored, computed, cpu, rows)
     return Code(module, ("turn",), cpu)

@@ -62,8 +62,13 @@ class Finish:
     stored: str
     activation: Activation
     slope: float
-    residual: bool
-    accumulate: bool
+    residual: bool = False
+    accumulate: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether results are stored as they are computed."""
+        return self == Finish(self.stored, self.stored, Activation.NONE, 0.0)
 
 
 def emit_fill(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .cpu import Cpu
 from .emit import Function, Module
 from .rows import converted
+from .tile import interleaved
 from .values import BYTES, FLOAT, I64, PTR, Value, vector
 
 TURN = {
@@ -38,6 +39,25 @@ def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -
             _one(f, row.index, column.index, stored, computed)
         with f.loop(0, f.min(columns, f["columns"])) as column, f.loop(rows, f["rows"]) as row:
             _one(f, row.index, column.index, stored, computed)
+
+
+def emit_turn_few(
+    module: Module, name: str, stored: str, computed: str, cpu: Cpu, rows: int
+) -> None:
+    """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
+    lanes = cpu.lanes(BYTES[computed])
+    with module.function(name, TURN) as f:
+        whole = f.mul(f.div(f["columns"], lanes), lanes)
+        with f.loop(0, whole, lanes) as column:
+            lines = []
+            for row in range(rows):
+                src, _ = _places(f, f.integer(row), column.index, stored, computed)
+                lines.append([converted(f, f.load(vector(stored, lanes), src), computed)])
+            dst = f.at(f["dst"], f.mul(column.index, rows), computed)
+            for i, line in enumerate(interleaved(f, lines, lanes)):
+                f.store(line, f.at(dst, i * lanes, computed))
+        with f.loop(whole, f["columns"]) as column, f.loop(0, rows) as each:
+            _one(f, each.index, column.index, stored, computed)
 
 
 def _squares(f: Function, count: Value, lanes: int) -> Value:
