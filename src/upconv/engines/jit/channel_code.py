@@ -8,13 +8,12 @@ from functools import lru_cache
 from ...problem import DataLayout
 from .channel_driver import emit_driver, emit_inner
 from .channel_lanes import Lanes, element_of
-from .channel_pairs import dot_tap, paired_tap
+from .channel_pairs import dot_tap, own_tap, paired_tap
 from .channel_schedule import fitting
 from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 from .compile import CODE_BYTES, Code
 from .correlation import Correlation
 from .cpu import Cpu
-from .depthwise import own_tap
 from .emit import Module
 from .row_code import finish_code, plain, turn_code, turn_few_code
 from .rows import Finish

@@ -15,8 +15,7 @@ import numpy as np
 from ...problem import DataLayout
 from .channel_code import Codes
 from .channel_lanes import Lanes, element_of
-from .channel_layout import BLOCK, DIM, GRID
-from .channel_points import ALL
+from .channel_points import ALL, BLOCK, DIM, GRID
 from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses

@@ -17,7 +17,7 @@ from ..workspace import Workspace
 from . import schedule
 from .channel_code import Codes
 from .channel_lanes import element_of, lanes_of
-from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
+from .channel_points import ARRAYS, CHUNK, LANES, PAD, SLOTS
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_slabs import Slab, halo_bytes, image_bytes, least_bytes, slabs

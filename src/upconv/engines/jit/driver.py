@@ -1,7 +1,7 @@
 """The positions kernel around its tiles: packing windows of the input, and jobs.
 
-Compiled once per process: what differs between layers is in its arguments (layout.py), in tables,
-and in the functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
+Compiled once per process: what differs between layers is in its arguments, in tables, and in the
+functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
 result_stores.py has what happens to a tile) is a module of its own: the rest is called too seldom
 to be worth LLVM's time.
 """
@@ -12,8 +12,7 @@ from . import pool
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, jobs, wait
-from .layout import BLOCK, SLOTS
-from .result_stores import NO, SAME, emit_spread, emit_tiles
+from .result_stores import BLOCK, NO, SAME, SLOTS, emit_spread, emit_tiles
 from .values import I64, PTR, Value
 
 STAGE_BYTES = 8192

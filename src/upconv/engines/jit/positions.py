@@ -18,14 +18,14 @@ from .cpu import Cpu
 from .driver import emit_driver, emit_inner
 from .emit import Module
 from .kernel_arguments import Blocks
-from .layout import SLOTS
 from .operands import Operands
+from .packing import Packing
+from .result_stores import SLOTS
 from .row_code import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import Tile, emit_tile
 from .tiling import VARIANTS, Wishes, finish_of
 from .values import BYTES, DOUBLE
-from .weights import Packing
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -18,8 +18,7 @@ from math import gcd
 
 from ...activations import Activation
 from .activation import activated
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .cpu import Costs, Cpu, costs_of
 from .emit import Function, Module
 from .values import BYTES, I64, LINE, PTR, Value, vector
 

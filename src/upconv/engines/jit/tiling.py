@@ -16,8 +16,7 @@ from ...activations import Activation
 from ...geometry import Phase
 from ...problem import DType
 from .correlation import Correlation, Line
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .cpu import Costs, Cpu, costs_of
 from .rows import Finish
 from .tile import Step, Tile
 from .values import BYTES, DOUBLE, FLOAT, STORED

@@ -29,10 +29,10 @@ def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
             here = f.sub(f["rows"], row.index), f.sub(f["columns"], column.index)
-            branch = f.either(f.compare("sge", f.min(*here), lanes))
-            with branch.so():
+            whole = f.compare("sge", f.min(*here), lanes)
+            with f.when(whole):
                 _square(f, row.index, column.index, stored, computed, lanes)
-            with branch.otherwise():
+            with f.unless(whole):
                 _edge(f, row.index, column.index, here, stored, computed, lanes)
         # Right of the squares, then below them: rows run fast, they lie together in dst.
         with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:

@@ -85,10 +85,10 @@ def _emit_operand(work: _Work, layout: DataLayout) -> None:
             entry = f.at(a["row"], f.mul(row.index, len(ROW)), I64)
             place, image, position = (f.load(I64, f.at(entry, i, I64)) for i in range(len(ROW)))
             dst = f.at(work.mine, f.mul(place, wide))
-            branch = f.either(f.compare("slt", image, 0))
-            with branch.so():
+            outside = f.compare("slt", image, 0)
+            with f.when(outside):
                 _zeros(work, dst, a["span"])
-            with branch.otherwise():
+            with f.unless(outside):
                 _zeros(work, dst, b["before"])
                 inside = f.at(dst, f.mul(b["before"], wide))
                 position = f.add(position, b["column"])
@@ -167,10 +167,10 @@ def _emit_result(work: _Work, layout: DataLayout, src: Value, offset: Value, liv
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
         return
-    branch = f.either(f.compare("eq", a["late"], 0))
-    with branch.so():
+    plain = f.compare("eq", a["late"], 0)
+    with f.when(plain):
         f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
-    with branch.otherwise():
+    with f.unless(plain):
         turned, line = f.at(work.mine, a["turned_at"]), f.mul(count, a["element"])
         f.call(a["turn_back"], turned, src, count, live, position, line)
         f.call(a["finish"], turned, y, more, live, line, a["y_channel"], 1, count, 0, 0)
