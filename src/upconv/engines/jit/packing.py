@@ -16,14 +16,14 @@ import numpy as np
 
 from ... import memory
 from ...geometry import Phase
+from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
-from . import pool
 from .compile import Code
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
-from .kernel_arguments import Slots, jobs
+from .kernel_arguments import Blocks, Slots, jobs
 from .row_code import gather_code, turn_code
 from .schedule import Schedule
 from .tile import Tile
@@ -76,14 +76,14 @@ class Packer:
             columns, part, count = channels, _PART, 1
         parts, itemsize = -(-columns // part), correlation.dtype.itemsize
         by_group, by_reduced, by_made = (s * itemsize for s in correlation.weight_strides[:3])
-        self._block = _SLOTS.block(
+        self._blocks = Blocks(_SLOTS.block(
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
             channels=channels, part=part, parts=parts, jobs=parts * groups * count,
             element=compute.itemsize, columns=columns, taps=turned_taps or 0,
             dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=itemsize,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def pack(self, weight: Array) -> Array:
         """A weight of the correlation's shape in the order of use."""
@@ -92,10 +92,9 @@ class Packer:
             memory.require(weight.nbytes, "a copy of the weight")
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
-        block = self._block.copy()
-        block.update(dst=packed.ctypes.data, src=weight.ctypes.data)
         threads = self._threads if packed.size > 1 << 16 else 1
-        pool.run(self._code.addresses["pack"], block.address, threads)
+        where = {"dst": packed.ctypes.data, "src": address_of(weight)}
+        self._blocks.run(self._code.addresses["pack"], threads, **where)
         return packed
 
 
