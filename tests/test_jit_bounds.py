@@ -175,9 +175,9 @@ FAULTS = {
     "    steps = tuple(replace(s, shift=s.shift + 2000) for s in t.steps)\n"
     "    return real(f, replace(t, steps=steps), *rest)\n"
     "tile._one_channel = shifted",
-    "weights one element too far": JIT.format("weights") + "real = weights._piece_table\n"
+    "weights one element too far": JIT.format("packing") + "real = packing._piece_table\n"
     "def further(*a): pieces, tables = real(*a); return pieces, tables + 1\n"
-    "weights._piece_table = further",
+    "packing._piece_table = further",
     "a packed weight too small": JIT.format("packing") + "real = packing.aligned\n"
     "packing.aligned = lambda count, dtype: real(count - 96, dtype)",
     "results one element too long": JIT.format("rows, positions") + "real = rows.Spans\n"

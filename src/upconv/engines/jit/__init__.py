@@ -21,7 +21,7 @@ from .correlation import Correlation, too_much
 from .cpu import host
 from .planes import Planes, plane_tile
 from .positions import Positions
-from .row_code import activate
+from .rows import activate
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
 from .weight_grad import WeightGrad

@@ -22,6 +22,7 @@ from .channel_points import (
     ramp,
 )
 from .channel_tile import PARAMETERS
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, jobs, wait
@@ -31,13 +32,15 @@ Values = dict[str, Value]
 _NO = Value(I1, "false")
 
 
-def emit_inner(module: Module) -> None:
+@compiled("points", "block", kept=4)
+def inner_code(module: Module, cpu: Cpu) -> None:
     """The functions `points` and `block`, which jobs call."""
     emit_points(module)
     _emit_block(module)
 
 
-def emit_driver(module: Module, cpu: Cpu) -> None:
+@compiled("channels", kept=4, opt=0)
+def driver_code(module: Module, cpu: Cpu) -> None:
     """The function `channels(args)`, which every thread runs."""
     _emit_job(module)
     _emit_turn_back(module, cpu)

@@ -19,14 +19,15 @@ from ...geometry import Phase
 from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
-from .compile import Code
+from .compile import compiled
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
 from .kernel_arguments import Blocks, Slots, jobs
-from .row_code import gather_code, turn_code
+from .rows import gather_code
 from .schedule import Schedule
 from .tile import Tile
+from .transpose import turn_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, STORED, Value, vector
 
 _SLOTS = Slots(
@@ -109,11 +110,10 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     return array[first : first + count]
 
 
-@lru_cache(maxsize=16)
-def turned_packing_code(element: str, cpu: Cpu) -> Code:
+@compiled("pack", kept=16, opt=1)
+def turned_packing_code(module: Module, element: str, cpu: Cpu) -> None:
     """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
     and input channels as they lie, of all lanes of a block."""
-    module = Module(cpu.attributes)
     lanes = cpu.lanes(BYTES[element])
     kind = vector(element, lanes)
     with module.function("pack", {"args": PTR}) as f:
@@ -145,13 +145,11 @@ def turned_packing_code(element: str, cpu: Cpu) -> Code:
                         offset = f.mul(lane.index, a["element"])
                         line = f.load(kind, f.at(scratch, f.add(f.mul(each.index, row), offset)))
                         f.store(line, f.at(dst, f.add(place, offset)))
-    return Code(module, ("pack",), cpu, opt=1)
 
 
-@lru_cache(maxsize=16)
-def packing_code(cpu: Cpu) -> Code:
+@compiled("pack", kept=4, opt=0)
+def packing_code(module: Module, cpu: Cpu) -> None:
     """The function `pack(args)`, which every thread runs."""
-    module = Module(cpu.attributes)
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
@@ -169,7 +167,6 @@ def packing_code(cpu: Cpu) -> Code:
                     a["gather"], f.at(dst, f.add(to, f.mul(first, row))), f.at(src, start),
                     f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
                 )  # fmt: skip
-    return Code(module, ("pack",), cpu, opt=0)
 
 
 # Positions ----------------------------------------------------------------------------------------

@@ -12,11 +12,10 @@ vectors run along channels, which are not shifted and have weights and biases of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ...activations import Activation
 from .activation import activated
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
@@ -99,16 +98,10 @@ class PlaneTile:
         return products + line * len(self.lines) + 4 * self.rows * self.vectors + 30
 
 
-@lru_cache(maxsize=256)
-def plane_code(tile: PlaneTile, cpu: Cpu) -> Code:
-    """The function `planes(args)`, which every thread runs."""
-    module = Module(cpu.attributes)
-    emit_planes(module, tile, cpu)
-    return Code(module, ("planes",), cpu, opt=1)
-
-
-def emit_planes(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
-    """`planes`: a job is some bands of rows, each of one plane of one channel."""
+@compiled("planes", kept=256, opt=1)
+def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
+    """The function `planes(args)`, which every thread runs: a job is some bands of rows, each of
+    one plane of one channel."""
     with module.function("planes", {"args": PTR}) as f:
         a = SLOTS.reader(f)
         line = vector(_bits(tile.stored), tile.lanes * tile.loads)

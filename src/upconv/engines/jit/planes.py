@@ -20,7 +20,7 @@ from .kernel_arguments import Blocks
 from .operands import Operands
 from .packing import Numbers, Packer
 from .plane_tile import SLOTS, PlaneTile, plane_code
-from .row_code import finish_code
+from .rows import finish_code
 from .schedule import WORTH_A_THREAD
 from .tiling import finish_of, in_tile
 from .values import BYTES, DOUBLE, LINE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -12,18 +11,17 @@ import numpy as np
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
-from .compile import CODE_BYTES, Code
+from .compile import CODE_BYTES
 from .correlation import Correlation
 from .cpu import Cpu
-from .driver import emit_driver, emit_inner
-from .emit import Module
+from .driver import driver_code, inner_code
 from .kernel_arguments import Blocks
 from .operands import Operands
 from .packing import Packing
 from .result_stores import SLOTS
-from .row_code import fill_code, finish_code
+from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
-from .tile import Tile, emit_tile
+from .tile import tile_code
 from .tiling import VARIANTS, Wishes, finish_of
 from .values import BYTES, DOUBLE
 
@@ -206,7 +204,7 @@ class Positions:
         for block in self.schedule.blocks:
             tile, code = self.schedule.tiles[block.kind], self._codes[block.kind]
             wide = code.addresses["wide"]
-            narrow = code.addresses.get("narrow", wide)
+            narrow = code.addresses["narrow"] or wide
             row = (wide, narrow, block.channel, block.live, block.phase, tile.phases)
             rows.append(row)
         return rows
@@ -238,34 +236,3 @@ def _output_rows(correlation: Correlation, plan: Schedule) -> Any:
             missing = missing[..., None] | (cells >= phase.length)
         tables.append(np.where(missing, -1, offsets).ravel())
     return np.concatenate(tables)
-
-
-# Compiled code ------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def tile_code(tile: Tile, cpu: Cpu) -> Code:
-    """The code of a tile, `wide`, and of the same rows on one vector, `narrow`."""
-    module = Module(cpu.attributes)
-    emit_tile(module, "wide", tile, cpu)
-    if tile.vectors > 1:
-        emit_tile(module, "narrow", tile.narrowed(1), cpu)
-        return Code(module, ("wide", "narrow"), cpu)
-    return Code(module, ("wide",), cpu)
-
-
-@lru_cache(maxsize=4)
-def driver_code(cpu: Cpu) -> Code:
-    """What hands out jobs, the same for every layer."""
-    module = Module(cpu.attributes)
-    emit_driver(module, cpu)
-    return Code(module, ("positions",), cpu, opt=0)
-
-
-@lru_cache(maxsize=4)
-def inner_code(cpu: Cpu) -> Code:
-    """What jobs call for rows and tiles, the same for every layer."""
-    module = Module(cpu.attributes)
-    emit_inner(module)
-    # Less optimising takes less time, and what it makes is no slower: 0 to 6 % faster on 12 layers.
-    return Code(module, ("pack", "spans"), cpu, opt=1)

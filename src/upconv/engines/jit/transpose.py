@@ -6,6 +6,7 @@ edges are copied one by one.
 
 from __future__ import annotations
 
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .rows import converted
@@ -22,10 +23,11 @@ TURN = {
 }
 
 
-def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:
+@compiled("turn", kept=16)
+def turn_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """A function of `TURN` from elements of type `stored` to elements of type `computed`."""
     lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
-    with module.function(name, TURN) as f:
+    with module.function("turn", TURN) as f:
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
             here = f.sub(f["rows"], row.index), f.sub(f["columns"], column.index)
@@ -41,12 +43,11 @@ def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -
             _one(f, row.index, column.index, stored, computed)
 
 
-def emit_turn_few(
-    module: Module, name: str, stored: str, computed: str, cpu: Cpu, rows: int
-) -> None:
+@compiled("turn", kept=16)
+def turn_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
     """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
     lanes = cpu.lanes(BYTES[computed])
-    with module.function(name, TURN) as f:
+    with module.function("turn", TURN) as f:
         whole = f.mul(f.div(f["columns"], lanes), lanes)
         with f.loop(0, whole, lanes) as column:
             lines = []

@@ -25,8 +25,8 @@ from .correlation import weight_strides
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import lying_well
-from .row_code import fill_code, finish_code, turn_code
-from .rows import Finish
+from .rows import Finish, fill_code, finish_code
+from .transpose import turn_code
 from .values import STORED
 from .weight_grad_code import BLOCK, SLOTS, STEP, driver_code, tile_code
 from .weight_grad_plan import HEAD, Plan

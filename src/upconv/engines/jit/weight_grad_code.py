@@ -11,12 +11,11 @@ its own, one for each class.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import product
 
 from ...problem import DataLayout
 from . import pool
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs, wait
@@ -61,13 +60,11 @@ _TILE = {
 }
 
 
-@lru_cache(maxsize=64)
-def tile_code(tile: Tile, cpu: Cpu) -> Code:
+@compiled("tile", kept=64)
+def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
     """`tile` of one class."""
-    module = Module(cpu.attributes)
     with module.function("tile", _TILE) as f:
         _emit_tile(f, tile, cpu)
-    return Code(module, ("tile",), cpu)
 
 
 def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
@@ -121,10 +118,9 @@ def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
         f.store(total, spot("out", *place))
 
 
-@lru_cache(maxsize=8)
-def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
+@compiled("run", "pack", "block", "finish", kept=8, opt=1)
+def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """Everything else, for data of one layout."""
-    module = Module(cpu.attributes)
     _emit_pack(module, layout)
     _emit_block(module)
     _emit_finish(module)
@@ -144,7 +140,6 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
                 step = f.at(a["steps"], f.mul(loop.index, STEP), I64)
                 f.call(f.load(PTR, step), f["args"], mine, step)
             f.raise_by(a.address("done"), 1)
-    return Code(module, ("run", "pack", "block", "finish"), cpu, opt=1)
 
 
 def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
