@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -267,3 +269,11 @@ def test_without_scipy_the_extra_is_named() -> None:
         check=True,
     )
     assert "pip install 'upconv[science]'" in done.stdout
+
+
+def test_copies_and_pickles_plan_anew() -> None:
+    A = linear.operator((1, 2, 5), np.ones((2, 3, 4)), stride=2)
+    x = np.arange(10.0)
+    for other in (copy.deepcopy(A), pickle.loads(pickle.dumps(A))):
+        np.testing.assert_array_equal(other.matvec(x), A.matvec(x))
+        np.testing.assert_array_equal(other.rmatvec(A.matvec(x)), A.rmatvec(A.matvec(x)))

@@ -120,6 +120,10 @@ class Layer:
         self._windows: dict[tuple[int, ...], PackedCall] = {}
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self.problem, self.progress, self.engine, self._threads, self._weight, self._bias
+        return Layer, given
+
     def run(self, x: Array, shift: int, results: int) -> Array:
         """The results of one window, x having a batch axis."""
         memory.require(results * len(x) * self._bytes, "the result of this chunk")

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from .. import files
 
