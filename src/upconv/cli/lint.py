@@ -78,13 +78,14 @@ def lint(
       upconv lint models --output-format sarif --exit-zero > upconv.sarif
       upconv lint models --fix
     """
-    from ..onnx.linting import Severity
+    from ..onnx.linting import Severity, chosen
 
     shapes = options.input_shapes(input_shape)
     if fix and shapes:
         words = "with --fix, which is for all input shapes"
         raise typer.BadParameter(words, param_hint="--input-shape")
     selected, ignored = _codes("--select", select), _codes("--ignore", ignore)
+    chosen(selected, ignored)  # raises for what is no rule, also where there is no model
     left_out = _left_out(Path.cwd())
     reports = [
         _checked(file, selected, [*ignored, *left_out(file)], runtime, shapes, fix=fix)
@@ -121,7 +122,10 @@ def rule(
     """
     from ..onnx.linting import chosen
 
-    rules = chosen([code] if code else ())
+    try:
+        rules = chosen([code] if code else ())
+    except ArgumentError as error:
+        raise error.renamed("select", "RULE") from None
     if output_format == "json":
         report.document("rule", rules=[found.as_json() for found in rules])
     elif code or all_:

@@ -77,7 +77,7 @@ def run(
       upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
     """
     target = _target(output, ".npz", force, [symbol, params, inputs])
-    model, sizes = _load(symbol, params), options.input_shapes(input_shape)
+    sizes, model = options.input_shapes(input_shape), _load(symbol, params)
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}

@@ -133,7 +133,7 @@ def _ends(part: str, text: str) -> Ends:
 
 def _integer(part: str, text: str) -> int:
     if not _NUMBER.fullmatch(part.strip()):
-        raise typer.BadParameter(f"{part!r} in {text!r} is not an integer")
+        raise typer.BadParameter(f"{text!r}; expected integers, such as 2 or 2,3")
     return int(part)
 
 

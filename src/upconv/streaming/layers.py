@@ -25,7 +25,7 @@ from ..keywords import Keywords, Same, frozen_activation, integers, paddings
 from ..problem import DataLayout, Problem, WeightLayout
 from ..progress import Progress
 from ..signatures import Signature
-from ..threads import checked, get_num_threads
+from ..threads import resolved
 
 FixedOrder = InvariantEngine | OrderedEngine
 """Engines whose sums are in one order at every size."""
@@ -67,7 +67,7 @@ def layer_of(
     engine: FixedOrder = invariant_engine(nominal)
     if engine.refuses(nominal) is not None or not is_finite(weight):
         engine = ORDERED  # the reference engine's sums depend on the size
-    count = get_num_threads() if threads is None else checked(threads)
+    count = resolved(threads)
     weight = copied("the stream's weight", weight)
     bias = None if bias is None else copied("the stream's bias", bias)
     return Layer(problem, progress, engine, count, weight, bias)
