@@ -1,7 +1,8 @@
 """Random geometries against PyTorch in float64: forward and all gradients, both operators.
 
-The suite has the engine that is chosen do 100 of each operator, and the reference engine, with which
-nothing is compiled, 300: rules of geometry are the same for all engines. All 2,000 by the former:
+In the suite the engine that is chosen does 100 of each operator, and the reference engine, with
+which nothing is compiled, 300: the rules of geometry are those of all engines. The former does all
+2,000 here:
 
     python -m pytest tests/test_against_torch.py -m ""
 """
