@@ -68,7 +68,19 @@ def test_a_bias_is_added_once(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_self_test_passes_here(isa: str) -> None:
-    code = "from upconv.engines import load; print(load('onednn')._runtime)"
+    code = (
+        "from upconv.engines import load
+"
+        "from upconv.engines.onednn import selftest
+"
+        "from upconv.problem import Direction
+"
+        "runtime = load('onednn')._runtime
+"
+        "for direction in Direction: selftest.ensure(runtime, direction)
+"
+        "print(runtime)"
+    )
     assert "self-test: right" in printed(code, ONEDNN_MAX_CPU_ISA=isa)
 
 
@@ -91,7 +103,7 @@ def test_an_implementation_that_errs_here_is_not_taken(
 
     monkeypatch.setattr(OnednnPrimitive, "run", erring)
     monkeypatch.setattr(mine, "distrusted", frozenset())
-    selftest.run(mine)
+    selftest.run(mine, direction)
     assert (first.operation.kind.value, wrong) in mine.distrusted
     assert wrong in str(mine)
     second = best(mine, problem, 1)
