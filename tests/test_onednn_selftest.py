@@ -69,16 +69,11 @@ def test_a_bias_is_added_once(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_self_test_passes_here(isa: str) -> None:
     code = (
-        "from upconv.engines import load
-"
-        "from upconv.engines.onednn import selftest
-"
-        "from upconv.problem import Direction
-"
-        "runtime = load('onednn')._runtime
-"
-        "for direction in Direction: selftest.ensure(runtime, direction)
-"
+        "from upconv.engines import load\n"
+        "from upconv.engines.onednn import selftest\n"
+        "from upconv.problem import Direction\n"
+        "runtime = load('onednn')._runtime\n"
+        "for direction in Direction: selftest.ensure(runtime, direction)\n"
         "print(runtime)"
     )
     assert "self-test: right" in printed(code, ONEDNN_MAX_CPU_ISA=isa)
