@@ -1,7 +1,7 @@
 """The channels kernel around its tiles: points, jobs, and placing results.
 
 Compiled once per process, as the positions kernel's driver is, and in two modules as well. Grids,
-points, blocks and jobs are explained in channel_layout.py, slabs in channel_slabs.py.
+points, blocks and jobs are explained in channel_points.py, slabs in channel_slabs.py.
 """
 
 from __future__ import annotations

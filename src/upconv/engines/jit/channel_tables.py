@@ -1,7 +1,7 @@
 """The tables that the channels kernel's driver reads: grids, dims, blocks, taps, tiles.
 
 Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-turned into. What the numbers of a record are is said in channel_layout.py.
+turned into. What the numbers of a record are is said in channel_points.py.
 """
 
 from __future__ import annotations
