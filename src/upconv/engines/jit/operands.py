@@ -1,4 +1,5 @@
-"""Arrays as the kernels read and write them: where they lie well, else copies that do.
+"""Arrays as the kernels read and write them: where they lie well, else copies that do; and what
+the primitives of all kernels share.
 
 The kernels step along the first axes (images, and channels where they come first) by strides they
 are told, and along the others as in a contiguous array. A residual is read where y is written, with
@@ -14,6 +15,7 @@ from ...problem import DataLayout
 from ..base import Array
 from ..copies import laid_out
 from .correlation import Correlation
+from .packing import Packer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,3 +68,41 @@ def _lies_well(array: Array, layout: DataLayout) -> bool:
             return False
         step *= size
     return True
+
+
+class Kernel:
+    """A correlation by one kernel: weights packed, operands laid out, biases in its own order."""
+
+    correlation: Correlation
+    _packer: Packer
+    _no_bias: Array
+
+    def pack(self, weight: Array) -> Array:
+        """The weight in the kernel's order of use."""
+        return self._packer.pack(weight)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        given = Operands.of(self.correlation, out, a, residual)
+        self._compute(given, b, self._no_bias if bias is None else self._ordered(bias))
+        given.deliver()
+
+    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
+        """Run compiled code."""
+        raise NotImplementedError
+
+    def _ordered(self, bias: Array) -> Array:
+        """Biases as code reads them: perhaps beyond the last."""
+        biases = self._no_bias.copy()
+        biases[: len(bias)] = bias
+        return biases
+
+    def close(self) -> None:
+        """Nothing is held that goes before the primitive does."""

@@ -17,7 +17,7 @@ from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import Operands
+from .operands import Kernel, Operands
 from .packing import Numbers, Packer
 from .plane_tile import SLOTS, PlaneTile, plane_code
 from .rows import finish_code
@@ -35,7 +35,7 @@ _BAND_BYTES = 1 << 16  # of results that a job makes
 _POINT = Line(1, 1, 1, 1, (Phase(0, 1, (Tap(0, 0),)),), 0, 0)
 
 
-class Planes:
+class Planes(Kernel):
     """A depthwise correlation, of stride 1 in its result, compiled and laid out."""
 
     def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
@@ -43,46 +43,25 @@ class Planes:
         self._code = plane_code(tile, cpu)
         self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
         self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
-        self._compute = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
-        self._packer = _packer(correlation, tile, self._compute, threads, cpu)
-        self._no_bias = np.zeros(_lane_count(correlation, tile), self._compute)
+        self._type = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
+        self._packer = _packer(correlation, tile, self._type, threads, cpu)
+        self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
         self._tables = _tables(correlation, self._tap_bytes)
         self._blocks = Blocks(SLOTS.block(**self._arguments()))
         self.workspace_bytes = 0
         tables = sum(table.nbytes for table in self._tables)
         self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
 
-    def pack(self, weight: Array) -> Array:
-        """The taps of each channel side by side."""
-        return self._packer.pack(weight)
-
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
-        """Compute into `out`."""
-        given = Operands.of(self.correlation, out, a, residual)
+    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
         x, y, more = given.x, given.y, given.residual
-        biases = self._no_bias
-        if bias is not None:
-            biases = biases.copy()
-            biases[: len(bias)] = bias
         apart = not self._tile.last
         self._blocks.run(
             self._code.addresses["planes"], self._threads,
             x=address_of(x), x_image=x.strides[0], x_channel=apart * x.strides[1],
             y=address_of(y), y_image=y.strides[0], y_channel=apart * y.strides[1],
-            w=address_of(b), bias=address_of(biases),
+            w=address_of(weight), bias=address_of(biases),
             residual=0 if more is None else address_of(more),
         )  # fmt: skip
-        given.deliver()
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     @property
     def description(self) -> str:
@@ -127,7 +106,7 @@ class Planes:
     def _tap_bytes(self) -> int:
         """Bytes from one tap's weights to the next one's."""
         lanes = _lane_count(self.correlation, self._tile) if self._tile.last else 1
-        return lanes * self._compute.itemsize
+        return lanes * self._type.itemsize
 
 
 def _lines(correlation: Correlation) -> tuple[Line, ...]:

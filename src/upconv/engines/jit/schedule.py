@@ -119,7 +119,8 @@ def schedule(
         buffer_lanes=cells.total + front + back,
     )
     plan = _cut(whole, correlation, cpu, wishes)
-    return replace(plan, in_place=True) if _reads_in_place(correlation, plan, cpu) else plan
+    in_place = wishes.shared is None and _reads_in_place(correlation, plan, cpu)
+    return replace(plan, in_place=in_place)
 
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
