@@ -24,7 +24,6 @@ from .positions import Positions
 from .rows import activate
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
-from .weight_grad import WeightGrad
 from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
 from .winograd_kernel import Winograd
 
@@ -149,6 +148,8 @@ class JitEngine:
         interior = _interior(problem, margins=not is_winograd(variant))
         inner = interior.problem
         if problem.direction is Direction.WEIGHT_GRAD:
+            from .weight_grad import WeightGrad  # five files that most first calls do without
+
             made = None if inner is None else WeightGrad(inner, threads, host())
             return bordered(problem, interior, made, activate)
         kernel = None if inner is None else _kernel(inner, threads, variant)
