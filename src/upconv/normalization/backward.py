@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..arguments import boolean
-from ..arrays import Array, as_array, check_out, same_dtype
+from ..arrays import Array, as_array, same_dtype
 from ..errors import ShapeError
 from ..execution import delivered
-from ..gradients import gradient_targets, require_separate, rounded_total
+from ..gradients import fitting, gradient_targets, rounded_total
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, ChannelAxis, epsilon
 from .results import BatchNormGradients
@@ -93,12 +93,7 @@ def batch_norm_backward(
         name: x.dtype if parameter is None else parameter.dtype
         for name, parameter in (("x", x), ("gamma", gamma), ("beta", beta))
     }
-    targets = {
-        name: check_out(f"out.{name}", target, channel_axis.shape_of(name), dtypes[name])
-        for name, target in wanted.items()
-        if target is not None
-    }
-    require_separate(targets)
+    targets = fitting(wanted, {name: channel_axis.shape_of(name) for name in wanted}, dtypes)
     scale = channel_axis.vector(None if fixed else gamma, 1) * invstd
     results: dict[str, Array] = {}
     if "x" in wanted:
