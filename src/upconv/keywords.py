@@ -66,11 +66,7 @@ _EXACT = (int, str, type(None))
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
-    """One integer per axis, each >= `low`; a single one stands for all axes.
-
-    >>> integers("stride", 2, rank=3, low=1)
-    (2, 2, 2)
-    """
+    """One integer per axis, each >= `low`; a single one stands for all axes."""
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
     if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):

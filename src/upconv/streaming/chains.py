@@ -242,11 +242,7 @@ class _Composed:
 
 
 class Chain(_Composed):
-    """Stages one after another, made by `chain`; used like a `Stream`.
-
-    >>> chain("relu", "tanh")
-    <Chain of 2>
-    """
+    """Stages one after another, made by `chain`; used like a `Stream`."""
 
     @property
     def progress(self) -> Chained:
@@ -267,11 +263,7 @@ class Chain(_Composed):
 
 
 class Add(_Composed):
-    """A sum of branches, made by `add`; used like a `Stream`.
-
-    >>> add((), (), ())
-    <Add of 3>
-    """
+    """A sum of branches, made by `add`; used like a `Stream`."""
 
     def __init__(self, parts: tuple[Stage, ...], scale: float) -> None:
         super().__init__(parts)

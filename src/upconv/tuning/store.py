@@ -45,9 +45,6 @@ class TuningStore:
     What cannot be written is remembered in this process all the same. Safe to use from any thread
     without a lock, as dictionaries are replaced, not changed: threads that remember at once may
     lose each other's record in memory, not in the file.
-
-    >>> TuningStore(Path("/nowhere/tuning.json")).find("winners", "a problem") is None
-    True
     """
 
     def __init__(self, path: Path) -> None:
