@@ -4,7 +4,6 @@ for the threads of others."""
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -114,8 +113,7 @@ free = memory.available_bytes()
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 print(memory.available_bytes() < (2 << 30) <= free)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+    assert printed(code) == "True"
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def _checked(
 ) -> Findings:
     """The findings in a file; one that cannot be read as a model is a finding itself."""
     from ..onnx import linting
-    from ..onnx.linting.context import Observation
+    from ..onnx.linting.findings import Observation
 
     try:
         if fix:

@@ -95,11 +95,11 @@ def _print(found: Rewritten, output_format: str, written: Path | None) -> None:
         left, path = list(found.left), None if written is None else str(written)
         report.document("rewrite", steps=steps, left=left, written=path)
         return
-    from ..onnx.names import on_terminal
+    from ..onnx.names import neutral
 
-    rows = [(on_terminal(s.node), s.by, on_terminal(s.refusal or "done")) for s in found.steps]
+    rows = [(neutral(s.node), s.by, neutral(s.refusal or "done")) for s in found.steps]
     if rows:
         report.table([("node", "pass", "result"), *rows], left=3)
     for words in found.left:
-        report.text(f"breaks the profile: {on_terminal(words)}")
+        report.text(f"breaks the profile: {neutral(words)}")
     say("nothing written" if written is None else f"wrote {written}")

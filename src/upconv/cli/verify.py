@@ -93,17 +93,17 @@ _HEADINGS = ("runtime", "output", "made by", "shape", "against", "error", "allow
 
 
 def _print(found: Comparison) -> None:
-    from ..onnx.names import on_terminal
+    from ..onnx.names import neutral
 
     rows = [(run, output) for run in found.runs for output in run.outputs]
     if rows:
-        cells = [tuple(map(on_terminal, _cells(run, output))) for run, output in rows]
+        cells = [tuple(map(neutral, _cells(run, output))) for run, output in rows]
         report.table([_HEADINGS, *cells], left=5)
     for words in (*found.findings, *(words for run in found.runs for words in _findings(run))):
-        report.text(on_terminal(words))
+        report.text(neutral(words))
     for run in found.runs:
         if run.remark:
-            say(f"{run.runtime}: {on_terminal(run.remark)}")
+            say(f"{run.runtime}: {neutral(run.remark)}")
 
 
 def _cells(run: Run, output: Difference) -> tuple[str, ...]:
