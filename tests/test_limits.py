@@ -14,6 +14,7 @@ from math import inf
 import pytest
 
 import upconv
+from processes import printed
 from upconv import memory, threads
 
 
