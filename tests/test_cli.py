@@ -319,7 +319,7 @@ def test_doctor_when_all_is_well():
 
 def test_doctor_finds_faults():
     env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam", "UPCONV_TUNE": "maybe"}
-    driver = "import upconv.cli.machine as m\nm.REQUIRED += ('no-such-package',)"
+    driver = "import upconv.cli.doctor as m\nm.REQUIRED += ('no-such-package',)"
     done = ran("doctor", *JSON, env=env, driver=driver)
     findings = " ".join(json.loads(done.stdout)["findings"])
     assert done.returncode == 1
