@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
@@ -18,14 +18,24 @@ from processes import printed
 from upconv import memory, threads
 
 
-def count(**variables: str) -> str:
-    """`get_num_threads()` in a process with these variables, or the error it ends in."""
-    code = (
-        "import upconv\n"
-        "try: print(upconv.get_num_threads())\n"
-        "except upconv.UpconvError as error: print(error)"
-    )
-    return printed(code, **({"OMP_NUM_THREADS": ""} | variables))
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch, own_threads: None) -> Iterator[Callable[..., str]]:
+    """`get_num_threads()` with these variables alone, or the error it ends in."""
+
+    def counted(**variables: str) -> str:
+        for name in ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(threads, "_default", None)
+        threads._own.cache_clear()
+        try:
+            return str(upconv.get_num_threads())
+        except upconv.UpconvError as error:
+            return str(error)
+
+    yield counted
+    threads._own.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,17 +47,17 @@ def count(**variables: str) -> str:
         ({"UPCONV_NUM_THREADS": " 7 "}, "7"),
     ],
 )
-def test_the_environment_says_how_many_threads(variables: dict, wanted: str) -> None:
+def test_the_environment_says_how_many_threads(count, variables: dict, wanted: str) -> None:
     assert count(**variables) == wanted
 
 
 @pytest.mark.parametrize("junk", ["", "0", "-1", "many", "1e3", "9" * 5000])
-def test_junk_meant_for_openmp_is_passed_over(junk: str) -> None:
+def test_junk_meant_for_openmp_is_passed_over(count, junk: str) -> None:
     assert count(OMP_NUM_THREADS=junk) == count()
 
 
 @pytest.mark.parametrize("junk", ["0", "-1", "many", "5000", "9" * 5000])
-def test_junk_meant_for_upconv_is_refused(junk: str) -> None:
+def test_junk_meant_for_upconv_is_refused(count, junk: str) -> None:
     assert count(UPCONV_NUM_THREADS=junk).startswith("UPCONV_NUM_THREADS is ")
 
 
