@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -254,3 +256,11 @@ def test_without_scipy_the_extra_is_named() -> None:
         "except upconv.EngineMissing as error:\n    print(error)\n"
     )
     assert "pip install 'upconv[science]'" in printed(code)
+
+
+def test_copies_and_pickles_plan_anew() -> None:
+    A = linear.operator((1, 2, 5), np.ones((2, 3, 4)), stride=2)
+    x = np.arange(10.0)
+    for other in (copy.deepcopy(A), pickle.loads(pickle.dumps(A))):
+        np.testing.assert_array_equal(other.matvec(x), A.matvec(x))
+        np.testing.assert_array_equal(other.rmatvec(A.matvec(x)), A.rmatvec(A.matvec(x)))
