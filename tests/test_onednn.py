@@ -202,7 +202,7 @@ def test_a_plan_with_channels_last_data_executes_one_primitive_and_no_reorder() 
     code = (
         "import numpy as np, upconv\n"
         "from upconv.engines.onednn import selftest\n"
-        "selftest.run = lambda runtime: None\n"
+        "selftest.run = lambda *_: None\n"
         "rng = np.random.default_rng(0)\n"
         "x = rng.standard_normal((2, 9, 11, 32), np.float32)\n"
         "w = rng.standard_normal((32, 48, 4, 4), np.float32)\n"

@@ -57,6 +57,9 @@ for (rank, k, s, i, o), layout in product(layers, DataLayout):
             wanted = -1 if after else 1
             assert (out == wanted).all(), (str(problem), primitive.description, out.max())
             seen += 1
+from upconv.engines.onednn import selftest
+for direction in Direction:
+    selftest.ensure(engine._runtime, direction)
 print(engine._runtime, seen)
 """
 
@@ -88,7 +91,7 @@ def test_an_implementation_that_errs_here_is_not_taken(
 
     monkeypatch.setattr(OnednnPrimitive, "run", erring)
     monkeypatch.setattr(mine, "distrusted", frozenset())
-    selftest.run(mine)
+    selftest.run(mine, direction)
     assert (first.operation.kind.value, wrong) in mine.distrusted
     assert wrong in str(mine)
     second = best(mine, problem, 1)

@@ -35,10 +35,10 @@ from onnx import TensorProto, helper
 
 from onnx_texts import normal, parsed
 from processes import environment
-from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
-from upconv.onnx.runtimes import runtime as module
 from upconv.onnx import models
 from upconv.onnx.backend import conv, conv_transpose
+from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
+from upconv.onnx.runtimes import runtime as module
 from upconv.onnx.runtimes.random_inputs import OPEN
 
 NAMES = ("onnxruntime", "openvino", "openvino:f32", "reference")

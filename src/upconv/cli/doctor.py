@@ -13,6 +13,7 @@ import typer
 from .. import memory, testing
 from ..choices import tuning_asked
 from ..engines import load
+from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime
 from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
@@ -106,9 +107,12 @@ def _told(status: EngineStatus) -> str:
 def _libdnnl() -> str:
     """Which copy of oneDNN was found, or how to get one."""
     try:
-        return str(runtime())
+        found = runtime()
     except EngineMissing as missing:
         return " ".join(str(missing).split())
+    for direction in Direction:
+        selftest.ensure(found, direction)
+    return str(found)
 
 
 def _missing() -> list[str]:

@@ -106,7 +106,9 @@ def products_code(kind: Products, cpu: Cpu) -> Code:
                 u = f.at(at_panel, f.mul(number, f["piece_bytes"]))
                 v = f.at(at_rows, f.load(I64, f.at(f["shifts"], number, I64)))
                 # The panel that comes next is asked for by the first groups of this one.
-                part = f.mul(f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size))
+                part = f.mul(
+                    f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size)
+                )
                 ahead = f.at(f.at(u, f["panel_bytes"]), part)
                 piece.next(_product(f, kind, cpu, [u, v, ahead, *piece.carried]))
             z = f.at(f["z"], f.mul(panel.index, width))
@@ -139,9 +141,7 @@ def _product(f: Function, kind: Products, cpu: Cpu, given: list[Value]) -> list[
 
 
 @lru_cache(maxsize=64)
-def input_code(
-    element: str, matrices: tuple[tuple[Matrix, ...], ...], step: int, cpu: Cpu
-) -> Code:
+def input_code(element: str, matrices: tuple[tuple[Matrix, ...], ...], step: int, cpu: Cpu) -> Code:
     """`input` of one class; places of a window are `step` bytes apart along the last axis."""
     module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]

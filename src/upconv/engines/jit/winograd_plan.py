@@ -230,9 +230,7 @@ def schedules(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Schedul
     return tuple(sorted(found, key=lambda each: each.cycles))
 
 
-def _estimate(
-    windows: tuple[Window, ...], transforms: tuple[Transform, ...], depth: int
-) -> float:
+def _estimate(windows: tuple[Window, ...], transforms: tuple[Transform, ...], depth: int) -> float:
     """Work of all tiles for one made channel: products, and some 16 steps for each point."""
     pairs = list(zip(windows, transforms, strict=True))
     products = prod(sum(t.pieces_of(w.r)) for w, t in pairs)
@@ -270,7 +268,9 @@ def _best(
         tiles = _Tiles.of(box, windows, transforms)
         large = tiles.transformed * each_tile > _L2 * cpu.l2
         blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
-        rows = min(range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles.made, rows))
+        rows = min(
+            range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles.made, rows)
+        )
         for each in {ceil(units / runs) for runs in (1, 2, 4, units)}:
             jobs = blocks * ceil(units / each) * correlation.groups
             cycles = costs.job(tiles, rows, each) * ceil(jobs / threads)

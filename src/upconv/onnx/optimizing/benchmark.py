@@ -120,7 +120,8 @@ class Cache:
     def remember(self, layer: str, name: str, measured: Measured) -> None:
         """Keep one candidate of a layer."""
         ratio = {f"ratio_{key}": entry for key, entry in asdict(measured.ratio).items()}
-        record = {**asdict(measured.timing), **ratio, "error": measured.error}
+        told = {**asdict(measured.timing), **ratio, "error": measured.error}
+        record = {key: float(entry) for key, entry in told.items()}
         shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
 
     def _find(self, layer: str, name: str) -> Measured | None:
