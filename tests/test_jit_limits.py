@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("llvmlite", reason="the ceilings are measured by compiled code")
-
 from upconv import memory
 from upconv.engines.jit import limits
 from upconv.engines.jit.compile import Code, assembly

@@ -8,11 +8,8 @@ import random
 import threading
 import time
 
-import pytest
-
-pytest.importorskip("llvmlite")
-
 import llvmlite.binding as llvm
+import pytest
 
 from pool_jobs import CODE, PATIENCE, Work, asleep, until
 from upconv.engines.jit import pool, protocol

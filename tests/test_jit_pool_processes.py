@@ -9,9 +9,6 @@ import sys
 import pytest
 
 from processes import python
-
-pytest.importorskip("llvmlite")
-
 from upconv.engines.jit.cpu import host
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -274,7 +274,8 @@ class TestExplain:
     @pytest.fixture
     def ceilings(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """Two threads that make 64 lanes a cycle at 2 GHz, and 16 GB/s; who measures is counted."""
-        limits = pytest.importorskip("upconv.engines.jit.limits", reason="needs llvmlite")
+        from upconv.engines.jit import limits
+
         measured: list[int] = []
 
         def measure(threads: int):
