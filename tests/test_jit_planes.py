@@ -34,17 +34,21 @@ SIDES = [
 ]
 
 
+OTHERS = [
+    ((), {}),
+    ((Axis(9, 3, 1, 2, 1, 2),), {"bias": True, "epilogue": Epilogue(Activation.RELU)}),
+    ((Axis(4, 2, 3),), {"dtype": DType.BFLOAT16, "epilogue": Epilogue(Activation.RELU)}),
+    ((Axis(3, 3, 2, 1, 1, 1), Axis(8, 5, 1, 1, 2, 2)), {"accumulate": True}),
+    ((Axis(5, 4),), {"dtype": DType.FLOAT64, "epilogue": Epilogue(residual=True)}),
+]
+
+
 @needs_masks
-@pytest.mark.parametrize("last", SIDES, ids=str)
-def test_values(last: Axis) -> None:
+@pytest.mark.parametrize(("number", "last"), list(enumerate(SIDES)), ids=str)
+def test_values(number: int, last: Axis) -> None:
+    """Each last axis with two of the other axes and epilogues, in turn."""
     engine = load("jit")
-    for rows, more in (
-        ((), {}),
-        ((Axis(9, 3, 1, 2, 1, 2),), {"bias": True, "epilogue": Epilogue(Activation.RELU)}),
-        ((Axis(4, 2, 3),), {"dtype": DType.BFLOAT16, "epilogue": Epilogue(Activation.RELU)}),
-        ((Axis(3, 3, 2, 1, 1, 1), Axis(8, 5, 1, 1, 2, 2)), {"accumulate": True}),
-        ((Axis(5, 4),), {"dtype": DType.FLOAT64, "epilogue": Epilogue(residual=True)}),
-    ):
+    for rows, more in (OTHERS[number % 5], OTHERS[(number + 1) % 5]):
         asked = problem(*rows, last, **more)
         assert described(asked).startswith("planes"), asked
         given = testing.operands(asked)
