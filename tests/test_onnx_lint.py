@@ -32,6 +32,7 @@ from lint_cases import (
     weights,
     with_batch_norm,
 )
+from onnx_texts import parsed
 from upconv.errors import ArgumentError, FileError, ShapeError
 from upconv.onnx import rewrite
 from upconv.onnx.linting import RULES, Findings, Severity, chosen, fix, lint
@@ -292,6 +293,14 @@ def test_absurd_attributes_end_quickly(said):
 def test_an_absurd_kernel_ends_quickly():
     found = lint(deconv((6, 4, 1 << 40, 1 << 40), strides=[1 << 39, 2]))
     assert {f.rule for f in found} <= {"UPC902"}
+
+
+def test_a_weight_declared_with_too_few_axes():
+    model = parsed(
+        "g (float[1, 1, 3] x) => (float[1, 1, M] y) <float[1, 1, 4] v = {1, 2, 3, 4}, float[9] w>"
+        '{ w = Identity(v) y = ConvTranspose<auto_pad = "SAME_UPPER", strides = [2]>(x, w) }'
+    )
+    assert lint(model).nodes == 1
 
 
 def test_a_model_without_transposed_convolutions():

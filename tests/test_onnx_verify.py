@@ -24,10 +24,10 @@ import onnx
 import onnx_ir as ir
 
 from onnx_texts import flipped, normal, parsed, three
+from upconv.onnx.documents import document
 from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import layers as layering
 from upconv.onnx.verifying import verify
-from upconv.onnx.documents import document
 from upconv.onnx.verifying.differences import Place, differences
 
 NAMES = ("onnxruntime", "openvino:f32", "reference")

@@ -31,8 +31,7 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .benchmark import Cache, Setup
-from .candidates import measured
+from .candidates import Cache, Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
 from .select import Selecting, Selection, choose

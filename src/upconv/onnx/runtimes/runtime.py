@@ -24,7 +24,7 @@ from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, 
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model, stored
 from ..names import one_line
-from .interface import fitting, inputs_of
+from .inputs import fitting, inputs_of
 from .timing import Rounds
 from .worker import Worker, borrowed
 

@@ -25,10 +25,9 @@ from ...arrays import Array
 from ...errors import EngineError, EngineRefusal, UpconvError
 from ..models import stored
 from ..runtimes.timing import interleaved
-from .layers import layers, with_operators
+from .layers import layers, prepared, with_operators
 from .native import Native
 from .operators import Kernel
-from .preparing import prepared
 from .reports import LayerReport
 
 GAIN = 0.97

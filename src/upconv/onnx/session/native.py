@@ -22,7 +22,7 @@ from .operators import Kernel, Memory, calls, domain, escaped
 
 
 class _Running:
-    """How many runs are under way, so that the interpreter does not end in the middle of one.
+    """Which threads run something, so that the interpreter does not end in the middle of one.
 
     An operator of ours that wanted its lock then would have its thread ended within ONNX Runtime,
     and that the process.
@@ -30,24 +30,27 @@ class _Running:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._count, self._ending = 0, False
+        self._threads, self._ending = set[int](), False
 
     def __enter__(self) -> None:
         with self._changed:
             if self._ending:
                 raise EngineError("The interpreter is ending: no session runs any more.")
-            self._count += 1
+            self._threads.add(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._count -= 1
+            self._threads.discard(threading.get_ident())
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Wait for runs of threads that nobody waits for, and let no other begin."""
+        """Wait for runs of threads that nobody waits for, and let no other begin.
+
+        Not for the thread that ends the interpreter: Ctrl-C may have come before it could leave.
+        """
         with self._changed:
             self._ending = True
-            self._changed.wait_for(lambda: not self._count)
+            self._changed.wait_for(lambda: not self._threads - {threading.get_ident()})
 
 
 _running = _Running()

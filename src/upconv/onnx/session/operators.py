@@ -9,18 +9,26 @@ would share the processors.
 There is one operator per element type; a node's attribute `layer` says which `Kernel` it stands
 for. The operators and their functions live as long as the process: ONNX Runtime may call them in
 any session, and until the last one is gone.
+
+Python's functions are no good here: Ctrl-C may be raised before their first line, where nothing
+catches it. ctypes then prints it, and returns whatever lies on the stack. So the answers to
+questions about an operator are functions that return a constant, and `compute` hands Python a place
+for its answer. Where that stays empty, the operator has failed: ONNX Runtime must not go on without
+its output.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import c_int64
+from ctypes import c_void_p as pointer
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,16 +36,135 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...arrays import Array
+from ...engines.jit.compile import Code
+from ...engines.jit.cpu import host
+from ...engines.jit.emit import Module
 from ...errors import UpconvError
 from ...plans import Plan
 from ...threads import lend
-from .abi import DONE, Library, library
-from .callbacks import Operators
+from .abi import DONE, VERSION, Library, library
 
 DOMAIN = "upconv.session"
 _MOST_PLANS = 8
 """Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
 _PIECE = 1 << 15
+
+_FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
+    GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
+    GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity GetVariadicInputHomogeneity
+    GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
+    InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
+    ReleaseAliasMap"""
+
+_COMPUTE = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.POINTER(ctypes.c_int64))
+
+_TEXT = """
+@attribute = private constant [6 x i8] c"layer\\00"
+@message = private constant [12 x i8] c"interrupted\\00"
+
+define i64 @CreateKernelV2(ptr %op, ptr %api, ptr %info, ptr %kernel) {{
+  %ask = inttoptr i64 {get_attribute} to ptr
+  %status = call i64 %ask(ptr %info, ptr @attribute, ptr %kernel)
+  ret i64 %status
+}}
+
+define i64 @KernelComputeV2(i64 %kernel, i64 %context) {{
+  %answer = alloca i64
+  store i64 0, ptr %answer
+  %compute = inttoptr i64 {compute} to ptr
+  call void %compute(i64 %kernel, i64 %context, ptr %answer)
+  %said = load i64, ptr %answer
+  %nothing = icmp eq i64 %said, 0
+  br i1 %nothing, label %failed, label %returned
+failed:
+  %create = inttoptr i64 {create_status} to ptr
+  %status = call i64 %create(i32 1, ptr @message)
+  ret i64 %status
+returned:
+  %done = icmp eq i64 %said, {done}
+  %given = select i1 %done, i64 0, i64 %said
+  ret i64 %given
+}}
+
+define void @KernelDestroy(i64 %kernel) {{
+  ret void
+}}
+"""
+
+
+class _CustomOp(ctypes.Structure):
+    """OrtCustomOp of `VERSION`: functions, null where ONNX Runtime has a default."""
+
+    _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
+
+
+class _Text(Module):
+    """Functions in LLVM's own language: these return something, which the emitter's do not."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def text(self) -> str:
+        """The module."""
+        return self._text
+
+
+class _Operators:
+    """Operators with one input and one output, whose kernels are the numbers in "layer".
+
+    compute: called with a kernel, ONNX Runtime's context, and the place for the answer. kinds: the
+    operators' names, and the element type of both values as ONNX numbers it.
+    """
+
+    def __init__(
+        self, api: Library, compute: Callable[[int, int, Any], None], kinds: Mapping[str, int]
+    ) -> None:
+        self._compute = _COMPUTE(compute)
+        text = _TEXT.format(
+            get_attribute=api.address_of("KernelInfoGetAttribute_int64"),
+            create_status=api.address_of("CreateStatus"),
+            compute=ctypes.cast(self._compute, pointer).value,
+            done=DONE,
+        )
+        self._names = [ctypes.create_string_buffer(name.encode()) for name in kinds]
+        answers = [
+            _answers(ctypes.addressof(name), code)
+            for name, code in zip(self._names, kinds.values(), strict=True)
+        ]
+        for i, each in enumerate(answers):
+            text += "".join(f"define i64 @{k}_{i}() {{ ret i64 {v} }}\n" for k, v in each.items())
+        shared = ("CreateKernelV2", "KernelComputeV2", "KernelDestroy")
+        own = [f"{name}_{i}" for i, each in enumerate(answers) for name in each]
+        self._code = Code(_Text(text), (*shared, *own), host())
+        at = self._code.addresses
+        self._made = [
+            _CustomOp(
+                version=VERSION,
+                **{name: at[name] for name in shared},
+                **{name: at[f"{name}_{i}"] for name in each},
+            )
+            for i, each in enumerate(answers)
+        ]
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where the operators are, for as long as this object lives."""
+        return [ctypes.addressof(op) for op in self._made]
+
+
+def _answers(name: int, code: int) -> dict[str, int]:
+    return {
+        "GetName": name,
+        "GetExecutionProviderType": 0,  # null: the processor
+        "GetInputType": code,
+        "GetInputTypeCount": 1,
+        "GetOutputType": code,
+        "GetOutputTypeCount": 1,
+        "GetInputCharacteristic": 0,  # required
+        "GetOutputCharacteristic": 0,
+        "GetInputMemoryType": 0,  # the processor's
+    }
 
 
 class Memory:
@@ -223,9 +350,9 @@ def domain() -> int:
 
 
 @lru_cache(maxsize=1)
-def _operators() -> Operators:
+def _operators() -> _Operators:
     """They stay for as long as the process: so may sessions."""
     codes = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
-    return Operators(
+    return _Operators(
         library(), _compute, {f"Convolution_{dtype}": code for dtype, code in codes.items()}
     )

@@ -15,8 +15,7 @@ from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, 
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model, stored
 from ..names import one_line
-from ..runtimes.interface import dtype_of, fitting, inputs_of
-from ..runtimes.random_inputs import random_arrays
+from ..runtimes.inputs import dtype_of, fitting, inputs_of, random_arrays
 from .abi import library
 from .choosing import Assembly, Choice, measured
 from .native import Native
