@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,11 +10,10 @@ pytest.importorskip("onnx_ir")
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
-from onnx.reference import ReferenceEvaluator
 
 from onnx_texts import parsed
 from upconv.onnx.constants import Constant, constant_value
-from upconv.onnx.models import from_model, load, save, to_proto
+from upconv.onnx.models import from_model, to_proto
 
 W = np.random.default_rng(0).uniform(0.5, 2, (2, 3, 4)).astype(np.float32)
 NEWEST = onnx.defs.onnx_opset_version()
@@ -61,7 +58,7 @@ FOLDS = {
 }
 
 
-@pytest.mark.parametrize("opset", [13, 18, NEWEST])
+@pytest.mark.parametrize("opset", [13, NEWEST])
 @pytest.mark.parametrize("name", FOLDS)
 def test_a_foldable_node_is_computed_in_its_opset(name: str, opset: int) -> None:
     node = axes(name, 18 if name == "ReduceL2" else 13, opset) if "(" not in name else f"c = {name}"
@@ -99,18 +96,6 @@ def test_weight_normalisation_is_computed(numerator: str, dtype: type) -> None:
     np.testing.assert_allclose(found.array, g * v / norms, rtol=8 * np.finfo(dtype).eps)
 
 
-def test_a_folded_model_is_saved_so_and_means_the_same(tmp_path: Path) -> None:
-    body = "n = ReduceL2<axes = [1, 2]>(v) d = Div(v, n) w = Mul(g, d) y = ConvTranspose(x, w)"
-    proto = parsed(f"{SIGNATURE} {{ {body} }}", v=W, g=np.float32([[[2]], [[3]]]))
-    save(from_model(proto), tmp_path / "m.onnx")
-    after = to_proto(load(tmp_path / "m.onnx"))
-    assert [node.op_type for node in after.graph.node] == ["ConvTranspose"]
-    assert [tensor.name for tensor in after.graph.initializer] == ["w"]
-    x = {"x": np.float32(np.arange(10).reshape(1, 2, 5))}
-    [wanted], [found] = (ReferenceEvaluator(one).run(None, x) for one in (proto, after))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-
-
 FORMS = [
     ("value = float[2] {1, 2}", np.float32([1, 2])),
     ("value_float = 2.5", np.float32(2.5)),
@@ -126,13 +111,6 @@ def test_every_form_of_a_constant_node_is_read(form: str, expected: np.ndarray) 
     assert found.array is not None
     np.testing.assert_array_equal(found.array, expected)
     assert (found.array.dtype, found.array.shape) == (expected.dtype, expected.shape)
-
-
-def test_a_bfloat16_constant_keeps_its_type() -> None:
-    w = W.astype(pytest.importorskip("ml_dtypes").bfloat16)
-    found = folded("c = Transpose<perm = [1, 0, 2]>(w) y = Add(x, c)", w=w)
-    assert found.array is not None, found.reason
-    np.testing.assert_array_equal(found.array, w.transpose(1, 0, 2))
 
 
 REFUSED = {

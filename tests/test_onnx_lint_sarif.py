@@ -10,7 +10,7 @@ pytest.importorskip("onnx_ir")
 
 import onnx
 
-from lint_cases import BAD, S2, W33, W44, deconv
+from lint_cases import BAD, S2, W33, deconv
 from upconv.onnx.linting import RULES, lint
 from upconv.onnx.linting.sarif import log
 
@@ -43,14 +43,15 @@ def require_sarif(document):
     return run
 
 
-@pytest.mark.parametrize("code", BAD)
-def test_sarif_of_every_rule(code):
-    model = onnx.ModelProto.FromString(BAD[code][0].SerializeToString())
-    next(n for n in model.graph.node if n.name == "up").name = NASTY
-    run = require_sarif(log([lint(model)]))
-    result = next(result for result in run["results"] if result["ruleId"] == code)
-    (logical,) = result["locations"][0]["logicalLocations"]
-    assert logical["fullyQualifiedName"] == f"g/{logical['name']}"
+def test_sarif_of_every_rule():
+    models = [onnx.ModelProto.FromString(shows.SerializeToString()) for shows, _ in BAD.values()]
+    for model in models:
+        next(n for n in model.graph.node if n.name == "up").name = NASTY
+    run = require_sarif(log([lint(model) for model in models]))
+    assert {result["ruleId"] for result in run["results"]} >= set(BAD)
+    for result in run["results"]:
+        (logical,) = result["locations"][0]["logicalLocations"]
+        assert logical["fullyQualifiedName"] == f"g/{logical['name']}"
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(RULES)
 
 
@@ -61,11 +62,3 @@ def test_sarif_names_the_file(tmp_path):
     named, memory = (result["locations"][0] for result in run["results"])
     assert named["physicalLocation"]["artifactLocation"]["uri"] == path.as_uri()
     assert "physicalLocation" not in memory
-
-
-def test_a_fault_in_the_log_is_seen():
-    document = log([lint(deconv(W33, **S2))])
-    document["runs"][0]["results"][0]["message"]["text"] = "see [this](http://b)"
-    with pytest.raises(AssertionError):
-        require_sarif(document)
-    assert require_sarif(log([lint(deconv(W44, **S2), select=["UPC0"])]))["results"] == []

@@ -15,7 +15,7 @@ import upconv
 from onnx_rewriting import values
 from onnx_texts import normal, parsed
 from upconv.errors import ArgumentError, EngineRefusal, ModelError
-from upconv.onnx.backend import conv, conv_transpose
+from upconv.onnx.operators import conv, conv_transpose
 from upconv.onnx.runtimes import Runtime
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -177,7 +177,7 @@ DEQUANTISED = """g (float[1, 2, 5] x) => (float[1, 3, 12] y) {
 }"""
 
 
-@pytest.mark.parametrize("opset", [13, 14, 17, 18, 19, 21])
+@pytest.mark.parametrize("opset", [13, 18, 21])
 @pytest.mark.parametrize("precision", ["", "f64"])
 def test_operators_that_onnx_changed_are_right_in_every_opset(opset, precision):
     rng, x = np.random.default_rng(0), normal(9, 1, 2, 5)

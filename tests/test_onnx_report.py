@@ -154,8 +154,3 @@ def test_a_script_that_is_planted_is_not_run(page: browsers.Browser, tmp_path: P
     page.open(spoilt)
     assert page.value("document.title") != "1"
     assert any("Content Security Policy" in each for each in page.complaints())
-
-
-def test_the_picture_of_the_documentation_is_there() -> None:
-    picture = Path(__file__).parents[1] / "docs" / "pictures" / "onnx-report.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")

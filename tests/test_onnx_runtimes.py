@@ -89,16 +89,13 @@ def test_what_is_no_runtime_is_refused_in_words(text, words):
 def test_what_is_not_installed_is_refused_with_the_command(monkeypatch):
     with pytest.raises(EngineMissing, match=r"has no CUDA \(it has .*CPU\): pip install onnxrunt"):
         ready("onnxruntime:CUDA")
+    if "openvino" in HERE:
+        with pytest.raises(EngineRefusal, match=r"no device NPU here \(it has CPU"):
+            run(Runtime.parse("openvino:NPU"), negative(), {"x": normal(0, 2, 3)})
     monkeypatch.setattr(module, "import_module", lambda name: __import__("no_such_module_at_all"))
     with pytest.raises(EngineMissing, match=r"openvino is not here.*pip install openvino$"):
         ready("openvino")
     assert RUNTIMES["onnxruntime"].missing().endswith("pip install 'upconv[onnx]'")
-
-
-def test_a_device_that_is_not_there_is_refused():
-    pytest.importorskip("openvino")
-    with pytest.raises(EngineRefusal, match=r"no device NPU here \(it has CPU"):
-        run(Runtime.parse("openvino:NPU"), negative(), {"x": normal(0, 2, 3)})
 
 
 # A process of its own -----------------------------------------------------------------------------
@@ -136,11 +133,10 @@ def test_an_abort_is_an_error_and_the_next_session_works():
     assert run(RUNTIMES["onnxruntime"], negative(), {"x": normal(0, 2, 3)})["y"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "reference"])
-def test_a_run_that_does_not_come_back_is_ended(runtime):
+def test_a_run_that_does_not_come_back_is_ended():
     given = {"x": normal(0, 2), "n": np.array(1 << 60), "c": np.array(True)}
     with worker.Worker(1.0) as process:
-        session = RUNTIMES[runtime].session(parsed(FOREVER), threads=1, worker=process)
+        session = RUNTIMES["onnxruntime"].session(parsed(FOREVER), threads=1, worker=process)
         began = time.monotonic()
         with pytest.raises(EngineError, match="did not come back within 1 s and was ended"):
             session.run(given)
@@ -168,8 +164,7 @@ session.run({"x": np.ones(2, "f"), "n": np.array(1 << 60), "c": np.array(True)})
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_who_started_it(how):
+def test_nothing_outlives_who_started_it():
     path = str(Path(__file__).parent)
     env = environment(PYTHONPATH=os.pathsep.join([*sys.path, path]))
     started = subprocess.Popen(
@@ -178,7 +173,7 @@ def test_nothing_outlives_who_started_it(how):
     with started:
         pid = int(started.stdout.readline())
         time.sleep(0.5)
-        started.send_signal(how)
+        started.send_signal(signal.SIGKILL)
         started.wait(20)
     for _ in range(100):
         if not Path(f"/proc/{pid}").exists():
@@ -239,6 +234,7 @@ def test_outputs_are_the_callers_own(runtime):
         "g (float[2] x) => (float[2] y, float[2] w) {y = Identity(x)}", w=np.ones(2, "f")
     )
     x = normal(0, 2)
+    x.flags.writeable = False
     with runtime.session(model, threads=1) as session:
         first = session.run({"x": x})
         kept = x.copy()
@@ -262,14 +258,6 @@ def test_narrow_floats_go_in_and_come_out(runtime, kind):
     assert got["y"].dtype == np.dtype(kind)
     np.testing.assert_array_equal(got["y"].astype(np.float32), -x.astype(np.float32))
     np.testing.assert_array_equal(got["z"], x.astype(np.float32))
-
-
-def test_arrays_that_are_read_only_or_strided_are_taken(runtime):
-    model = parsed("g (float[3, 2] x) => (float[3, 2] y) {y = Neg(x)}")
-    x = normal(0, 2, 3)
-    x.flags.writeable = False
-    for given in (x.T, x.reshape(3, 2)):
-        np.testing.assert_array_equal(run(runtime, model, {"x": given})["y"], -given)
 
 
 # Refusals -----------------------------------------------------------------------------------------
@@ -306,14 +294,9 @@ def test_a_failing_run_is_an_engine_error_in_one_line(runtime):
         assert not isinstance(caught.value, EngineRefusal)
         assert str(caught.value).startswith(f"{runtime} failed: ")
         assert "\n" not in str(caught.value)
-
-
-def test_a_closed_session_raises_and_closes_twice(runtime):
-    session = runtime.session(parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}"), threads=1)
-    session.close()
     session.close()
     with pytest.raises(EngineError, match="is closed"):
-        session.run({"x": normal(0, 2)})
+        session.run({"a": normal(0, 4, 3), "b": normal(0, 4, 3)})
 
 
 # Large models, settings ---------------------------------------------------------------------------
@@ -386,11 +369,3 @@ def test_feeds_that_cannot_be(text, sizes, kind, words):
         assert feeds(model, {"x": ()})["x"].shape == ()
     with pytest.raises(kind, match=words):
         feeds(model, sizes)
-
-
-def test_too_many_axes_are_too_many():
-    model = parsed("g (float[2] x) => (y) {y = Neg(x)}")
-    for _ in range(70):
-        model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 1
-    with pytest.raises(MemoryLimitError, match="71 axes"):
-        feeds(model)

@@ -49,6 +49,18 @@ def _is_computed(conv: ConvTransposeNode) -> bool:
     return any(isinstance(one, ir.Value) for one in operands)
 
 
+def _is_dilated(conv: ConvTransposeNode) -> bool:
+    return any(a.dilation > 1 and a.kernel > 1 for a in conv.axes)
+
+
+def _is_asymmetric(conv: ConvTransposeNode) -> bool:
+    return any(begin != end for begin, end in _pads(conv))
+
+
+def _is_padded_out(conv: ConvTransposeNode) -> bool:
+    return any(conv.node.attributes.get_ints("output_padding", ()))
+
+
 LIMITS: dict[str, Limit] = {
     "no-auto-pad": Limit(
         lambda conv: conv.auto_pad is not AutoPad.NOTSET or conv.has_output_shape,
@@ -59,21 +71,9 @@ LIMITS: dict[str, Limit] = {
     "at-most-2d": Limit(lambda conv: conv.rank > 2, "it has more than two spatial axes"),
     "at-most-3d": Limit(lambda conv: conv.rank > 3, "it has more than three spatial axes"),
     "no-groups": Limit(lambda conv: conv.groups > 1, "it has groups", ("split_groups",)),
-    "no-dilation": Limit(
-        lambda conv: any(a.dilation > 1 and a.kernel > 1 for a in conv.axes),
-        "it has dilation",
-        ("no_dilation",),
-    ),
-    "no-output-padding": Limit(
-        lambda conv: any(conv.node.attributes.get_ints("output_padding", ())),
-        "it has output padding",
-        ("no_output_padding",),
-    ),
-    "no-asymmetric": Limit(
-        lambda conv: any(begin != end for begin, end in _pads(conv)),
-        "its pads differ at begin and end",
-        ("symmetric_pads",),
-    ),
+    "no-dilation": Limit(_is_dilated, "it has dilation", ("no_dilation",)),
+    "no-output-padding": Limit(_is_padded_out, "it has output padding", ("no_output_padding",)),
+    "no-asymmetric": Limit(_is_asymmetric, "its pads differ at begin and end", ("symmetric_pads",)),
     "valid-or-same": Limit(
         _neither_valid_nor_same, "its pads are neither none nor those of SAME", ("no_pads",)
     ),

@@ -26,11 +26,11 @@ from ...arrays import Array
 from ...dialects import from_onnx
 from ...dialects.onnx import Rule
 from ...plans import Plan, conv_plan, plan
-from ..backend import conv_keywords
 from ..constants import constant_value
 from ..graphs import follower, is_op, named, plain
 from ..models import load, stored
 from ..nodes import ConvTransposeNode, read
+from ..operators import conv_keywords
 from ..passes import PASSES
 from ..passes.base import run
 from ..shapes import inferred

@@ -1,4 +1,4 @@
-"""ConvTranspose on arrays and as a backend: ONNX's own tests, the definition, errors in words."""
+"""ConvTranspose on arrays: ONNX's own tests, the definition, errors in words."""
 
 from __future__ import annotations
 
@@ -12,29 +12,43 @@ import pytest
 pytest.importorskip("onnx_ir")
 
 import onnx
+import onnx.reference
+from onnx.backend.base import Backend, BackendRep
 
-from upconv.errors import ArgumentError, DTypeError, ModelError, ShapeError
-from upconv.onnx import backend
-from upconv.onnx.backend import ConvTransposeBackend, conv_transpose
+from upconv.errors import ArgumentError, DTypeError, ShapeError
+from upconv.onnx import operators
+from upconv.onnx.operators import conv_transpose
 
-NODE_TESTS = {
-    "test_convtranspose",
-    "test_convtranspose_1d",
-    "test_convtranspose_3d",
-    "test_convtranspose_autopad_same",
-    "test_convtranspose_dilations",
-    "test_convtranspose_group_2",
-    "test_convtranspose_group_2_image_3",
-    "test_convtranspose_kernel_shape",
-    "test_convtranspose_output_shape",
-    "test_convtranspose_pad",
-    "test_convtranspose_pads",
-}
+_NODES = "1d 3d autopad_same dilations group_2 group_2_image_3 kernel_shape output_shape pad pads"
+NODE_TESTS = {"test_convtranspose", *(f"test_convtranspose_{name}" for name in _NODES.split())}
 CONVERTED_TESTS = {
-    "test_ConvTranspose2d",
-    "test_ConvTranspose2d_no_bias",
-    "test_operator_convtranspose",
+    *("test_ConvTranspose2d", "test_ConvTranspose2d_no_bias", "test_operator_convtranspose"),
 }
+
+
+class OnePrepared(BackendRep):
+    """A model of ConvTranspose nodes in ONNX's evaluator, with upconv's operator."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        replaced = operators.evaluator_operators("spec", model.opset_import[0].version)
+        self.evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=replaced)
+        weights = {tensor.name for tensor in model.graph.initializer}
+        self.names = [value.name for value in model.graph.input if value.name not in weights]
+
+    def run(self, inputs: list[np.ndarray], **_: object) -> tuple[np.ndarray, ...]:
+        return tuple(self.evaluator.run(None, dict(zip(self.names, inputs, strict=True))))
+
+
+class OfConvTranspose(Backend):
+    """What ONNX's runner of tests asks for."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: object) -> OnePrepared:
+        return OnePrepared(model)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +60,7 @@ def suite() -> dict[str, unittest.TestCase]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader, "import_recursive", lambda _: None)  # 10 s of other operators' cases
-        runner = Runner(ConvTransposeBackend, __name__)
+        runner = Runner(OfConvTranspose, __name__)
     runner.include("(?i)convtranspose")
     return {
         name.removesuffix("_cpu"): case(name)
@@ -72,8 +86,8 @@ def test_onnx_s_own_test_sees_a_shift(
     suite: dict[str, unittest.TestCase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: every result is moved by one pixel."""
-    right = backend.conv_transpose
-    monkeypatch.setattr(backend, "conv_transpose", lambda *a, **k: np.roll(right(*a, **k), 1, -1))
+    right = operators.conv_transpose
+    monkeypatch.setattr(operators, "conv_transpose", lambda *a, **k: np.roll(right(*a, **k), 1, -1))
     result = unittest.TestResult()
     suite["test_convtranspose"].run(result)
     assert len(result.failures) == 1
@@ -140,31 +154,16 @@ def test_rules_of_runtimes_are_asked_for() -> None:
     assert conv_transpose(x, w, **same, rule="onnxruntime").tolist() == [[[1, 10, 0, 2, 20]]]
 
 
-@pytest.mark.parametrize("rank", [1, 3, 4])
-def test_every_rank_is_computed(rank: int) -> None:
-    rng = np.random.default_rng(rank)
-    x, w = rng.standard_normal((1, 2, *[2] * rank)), rng.standard_normal((2, 1, *[2] * rank))
-    y = conv_transpose(x, w, strides=[2] * rank)
-    ones = (1,) * rank
-    expected = defined(x, w, None, (0,) * rank, (4,) * rank, (2,) * rank, ones, 1)
-    np.testing.assert_allclose(y, expected, atol=1e-14)
-
-
 REFUSED = [
     ({"strides": [0, 1]}, ArgumentError, r"strides\[0\] is 0"),
     ({"group": 4}, ArgumentError, "group is 4; expected a divisor of the 6 input channels"),
     ({"kernel_shape": [3, 3]}, ShapeError, r"kernel_shape is \(3, 3\); expected \(3, 2\)"),
-    ({"pads": [0] * 4, "auto_pad": "SAME_UPPER"}, ArgumentError, "pads is given together"),
-    ({"rule": "mine"}, ArgumentError, "rule"),
     ({"W": W[:5]}, ShapeError, r"W.shape is \(5, .*expected 6 there"),
     ({"W": W[0]}, ShapeError, "W.shape is .* 4 axes"),
-    ({"X": X[0, 0]}, ShapeError, "X.shape is"),
     ({"B": B[:5]}, ShapeError, r"B.shape is \(5,\); expected \(2,\)"),
     ({"B": B.astype(np.float32)}, DTypeError, "B.dtype is float32; expected float64"),
     ({"X": X.astype(np.int32)}, DTypeError, "X.dtype is int32"),
-    ({"X": "x"}, DTypeError, "X"),
     ({"X": X[:, :0], "W": W[:0]}, ShapeError, r"W.shape is .*no axis of size 0"),
-    ({"W": W[:, :0]}, ShapeError, r"W.shape is .*no axis of size 0"),
 ]
 
 
@@ -182,50 +181,3 @@ def test_bfloat16_came_with_opset_22() -> None:
     x, w = X.astype(bfloat16), W.astype(bfloat16)
     with pytest.raises(DTypeError, match=r"X.dtype is bfloat16; .* So says opset 11"):
         conv_transpose(x, w, opset=11)
-
-
-def model(body: str, opset: int = 22) -> onnx.ModelProto:
-    return onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": {opset}]> '
-        f"g (float[1,1,2] x) => (float[N] y) <float[1,1,2] w = {{1, 10}}> {{ {body} }}"
-    )
-
-
-def test_a_chain_runs_with_its_initialisers() -> None:
-    chain = model("a = ConvTranspose(x, w) y = ConvTranspose <strides = [2]> (a, w, )")
-    (y,) = ConvTransposeBackend.run_model(chain, [np.float32([[[1, 2]]])])
-    assert y.tolist() == [[[1, 10, 12, 120, 20, 200]]]
-    (named,) = ConvTransposeBackend.run_model(chain, {"x": np.float32([[[1, 2]]])})
-    np.testing.assert_array_equal(y, named)
-
-
-def test_a_node_runs_alone() -> None:
-    node = onnx.helper.make_node("ConvTranspose", ["x", "w", ""], ["y"], output_shape=[2])
-    operands = [np.float32([[[1, 2]]]), np.float32([[[1, 10]]])]
-    assert ConvTransposeBackend.run_node(node, operands)[0].tolist() == [[[12, 20]]]
-    (old,) = ConvTransposeBackend.run_node(node, operands, opset_version=1)
-    assert old.tolist() == [[[1, 12]]]
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("y = ConvTranspose(x)", "has input size 1 not in range"),
-        ("y = ConvTranspose(x, v)", "input 'v' of node"),
-        ("y = ConvTranspose <bias = 1> (x, w)", "Unrecognized attribute: bias"),
-        ("z = ConvTranspose(x, w)", "output 'y' is not an output of any node"),
-    ],
-)
-def test_other_models_are_refused(body: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        ConvTransposeBackend.run_model(model(body), [np.ones((1, 1, 2), np.float32)])
-
-
-def test_what_it_can_run_is_told_before() -> None:
-    assert ConvTransposeBackend.is_compatible(model("y = ConvTranspose(x, w)"))
-    assert not ConvTransposeBackend.is_compatible(model("y = Relu(x)"))
-    assert not ConvTransposeBackend.is_compatible(model("y = ConvTranspose(x, w)"), "CUDA")
-    with pytest.raises(ArgumentError, match="device is 'CUDA'; expected 'CPU'"):
-        ConvTransposeBackend.prepare(model("y = ConvTranspose(x, w)"), "CUDA")
-    with pytest.raises(ArgumentError, match="inputs is 2 arrays; expected 1: x"):
-        ConvTransposeBackend.run_model(model("y = ConvTranspose(x, w)"), [X, X])
