@@ -10,16 +10,23 @@ matrices (Toom and Cook; transposed as in Lavin and Gray, https://arxiv.org/abs/
     B[p]    = coefficients of the product over l != p of (x - a_l), for infinity over all l
 
 They are made of fractions, without rounding. The points are powers of two, and so A and B are exact
-in floating point; weights meet G once, in float64. Along several axes the
-matrices are Kronecker products: each axis is transformed in its turn.
+in floating point; weights meet G once, in float64.
+
+Longer correlations are *nested*: inner F(R, R) correlate blocks of R numbers, an outer F(m, r) takes
+blocks for numbers. Together they are F(mR, rR), from the product of their numbers of points: F(2, 2)
+of F(2, 2) has 9 for 16 products and matrices of 0, 1 and -1, where the points of F(4, 4) are 7 but
+err. The outer one may be plain sums of P *pieces*, F(1, P): the pieces of a tile read the transforms
+of the tile itself and of the P - 1 behind it, and are summed before they are transformed back.
+
+Along several axes the matrices are Kronecker products: each axis is transformed in its turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, reduce
 from math import prod, sqrt
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -31,7 +38,9 @@ _POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2))
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """F(m, r) along one axis.
+    """A correlation of r taps along one axis, in `pieces` of r / pieces taps.
+
+    `a` and `b` are applied one matrix after another; `g` is that of one piece.
 
     >>> print(Transform.of(2, 2))
     F(2,2)
@@ -45,23 +54,19 @@ class Transform:
          0  -1   1
     """
 
+    name: str
     m: int
     r: int
-    a: Matrix
+    pieces: int
+    a: tuple[Matrix, ...]
     g: Matrix
-    b: Matrix
+    b: tuple[Matrix, ...]
 
     @classmethod
     @cache
     def of(cls, m: int, r: int) -> Transform:
-        """F(m, r); F(1, r) and F(m, 1) are the sums themselves, which need no transform."""
-        n = m + r - 1
-        one = _identity(n)
-        if m == 1:
-            return cls(m, r, ((Fraction(1),) * n,), one, one)
-        if r == 1:
-            return cls(m, r, one, ((Fraction(1),),) * n, one)
-        points = _POINTS[: n - 1]
+        """F(m, r); F(1, 1) is a product itself."""
+        points = _POINTS[: m + r - 2]
         a = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
         scales = [prod(p - q for q in points if q != p) for p in points]
         g = tuple(
@@ -69,17 +74,72 @@ class Transform:
         )
         b = tuple((*_from_roots([q for q in points if q != p]), Fraction(0)) for p in points)
         last = tuple(Fraction(k == r - 1) for k in range(r))
-        return cls(m, r, a, (*g, last), (*b, _from_roots(points)))
+        return cls(f"F({m},{r})", m, r, 1, (a,), (*g, last), ((*b, _from_roots(points)),))
+
+    def around(self, inner: Transform) -> Transform:
+        """This one of blocks, and in them `inner`, which makes as many outputs as it has taps.
+
+        >>> nested = Transform.of(2, 2).around(Transform.of(2, 2))
+        >>> nested.name, nested.m, nested.r, nested.points
+        ('F(2,2)*F(2,2)', 4, 4, 9)
+        """
+        if inner.m == 1:
+            return self
+        size, (a,), (b,), points = inner.m, self.a, self.b, _identity(self.points)
+        return Transform(
+            f"{self.name}*{inner.name}",
+            self.m * size,
+            self.r * size,
+            1,
+            (*(_kronecker(points, each) for each in inner.a), _kronecker(a, _identity(size))),
+            _kronecker(self.g, inner.g),
+            (_overlapping(b, size), *(_kronecker(points, each) for each in inner.b)),
+        )
+
+    def in_pieces(self, pieces: int) -> Transform:
+        """The sum of so many of it, for as many times the taps.
+
+        >>> Transform.of(3, 3).in_pieces(4).name
+        'F(1,4)*F(3,3)'
+        """
+        if pieces == 1:
+            return self
+        name = f"F(1,{pieces})" + (f"*{self.name}" if self.r > 1 else "")
+        return replace(self, name=name, r=pieces * self.r, pieces=pieces)
+
+    def of_taps(self, r: int) -> Transform:
+        """The same without the points that only taps behind the first r need."""
+        kept = [p for p in range(self.points) if self.pieces > 1 or any(self.g[p][:r])]
+        if len(kept) == self.points:
+            return self
+        (first, *more), (*before, last) = self.a, self.b
+        columns = tuple(tuple(row[p] for p in kept) for row in first)
+        g, rows = (tuple(matrix[p] for p in kept) for matrix in (self.g, last))
+        return replace(self, a=(columns, *more), g=g, b=(*before, rows))
+
+    def pieces_of(self, r: int) -> tuple[int, ...]:
+        """For each point, how many pieces r taps need: the last one has zeros for some."""
+        rest = r - (self.pieces - 1) * self.r // self.pieces
+        return tuple(self.pieces - (not any(row[:rest])) for row in self.g)
 
     @property
     def points(self) -> int:
-        """Products for m outputs."""
-        return self.m + self.r - 1
+        """Products of a piece, for m outputs."""
+        return len(self.g)
 
     @property
-    def name(self) -> str:
-        """As it is written."""
-        return f"F({self.m},{self.r})"
+    def window(self) -> int:
+        """Numbers that a tile transforms."""
+        return self.m + self.r // self.pieces - 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
+        direct sums, and whole numbers stay whole or are halves."""
+        return all(
+            (2 * number).denominator == 1 for matrix in (self.g, *self.a) for row in matrix
+            for number in row
+        )  # fmt: skip
 
     @property
     def growth(self) -> float:
@@ -88,17 +148,17 @@ class Transform:
         An error of a sum grows with its length, which here is that of one point: products of
         numbers B and G have made larger are added up, and A adds up the points.
         """
+        a, b = (reduce(lambda x, y: _product(y, x), each) for each in (self.a, self.b))
         squares = [
-            sum(
-                a * a * _square(g) * _square(b) for a, g, b in zip(row, self.g, self.b, strict=True)
-            )
-            for row in self.a
+            sum(c * c * _square(g) * _square(d) for c, g, d in zip(row, self.g, b, strict=True))
+            for row in a
         ]
-        return sqrt(max(squares)) / self.r
+        return sqrt(max(squares)) * self.pieces / self.r
 
     def __str__(self) -> str:
         rows = [self.name]
-        for name, matrix in (("A", self.a), ("G", self.g), ("B", self.b)):
+        a, b = (reduce(lambda x, y: _product(y, x), each) for each in (self.a, self.b))
+        for name, matrix in (("A", a), ("G", self.g), ("B", b)):
             width = 1 + max(len(str(number)) for row in matrix for number in row)
             for i, row in enumerate(matrix):
                 numbers = "".join(f" {number!s:>{width}}" for number in row)
@@ -117,6 +177,29 @@ def named(transforms: Sequence[Transform]) -> str:
 
 def _identity(n: int) -> Matrix:
     return tuple(tuple(Fraction(i == j) for j in range(n)) for i in range(n))
+
+
+def _product(x: Matrix, y: Matrix) -> Matrix:
+    columns = list(zip(*y, strict=True))
+    return tuple(
+        tuple(sum((p * q for p, q in zip(row, c, strict=True) if p), Fraction(0)) for c in columns)
+        for row in x
+    )
+
+
+def _kronecker(x: Matrix, y: Matrix) -> Matrix:
+    return tuple(tuple(p * q for p in row for q in other) for row in x for other in y)
+
+
+def _overlapping(matrix: Matrix, size: int) -> Matrix:
+    """A matrix of blocks of 2 * size - 1 numbers, of which each begins `size` behind the last."""
+    width = 2 * size - 1
+    found = [[Fraction(0)] * (len(matrix[0]) * size + size - 1) for _ in range(width * len(matrix))]
+    for p, row in enumerate(matrix):
+        for i, number in enumerate(row):
+            for j in range(width):
+                found[p * width + j][i * size + j] += number
+    return tuple(map(tuple, found))
 
 
 def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:

@@ -25,16 +25,17 @@ from .tile import multiply_add
 from .values import BYTES, I64, PTR, Value, split, vector
 from .winograd import Matrix
 
-TILE = ("operand", "result")
-"""Where a tile lies among a block's operands and results, in positions."""
+MADE = ("row", "place")
+"""Where a tile's products and its results lie, in bytes; of a transformed tile the operand alone is
+told."""
 
 _INPUT = {
     "src": PTR,
     "dst": PTR,
-    "tiles": PTR,
+    "tiles": PTR,  # where each has its operand
     "count": I64,
     "vectors": I64,
-    "step_0": I64,  # bytes from one position to the next along the outer axes
+    "step_0": I64,  # bytes from one place of a window to the next along the outer axes
     "step_1": I64,
     "point": I64,  # bytes from one point to the next
     "row": I64,  # bytes from one tile to the next
@@ -43,6 +44,11 @@ _PRODUCTS = {
     "v": PTR,
     "u": PTR,
     "z": PTR,
+    "pieces": PTR,  # numbers of those that this point has
+    "count": I64,
+    "shifts": PTR,  # for the number of a piece, how far the tile that it reads is from its own
+    "piece_bytes": I64,  # of a piece of a panel
+    "panel_bytes": I64,
     "channels": I64,
     "rows": I64,  # groups of rows
     "panels": I64,
@@ -51,16 +57,14 @@ _PRODUCTS = {
 _INVERSE = {
     "src": PTR,
     "dst": PTR,
-    "tiles": PTR,
+    "tiles": PTR,  # `MADE` of each
     "count": I64,
     "vectors": I64,
     "bias": PTR,
     "step_0": I64,
     "step_1": I64,
     "step_2": I64,  # bytes from one q of the last axis to the next
-    "position": I64,  # bytes of a position
     "point": I64,
-    "row": I64,
     "bad": PTR,  # set to 1 where a result is not finite
 }
 
@@ -81,7 +85,7 @@ class Inverse:
     """The class of an inverse transform, by the matrix of each axis, with what comes after it."""
 
     element: str
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[tuple[Matrix, ...], ...]
     activation: Activation
     slope: float
 
@@ -94,55 +98,63 @@ def products_code(kind: Products, cpu: Cpu) -> Code:
     width = kind.vectors * kind.lanes * size
     zeros = [Value(line, "zeroinitializer")] * (kind.rows * kind.vectors)
     with module.function("products", _PRODUCTS) as f:
-        panel_bytes = f.mul(f["channels"], width)
         with f.loop(0, f["panels"]) as panel, f.loop(0, f["rows"]) as group:
-            u = f.at(f["u"], f.mul(panel.index, panel_bytes))
-            v = f.at(f["v"], f.mul(group.index, kind.rows * kind.pitch))
-            # The panel that comes next is asked for by the first groups of this one.
-            part = f.mul(f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size))
-            ahead = f.at(u, f.add(panel_bytes, part))
-            with f.loop(0, f["channels"], carried=[u, v, ahead, *zeros]) as loop:
-                u, v, ahead, *sums = loop.carried
-                f.prefetch(ahead)
-                weights = [
-                    f.load(line, f.at(u, i * kind.lanes * size)) for i in range(kind.vectors)
-                ]
-                for r in range(kind.rows):
-                    number = f.load(kind.element, f.at(v, r * kind.pitch))
-                    factor = f.broadcast(number, kind.lanes)
-                    for i, weight in enumerate(weights):
-                        place = r * kind.vectors + i
-                        sums[place] = multiply_add(f, cpu, factor, weight, sums[place])
-                loop.next([f.at(u, width), f.at(v, size), f.at(ahead, kind.lanes * size), *sums])
+            at_panel = f.at(f["u"], f.mul(panel.index, f["panel_bytes"]))
+            at_rows = f.at(f["v"], f.mul(group.index, kind.rows * kind.pitch))
+            with f.loop(0, f["count"], carried=zeros) as piece:
+                number = f.load(I64, f.at(f["pieces"], piece.index, I64))
+                u = f.at(at_panel, f.mul(number, f["piece_bytes"]))
+                v = f.at(at_rows, f.load(I64, f.at(f["shifts"], number, I64)))
+                # The panel that comes next is asked for by the first groups of this one.
+                part = f.mul(
+                    f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size)
+                )
+                ahead = f.at(f.at(u, f["panel_bytes"]), part)
+                piece.next(_product(f, kind, cpu, [u, v, ahead, *piece.carried]))
             z = f.at(f["z"], f.mul(panel.index, width))
             z = f.at(z, f.mul(f.mul(group.index, kind.rows), f["z_row"]))
             for r in range(kind.rows):
                 for i in range(kind.vectors):
-                    total = loop.results[3 + r * kind.vectors + i]
+                    total = piece.results[r * kind.vectors + i]
                     f.store(total, f.at(z, i * kind.lanes * size))
                 z = f.at(z, f["z_row"])
     return Code(module, ("products",), cpu)
 
 
+def _product(f: Function, kind: Products, cpu: Cpu, given: list[Value]) -> list[Value]:
+    """The sums of a register tile after one piece; `given` are the addresses of its weights, its
+    rows and what to ask for, and the sums before."""
+    line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
+    with f.loop(0, f["channels"], carried=given) as loop:
+        u, v, ahead, *sums = loop.carried
+        f.prefetch(ahead)
+        weights = [f.load(line, f.at(u, i * kind.lanes * size)) for i in range(kind.vectors)]
+        for r in range(kind.rows):
+            number = f.load(kind.element, f.at(v, r * kind.pitch))
+            factor = f.broadcast(number, kind.lanes)
+            for i, weight in enumerate(weights):
+                place = r * kind.vectors + i
+                sums[place] = multiply_add(f, cpu, factor, weight, sums[place])
+        u = f.at(u, kind.vectors * kind.lanes * size)
+        loop.next([u, f.at(v, size), f.at(ahead, kind.lanes * size), *sums])
+    return loop.results[3:]
+
+
 @lru_cache(maxsize=64)
-def input_code(
-    element: str, matrices: tuple[Matrix, ...], position: int, step: int, cpu: Cpu
-) -> Code:
-    """`input` of one class; `position` are the bytes from one position to the next, of which a
-    window has every `step`-th along the last axis."""
+def input_code(element: str, matrices: tuple[tuple[Matrix, ...], ...], step: int, cpu: Cpu) -> Code:
+    """`input` of one class; places of a window are `step` bytes apart along the last axis."""
     module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]
-    *outer, last = (len(matrix[0]) for matrix in matrices)
+    *outer, last = (len(stages[0][0]) for stages in matrices)
     with module.function("input", _INPUT) as f, f.loop(0, f["count"]) as tile:
-        entry = f.at(f["tiles"], f.mul(tile.index, len(TILE)), I64)
-        window = f.at(f["src"], f.mul(f.load(I64, entry), position))
+        window = f.at(f["src"], f.load(I64, f.at(f["tiles"], tile.index, I64)))
         dst = f.at(f["dst"], f.mul(tile.index, f["row"]))
         with f.loop(0, f["vectors"], carried=[window, dst]) as loop:
             src, to = loop.carried
             numbers = {}
             for place, start in _lines(f, src, outer):
                 for i in range(last):
-                    numbers[(*place, i)] = f.load(line, f.at(start, i * step * position))
+                    numbers[(*place, i)] = f.load(line, f.at(start, i * step))
             for value in _transformed(f, cpu, numbers, matrices).values():
                 f.store(value, to)
                 to = f.at(to, f["point"])
@@ -155,15 +167,14 @@ def inverse_code(kind: Inverse, cpu: Cpu) -> Code:
     """`inverse` of one class."""
     module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[kind.element])
     line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
-    points = [len(matrix[0]) for matrix in kind.matrices]
-    *outer, last = (len(matrix) for matrix in kind.matrices)
+    points = [len(stages[0][0]) for stages in kind.matrices]
+    *outer, last = (len(stages[-1]) for stages in kind.matrices)
     zero = Value(line, "zeroinitializer")
     with module.function("inverse", _INVERSE) as f:
         with f.loop(0, f["count"], carried=[zero]) as tile:
-            entry = f.at(f["tiles"], f.mul(tile.index, len(TILE)), I64)
-            place = f.load(I64, f.at(entry, 1, I64))
-            dst = f.at(f["dst"], f.mul(place, f["position"]))
-            src = f.at(f["src"], f.mul(tile.index, f["row"]))
+            entry = f.at(f["tiles"], f.mul(tile.index, len(MADE)), I64)
+            src = f.at(f["src"], f.load(I64, entry))
+            dst = f.at(f["dst"], f.load(I64, f.at(entry, 1, I64)))
             starts = [src, dst, f["bias"], tile.carried[0]]
             with f.loop(0, f["vectors"], carried=starts) as loop:
                 src, dst, bias, bad = loop.carried
@@ -213,18 +224,18 @@ def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[
 Numbers = dict[tuple[int, ...], Value]
 
 
-def _transformed(f: Function, cpu: Cpu, numbers: Numbers, matrices: Sequence[Matrix]) -> Numbers:
-    """Vectors by their place along all axes, multiplied by the matrix of each axis."""
+def _transformed(
+    f: Function, cpu: Cpu, numbers: Numbers, matrices: Sequence[Sequence[Matrix]]
+) -> Numbers:
+    """Vectors by their place along all axes, multiplied by the matrices of each axis."""
     for axis in reversed(range(len(matrices))):
-        matrix, made = matrices[axis], {}
-        sizes = [1 + max(place[i] for place in numbers) for i in range(len(matrices))]
-        sizes[axis] = 1
-        for first in product(*map(range, sizes)):
-            before, after = first[:axis], first[axis + 1 :]
-            column = [numbers[(*before, i, *after)] for i in range(len(matrix[0]))]
-            for i, row in enumerate(matrix):
-                made[(*before, i, *after)] = _combined(f, cpu, row, column)
-        numbers = made
+        for matrix in matrices[axis]:
+            made = {}
+            for before, after in dict.fromkeys((at[:axis], at[axis + 1 :]) for at in numbers):
+                column = [numbers[(*before, i, *after)] for i in range(len(matrix[0]))]
+                for i, row in enumerate(matrix):
+                    made[(*before, i, *after)] = _combined(f, cpu, row, column)
+            numbers = made
     return dict(sorted(numbers.items()))
 
 

@@ -1,11 +1,15 @@
-"""The loop over jobs of Winograd's algorithm: what walks the tables of winograd_tables.py.
+"""The loop over jobs of Winograd's algorithm, which finds out what lies where in each block.
 
 run(args)   every thread: takes jobs, packs rows of the operand, calls the transforms and products
             of winograd_code.py, and moves rows of the result to their places
+
+There are always three axes; of fewer, the first ones have one position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,28 +18,44 @@ from .compile import Code
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
-from .values import I64, PTR, Value
-from .winograd_code import TILE
+from .values import I64, PTR, Operand, Value
+from .winograd_code import MADE
 
-BLOCK = ("rows", "row_count", "before", "count", "column", "tiles", "tile_count", "results", "skip")
-"""Of a block: its rows of the operand; of each the positions before what is there, those that are,
-and where they begin; its tiles; its results [skip, skip + results) of a row. Then, for each
-combination of outer phases, its rows of the result: the first, and how many."""
-ROW = ("place", "image", "position")
-"""Where a row lies in a block and in an array, in positions; one that is not there has image -1."""
+OF_AXIS = (
+    "blocks",  # how many there are
+    "box",  # groups of tiles of a block at most
+    "groups",  # of the axis
+    "behind",  # groups behind a block's that pieces read
+    "apart",  # tiles of a group
+    "makes",  # results of a phase, and operands of one, from one group to the next
+    "step",  # phases of operands
+    "tail",  # operands of a block beside `step * makes` of each group
+    "first",  # the first operand of the first block
+    "span",  # operands of a block at most
+    "size",  # of the operand
+    "stride",  # phases of results
+    "base",  # the first result of the first block
+    "stage",  # results of a phase of a block at most
+    "out",  # size of the result
+)
+"""What the driver knows of each axis; the last axis is number 2."""
 
 SLOTS = Slots(
-    ("buffer", "x", "y", "residual", "w", "bias", "block", "row", "tile", "result", "phase",
+    ("buffer", "x", "y", "residual", "w", "bias", "phase", "point", "piece",
      "fill", "turn", "turn_back", "finish", "input", "products", "inverse"),
-    ("part", "v_at", "z_at", "stage_at", "turned_at", "jobs", "blocks", "runs", "units",
-     "all_units", "chunks", "depth", "phases", "block_size", "channels", "chunk", "element",
-     "points", "rows",
-     "panels", "x_image", "x_channel", "x_position", "y_image", "y_channel", "y_position",
-     "x_group", "y_group", "w_unit", "w_point", "v_point", "v_row", "z_point", "z_row",
+    ("part", "v_at", "z_at", "stage_at", "turned_at", "tile_at", "made_at", "shift_at",
+     "jobs", "blocks", "blocks_n", "box_n", "batch",
+     *(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS),
+     "runs", "units", "all_units", "chunks", "depth", "phases", "channels", "chunk", "element",
+     "points", "pieces", "rows", "panels", "x_image", "x_channel", "x_position",
+     "y_image", "y_channel", "y_position", "x_group", "y_group",
+     "w_unit", "w_point", "w_panel", "w_piece", "v_point", "v_row", "z_point", "z_row",
      "made", "live", "padded", "columns", "whole", "late",
-     "x_step_0", "x_step_1", "y_step_0", "y_step_1", "span", "lanes"),
+     "x_step_0", "x_step_1", "y_step_0", "y_step_1", "y_step_2", "line", "lanes"),
     ("next", "next_thread", "bad"),
 )  # fmt: skip
+
+_AXES = range(3)
 
 
 @lru_cache(maxsize=8)
@@ -48,10 +68,8 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
         with jobs(f, a.address("next"), a["jobs"]) as job:
             block, rest = f.rem(job, a["blocks"]), f.div(job, a["blocks"])
             run, group = f.rem(rest, a["runs"]), f.div(rest, a["runs"])
-            record = f.at(a["block"], f.mul(block, a["block_size"]), I64)
-            fields = {name: f.load(I64, f.at(record, i, I64)) for i, name in enumerate(BLOCK)}
-            tiles = f.at(a["tile"], f.mul(fields["tiles"], len(TILE)), I64)
-            work = _Work(f, a, mine, record, fields, tiles, group)
+            work = _Work.of(f, a, mine, block, group)
+            _emit_tiles(work)
             _emit_operand(work, layout)
             first = f.mul(run, a["units"])
             stop = f.min(a["all_units"], f.add(first, a["units"]))
@@ -62,57 +80,187 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A job inside `run`."""
+    """A job inside `run`: its images, and of each axis its groups of tiles, as the first and how
+    many; and numbers of tiles along each axis, those that are only transformed included."""
 
     f: Function
     a: Arguments
     mine: Value
-    record: Value
-    fields: dict[str, Value]
-    tiles: Value
     group: Value
+    image: Value
+    images: Value
+    starts: tuple[Value, ...]
+    counts: tuple[Value, ...]
+    along: tuple[Value, ...]
+
+    @classmethod
+    def of(cls, f: Function, a: Arguments, mine: Value, block: Value, group: Value) -> _Work:
+        """A block of a group of channels."""
+        starts: list[Value] = []
+        counts: list[Value] = []
+        for axis, total in (
+            ("2", "groups_2"),
+            ("1", "groups_1"),
+            ("0", "groups_0"),
+            ("n", "batch"),
+        ):
+            start = f.mul(f.rem(block, a[f"blocks_{axis}"]), a[f"box_{axis}"])
+            block = f.div(block, a[f"blocks_{axis}"])
+            starts.insert(0, start)
+            counts.insert(0, f.min(a[f"box_{axis}"], f.sub(a[total], start)))
+        along = tuple(
+            f.mul(f.add(count, a[f"behind_{axis}"]), a[f"apart_{axis}"])
+            for axis, count in enumerate(counts[1:])
+        )
+        return cls(
+            f, a, mine, group, starts[0], counts[0], tuple(starts[1:]), tuple(counts[1:]), along
+        )
+
+    def each(self, name: str) -> list[Value]:
+        """A number of all axes."""
+        return [self.a[f"{name}_{axis}"] for axis in _AXES]
+
+    def at(self, name: str) -> Value:
+        """A place in the memory of the thread."""
+        return self.f.at(self.mine, self.a[name])
+
+    def transformed(self) -> Value:
+        """Tiles that are transformed."""
+        total = self.images
+        for count in self.along:
+            total = self.f.mul(total, count)
+        return total
+
+    @contextmanager
+    def tiles(self, counts: Sequence[Value]) -> Iterator[tuple[Value, list[Value], list[Value]]]:
+        """A loop over tiles of so many groups along each axis: the image, and for each axis the
+        number of the tile and that of its first result of a phase."""
+        f, loops = self.f, [self.images]
+        for count, apart in zip(counts, self.each("apart"), strict=True):
+            loops += [count, apart]
+        with _nested(f, loops) as (image, *places):
+            groups, residues = places[::2], places[1::2]
+
+            def numbers(name: str) -> list[Value]:
+                pairs = zip(groups, self.each(name), residues, strict=True)
+                return [f.add(f.mul(group, step), residue) for group, step, residue in pairs]
+
+            yield image, numbers("apart"), numbers("makes")
+
+
+@contextmanager
+def _nested(f: Function, counts: Sequence[Operand]) -> Iterator[list[Value]]:
+    """Loops in each other, the first one outside."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(f.loop(0, count)).index for count in counts]
+
+
+def _place(f: Function, places: Sequence[Value], sizes: Sequence[Value]) -> Value:
+    """The number of an element by its places along axes, of which the first one needs no size."""
+    found, *more = places
+    for place, size in zip(more, sizes, strict=True):
+        found = f.add(f.mul(found, size), place)
+    return found
+
+
+def _products(f: Function, some: Sequence[Value], others: Sequence[Value]) -> list[Value]:
+    return [f.mul(one, other) for one, other in zip(some, others, strict=True)]
+
+
+def _emit_tiles(work: _Work) -> None:
+    """Write where the tiles of a block have their operands, products and results, and how far
+    behind a tile are those that pieces read."""
+    f, a, steps = work.f, work.a, work.each("step")
+    wide, position = f.mul(a["chunk"], a["element"]), f.mul(a["padded"], a["element"])
+    apart, behind, (*stages, _) = work.each("apart"), work.each("behind"), work.each("stage")
+    reached = [f.add(count, more) for count, more in zip(work.counts, behind, strict=True)]
+    with work.tiles(reached) as (image, tiles, starts):
+        index = _place(f, [image, *tiles], work.along)
+        operand = _place(f, [image, *_products(f, starts, steps)], work.each("span"))
+        f.store(f.mul(operand, wide), f.at(work.at("tile_at"), index, I64))
+    along = _products(f, work.counts, apart)
+    with work.tiles(work.counts) as (image, tiles, (*outer, last)):
+        entry = f.mul(_place(f, [image, *tiles], along), len(MADE))
+        entry = f.at(work.at("made_at"), entry, I64)
+        f.store(f.mul(_place(f, [image, *tiles], work.along), a["z_row"]), entry)
+        results = [image, *outer, f.mul(last, a["stride_2"])]
+        place = _place(f, results, [*stages, a["line"]])
+        f.store(f.mul(place, position), f.at(entry, 1, I64))
+    counts = [f.add(more, 1) for more in behind]
+    with _nested(f, counts) as pieces:
+        shift = _place(f, _products(f, pieces, apart), work.along[1:])
+        index = _place(f, pieces, counts[1:])
+        f.store(f.mul(shift, a["v_row"]), f.at(work.at("shift_at"), index, I64))
 
 
 def _emit_operand(work: _Work, layout: DataLayout) -> None:
     """Pack a block's rows and transform its windows, some channels at a time."""
-    f, a, b = work.f, work.a, work.fields
+    f, a = work.f, work.a
     wide = f.mul(a["chunk"], a["element"])
     src = f.at(a["x"], f.mul(work.group, a["x_group"]))
     with f.loop(0, a["channels"], a["chunk"]) as loop:
         live = f.min(a["chunk"], f.sub(a["channels"], loop.index))
         here = f.at(src, f.mul(loop.index, a["x_channel"]))
-        with f.loop(b["rows"], f.add(b["rows"], b["row_count"])) as row:
-            entry = f.at(a["row"], f.mul(row.index, len(ROW)), I64)
-            place, image, position = (f.load(I64, f.at(entry, i, I64)) for i in range(len(ROW)))
-            dst = f.at(work.mine, f.mul(place, wide))
-            branch = f.either(f.compare("slt", image, 0))
-            with branch.so():
-                _zeros(work, dst, a["span"])
-            with branch.otherwise():
-                _zeros(work, dst, b["before"])
-                inside = f.at(dst, f.mul(b["before"], wide))
-                position = f.add(position, b["column"])
-                offset = f.add(f.mul(image, a["x_image"]), f.mul(position, a["x_position"]))
-                given = f.at(here, offset)
-                if layout is DataLayout.NCX:
-                    f.call(a["turn"], inside, given, live, b["count"], a["x_channel"], wide)
-                else:
-                    f.call(
-                        a["fill"], inside, given, live, f.sub(a["chunk"], live), b["count"], wide,
-                        a["x_position"],
-                    )  # fmt: skip
-                after = f.add(b["before"], b["count"])
-                _zeros(work, f.at(dst, f.mul(after, wide)), f.sub(a["span"], after))
+        _emit_rows(work, here, live, layout)
         vectors = f.div(f.add(live, f.sub(a["lanes"], 1)), a["lanes"])
-        v = f.at(work.mine, a["v_at"])
-        v = f.at(v, f.mul(f.mul(loop.index, a["phases"]), a["element"]))
+        v = f.at(work.at("v_at"), f.mul(f.mul(loop.index, a["phases"]), a["element"]))
         with f.loop(0, a["phases"]) as phase:
             first = f.load(I64, f.at(a["phase"], phase.index, I64))
             f.call(
                 a["input"], f.at(work.mine, f.mul(first, wide)),
-                f.at(v, f.mul(f.mul(phase.index, live), a["element"])), work.tiles,
-                b["tile_count"], vectors, a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
+                f.at(v, f.mul(f.mul(phase.index, live), a["element"])), work.at("tile_at"),
+                work.transformed(), vectors, a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
             )  # fmt: skip
+
+
+def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> None:
+    """Pack `live` channels from `here` on: rows of what is there, zeros around."""
+    f, a = work.f, work.a
+    wide = f.mul(a["chunk"], a["element"])
+    firsts, counts = [], []
+    for axis in _AXES:
+        step = f.mul(a[f"step_{axis}"], a[f"makes_{axis}"])
+        firsts.append(f.add(a[f"first_{axis}"], f.mul(step, work.starts[axis])))
+        counts.append(f.add(a[f"tail_{axis}"], f.mul(step, work.counts[axis])))
+    start, count = firsts[2], counts[2]
+    before = f.min(f.max(f.sub(0, start), 0), count)
+    column = f.min(f.max(start, 0), a["size_2"])
+    inside = f.max(f.sub(f.min(f.add(start, count), a["size_2"]), column), 0)
+    with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
+        dst = f.at(
+            work.mine, f.mul(_place(f, [image, *rows, f.integer(0)], work.each("span")), wide)
+        )
+        places = [f.add(first, row) for first, row in zip(firsts, rows, strict=False)]
+        missing = _missing(work, places, "size")
+        branch = f.either(missing)
+        with branch.so():
+            _zeros(work, dst, count)
+        with branch.otherwise():
+            _zeros(work, dst, before)
+            to = f.at(dst, f.mul(before, wide))
+            position = _place(f, [*places, column], [a["size_1"], a["size_2"]])
+            offset = f.mul(f.add(work.image, image), a["x_image"])
+            given = f.at(here, f.add(offset, f.mul(position, a["x_position"])))
+            if layout is DataLayout.NCX:
+                f.call(a["turn"], to, given, live, inside, a["x_channel"], wide)
+            else:
+                f.call(
+                    a["fill"], to, given, live, f.sub(a["chunk"], live), inside, wide,
+                    a["x_position"],
+                )  # fmt: skip
+            after = f.add(before, inside)
+            _zeros(work, f.at(dst, f.mul(after, wide)), f.sub(count, after))
+
+
+def _missing(work: _Work, places: Sequence[Value], name: str) -> Value:
+    """Whether a row, by its places along the outer axes, is outside an array."""
+    f, found = work.f, []
+    for axis, place in enumerate(places):
+        found += [f.compare("slt", place, 0), f.compare("sge", place, work.a[f"{name}_{axis}"])]
+    total = f.convert("zext", found[0], I64)
+    for each in found[1:]:
+        total = f.bitwise("or", total, f.convert("zext", each, I64))
+    return f.compare("ne", total, 0)
 
 
 def _zeros(work: _Work, dst: Value, positions: Value) -> None:
@@ -122,41 +270,73 @@ def _zeros(work: _Work, dst: Value, positions: Value) -> None:
 
 def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
     """Products of all points, their inverse, and where its results go."""
-    f, a, b, mine = work.f, work.a, work.fields, work.mine
+    f, a = work.f, work.a
     phase, chunk = f.div(unit, a["chunks"]), f.rem(unit, a["chunks"])
     number = f.add(f.mul(work.group, a["all_units"]), unit)
-    u = f.at(a["w"], f.mul(number, a["w_unit"]))
-    rows = f.div(f.add(b["tile_count"], f.sub(a["rows"], 1)), a["rows"])
-    z, stage = f.at(mine, a["z_at"]), f.at(mine, a["stage_at"])
+    u, z, stage = f.at(a["w"], f.mul(number, a["w_unit"])), work.at("z_at"), work.at("stage_at")
+    last = f.load(I64, f.at(work.at("shift_at"), f.sub(a["pieces"], 1), I64))
+    tiles = f.sub(work.transformed(), f.div(last, a["v_row"]))
+    rows = f.div(f.add(tiles, f.sub(a["rows"], 1)), a["rows"])
     with f.loop(0, a["points"]) as point:
+        entry = f.at(a["point"], f.mul(point.index, 2), I64)
+        first, count = f.load(I64, entry), f.load(I64, f.at(entry, 1, I64))
         f.call(
-            a["products"], f.at(f.at(mine, a["v_at"]), f.mul(point.index, a["v_point"])),
+            a["products"], f.at(work.at("v_at"), f.mul(point.index, a["v_point"])),
             f.at(u, f.mul(point.index, a["w_point"])), f.at(z, f.mul(point.index, a["z_point"])),
+            f.at(a["piece"], first, I64), count, work.at("shift_at"), a["w_piece"], a["w_panel"],
             a["depth"], rows, a["panels"], a["z_row"],
         )  # fmt: skip
     biases = f.mul(f.add(f.mul(work.group, a["chunks"]), chunk), a["columns"])
-    position = f.mul(a["padded"], a["element"])
+    tiles = work.images
+    for each in (*work.counts, *work.each("apart")):
+        tiles = f.mul(tiles, each)
     f.call(
-        a["inverse"], z, stage, work.tiles, b["tile_count"], f.div(a["columns"], a["lanes"]),
-        f.at(a["bias"], f.mul(biases, a["element"])), a["y_step_0"], a["y_step_1"],
-        f.mul(a["columns"], a["element"]), position, a["z_point"], a["z_row"], a.address("bad"),
+        a["inverse"], z, stage, work.at("made_at"), tiles, f.div(a["columns"], a["lanes"]),
+        f.at(a["bias"], f.mul(biases, a["element"])), a["y_step_0"], a["y_step_1"], a["y_step_2"],
+        a["z_point"], a.address("bad"),
     )  # fmt: skip
     start = f.mul(chunk, a["live"])
     live = f.min(a["live"], f.sub(a["made"], start))
     channel = f.add(f.mul(work.group, a["y_group"]), f.mul(start, a["y_channel"]))
-    of_phase = f.at(work.record, f.add(f.mul(phase, 2), len(BLOCK)), I64)
-    first, count = f.load(I64, of_phase), f.load(I64, f.at(of_phase, 1, I64))
-    with f.loop(first, f.add(first, count)) as row:
-        entry = f.at(a["result"], f.mul(row.index, len(ROW)), I64)
-        place, image, to = (f.load(I64, f.at(entry, i, I64)) for i in range(len(ROW)))
-        src = f.at(stage, f.mul(f.add(place, b["skip"]), position))
-        offset = f.add(f.mul(image, a["y_image"]), f.mul(to, a["y_position"]))
-        _emit_result(work, layout, src, f.add(offset, channel), live)
+    _emit_results(work, phase, channel, live, layout)
 
 
-def _emit_result(work: _Work, layout: DataLayout, src: Value, offset: Value, live: Value) -> None:
-    """A row of results, of `live` channels, to its place in y."""
-    f, a, count = work.f, work.a, work.fields["results"]
+def _emit_results(
+    work: _Work, phase: Value, channel: Value, live: Value, layout: DataLayout
+) -> None:
+    """Rows of results of a unit, of `live` channels from `channel` bytes on, to y."""
+    f, a, strides = work.f, work.a, work.each("stride")
+    makes, (*stages, _) = work.each("makes"), work.each("stage")
+    phases = [f.div(phase, strides[1]), f.rem(phase, strides[1]), f.integer(0)]
+    firsts = [
+        f.add(f.add(f.mul(stride, f.mul(make, start)), base), g)
+        for stride, make, start, base, g in zip(
+            strides, makes, work.starts, work.each("base"), phases, strict=True
+        )
+    ]
+    counts = _products(f, makes, work.counts)
+    begin = f.max(firsts[2], 0)
+    end = f.min(a["out_2"], f.add(firsts[2], f.mul(strides[2], counts[2])))
+    skip = f.sub(begin, firsts[2])
+    with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
+        places = [
+            f.add(first, f.mul(stride, row))
+            for first, stride, row in zip(firsts, strides, rows, strict=False)
+        ]
+        with f.when(f.compare("eq", f.convert("zext", _missing(work, places, "out"), I64), 0)):
+            place = _place(f, [image, *rows, skip], [*stages, a["line"]])
+            src = f.at(work.at("stage_at"), f.mul(place, f.mul(a["padded"], a["element"])))
+            to = _place(f, [*places, begin], [a["out_1"], a["out_2"]])
+            offset = f.mul(f.add(work.image, image), a["y_image"])
+            offset = f.add(f.add(offset, f.mul(to, a["y_position"])), channel)
+            _emit_result(work, layout, src, offset, live, f.sub(end, begin))
+
+
+def _emit_result(
+    work: _Work, layout: DataLayout, src: Value, offset: Value, live: Value, count: Value
+) -> None:
+    """A row of `count` results, of `live` channels, to its place in y."""
+    f, a = work.f, work.a
     position = f.mul(a["padded"], a["element"])
     y, more = f.at(a["y"], offset), f.at(a["residual"], offset)
     if layout is DataLayout.NXC:

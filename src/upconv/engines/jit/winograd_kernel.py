@@ -27,16 +27,11 @@ from .operands import Operands
 from .row_code import fill_code, finish_code, plain, turn_code
 from .rows import Finish
 from .values import BYTES
-from .winograd_code import (
-    Inverse,
-    Products,
-    input_code,
-    inverse_code,
-    products_code,
-)
-from .winograd_driver import SLOTS, driver_code
-from .winograd_plan import Schedule, chunk_of, depth_of, element_of
-from .winograd_tables import Tables, Weights
+from .winograd import Transform
+from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
+from .winograd_driver import OF_AXIS, SLOTS, driver_code
+from .winograd_plan import Schedule, Window, chunk_of, depth_of, element_of
+from .winograd_weights import Weights
 
 
 class WinogradWeight:
@@ -59,11 +54,10 @@ class Winograd:
         self._direct = direct
         self._made_direct: Primitive | None = None
         self._lock = threading.Lock()
-        self._tables = Tables(correlation, plan)
         element = element_of(correlation)
         self._lanes, self._item = cpu.lanes(BYTES[element]), BYTES[element]
         self._weights = Weights(correlation, plan, self._lanes)
-        self._sizes = _Sizes(correlation, plan, self._tables, self._lanes, self._item)
+        self._sizes = _Sizes(correlation, plan, self._lanes, self._item)
         epilogue = correlation.epilogue
         late = epilogue.residual
         first = (epilogue.activation, epilogue.slope)
@@ -71,7 +65,8 @@ class Winograd:
             first = (Activation.NONE, 0.0)
         finish = Finish(element, element, epilogue.activation, epilogue.slope, True, False)
         inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
-        position = self._sizes.chunk * self._item
+        last = plan.windows[-1]
+        step = last.line.step * last.apart * self._sizes.chunk * self._item
         kind = Products(element, self._lanes, plan.rows, plan.vectors, self._sizes.v_row)
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
@@ -79,18 +74,17 @@ class Winograd:
             "turn": turn_code(element, element, cpu),
             "turn_back": turn_code(element, element, cpu),
             "finish": finish_code(finish if late else plain(element), cpu),
-            "input": input_code(element, inputs, position, plan.windows[-1].line.step, cpu),
+            "input": input_code(element, inputs, step, cpu),
             "products": products_code(kind, cpu),
             "inverse": inverse_code(inverse, cpu),
         }
         self._driver = driver_code(correlation.layout, cpu)
+        self._tables = _tables(plan, self._sizes)
         self._biases = _bias_order(correlation, plan, self._weights.chunks)
         self._blocks = Blocks(SLOTS.block(**self._arguments(late)))
         self._threads = plan.threads
         self.workspace_bytes = plan.threads * self._sizes.part
-        tables = self._tables
-        held = tables.block.nbytes + tables.row.nbytes + tables.tile.nbytes + tables.result.nbytes
-        self.resident_bytes = held + self._biases.nbytes + 2 * CODE_BYTES
+        self.resident_bytes = self._biases.nbytes + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
         self.description = str(plan)
 
@@ -151,48 +145,55 @@ class Winograd:
 
     def _arguments(self, late: bool) -> dict[str, int]:
         """Arguments that all runs share."""
-        correlation, plan, sizes, tables = (
+        correlation, plan, sizes, weights = (
             self.correlation,
             self.schedule,
             self._sizes,
-            self._tables,
+            self._weights,
         )
-        weights, item, made = self._weights, self._item, correlation.made // correlation.groups
+        item, made = self._item, correlation.made // correlation.groups
         names = {"turn_back": "turn"}
-        runs = -(-weights.units // plan.units)
-        _, *steps = (1, 1, 1, *(window.line.step for window in plan.windows))[-4:]
-        x_steps = _steps(tables.spans, sizes.chunk * item)
-        y_steps = _steps((*tables.steps[:-1], tables.line), plan.padded * item)
+        runs, images = -(-weights.units // plan.units), -(-correlation.batch // plan.box[0])
+        blocks = images * prod(axis["blocks"] for axis in sizes.axes)
         whole = plan.channels == plan.padded == correlation.made
+        panels = plan.columns // (plan.vectors * self._lanes)
         return {
             **{key: code.addresses[names.get(key, key)] for key, code in self._codes.items()},
-            "block": tables.block.ctypes.data, "row": tables.row.ctypes.data,
-            "phase": tables.phase.ctypes.data, "tile": tables.tile.ctypes.data,
-            "result": tables.result.ctypes.data,
+            **{key: table.ctypes.data for key, table in self._tables.items()},
+            **{f"{name}_{i}": axis[name] for i, axis in enumerate(sizes.axes) for name in OF_AXIS},
             "part": sizes.part, "v_at": sizes.v_at, "z_at": sizes.z_at,
             "stage_at": sizes.stage_at, "turned_at": sizes.turned_at,
-            "jobs": len(tables.block) * runs * correlation.groups, "blocks": len(tables.block),
+            "tile_at": sizes.tile_at, "made_at": sizes.made_at, "shift_at": sizes.shift_at,
+            "jobs": blocks * runs * correlation.groups, "blocks": blocks,
+            "blocks_n": images, "box_n": plan.box[0], "batch": correlation.batch,
             "runs": runs, "units": plan.units, "all_units": weights.units,
-            "chunks": weights.chunks, "block_size": tables.block.shape[1],
-            "depth": weights.depth, "phases": len(tables.phase), "channels": weights.reduced,
+            "chunks": weights.chunks, "depth": weights.depth,
+            "phases": len(self._tables["phase"]), "channels": weights.reduced,
             "chunk": sizes.chunk, "element": item,
-            "points": plan.points, "rows": plan.rows,
-            "panels": plan.columns // (plan.vectors * self._lanes),
+            "points": plan.points, "pieces": weights.pieces, "rows": plan.rows, "panels": panels,
             "w_unit": weights.unit_bytes, "w_point": weights.point_bytes,
+            "w_panel": weights.point_bytes // panels,
+            "w_piece": weights.point_bytes // panels // weights.pieces,
             "v_point": sizes.v_point, "v_row": sizes.v_row,
             "z_point": sizes.z_point, "z_row": sizes.z_row,
             "made": made, "live": plan.channels, "padded": plan.padded, "columns": plan.columns,
             "whole": int(whole and not late), "late": int(late),
-            "x_step_0": steps[0] * x_steps[0], "x_step_1": steps[1] * x_steps[1],
-            "y_step_0": y_steps[0], "y_step_1": y_steps[1],
-            "span": tables.spans[-1], "lanes": self._lanes,
+            **sizes.steps(), "line": sizes.line, "lanes": self._lanes,
         }  # fmt: skip
 
 
-def _steps(spans: tuple[int, ...], position: int) -> tuple[int, int]:
-    """Bytes from one position to the next along the two axes before the last."""
-    row = spans[-1] * position
-    return (row * spans[-2] if len(spans) > 2 else 0), row
+def _tables(plan: Schedule, sizes: _Sizes) -> dict[str, Array]:
+    """Where each combination of phases of operands begins in a block, in positions; and for each
+    point the first of its pieces and how many they are, and the numbers of these."""
+    phase = np.zeros(1, np.int64)
+    for window, axis in zip(plan.windows, sizes.axes[-len(plan.windows) :], strict=True):
+        phase = (phase[:, None] * axis["span"] + np.arange(window.line.step)).ravel()
+    numbers = np.arange(prod(t.pieces for t in plan.transforms))
+    numbers = numbers.reshape([t.pieces for t in plan.transforms])
+    of_point = [numbers[tuple(map(slice, counts))].ravel() for counts in plan.pieces]
+    counts = np.array([len(each) for each in of_point], np.int64)
+    point = np.stack([np.cumsum(counts) - counts, counts], -1)
+    return {"phase": phase, "point": point, "piece": np.concatenate(of_point).astype(np.int64)}
 
 
 def _strides(name: str, array: Array, layout: DataLayout, group: int) -> dict[str, int]:
@@ -216,28 +217,70 @@ def _bias_order(correlation: Correlation, plan: Schedule, chunks: int) -> Array:
 
 
 class _Sizes:
-    """Bytes of the memory of a thread: packed rows, V, Z, results, and room to turn them."""
+    """What the driver knows of each of three axes; and bytes of the memory of a thread: packed
+    rows, V, Z, results, room to turn them, and tables of tiles."""
 
-    def __init__(
-        self, correlation: Correlation, plan: Schedule, tables: Tables, lanes: int, item: int
-    ) -> None:
+    def __init__(self, correlation: Correlation, plan: Schedule, lanes: int, item: int) -> None:
         self.chunk = chunk_of(correlation.reduced // correlation.groups, lanes)
-        rows = -(-plan.tiles // plan.rows) * plan.rows
-        images = plan.box[0]
-        packed = images * prod(tables.spans) * self.chunk * item
+        given = zip(plan.windows, plan.transforms, plan.box[1:], strict=True)
+        point = dict.fromkeys(OF_AXIS, 1) | {"behind": 0, "tail": 0, "first": 0, "base": 0}
+        self.axes = [point] * (3 - correlation.rank) + [_axis(*each) for each in given]
+        spans, stages, apart, behind = (
+            [axis[name] for axis in self.axes] for name in ("span", "stage", "apart", "behind")
+        )
+        images, boxes = plan.box[0], [axis["box"] for axis in self.axes]
+        tiles = images * prod(
+            (n + more) * k for n, more, k in zip(boxes, behind, apart, strict=True)
+        )
+        # Register tiles may reach behind the last tile, and pieces read behind that.
+        rows = tiles + plan.rows
+        packed = images * prod(spans) * self.chunk * item
         # An odd number of lines apart, so that points are not all in one set of the cache.
         self.v_row = _odd((-(-depth_of(correlation) // lanes) + 1) * lanes * item)
         self.v_point = _odd(rows * self.v_row)
         self.z_row = _odd(plan.columns * item)
         self.z_point = _odd(rows * self.z_row)
-        stage = images * prod(tables.steps[:-1]) * tables.line * plan.padded * item
-        turned = plan.channels * tables.line * item if correlation.epilogue.residual else 0
+        self.line = stages[2] * self.axes[2]["stride"]
+        self._position, self._wide = plan.padded * item, self.chunk * item
+        self._columns = plan.columns * item
+        stage = images * prod(stages[:2]) * self.line * self._position
+        turned = plan.channels * self.line * item if correlation.epilogue.residual else 0
         self.v_at = _lines(packed)
         self.z_at = self.v_at + plan.points * self.v_point
         self.stage_at = self.z_at + plan.points * self.z_point
         self.turned_at = self.stage_at + _lines(stage)
+        self.tile_at = self.turned_at + _lines(turned)
+        self.made_at = self.tile_at + 8 * tiles
+        self.shift_at = self.made_at + 8 * len(MADE) * plan.tiles
+        pieces = prod(more + 1 for more in behind)
         # Parts of whole pages would all begin in the same sets.
-        self.part = _lines(self.turned_at + turned + 4096) + 64
+        self.part = _lines(self.shift_at + 8 * pieces + 4096) + 64
+
+    def steps(self) -> dict[str, int]:
+        """Bytes between places of a window along the outer axes, and between results of a tile."""
+        first, second, last = self.axes
+        rows = second["span"] * last["span"], last["span"]
+        x = [k["step"] * k["apart"] * n for k, n in zip((first, second), rows, strict=True)]
+        lines = second["stage"] * self.line, self.line
+        y = [k["apart"] * n for k, n in zip((first, second), lines, strict=True)]
+        return {
+            "x_step_0": x[0] * self._wide, "x_step_1": x[1] * self._wide,
+            "y_step_0": y[0] * self._position, "y_step_1": y[1] * self._position,
+            "y_step_2": last["apart"] * self._columns,
+        }  # fmt: skip
+
+
+def _axis(window: Window, transform: Transform, box: int) -> dict[str, int]:
+    """What the driver knows of an axis (`OF_AXIS`)."""
+    line, makes = window.line, window.apart * transform.m
+    groups, step = window.groups(transform), line.step
+    span = window.span(transform, box)
+    return {
+        "blocks": -(-groups // box), "box": box, "groups": groups, "behind": transform.pieces - 1,
+        "apart": window.apart, "makes": makes, "step": step, "tail": span - step * makes * box,
+        "first": step * window.low + window.start, "span": span, "size": line.size,
+        "stride": line.stride, "base": window.base, "stage": makes * box, "out": line.out,
+    }  # fmt: skip
 
 
 def _lines(nbytes: int) -> int:

@@ -1,16 +1,17 @@
 """How a correlation is computed by Winograd's algorithm, as plain data: transforms, blocks, units.
 
 Along each axis results are numbered o = stride * q + base + g, operands i = step * p + start + h,
-such that the *phases* g of one q read one window of r places p, whatever was cropped. The phases h
-of operands are reduced like channels. A *tile* is m values of q along each axis, a *block* a box of
-tiles whose transformed operands stay in the second-level cache beside what a *unit* makes of them:
+such that the *phases* g of one q read one window of r places p, whatever was cropped, and places
+are d apart: q, q + d, ... are a sequence of their own for each of d *residues*. The phases h
+of operands are reduced like channels. A *tile* is m values of q, d apart, along each axis, a *group*
+the tiles of all residues, which have neighbouring results. A *block* is a box of
+groups whose transformed operands stay in the second-level cache beside what a *unit* makes of them:
 the results of some channels and of one combination of outer phases. A job is some units of a block.
 docs/winograd.md explains it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
@@ -21,29 +22,27 @@ from .correlation import Correlation, Line
 from .costs import Costs, costs_of
 from .cpu import Cpu
 from .values import BYTES, DOUBLE, FLOAT
-from .winograd import Transform, named
+from .winograd import Matrix, Transform, named
 
-EXACT = ((1, 1), (1, 2), (1, 3), (2, 2), (3, 2), (2, 3))
-"""Tiles (m, r) that "auto" may take: their errors are about those of direct sums."""
-_TILES = {1: (1,), 2: (2, 3, 4, 1), 3: (2, 4, 1)}  # r -> m
-_MOST_POINTS = 64  # of all axes: each is a register, or a place on the stack, of the transforms
-_MOST_CHOICES = 6  # of exact tiles, and of others, with the fewest products
+_MOST_POINTS, _MOST_OF_AXIS = 64, 36  # each is a register, or a place on the stack, of transforms
+_MOST_CHOICES = 6  # of exact tiles, and of others, that seem to need the fewest cycles
 _CHUNK = 64  # channels that are transformed together
+_MOST_TAPS = 64
 _UNIT = 64  # columns of a unit, about
 _L2 = 0.75  # part of the second-level cache that blocks may fill
-_MOST_ROWS = 1 << 19  # of all blocks, in tables: about a second to make
-_BLOCK = 64  # positions of a long row in a block, about
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One axis as tiles see it: `steps` values of q, of which q reads the r places from q + low;
-    `taps` are (phase g, phase h, place in the window, index in the kernel)."""
+    """One axis as tiles see it: `steps` values of q, of which q reads r places from q + low on,
+    `apart` from each other; `taps` are (phase g, phase h, number of the place, index in the kernel).
+    """
 
     line: Line
     base: int
     start: int
     low: int
+    apart: int
     r: int
     steps: int
     taps: tuple[tuple[int, int, int, int], ...]
@@ -61,13 +60,13 @@ class Window:
         options = (_numbered(line, *each) for each in product(bases, starts))
         return min(options, key=lambda option: (option.r, option.steps, option.base))
 
-    def first(self, transform: Transform, tiles: range) -> int:
-        """The first operand, there or not, that some tiles read."""
-        return self.line.step * (transform.m * tiles.start + self.low) + self.start
+    def groups(self, transform: Transform) -> int:
+        """How many groups of tiles there are."""
+        return ceil(self.steps / (self.apart * transform.m))
 
-    def span(self, transform: Transform, tiles: int) -> int:
-        """How many operands so many tiles read."""
-        return self.line.step * (transform.m * tiles + self.r - 1)
+    def span(self, transform: Transform, groups: int) -> int:
+        """How many operands so many groups read."""
+        return self.line.step * self.apart * (transform.m * groups + transform.r - 1)
 
 
 def _numbered(line: Line, base: int, start: int) -> Window:
@@ -79,9 +78,46 @@ def _numbered(line: Line, base: int, start: int) -> Window:
             found.append((phase.offset - base - lead * line.stride, h, place - lead, tap.index))
     places = [place for _, _, place, _ in found]
     low, high = min(places, default=0), max(places, default=0)
-    taps = tuple((g, h, place - low, index) for g, h, place, index in found)
+    apart = gcd(*(place - low for place in places)) or 1
+    taps = tuple((g, h, (place - low) // apart, index) for g, h, place, index in found)
     steps = (line.out - 1 - base) // line.stride + 1
-    return Window(line, base, start, low, high - low + 1, steps, taps)
+    return Window(line, base, start, low, apart, (high - low) // apart + 1, steps, taps)
+
+
+@lru_cache(maxsize=64)
+def transforms_of(r: int) -> tuple[Transform, ...]:
+    """Those worth a trial for r taps: none has another one beside it, as exact, that needs no more
+    products and no more points for an output."""
+    halves = Transform.of(2, 2)
+    quarters = halves.around(halves)
+    inner = (Transform.of(1, 1), halves, quarters, halves.around(quarters), Transform.of(3, 3))
+    made: dict[tuple[float, ...], Transform] = {}
+    for each in inner:
+        blocks = ceil(r / each.r)
+        whole = [each] if blocks == 1 else []
+        if blocks in (2, 3):
+            outer = ((2, 2), (3, 2), (4, 2)) if blocks == 2 else ((2, 3), (4, 3))
+            nested = (Transform.of(*sizes) for sizes in outer)
+            whole += [one.around(each) for one in nested if one.exact or each.m < 3]
+        whole = [one.of_taps(r) for one in whole if one.r <= 2 * r]
+        for one in (*whole, *([each.in_pieces(blocks)] if blocks > 1 else [])):
+            if one.points <= _MOST_OF_AXIS:
+                made.setdefault(_needs(one, r), one)
+    return tuple(
+        one
+        for mine, one in made.items()
+        if not any(_beats(other, mine) for other in made if other != mine)
+    )
+
+
+def _needs(transform: Transform, r: int) -> tuple[float, ...]:
+    """Products and points for an output, whether it errs, and outputs."""
+    products = sum(transform.pieces_of(r)) / transform.m
+    return products, transform.points / transform.m, float(not transform.exact), transform.m
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +148,13 @@ class Schedule:
     @property
     def tiles(self) -> int:
         """Tiles of a block at most."""
-        return prod(self.box)
+        return prod(self.box) * prod(window.apart for window in self.windows)
+
+    @property
+    def pieces(self) -> tuple[tuple[int, ...], ...]:
+        """For each point, which pieces of each axis there are."""
+        axes = [t.pieces_of(w.r) for t, w in zip(self.transforms, self.windows, strict=True)]
+        return tuple(product(*axes))
 
     @property
     def columns(self) -> int:
@@ -127,7 +169,7 @@ class Schedule:
     @property
     def exact(self) -> bool:
         """Whether "auto" may take it."""
-        return _exact(self.transforms)
+        return all(each.exact for each in self.transforms)
 
     @property
     def saving(self) -> tuple[int, int]:
@@ -137,7 +179,7 @@ class Schedule:
             for each, window in zip(self.transforms, self.windows, strict=True)
         )
         phases = prod(window.line.stride * window.line.step for window in self.windows)
-        return self.points * phases, direct
+        return sum(map(prod, self.pieces)) * phases, direct
 
     def __str__(self) -> str:
         mine, direct = self.saving
@@ -154,17 +196,14 @@ def refused(correlation: Correlation) -> str | None:
         return f"Winograd's algorithm is done in float32 and float64, not {correlation.dtype.value}"
     if correlation.accumulate:
         return "Winograd's algorithm does not add to what the result holds"
-    windows = [Window.of(line) for line in correlation.lines]
-    taps = "x".join(str(window.r) for window in windows)
-    if not all(window.r in _TILES for window in windows) or all(w.r == 1 for w in windows):
-        return f"phases have {taps} taps, and there are tiles for 2 or 3"
-    if all(window.steps == 1 or window.r == 1 for window in windows):
-        return f"phases have {taps} taps, and one position where they have more than one"
     if correlation.rank > 3:
         return "there are transforms for at most three axes"
-    *outer, last = (line.out for line in correlation.lines)
-    if prod(outer) * correlation.batch * -(-last // _BLOCK) > _MOST_ROWS:
-        return "it makes tables of rows, and there are too many"
+    windows = [Window.of(line) for line in correlation.lines]
+    taps = "x".join(str(window.r) for window in windows)
+    if max(window.r for window in windows) > _MOST_TAPS or all(w.r == 1 for w in windows):
+        return f"phases have {taps} taps, and there are tiles for 2 to {_MOST_TAPS}"
+    if all(window.steps <= window.apart or window.r == 1 for window in windows):
+        return f"phases have {taps} taps, and one position where they have more than one"
     return None
 
 
@@ -175,28 +214,28 @@ def schedules(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Schedul
         return ()
     windows = tuple(Window.of(line) for line in correlation.lines)
     choices = [
-        [(m, each.r) for m in _TILES[each.r] if m <= each.steps or m == 1] for each in windows
+        [t for t in transforms_of(each.r) if t.m < 2 * ceil(each.steps / each.apart)]
+        for each in windows
     ]
-    made: list[tuple[Transform, ...]] = [
-        tuple(Transform.of(*each) for each in tiles)
-        for tiles in product(*choices)
-        if any(m > 1 for m, _ in tiles)
+    made = [
+        each
+        for each in product(*choices)
+        if any(t.m > 1 for t in each) and prod(t.points for t in each) <= _MOST_POINTS
     ]
-    made = [each for each in made if prod(t.points for t in each) <= _MOST_POINTS]
-    made.sort(key=lambda each: _work(windows, each))
-    kept = [each for each in made if _exact(each)][:_MOST_CHOICES]
-    kept += [each for each in made if not _exact(each)][:_MOST_CHOICES]
+    depth = depth_of(correlation)
+    made.sort(key=lambda each: _estimate(windows, each, depth))
+    kept = [each for each in made if all(t.exact for t in each)][:_MOST_CHOICES]
+    kept += [each for each in made if not all(t.exact for t in each)][:_MOST_CHOICES]
     found = [_best(correlation, windows, each, threads, cpu) for each in kept]
     return tuple(sorted(found, key=lambda each: each.cycles))
 
 
-def _exact(transforms: tuple[Transform, ...]) -> bool:
-    return all((each.m, each.r) in EXACT for each in transforms)
-
-
-def _work(windows: tuple[Window, ...], transforms: tuple[Transform, ...]) -> int:
-    """Products of all tiles, for one reduced and made channel."""
-    return prod(t.points * tiles_along(w, t) for w, t in zip(windows, transforms, strict=True))
+def _estimate(windows: tuple[Window, ...], transforms: tuple[Transform, ...], depth: int) -> float:
+    """Work of all tiles for one made channel: products, and some 16 steps for each point."""
+    pairs = list(zip(windows, transforms, strict=True))
+    products = prod(sum(t.pieces_of(w.r)) for w, t in pairs)
+    points = prod(t.points for t in transforms)
+    return (products * depth + 16 * points) * prod(w.groups(t) * w.apart for w, t in pairs)
 
 
 def _best(
@@ -213,25 +252,30 @@ def _best(
     some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
     vectors = next(n for n in some if across % n == 0)
     most = cpu.sums(vectors) // vectors
-    counts = [correlation.batch, *map(tiles_along, windows, transforms)]
+    counts = [correlation.batch, *map(Window.groups, windows, transforms)]
     units = ceil(correlation.made // correlation.groups / channels)
     units *= prod(window.line.stride for window in windows[:-1])
     points = prod(each.points for each in transforms)
     reduced = depth_of(correlation)
     # A line more for each row, which keeps rows out of each other's cache sets.
     each_tile = item * (points * (reduced + (across + 1) * lanes) + across * lanes)
-    room = max(most, int(_L2 * cpu.l2 / each_tile))
-    costs = _Cycles.of(correlation, transforms, vectors, across, cpu)
+    residues = prod(window.apart for window in windows)
+    room = max(most, int(_L2 * cpu.l2 / each_tile)) // residues
+    costs = _Cycles.of(correlation, windows, transforms, vectors, across, cpu)
     options = []
     for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
         box = _box(counts, size)
-        tiles, blocks = prod(box), prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
-        rows = min(range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles, rows))
+        tiles = _Tiles.of(box, windows, transforms)
+        large = tiles.transformed * each_tile > _L2 * cpu.l2
+        blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
+        rows = min(
+            range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles.made, rows)
+        )
         for each in {ceil(units / runs) for runs in (1, 2, 4, units)}:
             jobs = blocks * ceil(units / each) * correlation.groups
             cycles = costs.job(tiles, rows, each) * ceil(jobs / threads)
-            options.append((cycles, jobs, box, rows, each))
-    cycles, jobs, box, rows, each = min(options)
+            options.append((large, cycles, jobs, box, rows, each))
+    _, cycles, jobs, box, rows, each = min(options)
     return Schedule(
         windows, transforms, box, rows, vectors, channels, padded, each, min(threads, jobs), cycles
     )
@@ -260,20 +304,26 @@ def _box(counts: list[int], size: int) -> tuple[int, ...]:
     return tuple(reversed(box))
 
 
-def boxes(schedule: Schedule, batch: int) -> Iterator[tuple[range, ...]]:
-    """The images, and tiles of each axis, of all blocks."""
-    counts = [batch, *map(tiles_along, schedule.windows, schedule.transforms)]
-    yield from product(
-        *(
-            [range(i, min(n, i + part)) for i in range(0, n, part)]
-            for n, part in zip(counts, schedule.box, strict=True)
-        )
-    )
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Tiles of a block: `results`, those whose products are made, and those transformed. Pieces
+    read tiles behind those of the block; products of all but the last such are made in vain."""
 
+    results: int
+    made: int
+    transformed: int
 
-def tiles_along(window: Window, transform: Transform) -> int:
-    """Tiles of an axis."""
-    return ceil(window.steps / transform.m)
+    @classmethod
+    def of(
+        cls, box: tuple[int, ...], windows: tuple[Window, ...], transforms: tuple[Transform, ...]
+    ) -> _Tiles:
+        """Those of a box."""
+        behind, count = 0, 1
+        for n, window, t in reversed(list(zip(box[1:], windows, transforms, strict=True))):
+            behind += (t.pieces - 1) * window.apart * count
+            count *= (n + t.pieces - 1) * window.apart
+        results = prod(box) * prod(window.apart for window in windows)
+        return cls(results, box[0] * count - behind, box[0] * count)
 
 
 def element_of(correlation: Correlation) -> str:
@@ -297,6 +347,7 @@ class _Cycles:
     costs: Costs
     reduced: int
     points: int
+    sums: int
     vectors: int
     across: int
     inputs: float
@@ -307,6 +358,7 @@ class _Cycles:
     def of(
         cls,
         correlation: Correlation,
+        windows: tuple[Window, ...],
         transforms: tuple[Transform, ...],
         vectors: int,
         across: int,
@@ -316,40 +368,43 @@ class _Cycles:
         lanes = _lanes(correlation, cpu)
         reduced = depth_of(correlation)
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
+        sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
         # Turning rows, and of results writing 16 far apart: fcn8s_final, whose are mostly that.
         turned, left = (2.5, 10.0) if correlation.layout is DataLayout.NCX else (1.0, 2.5)
-        before, after = (
-            sum(sum(c != 0 for c in row) - 1 for row in matrix) / len(matrix)
-            for matrix in (_largest(transforms).b, _largest(transforms).a)
-        )
-        rank = sum(t.points > 1 for t in transforms)
-        inputs = points * (2 + 0.5 * rank * before) + 2 * outputs
-        results = points + 0.5 * rank * after * (points + outputs) / 2 + outputs * left
+        inputs = 2 * points + _additions([t.b for t in transforms]) / 2 + 2 * outputs
+        results = points + _additions([t.a for t in transforms]) / 2 + outputs * left
         return cls(
-            costs_of(cpu.vector_bytes), reduced, points, vectors, across,
+            costs_of(cpu.vector_bytes), reduced, points, sums, vectors, across,
             ceil(reduced / lanes) * inputs * turned, across * results,
-            _WEIGHT_CYCLES * points * reduced * across,
+            _WEIGHT_CYCLES * sums * reduced * across,
         )  # fmt: skip
 
     def products(self, tiles: int, rows: int) -> float:
-        """Those of a unit for a block of so many tiles."""
+        """Those of a unit for so many tiles."""
         sums = rows * self.vectors
         step = max(sums / self.costs.adds, (rows + 2 * self.vectors) / self.costs.loads)
-        count = self.points * ceil(tiles / rows) * (self.across // self.vectors)
-        return count * (self.reduced * step + 12 + sums)
+        count = ceil(tiles / rows) * (self.across // self.vectors)
+        return count * (self.sums * (self.reduced * step + 6) + self.points * (6 + sums))
 
-    def job(self, tiles: int, rows: int, units: int) -> float:
+    def job(self, tiles: _Tiles, rows: int, units: int) -> float:
         """A job of some units."""
-        each = self.products(tiles, rows) + self.weights + tiles * self.results
-        return units * each + tiles * self.inputs + _JOB_CYCLES
+        each = self.products(tiles.made, rows) + self.weights + tiles.results * self.results
+        return units * each + tiles.transformed * self.inputs + _JOB_CYCLES
 
 
 _WEIGHT_CYCLES = 3.0  # for a vector of weights, from the third-level cache
 _JOB_CYCLES = 3000.0
 
 
-def _largest(transforms: tuple[Transform, ...]) -> Transform:
-    return max(transforms, key=lambda each: each.points)
+def _additions(axes: list[tuple[Matrix, ...]]) -> int:
+    """Those of a transform by the matrices of each axis."""
+    sizes, total = [len(stages[0][0]) for stages in axes], 0
+    for axis, stages in reversed(list(enumerate(axes))):
+        for matrix in stages:
+            sizes[axis] = 1
+            total += prod(sizes) * sum(sum(c != 0 for c in row) - 1 for row in matrix)
+            sizes[axis] = len(matrix)
+    return total
 
 
 def depth_of(correlation: Correlation) -> int:
