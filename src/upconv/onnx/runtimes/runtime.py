@@ -104,7 +104,7 @@ rule='spec')
         found = re.fullmatch(pattern, words)
         if found is None:
             raise ArgumentError(argument, brief(text), f"after {name}: {expected}")
-        told = {key: entry for key, entry in found.groupdict().items() if entry}
+        told: dict[str, Any] = {key: entry for key, entry in found.groupdict().items() if entry}
         if "provider" in told:
             told["provider"] = {one.lower(): one for one in PROVIDERS}[told["provider"].lower()]
         return cls(name, **told)

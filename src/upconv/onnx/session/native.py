@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...errors import EngineError
 from .abi import library
-from .operators import Kernel, Memory, calls, domain, escaped
+from .operators import Kernel, Memory, calls, deferred, domain
 
 
 class _Running:
@@ -83,7 +83,7 @@ class Native:
                 how, given = "CreateSession", (path,)
                 if sys.platform == "win32":
                     given = (ctypes.c_wchar_p(model),)
-            with escaped():
+            with deferred():
                 self._session = api.made(how, api.environment, *given, options)
             if calls.error is not None:
                 raise calls.error
@@ -104,7 +104,7 @@ class Native:
             held.extend(map(_value, feeds.values()))
             fed = given, (pointer * len(held))(*held), len(held)
             try:
-                with _running, escaped():
+                with _running, deferred():
                     api.call("Run", self._session, None, *fed, asked, len(names), made)
             except EngineError:
                 if calls.error is None:
