@@ -20,7 +20,7 @@ from lint_cases import (
     weights,
 )
 from upconv.onnx.linting import Severity, lint
-from upconv.onnx.linting.formats import overlap_map
+from upconv.onnx.linting.findings import overlap_map
 from upconv.onnx.linting.rules import overlap
 
 GEOMETRIES = [

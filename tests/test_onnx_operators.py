@@ -1,4 +1,4 @@
-"""ConvTranspose on arrays: ONNX's own tests, the definition, errors in words."""
+"""ConvTranspose on arrays and in the evaluator: ONNX's own tests, the definition, errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir")
+pytest.importorskip("onnxruntime", reason="values are compared with it")
 
 import onnx
 import onnx.reference
+from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
-from upconv.errors import ArgumentError, DTypeError, ShapeError
+import upconv
+from onnx_rewriting import values
+from onnx_texts import normal, parsed
+from upconv.errors import ArgumentError, DTypeError, EngineRefusal, ModelError, ShapeError
 from upconv.onnx import operators
-from upconv.onnx.operators import conv_transpose
+from upconv.onnx.operators import conv, conv_transpose
+from upconv.onnx.runtimes import Runtime
 
 _NODES = "1d 3d autopad_same dilations group_2 group_2_image_3 kernel_shape output_shape pad pads"
 NODE_TESTS = {"test_convtranspose", *(f"test_convtranspose_{name}" for name in _NODES.split())}
@@ -181,3 +187,183 @@ def test_bfloat16_came_with_opset_22() -> None:
     x, w = X.astype(bfloat16), W.astype(bfloat16)
     with pytest.raises(DTypeError, match=r"X.dtype is bfloat16; .* So says opset 11"):
         conv_transpose(x, w, opset=11)
+
+
+# In ONNX's evaluator --------------------------------------------------------------------------
+
+EPSILON = float(np.finfo(np.float32).eps)
+WIDE = Runtime("reference", precision="f64")
+UP = """g (float[N, 6, H, W] x) => (float[N, 12, U, V] y) {
+  t = ConvTranspose <strides = [2, 3], pads = [0, 1, 1, 2], group = 3> (x, w, b)
+  y = Relu(t)
+}"""
+
+
+def computed(runtime, model, x):
+    """The first output."""
+    return values(model, {"x": x}, runtime)[0]
+
+
+CONVS = {
+    "asymmetric": "pads = [0, 2, 1, 0], strides = [2, 1]",
+    "upper": 'auto_pad = "SAME_UPPER", strides = [2, 3]',
+    "lower": 'auto_pad = "SAME_LOWER", strides = [3, 2]',
+    "valid": 'auto_pad = "VALID", dilations = [2, 1]',
+    "bare": "group = 1",
+}
+
+
+@pytest.mark.parametrize("how", CONVS.values(), ids=CONVS)
+def test_conv_agrees_with_onnxruntime(how):
+    model = parsed(f"g (float[2, 4, 7, 8] x) => (y) {{y = Conv<{how}>(x, w, b)}}",
+                   w=normal(1, 6, 4, 3, 2), b=normal(2, 6))  # fmt: skip
+    x = normal(3, 2, 4, 7, 8)
+    right, got = (computed(n, model, x) for n in ("onnxruntime", "reference"))
+    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+
+
+TRANSPOSED = {
+    "group, bias, M/group > 1": "group = 2, strides = [2, 3], pads = [1, 0, 0, 2]",
+    "output_shape": "group = 2, strides = [2, 2], output_shape = [13, 16]",
+    "output_shape, upper": "group = 2, strides = [2, 2], output_shape = [14, 15],"
+    ' auto_pad = "SAME_UPPER"',
+    "lower": 'group = 2, strides = [2, 1], auto_pad = "SAME_LOWER"',
+    "dilated": "group = 2, strides = [2, 2], dilations = [2, 3], output_padding = [1, 0]",
+}
+
+
+@pytest.mark.parametrize("how", TRANSPOSED.values(), ids=TRANSPOSED)
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "in a function in an If"])
+def test_conv_transpose_agrees_with_onnxruntime(how, nested):
+    node = f"ConvTranspose<{how}>(x, w, b)"
+    body = f"y = {node}"
+    if nested:
+        body = """y = If (c) <
+            then_branch = a () => (float[?, ?, ?, ?] t) {t = local.up(x, w, b)},
+            else_branch = b () => (float[?, ?, ?, ?] e) {e = Neg(x)}>"""
+    model = parsed(f"g (float[2, 4, 7, 8] x) => (float[A, B, C, D] y) {{{body}}}",
+                   w=normal(1, 4, 3, 3, 2), b=normal(2, 6), c=np.array(True))  # fmt: skip
+    if nested:
+        inner = onnx.parser.parse_function(
+            f'<opset_import: ["": 17], domain: "local"> up (x, w, b) => (y) {{y = {node}}}'
+        )
+        model.functions.append(inner)
+        model.opset_import.append(helper.make_opsetid("local", 1))
+    x = normal(3, 2, 4, 7, 8)
+    right, got = (computed(n, model, x) for n in ("onnxruntime", "reference"))
+    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
+
+
+def test_the_rule_decides_where_readings_part():
+    """output_shape with an odd total: the text of opset 17 cuts the begin, OpenVINO alike only
+    without SAME_UPPER (see `dialects.onnx`)."""
+    model = parsed("""g (float[1, 1, 3] x) => (y) {
+        y = ConvTranspose<strides = [2], output_shape = [6], auto_pad = "SAME_UPPER">(x, w)
+    }""", w=np.array([[[1, 10, 100]]], np.float32))  # fmt: skip
+    x = np.array([[[1, 2, 3]]], np.float32)
+    full = np.array([1, 10, 102, 20, 203, 30, 300], np.float32)
+    wanted = {"spec": full[:6], "onnxruntime": full[:6], "openvino": full[1:]}
+    for rule, right in wanted.items():
+        found = computed(Runtime("reference", rule=rule), model, x)
+        np.testing.assert_array_equal(found[0, 0], right)
+
+
+def test_errors_of_the_operators_name_the_node():
+    model = parsed("g (float[1, 2, 3] x) => (y) {y = ConvTranspose<output_padding = [5]>(x, w)}",
+                   w=normal(1, 2, 1, 3))  # fmt: skip
+    model.graph.node[0].name = "up1"
+    with pytest.raises(ModelError, match=r"ConvTranspose node 'up1': output_padding\[0\] is 5"):
+        computed("reference", model, normal(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(("compute", "how", "words"), [
+    (conv, {"kernel_shape": [2]}, "kernel_shape"),
+    (conv, {"pads": [1]}, "1 begins, then 1 ends"),
+    (conv, {"auto_pad": b"SAME"}, "auto_pad is 'SAME'"),
+    (conv_transpose, {"kernel_shape": [2]}, "that of W"),
+    (conv_transpose, {"pads": [1]}, "1 begins, then 1 ends"),
+])  # fmt: skip
+def test_attributes_that_do_not_fit_are_refused(compute, how, words):
+    with pytest.raises(ArgumentError, match=words):
+        compute(normal(0, 1, 2, 5), normal(1, 2, 2, 3), **how)
+
+
+# float64 ------------------------------------------------------------------------------------------
+
+
+def test_float64_reaches_every_corner():
+    """Weights, Constants, Casts, shapes filled, an If: results far below float32's rounding."""
+    model = parsed("""g (float16[2, 3] x, bool c) => (float[2, 3] y, float16[2, 3] z) {
+        third = Constant<value_float = 0.3333333432674408>()
+        many = Constant<value_floats = [1.0, 2.0, 0.1]>()
+        size = Shape(x)
+        zeros = ConstantOfShape(size)
+        wide = Cast<to = 1>(x)
+        t = If (c) <
+            then_branch = a () => (float[2, 3] p) {
+                k = Constant<value = float[1] {0.1}>()
+                p = Mul(wide, k)
+            },
+            else_branch = b () => (float[2, 3] q) {q = Neg(wide)}>
+        u = Mul(t, third)
+        v = Div(u, many)
+        y0 = Add(v, w)
+        y = Add(y0, zeros)
+        z = Cast<to = 10>(y)
+    }""", w=normal(5, 3))  # fmt: skip
+    x = normal(1, 2, 3).astype(np.float16)
+    y, z = values(model, {"x": x, "c": np.array(True)}, WIDE)
+    f = lambda v: np.float64(np.float32(v))  # noqa: E731
+    wanted = x.astype(np.float64) * f(0.1) * f(0.3333333432674408) / f([1, 2, 0.1])
+    wanted = wanted + f(normal(5, 3))
+    assert y.dtype == z.dtype == np.float64
+    np.testing.assert_allclose(y, wanted, rtol=1e-15)
+    np.testing.assert_array_equal(z, y)
+
+
+def test_float64_runs_a_deconvolution_in_float64():
+    x, w, b = normal(0, 2, 6, 5, 7), normal(1, 6, 4, 3, 2), normal(2, 12)
+    got = computed(WIDE, parsed(UP, w=w, b=b), x)
+    how = {"stride": (2, 3), "padding": ((0, 1), (1, 2)), "groups": 3, "activation": "relu"}
+    wanted = upconv.conv_transpose(*(a.astype(np.float64) for a in (x, w, b)), **how)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("body", "words"), [
+    ("y = DynamicQuantizeLinear(x)", "DynamicQuantizeLinear .*goes through float32"),
+    ("s = Constant<value_ints = [1, 1, 2, 2]>() y = AffineGrid(x, s)", "AffineGrid .*float32"),
+])  # fmt: skip
+def test_float64_says_where_it_cannot_be(body, words):
+    body = body.replace("y = Dyn", "y, a, b = Dyn")
+    model = parsed(f"g (float[1, 2, 3] x) => (y) {{{body}}}", opset=20)
+    with pytest.raises(EngineRefusal, match=f"cannot be run in float64: .*{words}"):
+        computed(WIDE, model, normal(0, 1, 2, 3))
+
+
+NORM = """g (float[1, 2, 5] x) => (float[1, 3, 12] y) {
+  c = ConvTranspose <strides = [2]> (x, w)
+  y = BatchNormalization <epsilon = 0.1> (c, s, b, m, v)
+}"""
+DEQUANTISED = """g (float[1, 2, 5] x) => (float[1, 3, 12] y) {
+  w = DequantizeLinear <axis = 1> (q, s, z)
+  y = ConvTranspose <strides = [2]> (x, w)
+}"""
+
+
+@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("precision", ["", "f64"])
+def test_operators_that_onnx_changed_are_right_in_every_opset(opset, precision):
+    rng, x = np.random.default_rng(0), normal(9, 1, 2, 5)
+    quantised = {
+        "q": rng.integers(-128, 128, (2, 3, 4)).astype(np.int8),
+        "s": rng.uniform(0.01, 0.1, 3).astype(np.float32),
+        "z": rng.integers(-5, 5, 3).astype(np.int8),
+    }
+    norm = {name: normal(i, 3) ** 2 for i, name in enumerate("sbmv")}
+    for model in (
+        parsed(NORM, opset, w=normal(0, 2, 3, 4), **norm),
+        parsed(DEQUANTISED, opset, **quantised),
+    ):
+        right = computed("onnxruntime", model, x)
+        found = computed(Runtime("reference", precision=precision), model, x)
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-5 * np.abs(right).max())

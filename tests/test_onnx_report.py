@@ -18,7 +18,7 @@ import browser as browsers
 import onnx_reports as cases
 from upconv.errors import ArgumentError, FileError
 from upconv.onnx.report import as_html, as_text, write_report
-from upconv.onnx.report.drawing import drawn
+from upconv.onnx.report.page import drawn
 
 PROGRAM = browsers.found()
 needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ..names import neutral
-from .findings import Finding
-from .formats import Findings
+from .findings import Finding, Findings
 from .rules import RULES, Rule
 
 _SCHEMA = (

@@ -97,7 +97,7 @@ class Native:
         """
         api = self._api
         held: list[int] = []
-        made = (pointer * len(names))()
+        made, taken = (pointer * len(names))(), False
         calls.error = None
         given, asked = _names(feeds), _names(names)
         try:
@@ -110,12 +110,12 @@ class Native:
                 if calls.error is None:
                     raise
             if calls.error is not None:
-                held.extend(value for value in made if value)
                 raise calls.error from None
+            taken = True
             return [_Result(value).array() for value in made if value]
         finally:
             calls.error = None  # which has the frame, and all that is in it
-            for value in held:
+            for value in (*held, *(() if taken else filter(None, made))):
                 api.release("Value", value)
 
     def __del__(self) -> None:

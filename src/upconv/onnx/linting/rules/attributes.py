@@ -14,16 +14,16 @@ from ....dialects.onnx import Rule as Reading
 from ...graphs import is_op
 from ...nodes import Unreadable, known_sizes
 from ..context import (
+    DECLARED,
     READERS,
     Context,
     agree,
     attribute,
     axes_in_words,
     output_shape,
-    quoted,
     shape_in_words,
 )
-from ..findings import Observation
+from ..findings import Observation, quoted
 
 _TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
 
@@ -86,7 +86,7 @@ def declared_shape(context: Context) -> Iterator[Observation]:
 
     Fix: Correct the declared shape (`upconv lint --fix`), or remove it and infer shapes again.
     """
-    declared = context.declared
+    declared = context.node.outputs[0].meta.get(DECLARED)
     if context.conv is None or declared is None:
         return
     true = [output_shape(conv) for conv in context.readings().values()]
