@@ -22,6 +22,7 @@ from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
 from ...tuning import processor_model, shared_tuner
+from ...tuning.store import Record
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
@@ -84,7 +85,8 @@ class Cache:
     def remember(self, layer: str, name: str, measured: Measured) -> None:
         """Keep one candidate of a layer."""
         ratio = {f"ratio_{key}": entry for key, entry in asdict(measured.ratio).items()}
-        record = {**asdict(measured.timing), **ratio, "error": measured.error}
+        fields_ = {**asdict(measured.timing), **ratio, "error": measured.error}
+        record: Record = {key: float(entry) for key, entry in fields_.items()}
         shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
 
     def _find(self, layer: str, name: str) -> Measured | None:
