@@ -213,27 +213,15 @@ def _wrapped(label: str, words: str) -> list[str]:
 
 
 def _counted(count: int, noun: str) -> str:
-    """A number and its noun.
-
-    >>> _counted(1, "note"), _counted(2, "note")
-    ('1 note', '2 notes')
-    """
+    """A number and its noun."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _data(words: str) -> str:
-    """The message of a workflow command, escaped.
-
-    >>> _data("50 %\\n")
-    '50 %25\\\\n'
-    """
+    """The message of a workflow command, escaped."""
     return neutral(words).replace("%", "%25")
 
 
 def _property(words: str) -> str:
-    """A property of a workflow command, escaped.
-
-    >>> _property("a:b,c")
-    'a%3Ab%2Cc'
-    """
+    """A property of a workflow command, escaped."""
     return _data(words).replace(":", "%3A").replace(",", "%2C")
