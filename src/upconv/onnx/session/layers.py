@@ -122,7 +122,7 @@ def _simplified(model: ir.Model) -> ir.Model:
 
 def _write_shapes(model: ir.Model) -> None:
     """Have values tell the shapes that follow from those of the inputs, where they do not yet."""
-    table = inferred(model)
+    table = inferred(model, apart=False)
     for node in model.graph:
         for y in node.outputs:
             told = table.get(str(y.name))
