@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("onnx_ir")
 
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from test_onnx_models import BIG, W, parsed, written
 from upconv import FileError
@@ -202,6 +202,8 @@ def test_models_beyond_the_limit_are_saved_in_two_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proto = parsed("{ a = Max(big, twice) y = Mul(a, w) }", big=BIG, twice=BIG, w=W)
+    text = helper.make_tensor("text", TensorProto.STRING, [1], [b"t" * 2000])
+    proto.graph.initializer.append(text)
     model = from_model(proto)
     limit = 2 * BIG.nbytes + W.nbytes
     monkeypatch.setattr(models, "INLINE_BYTES", limit)

@@ -162,10 +162,17 @@ def _inside(model: ir.Model) -> ModelProto:
 def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> None:
     """The large tensors into the file beside, then the rest: who finds the model finds both."""
     new, copy = not beside.exists(), model.clone()
+    held = [value for graph in copy.graphs() for value in graph.initializers.values()]
+    outside = {id(value) for value, _ in _weights(copy)}
+    texts = [(value, value.const_value) for value in held if id(value) not in outside]
+    for value, _ in texts:
+        value.const_value = None  # onnx-ir would put text outside too, where ONNX has none
     try:
         with published(target, force=force) as file:
             unload = ir.external_data.unload_from_model
             unload(copy, target.parent, beside.name, size_threshold_bytes=SMALL)
+            for value, text in texts:
+                value.const_value = text
             file.write(_bytes(ir.to_proto(copy)))
     except BaseException:
         if new:
