@@ -132,6 +132,7 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
 
     Raises `ArgumentError` and its kinds for what does not fit together.
 
+    >>> import numpy as np
     >>> conv(np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]]), pads=[0, 1])
     array([[[10., 21., 32.,  3.]]])
     """
