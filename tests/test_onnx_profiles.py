@@ -19,7 +19,7 @@ from onnx_texts import parsed
 from processes import called
 from upconv.errors import EngineError, EngineRefusal
 from upconv.onnx import rewrite
-from upconv.onnx.passes.profiles import LIMITS, PROFILES, limits
+from upconv.onnx.rewriting import LIMITS, PROFILES, limits
 
 HARD = """g (float[1,2,5] x) => (float[N,2,L] y)
     <float[2,1,2] w = {1,2,3,4}, float[2] b = {5,6}>

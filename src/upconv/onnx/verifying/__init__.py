@@ -19,8 +19,16 @@ from ..models import Source, from_model
 from ..runtimes import Runtime, ready
 from ..runtimes.inputs import declared, inputs_of, random_arrays
 from ..runtimes.worker import TIME_LIMIT
-from .comparison import Comparison, Fed, Run
-from .differences import BY_ROUNDING, Difference, Place, Tolerances, differences
+from .differences import (
+    BY_ROUNDING,
+    Comparison,
+    Difference,
+    Fed,
+    Place,
+    Run,
+    Tolerances,
+    differences,
+)
 from .layers import Side, first_difference, in_float64
 
 __all__ = ["Compare", "Comparison", "Difference", "Fed", "Run", "verify"]
