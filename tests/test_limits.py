@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
@@ -18,14 +18,25 @@ from processes import printed
 from upconv import memory, threads
 
 
-def count(**variables: str) -> str:
-    """`get_num_threads()` in a process with these variables, or the error it ends in."""
-    code = (
-        "import upconv\n"
-        "try: print(upconv.get_num_threads())\n"
-        "except upconv.UpconvError as error: print(error)"
-    )
-    return printed(code, **({"OMP_NUM_THREADS": ""} | variables))
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """The number of threads by these variables, or the error they end in."""
+
+    def counted(**variables: str) -> str:
+        for name in ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(threads, "_default", None)
+        threads._own.cache_clear()
+        try:
+            return str(upconv.get_num_threads())
+        except upconv.UpconvError as error:
+            return str(error)
+
+    upconv.set_num_threads(None)
+    yield counted
+    threads._own.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,17 +48,17 @@ def count(**variables: str) -> str:
         ({"UPCONV_NUM_THREADS": " 7 "}, "7"),
     ],
 )
-def test_the_environment_says_how_many_threads(variables: dict, wanted: str) -> None:
+def test_the_environment_says_how_many_threads(count, variables: dict, wanted: str) -> None:
     assert count(**variables) == wanted
 
 
 @pytest.mark.parametrize("junk", ["", "0", "-1", "many", "1e3", "9" * 5000])
-def test_junk_meant_for_openmp_is_passed_over(junk: str) -> None:
+def test_junk_meant_for_openmp_is_passed_over(count, junk: str) -> None:
     assert count(OMP_NUM_THREADS=junk) == count()
 
 
 @pytest.mark.parametrize("junk", ["0", "-1", "many", "5000", "9" * 5000])
-def test_junk_meant_for_upconv_is_refused(junk: str) -> None:
+def test_junk_meant_for_upconv_is_refused(count, junk: str) -> None:
     assert count(UPCONV_NUM_THREADS=junk).startswith("UPCONV_NUM_THREADS is ")
 
 
@@ -70,45 +81,23 @@ def test_affinity_bounds_the_default() -> None:
 
 
 GIB = 1 << 30
+MEMINFO = "/proc/meminfo"
+V1, V2 = "/sys/fs/cgroup/memory/memory", "/sys/fs/cgroup/memory"
 
 
 @pytest.mark.parametrize(
     ("files", "wanted"),
     [
-        ({"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
-        (
-            {
-                "/proc/meminfo": "MemAvailable: 4194304 kB\n",
-                "/sys/fs/cgroup/memory.max": f"{3 * GIB}\n",
-                "/sys/fs/cgroup/memory.current": f"{2 * GIB}\n",
-            },
-            GIB,
-        ),
-        (
-            {
-                "/sys/fs/cgroup/memory.max": f"{3 * GIB}",
-                "/sys/fs/cgroup/memory.current": f"{2 * GIB}",
-                "/sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB}\n",
-            },
-            2 * GIB,
-        ),
-        (
-            {
-                "/proc/meminfo": "MemAvailable: 1048576 kB\n",
-                "/sys/fs/cgroup/memory.max": "max\n",
-                "/sys/fs/cgroup/memory.current": "12\n",
-            },
-            GIB,
-        ),
-        (
-            {
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}",
-                "/sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GIB}",
-            },
-            0,
-        ),
+        ({MEMINFO: "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
+        ({MEMINFO: "MemAvailable: 4194304 kB\n", f"{V2}.max": f"{3 * GIB}\n",
+          f"{V2}.current": f"{2 * GIB}\n"}, GIB),
+        ({f"{V2}.max": f"{3 * GIB}", f"{V2}.current": f"{2 * GIB}",
+          f"{V2}.stat": f"anon 5\ninactive_file {GIB}\n"}, 2 * GIB),
+        ({MEMINFO: "MemAvailable: 1048576 kB\n", f"{V2}.max": "max\n", f"{V2}.current": "12\n"},
+         GIB),
+        ({f"{V1}.limit_in_bytes": f"{2 * GIB}", f"{V1}.usage_in_bytes": f"{3 * GIB}"}, 0),
     ],
-)
+)  # fmt: skip
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="these files are Linux's")
 def test_the_least_limit_counts(files: dict, wanted: int, monkeypatch) -> None:
     monkeypatch.setattr(memory, "_read", lambda path: files.get(path, ""))
