@@ -105,7 +105,6 @@ class TestChoice:
     def test_gradients_are_computed_where_the_environment_names_the_jit(
         self, monkeypatch, fresh_cache
     ) -> None:
-        pytest.importorskip("llvmlite")
         x, w = X, W
         y = upconv.conv_transpose(x, w, engine="reference")
         wanted = upconv.conv_transpose_backward(y, x, w, engine="reference")
