@@ -232,10 +232,9 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
         )
         places = [f.add(first, row) for first, row in zip(firsts, rows, strict=False)]
         missing = _missing(work, places, "size")
-        branch = f.either(missing)
-        with branch.so():
+        with f.when(missing):
             _zeros(work, dst, count)
-        with branch.otherwise():
+        with f.unless(missing):
             _zeros(work, dst, before)
             to = f.at(dst, f.mul(before, wide))
             position = _place(f, [*places, column], [a["size_1"], a["size_2"]])
@@ -347,10 +346,10 @@ def _emit_result(
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
         return
-    branch = f.either(f.compare("eq", a["late"], 0))
-    with branch.so():
+    plain = f.compare("eq", a["late"], 0)
+    with f.when(plain):
         f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
-    with branch.otherwise():
+    with f.unless(plain):
         turned, line = f.at(work.mine, a["turned_at"]), f.mul(count, a["element"])
         f.call(a["turn_back"], turned, src, count, live, position, line)
         f.call(a["finish"], turned, y, more, live, line, a["y_channel"], 1, count, 0, 0)

@@ -19,8 +19,7 @@ from math import ceil, gcd, prod
 
 from ...problem import DataLayout, DType
 from .correlation import Correlation, Line
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .cpu import Costs, Cpu, costs_of
 from .values import BYTES, DOUBLE, FLOAT
 from .winograd import Matrix, Transform, named
 
