@@ -98,7 +98,12 @@ class _Work:
         """A block of a group of channels."""
         starts: list[Value] = []
         counts: list[Value] = []
-        for axis, total in (("2", "groups_2"), ("1", "groups_1"), ("0", "groups_0"), ("n", "batch")):
+        for axis, total in (
+            ("2", "groups_2"),
+            ("1", "groups_1"),
+            ("0", "groups_0"),
+            ("n", "batch"),
+        ):
             start = f.mul(f.rem(block, a[f"blocks_{axis}"]), a[f"box_{axis}"])
             block = f.div(block, a[f"blocks_{axis}"])
             starts.insert(0, start)
@@ -222,7 +227,9 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
     column = f.min(f.max(start, 0), a["size_2"])
     inside = f.max(f.sub(f.min(f.add(start, count), a["size_2"]), column), 0)
     with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
-        dst = f.at(work.mine, f.mul(_place(f, [image, *rows, f.integer(0)], work.each("span")), wide))
+        dst = f.at(
+            work.mine, f.mul(_place(f, [image, *rows, f.integer(0)], work.each("span")), wide)
+        )
         places = [f.add(first, row) for first, row in zip(firsts, rows, strict=False)]
         missing = _missing(work, places, "size")
         branch = f.either(missing)

@@ -30,8 +30,9 @@ from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
 from .winograd_driver import OF_AXIS, SLOTS, driver_code
-from .winograd_plan import Schedule, Window, chunk_of, depth_of, element_of
+from .winograd_plan import Schedule, chunk_of, depth_of, element_of
 from .winograd_weights import Weights
+from .winograd_window import Window
 
 
 class WinogradWeight:
