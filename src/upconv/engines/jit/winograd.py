@@ -15,7 +15,7 @@ in floating point; weights meet G once, in float64.
 Longer correlations are *nested*: an inner F(R, R) correlates blocks of R numbers, and an outer
 F(m, r) takes blocks for numbers. Together they are F(mR, rR) with the product of their numbers of
 points: F(2, 2) of F(2, 2) has 9 for 16 products, and matrices of 0, 1 and -1, where F(4, 4) has 7
-products and larger errors. The outer one may be a plain sum of P *pieces*, F(1, P): pieces of a tile
+products and larger errors. The outer one may be a sum of P *pieces*, F(1, P): pieces of a tile
 read the transforms of that tile and of the P - 1 behind it, and are added before the way back.
 
 Along several axes the matrices are Kronecker products: each axis is transformed in its turn.

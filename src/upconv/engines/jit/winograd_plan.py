@@ -278,11 +278,14 @@ class _Cycles:
         lanes, reduced = _lanes(correlation, cpu), depth_of(correlation)
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
         sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
-        turned = 11.0 if correlation.layout is DataLayout.NCX else 5.0  # rows into channels last
+        item, first = BYTES[element_of(correlation)], correlation.layout is DataLayout.NCX
+        turned = 11.0 if first else 5.0  # rows into channels last
+        # Rows of many channels at once are slow to write where caches do not hold them.
+        left = 30.0 if first and prod(correlation.result_shape) * item > _L3 else 13.0
         inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + turned * outputs
-        results = 0.4 * points + 0.05 * _additions([t.a for t in transforms]) + 13 * outputs
+        results = 0.4 * points + 0.05 * _additions([t.a for t in transforms]) + left * outputs
         made = correlation.made * prod(window.line.stride for window in windows)
-        nbytes = sums * reduced * made * BYTES[element_of(correlation)]
+        nbytes = sums * reduced * made * item
         weights = sums * reduced * across
         return cls(
             costs_of(cpu.vector_bytes), reduced, points, sums, vectors, across,
@@ -305,7 +308,7 @@ class _Cycles:
 
 
 _STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
-_L3 = 24 << 20  # bytes of weights that stay in it
+_L3 = 24 << 20  # bytes that stay in it
 _REGISTER_TILE, _JOB = 4.0, 500.0
 
 
