@@ -1,8 +1,9 @@
-"""For every test and doctest: what is measured is kept in a file of the test run's own."""
+"""For every test and doctest: a tuning file of the test run's own, and signals as in a terminal."""
 
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,3 +26,8 @@ if not all(map(find_spec, ("onnx", "onnxruntime"))):
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="upconv-tests-")
     os.environ["UPCONV_TUNING_FILE"] = str(Path(_folder.name) / "tuning.json")
+
+# A shell that starts this run in the background has it ignore Ctrl-C, and so would every process that
+# tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

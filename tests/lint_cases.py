@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from upconv.onnx.documents import document
 from upconv.onnx.linting import lint
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -97,7 +98,7 @@ def only(model, code, **how):
 def one(model, code, **how):
     """The one finding of a rule, whose facts are plain values."""
     (found,) = only(model, code, **how)
-    json.dumps(found.as_json(), allow_nan=False)
+    json.dumps(document(found), allow_nan=False)
     return found
 
 

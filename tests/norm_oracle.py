@@ -11,6 +11,11 @@ from upconv import batch_norm, batch_norm_backward
 WIDE = np.longdouble
 
 
+def normal(shape: tuple[int, ...], dtype: object = np.float32, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng([seed, *shape]).standard_normal(shape) * 1.5 + 0.5
+    return values.astype(dtype)
+
+
 @dataclass
 class Case:
     """Operands of one normalisation and how it is called."""

@@ -8,7 +8,6 @@ from upconv.geometry import Axis
 from upconv.onnx.optimizing.benchmark import Ratio, Timing
 from upconv.onnx.optimizing.results import (
     ORIGINAL,
-    AxisFacts,
     Candidate,
     LayerResult,
     Optimization,
@@ -33,12 +32,6 @@ HOSTILE = (
 """Names that a model may have."""
 
 
-def facts(size: int, kernel: int, stride: int = 1, dilation: int = 1, *crops: int) -> AxisFacts:
-    """An axis as it was run."""
-    axis = Axis(size, kernel, stride, dilation, *crops)
-    return AxisFacts(size, kernel, stride, dilation, axis.crop_begin, axis.crop_end, axis.out)
-
-
 def timing(median: float, spread: float = 0.03) -> Timing:
     """Twenty-one samples about a median."""
     return Timing(median, median * (1 - spread / 2), median * (1 + spread), median * 0.96, 21)
@@ -52,7 +45,7 @@ def tried(name: str, before: float, gain: float = 0.0, weights: int = 18_144) ->
 
 
 def layer(
-    node: str, axes: tuple[AxisFacts, ...], before: float, gains: dict[str, float], chosen: str
+    node: str, axes: tuple[Axis, ...], before: float, gains: dict[str, float], chosen: str
 ) -> LayerResult:
     """A layer of 32 to 16 channels with a candidate per gain, in float32."""
     shape = (1, 32, *(axis.size for axis in axes))
@@ -67,8 +60,8 @@ def layer(
 
 def sample() -> Optimization:
     """Five layers: three others now, one kept, one that could not be read."""
-    wide, square = facts(200, 9, 3, 1, 3, 1), facts(64, 2, 2)
-    depthwise = facts(40, 5, 3, 2, 2, -1), facts(52, 3, 4, 1, 0, -1)
+    wide, square = Axis(200, 9, 3, 1, 3, 1), Axis(64, 2, 2)
+    depthwise = Axis(40, 5, 3, 2, 2, -1), Axis(52, 3, 4, 1, 0, -1)
     forms = {"sub_pixel:unfolded": 2.94, "sub_pixel:folded": 3.31, "sub_pixel:polyphase": 0.61}
     loop = "its weight is not constant: it is an input of the loop"
     return Optimization(
@@ -82,7 +75,7 @@ def sample() -> Optimization:
             layer("/fsrcnn/deconv", (wide, wide), 0.0442, forms, "sub_pixel:folded"),
             layer("/mask/up.0", (square, square), 0.0121, forms, "sub_pixel:folded"),
             layer("/depthwise", depthwise, 0.00042, {"sub_pixel:unfolded": 0.7}, ORIGINAL),
-            layer("/vocoder/ups.3", (facts(17_920, 640, 320),), 0.0207, forms, "sub_pixel:folded"),
+            layer("/vocoder/ups.3", (Axis(17_920, 640, 320),), 0.0207, forms, "sub_pixel:folded"),
             LayerResult("/loop", "/loop/body", (), (), 0, 0, "", (), ORIGINAL, loop),
         ),
         whole=(WholeResult(timing(0.2134, 0.02), timing(0.1399), Ratio(1.526, 1.503, 1.549)),),

@@ -1,4 +1,4 @@
-"""For the tests of the command line: run it as a process, and hold an error to its form."""
+"""Python, or the command line, in a process of its own; an error of the latter held to its form."""
 
 from __future__ import annotations
 
@@ -12,17 +12,37 @@ from pathlib import Path
 import upconv
 
 SOURCE = str(Path(upconv.__file__).parents[1])
+TESTS = str(Path(__file__).parent)
 KEPT = {"UPCONV_TUNING_FILE", "UPCONV_JIT_CPU"}
 MAIN = "from upconv.__main__ import main; main()"
 
 
 def environment(**variables):
-    """This process's, without upconv's variables but for those that are the whole test run's."""
+    """This process's, without upconv's variables but for those that are the whole test run's.
+
+    Modules are found in this checkout's sources and tests, whatever is installed.
+    """
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith(("UPCONV_", "PYTEST_")) or k in KEPT
     }
-    path = os.pathsep.join(filter(None, (SOURCE, kept.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (SOURCE, TESTS, kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, **variables}
+
+
+def python(code, *arguments, seconds=300, flags=(), **variables):
+    """The finished process of some code; what hangs is ended. `flags` are those of `-W`."""
+    warned = [word for flag in flags for word in ("-W", flag)]
+    return subprocess.run(
+        [sys.executable, *warned, "-c", code, *map(str, arguments)],
+        env=environment(**variables), capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+
+
+def printed(code, *arguments, flags=("ignore",), **how):
+    """What code printed that had to end well."""
+    done = python(code, *arguments, flags=flags, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
 
 
 def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):

@@ -1,6 +1,10 @@
 """Random geometries against PyTorch in float64: forward and all gradients, both operators.
 
-python -m pytest tests/test_against_torch.py -m ""     # all 2,000; the suite runs 600 of them
+In the suite the engine that is chosen does 100 of each operator, and the reference engine, with
+which nothing is compiled, 300: the rules of geometry are those of all engines. The former does all
+2,000 here:
+
+    python -m pytest tests/test_against_torch.py -m ""
 """
 
 from __future__ import annotations
@@ -15,8 +19,11 @@ import upconv
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle here and is not installed")
 from torch.nn import functional as F  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 GEOMETRIES, BATCHES = 2_000, 20
-PARTS = [pytest.param(part, marks=pytest.mark.long if part > 5 else ()) for part in range(BATCHES)]
+PARTS = [(None, 0), *(("reference", part) for part in range(1, 4))]
+LONG = [pytest.param(None, part, marks=pytest.mark.long) for part in range(1, BATCHES)]
 CLOSE = 1e-12
 
 
@@ -56,8 +63,8 @@ def assert_close(got: np.ndarray, wanted) -> None:
     assert np.abs(got - wanted).max(initial=0) <= CLOSE * max(1, np.abs(wanted).max(initial=0))
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_transposed_convolution(part: int) -> None:
+@pytest.mark.parametrize(("engine", "part"), PARTS + LONG)
+def test_transposed_convolution(engine: str | None, part: int) -> None:
     rng, draw = random.Random(part), np.random.default_rng(part).standard_normal
     for _ in range(GEOMETRIES // BATCHES):
         g = geometry(rng)
@@ -68,16 +75,16 @@ def test_transposed_convolution(part: int) -> None:
         tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
         function = getattr(F, f"conv_transpose{g['rank']}d")
         ty = function(tx, tw, tb, **keywords)
-        assert_close(upconv.conv_transpose(x, w, b, **keywords), ty)
+        assert_close(upconv.conv_transpose(x, w, b, engine=engine, **keywords), ty)
         grad = draw(tuple(ty.shape))
         ty.backward(torch.tensor(grad))
-        grads = upconv.conv_transpose_backward(grad, x, w, **keywords)
+        grads = upconv.conv_transpose_backward(grad, x, w, engine=engine, **keywords)
         for got, wanted in zip((grads.x, grads.weight, grads.bias), (tx, tw, tb), strict=True):
             assert_close(got, wanted.grad)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_convolution(part: int) -> None:
+@pytest.mark.parametrize(("engine", "part"), PARTS)
+def test_convolution(engine: str | None, part: int) -> None:
     rng, draw = random.Random(part), np.random.default_rng(part).standard_normal
     done = 0
     while done < 100:
@@ -94,10 +101,10 @@ def test_convolution(part: int) -> None:
         w, b = draw((per_group * groups, i // groups, *g["kernel"])), draw(per_group * groups)
         tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
         ty = getattr(F, f"conv{g['rank']}d")(tx, tw, tb, **keywords)
-        assert_close(upconv.conv(x, w, b, **keywords), ty)
+        assert_close(upconv.conv(x, w, b, engine=engine, **keywords), ty)
         grad = draw(tuple(ty.shape))
         ty.backward(torch.tensor(grad))
-        grads = upconv.conv_backward(grad, x, w, **keywords)
+        grads = upconv.conv_backward(grad, x, w, engine=engine, **keywords)
         for got, wanted in zip((grads.x, grads.weight, grads.bias), (tx, tw, tb), strict=True):
             assert_close(got, wanted.grad)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import upconv
-from processes import environment, failed, ran
+from processes import called, environment, failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -25,7 +25,8 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals, pipes and limits
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(5)
     draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
     arrays = {"x": draw(2, 6, 5, 7), "w": draw(6, 4, 3, 2), "b": draw(12), "r": draw(2, 12, 10, 19)}
@@ -37,6 +38,7 @@ def folder(tmp_path):
 
 
 GEOMETRY = ["--stride", "2,3", "--padding", "0:1,-2:3", "--groups", "3"]
+JSON = ["--output-format", "json"]
 KEYWORDS = {"stride": (2, 3), "padding": ((0, 1), (-2, 3)), "groups": 3}
 
 
@@ -45,7 +47,7 @@ KEYWORDS = {"stride": (2, 3), "padding": ((0, 1), (-2, 3)), "groups": 3}
 
 def test_run_computes_what_the_library_computes(folder):
     done = ran("run", "x.npy", "--weight", "w.npy", "-b", "all.npz:b", "--residual", "r.npy",
-               "--activation", "leaky_relu:0.2", *GEOMETRY, "-o", "y.npy", cwd=folder)  # fmt: skip
+               "--activation", "leaky_relu:0.2", *GEOMETRY, "-o", "y.npy")  # fmt: skip
     assert done.returncode == 0, done
     assert done.stdout == b""
     assert b"wrote y.npy: 2x12x10x19 float32" in done.stderr
@@ -58,9 +60,8 @@ def test_run_computes_what_the_library_computes(folder):
 def test_run_reads_and_writes_npz_and_other_layouts(folder):
     x, w = np.load(folder / "x.npy"), np.load(folder / "w.npy")
     np.save(folder / "last.npy", np.asfortranarray(np.moveaxis(x, 1, -1)))
-    done = ran("run", "last.npy", "-w", "one.npz", "--layout", "nxc", "--groups", 3, "--stride", 2,
-               "--output-size", "11x14", "-o", "y.npz", "--output-format", "json",
-               cwd=folder)  # fmt: skip
+    done = called("run", "last.npy", "-w", "one.npz", "--layout", "nxc", "--groups", 3, "--stride",
+                  2, "--output-size", "11x14", "-o", "y.npz", *JSON)  # fmt: skip
     fields = json.loads(done.stdout)
     assert fields["schema"] == 1
     assert fields["output_shape"] == [2, 11, 14, 12]
@@ -83,9 +84,9 @@ def test_run_as_a_filter(folder):
 def test_run_overwrites_only_when_told(folder):
     (folder / "y.npy").write_bytes(b"precious")
     plain = ["run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy"]
-    assert "--force" in failed(ran(*plain, cwd=folder), 2)
+    assert "--force" in failed(called(*plain), 2)
     assert (folder / "y.npy").read_bytes() == b"precious"
-    assert ran(*plain, "--force", cwd=folder).returncode == 0
+    assert called(*plain, "--force").returncode == 0
     assert np.load(folder / "y.npy").shape == (2, 12, 7, 8)
 
 
@@ -114,46 +115,49 @@ def test_targets_that_are_refused(folder, target, words):
     (folder / "sub.npy").mkdir()
     os.mkfifo(folder / "pipe.npy")
     before = sorted(folder.iterdir())
-    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", target, "--force", cwd=folder)
+    done = called("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", target, "--force")
     assert words in failed(done, 2)
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    ("meanwhile", "code", "kept"),
-    [
-        ("raise OSError(28, 'No space left on device')", 2, None),
-        ("os.kill(os.getpid(), 2)", 130, None),
-        ("os.kill(os.getpid(), 15)", 143, None),
-        ("open('y.npy', 'w').write('theirs')", 2, b"theirs"),
-    ],
-)
-@pytest.mark.parametrize("links", [True, False])
+RUN = ["run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy"]
+
+
+def no_links(*_):
+    raise OSError(95, "Operation not supported")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @posix
-def test_a_write_that_fails_leaves_nothing(folder, meanwhile, code, kept, links):
+def test_a_signal_while_it_writes_leaves_nothing(folder, number, code):
     """Planted where the data is in the temporary file and the target does not exist yet."""
-    driver = f"import os, pathlib\ndef fsync(fd):\n    {meanwhile}\nos.fsync = fsync"
+    before = sorted(folder.iterdir())
+    driver = f"import os\nos.fsync = lambda fd: os.kill(os.getpid(), {int(number)})"
+    done = ran(*RUN, driver=driver)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_write_that_fails_leaves_nothing(folder, links, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
     if not links:
-        driver += "\ndef hardlink_to(*_):\n    raise OSError(95, 'Operation not supported')"
-        driver += "\npathlib.Path.hardlink_to = hardlink_to"
-    before = {path.name for path in folder.iterdir()}
-    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy", cwd=folder,
-               driver=driver)  # fmt: skip
-    assert done.returncode == code, done
-    assert b"Traceback" not in done.stderr
-    left = {path.name for path in folder.iterdir()} - before
-    assert left == ({"y.npy"} if kept else set())
-    assert not kept or (folder / "y.npy").read_bytes() == kept
-
-
-def test_without_hard_links_the_result_is_written_all_the_same(folder):
-    driver = "import pathlib\ndef f(*_):\n    raise OSError(95, 'no')\npathlib.Path.hardlink_to = f"
-    before = {path.name for path in folder.iterdir()}
-    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy", cwd=folder,
-               driver=driver)  # fmt: skip
-    assert done.returncode == 0, done
-    assert np.load(folder / "y.npy").shape == (2, 12, 7, 8)
-    assert {path.name for path in folder.iterdir()} - before == {"y.npy"}
+        monkeypatch.setattr(Path, "hardlink_to", no_links)
+    before = sorted(folder.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert "No space left" in failed(called(*RUN), 2)
+    assert sorted(folder.iterdir()) == before
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: Path("y.npy").write_text("theirs"))
+        assert "exists by now" in failed(called(*RUN), 2)
+    assert Path("y.npy").read_text() == "theirs"
+    Path("y.npy").unlink()
+    assert called(*RUN).returncode == 0
+    assert np.load("y.npy").shape == (2, 12, 7, 8)
+    assert sorted(folder.iterdir()) == sorted([*before, folder / "y.npy"])
 
 
 @posix
@@ -181,12 +185,11 @@ def test_ctrl_c_in_the_middle_of_a_computation(folder):
 
 def test_library_errors_are_one_line_and_a_traceback_on_request(folder):
     args = ["run", "x.npy", "-w", "w.npy", "-o", "y.npy", "--stride", 0]
-    assert "stride is 0" in failed(ran(*args, cwd=folder), 2)
-    for done in (ran(*args, "--traceback", cwd=folder),
-                 ran("--traceback", *args, cwd=folder),
-                 ran(*args, cwd=folder, env={"UPCONV_TRACEBACK": "1"})):  # fmt: skip
+    assert "stride is 0" in failed(called(*args), 2)
+    for done in (ran("--traceback", *args), ran(*args, env={"UPCONV_TRACEBACK": "1"})):
         assert b"Traceback" in done.stderr
         assert b"ArgumentError" in done.stderr
+    assert called(*args, "--traceback").returncode == 1  # it came through
 
 
 def test_bugs_keep_their_traceback(folder):
@@ -199,7 +202,6 @@ def test_bugs_keep_their_traceback(folder):
 @pytest.mark.parametrize(
     "args",
     [
-        [],
         ["nonsense"],
         ["shape", "1,2,3"],
         ["shape", "1,2,3", "2,a,3"],
@@ -213,11 +215,8 @@ def test_bugs_keep_their_traceback(folder):
     ],
     ids=" ".join,
 )
-def test_usage_errors_exit_2(args, tmp_path):
-    done = ran(*args, cwd=tmp_path)
-    assert done.returncode == 2
-    assert b"Usage" in done.stderr + done.stdout
-    assert b"Traceback" not in done.stderr
+def test_usage_errors_are_one_line_and_exit_2(args):
+    assert " See `upconv" in failed(called(*args), 2)
 
 
 @pytest.mark.parametrize(
@@ -230,16 +229,16 @@ def test_usage_errors_exit_2(args, tmp_path):
     ],
 )
 def test_shape(args, shape):
-    assert ran("shape", *args).stdout.decode() == " ".join(map(str, shape)) + "\n"
-    fields = json.loads(ran("shape", *args, "--output-format", "json").stdout)
+    assert called("shape", *args).stdout.decode() == " ".join(map(str, shape)) + "\n"
+    fields = json.loads(called("shape", *args, *JSON).stdout)
     assert (fields["schema"], fields["output_shape"]) == (1, shape)
 
 
 def test_a_missing_spatial_axis_is_named(folder):
-    said = failed(ran("shape", "1,64,32", "64,16,4,4"), 2)
+    said = failed(called("shape", "1,64,32", "64,16,4,4"), 2)
     assert "input_shape is (1, 64, 32), with 1 spatial axis; expected 2, as many as the" in said
     np.save(folder / "flat.npy", np.load(folder / "x.npy")[..., 0])
-    said = failed(ran("run", "flat.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder), 2)
+    said = failed(called("run", "flat.npy", "-w", "w.npy", "-o", "y.npy"), 2)
     assert "x.shape is (2, 6, 5), with 1 spatial axis; expected 2, as many as the" in said
 
 
@@ -256,15 +255,9 @@ def test_explain():
             "leaky_relu:0.25", "--dtype", "float64"]  # fmt: skip
     answer = upconv.explain((2, 6, 5, 7), (6, 4, 3, 2), (12,), residual=True, dtype="float64",
                             activation="leaky_relu:0.25", roofline=True, **KEYWORDS)  # fmt: skip
-    assert ran(*args).stdout.decode() == f"{answer}\n"
-    fields = json.loads(ran(*args, "--output-format", "json").stdout)
-    for name in (
-        "roofline_seconds",
-        "predicted_seconds",
-        "schedule",
-        "measured_seconds",
-        "variant",
-    ):
+    assert called(*args).stdout.decode() == f"{answer}\n"
+    fields = json.loads(called(*args, *JSON).stdout)
+    for name in ("roofline_seconds", "predicted_seconds", "schedule", "variant"):
         assert fields[name] == getattr(answer, name)
     assert fields["problem"]["text"] == str(answer.problem)
     assert fields["engine"] == answer.engine
@@ -275,10 +268,9 @@ def test_explain():
 
 def test_explain_measures_when_told(tmp_path):
     args = ["explain", "1,4,9", "4,3,4", "--stride", 2, "--engine", "reference"]
-    json_ = ["--output-format", "json"]
     env = {"UPCONV_TUNING_FILE": str(tmp_path / "t.json")}
     before, during, after = (
-        json.loads(ran(*args, *json_, *more, env=env).stdout) for more in ([], ["--tune"], [])
+        json.loads(ran(*args, *JSON, *more, env=env).stdout) for more in ([], ["--tune"], [])
     )
     assert before["measured_seconds"] is None
     assert before["roofline_seconds"] == during["roofline_seconds"] > 0  # the same ceilings
@@ -300,19 +292,15 @@ def test_a_damaged_tuning_file_is_one_line_and_a_finding(tmp_path):
     assert done.returncode == 0
     assert lines
     assert all(line.startswith(f"warning: the tuning file '{file}' cannot be") for line in lines)
-    done = ran("doctor", "--output-format", "json", env=env)
+    done = ran("doctor", *JSON, env=env)
     assert done.returncode == 1
     assert "no file of upconv's" in " ".join(json.loads(done.stdout)["findings"])
     assert file.read_text() == "my thesis"
 
 
 def test_doctor_when_all_is_well():
-    done = ran(
-        "doctor",
-        "--output-format",
-        "json",
-        env={"UPCONV_CACHE_DIR": "/here", "UPCONV_NUM_THREADS": "3"},
-    )
+    env = {"UPCONV_CACHE_DIR": "/here", "UPCONV_NUM_THREADS": "3"}
+    done = ran("doctor", *JSON, env=env)
     fields = json.loads(done.stdout)
     assert (done.returncode, fields["findings"]) == (0, [])
     assert fields["versions"]["numpy"] == np.__version__
@@ -331,22 +319,24 @@ def test_doctor_when_all_is_well():
 def test_doctor_finds_faults():
     env = {"UPCONV_NUM_THREADS": "many", "UPCONV_ENGINE": "steam", "UPCONV_TUNE": "maybe"}
     driver = "import upconv.cli.machine as m\nm.REQUIRED += ('no-such-package',)"
-    done = ran("doctor", "--output-format", "json", env=env, driver=driver)
+    done = ran("doctor", *JSON, env=env, driver=driver)
     findings = " ".join(json.loads(done.stdout)["findings"])
     assert done.returncode == 1
     assert all(word in findings for word in ("many", "steam", "maybe", "no-such-package"))
 
 
-@pytest.mark.parametrize("command", ["", "bench", "run", "shape", "explain", "doctor"])
-def test_help_has_examples(command):
-    done = ran(*command.split(), "--help")
-    assert done.returncode == 0
-    assert b"\n    upconv " in done.stdout
-    assert b"\x1b" not in done.stdout
+def test_help_has_examples():
+    commands = [line.split()[0] for line in called("-h").stdout.decode().splitlines()[-11:]]
+    assert {"bench", "mxnet"} < {*commands}
+    for command in ("", *commands, "mxnet run", "mxnet to-onnx"):
+        done = called(*command.split(), "--help")
+        assert done.returncode == 0
+        assert command == "mxnet" or b"\n    upconv " in done.stdout
+        assert b"\x1b" not in done.stdout
 
 
 def test_version():
-    assert ran("--version").stdout.decode() == f"upconv {upconv.__version__}\n"
+    assert called("--version").stdout.decode() == f"upconv {upconv.__version__}\n"
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
@@ -377,3 +367,28 @@ def test_a_full_disk_is_an_error():
     assert done.returncode == 2
     assert b"No space left" in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+@posix
+def test_a_termination_that_a_callback_swallows_is_repeated():
+    text = """
+import os, signal, time
+from upconv.cli import endings
+
+endings._AGAIN = 0.2
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+with endings.ended(traceback=False):
+    last = Last()
+    del last
+    print("lost", flush=True)
+    time.sleep(60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment(), capture_output=True, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (143, b"lost\n")

@@ -42,7 +42,7 @@ def rows(done):
 
 def test_quick_verifies_every_engine_on_every_layer(tmp_path):
     start = time.monotonic()
-    done = ran("bench", "--quick", "--peers", "none", "--output-format", "json", cwd=tmp_path)
+    done = ran("bench", "--quick", "--peers", "none", *JSON, cwd=tmp_path)
     assert time.monotonic() - start < 30
     assert (done.returncode, done.stderr) == (0, b""), done
     fields = json.loads(done.stdout)
@@ -75,8 +75,8 @@ def test_quick_verifies_every_engine_on_every_layer(tmp_path):
 @pytest.mark.parametrize("direction", ["input_grad", "weight_grad"])
 def test_gradients_and_other_types(tmp_path, direction):
     (tmp_path / "l.json").write_text(json.dumps({"layers": [LAYER]}))
-    done = ran("bench", "--layers", "l.json", "--direction", direction, "--dtype", "float64",
-               "--seconds", 0, "--peers", "none", *JSON, cwd=tmp_path)  # fmt: skip
+    done = called("bench", "--layers", tmp_path / "l.json", "--direction", direction, "--dtype",
+                  "float64", "--seconds", 0, "--peers", "none", *JSON)  # fmt: skip
     assert rows(done)["a", "reference"]["verified"]
     problem = json.loads(done.stdout)["layers"][0]["problem"]
     assert "float64" in problem
@@ -118,14 +118,12 @@ def test_efficiency_is_of_upconvs_own_engines():
     driver = "import upconv.cli.bench as b\nfrom upconv.engines.jit.limits import Limits\n"
     driver += "b.roofline.measured = lambda threads: {}"
     planted_limits = driver.format("Limits(threads, 1e9, 1e30)")
-    done = ran(*SMALL, "--engines", "reference", "--output-format", "json", driver=planted_limits)
+    done = ran(*SMALL, "--engines", "reference", *JSON, driver=planted_limits)
     (layer,) = json.loads(done.stdout)["layers"]
     (result,) = layer["results"]
     assert layer["roofline_seconds"] == pytest.approx(2 * layer["multiply_adds"] / 1e9)
     assert result["efficiency"] == pytest.approx(layer["roofline_seconds"] / result["best_seconds"])
-    done = ran(
-        *SMALL, "--engines", "reference", "--output-format", "json", driver=driver.format("None")
-    )
+    done = ran(*SMALL, "--engines", "reference", *JSON, driver=driver.format("None"))
     assert json.loads(done.stdout)["roofline"] is None
     assert rows(done)["dcgan_first", "reference"]["efficiency"] is None
     from upconv.cli.measuring import Measured, Result
@@ -140,12 +138,8 @@ def test_the_table_of_the_benchmarks_page(tmp_path):
     root = Path(__file__).parents[1]
     for name, seconds, floor in (("a", 4e-3, 2e-3), ("b", 5e-3, 1e-3)):
         result = {"candidate": "reference", "best_seconds": seconds}
-        layer = {
-            "name": "up",
-            "input_shape": [1, 2],
-            "roofline_seconds": floor,
-            "results": [result],
-        }
+        layer = {"name": "up", "input_shape": [1, 2], "roofline_seconds": floor}
+        layer["results"] = [result]
         (tmp_path / name).write_text(json.dumps({"layers": [layer]}))
     command = [sys.executable, str(root / "benchmarks" / "table.py"), "a", "b"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -205,7 +199,7 @@ def test_a_wrong_engine_is_a_finding(damage, shown):
 
 
 def test_a_wrong_engine_in_json_and_in_doctor():
-    done = ran(*SMALL, "--output-format", "json", driver=planted("out *= 1.01"))
+    done = ran(*SMALL, *JSON, driver=planted("out *= 1.01"))
     assert done.returncode == 1
     result = rows(done)["dcgan_first", "planted"]
     assert (result["verified"], result["fault"], result["best_seconds"]) == (False, True, None)
@@ -291,25 +285,17 @@ def test_layer_files_that_are_no_files(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("option", "known"),
-    [("--only", b"unet_up1"), ("--engines", b"reference"), ("--peers", b"onnxruntime")],
-)
-def test_a_name_that_is_not_there_is_wrong_usage(option, known):
-    done = called("bench", option, "nothing")
-    assert done.returncode == 2
-    assert b"'nothing' is not one of" in done.stderr
-    assert known in done.stderr
-
-
-@pytest.mark.parametrize("names", ["", " ,"])
+    ("names", "words"), [("nothing", b"'nothing' is not one of"), ("", b"names nothing"),
+                         (" ,", b"names nothing")],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("option", "known"),
     [("--only", b"unet_up1"), ("--engines", b"reference"), ("--peers", b"onnxruntime")],
 )
-def test_a_list_of_no_names_is_wrong_usage(option, known, names):
+def test_names_that_are_not_there_are_wrong_usage(option, known, names, words):
     done = called("bench", "--quick", "--seconds", "0", option, names)
     assert done.returncode == 2
-    assert b"names nothing" in done.stderr
+    assert words in done.stderr
     assert known in done.stderr
 
 
@@ -355,14 +341,6 @@ def test_a_terminal_gets_a_line_of_progress_and_the_same_table():
 
 
 @posix
-def test_json_on_a_terminal_is_json():
-    pexpect, child = in_terminal("doctor", "--output-format", "json")
-    document = ended(pexpect, child)
-    assert "\x1b" not in document
-    assert json.loads(document)["schema"] == 1
-
-
-@posix
 def test_ctrl_c_in_a_terminal_ends_the_bar():
     pexpect, child = in_terminal("bench", "--peers", "none")
     child.expect("verifying")
@@ -404,28 +382,3 @@ def test_signals_end_a_long_bench(tmp_path, number, code):
     assert (process.returncode, out) == (code, b"")
     assert err == (b"interrupted\n" if number == signal.SIGINT else b"")
     assert not list(tmp_path.iterdir())
-
-
-@posix
-def test_a_termination_that_a_callback_swallows_is_repeated():
-    text = """
-import os, signal, time
-from upconv.cli import endings
-
-endings._AGAIN = 0.2
-
-class Last:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.01)
-
-with endings.ended(traceback=False):
-    last = Last()
-    del last
-    print("lost", flush=True)
-    time.sleep(60)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=environment(), capture_output=True, timeout=30
-    )
-    assert (done.returncode, done.stdout) == (143, b"lost\n")

@@ -24,23 +24,28 @@ CASES = testing.cases()
 AVAILABLE = [status.name for status in upconv.engines() if status.available]
 
 
-def require(engine: Engine, problem: Problem) -> None:
+def able(engine: Engine, problem: Problem) -> bool:
+    """False where the engine refuses, which it has to do in a sentence."""
     reason = engine.refuses(problem)
-    if reason is not None:
-        assert len(reason.split()) >= 3, "a refusal is a sentence"
-        pytest.skip(reason)
+    assert reason is None or len(reason.split()) >= 3
+    return reason is None
+
+
+def test_few_cases_are_refused(engine: Engine) -> None:
+    refused = [str(problem) for problem in CASES if not able(engine, problem)]
+    assert len(refused) <= (0.25 * len(CASES) if engine.name == "onednn" else 0), refused
 
 
 @pytest.mark.parametrize("problem", CASES, ids=str)
 def test_values(engine: Engine, problem: Problem) -> None:
-    require(engine, problem)
-    testing.check(engine, problem, threads=2)
+    if able(engine, problem):
+        testing.check(engine, problem, threads=2)
 
 
 @pytest.mark.parametrize("problem", [p for p in CASES if p.direction is Direction.FORWARD], ids=str)
 def test_the_three_directions_are_one_form(engine: Engine, problem: Problem) -> None:
-    require(engine, problem)
-    testing.check_adjoint(engine, problem)
+    if able(engine, problem):
+        testing.check_adjoint(engine, problem)
 
 
 @pytest.mark.parametrize("problem", CASES[::7], ids=str)
@@ -49,7 +54,8 @@ def test_any_strides(engine: Engine, problem: Problem) -> None:
 
     Not bit for bit: a matrix product may add in another order when its operands lie otherwise.
     """
-    require(engine, problem)
+    if not able(engine, problem):
+        return
     given = testing.operands(problem)
     wanted = testing.expected(problem, given)
     primitive = engine.build(problem, 1)
@@ -88,7 +94,7 @@ def test_output_and_residual_may_lie_differently(
     problem = Problem(
         Direction.FORWARD, axes, 2, 6, 12, layout=layout, epilogue=epilogue, accumulate=accumulate
     )
-    require(engine, problem)
+    assert able(engine, problem)
     given = testing.operands(problem)
     wanted = testing.compute(engine, problem, given)
     primitive = engine.build(problem, 2)
@@ -117,7 +123,8 @@ def test_nothing_outside_the_output_is_touched(engine: Engine) -> None:
 
 def test_a_result_is_the_same_every_time(engine: Engine) -> None:
     for problem in CASES[::11]:
-        require(engine, problem)
+        if not able(engine, problem):
+            continue
         given = testing.operands(problem)
         first = testing.compute(engine, problem, given)
         for _ in range(3):
@@ -133,7 +140,7 @@ def test_special_values_stay_where_they_belong(
     """One NaN or infinity in x or g reaches the results its taps lie at, and no other."""
     axes = (fitted(5, 3, 2, 1, 1, 10), fitted(7, 4, 3, 1, 2, 21))
     problem = Problem(direction, axes, 2, 6, 12, 3, layout=layout)
-    require(engine, problem)
+    assert able(engine, problem)
     given = testing.operands(problem)
     place = (1, 2, 3, 4) if layout is DataLayout.NCX else (1, 3, 4, 2)
     given.a[place] = special
@@ -208,7 +215,7 @@ def test_blocks_and_slabs_meet(direction: Direction, engine: Engine) -> None:
     """A problem cut into many blocks gives what its pieces give: sizes beyond every bound."""
     axes = (fitted(70, 5, 2, 1, 1, 141), fitted(50, 4, 2, 1, 2, 99))
     whole = Problem(direction, axes, 3, 6, 40, 2, layout=DataLayout.NXC)
-    require(engine, whole)
+    assert able(engine, whole)
     given = testing.operands(whole)
     got = testing.compute(engine, whole, given).astype(np.float64)
     exact = whole.replace(dtype=DType.FLOAT64)
@@ -249,7 +256,7 @@ def test_every_variant(engine: Engine, layout: DataLayout, accumulate: bool) -> 
             problem = Problem(
                 Direction.FORWARD, axes, 2, 6, 12, layout=layout, accumulate=accumulate
             )
-            require(engine, problem)
+            assert able(engine, problem)
             given = testing.operands(problem)
             wanted = testing.compute(load("reference"), problem, given)
             allowed = 4 * testing.tolerance(problem) * float(np.abs(wanted).max())

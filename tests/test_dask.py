@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upconv
+from processes import printed
 
 da = pytest.importorskip("dask.array", reason="needs the extra dask: pip install 'upconv[dask]'")
 dask = pytest.importorskip("dask")
 lazy = pytest.importorskip("upconv.dask")
-
-ROOT = Path(__file__).parents[1]
 
 
 @st.composite
@@ -228,22 +224,15 @@ def test_threads_processes_and_a_cluster_agree(tmp_path: Path) -> None:
     """In a process of its own, which starts others."""
     script = tmp_path / "cluster.py"
     script.write_text(CLUSTER)
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": path, "UPCONV_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    told = printed(
+        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')",
+        script, UPCONV_NUM_THREADS="1",
+    )  # fmt: skip
     try:
         import distributed  # noqa: F401
     except ImportError:
         pytest.skip("needs distributed for the cluster; threads and processes agree")
-    assert "cluster" in done.stdout
+    assert "cluster" in told
 
 
 def test_arguments_are_refused_at_once() -> None:
@@ -273,12 +262,4 @@ def test_without_dask_the_extra_is_named() -> None:
         "try:\n    import upconv.dask\n"
         "except upconv.EngineMissing as error:\n    print(error)\n"
     )
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        check=True,
-    )
-    assert "pip install 'upconv[dask]'" in done.stdout
+    assert "pip install 'upconv[dask]'" in printed(code)

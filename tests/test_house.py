@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import upconv
+from processes import printed
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "upconv"
@@ -187,14 +186,8 @@ def test_every_public_name_is_documented() -> None:
             assert getattr(upconv, name).__doc__, name
 
 
-def python(code: str, **variables: str) -> str:
-    command, environment = [sys.executable, "-c", code], {**os.environ, **variables}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return done.stdout.strip()
-
-
 def test_importing_upconv_loads_numpy_and_the_standard_library_only() -> None:
-    loaded = python(
+    loaded = printed(
         "import numpy, sys; before = set(sys.modules); import upconv;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     ).split()
@@ -210,14 +203,14 @@ def test_importing_upconv_adds_little_to_numpy(tmp_path: Path) -> None:
         "import upconv; print(middle - start, time.process_time() - middle)"
     )
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    times = [tuple(map(float, python(code, **compiled).split())) for _ in range(6)]
+    times = [tuple(map(float, printed(code, **compiled).split())) for _ in range(6)]
     base, own = (min(column) for column in zip(*times, strict=True))
     assert own < max(0.06, 0.9 * base)
 
 
 def test_calls_do_not_load_masked_arrays() -> None:
     """To ask whether `out` is one would load numpy.ma: 8 ms of the first call with an `out`."""
-    loaded = python(
+    loaded = printed(
         "import numpy as np, sys, upconv; x, w = np.ones((1, 2, 5)), np.ones((2, 3, 3));"
         "y = upconv.conv_transpose(x, w); upconv.conv_transpose(x, w, out=y);"
         "upconv.plan(x.shape, w)(x, out=y); print('numpy.ma' in sys.modules)"

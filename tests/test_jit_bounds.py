@@ -11,11 +11,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from processes import environment
+from processes import python
 from upconv.engines import load
 from upconv.engines.jit.cpu import VARIABLE
 
@@ -102,14 +101,9 @@ def checked(way: Way, seeds: range, *, values: bool = True) -> subprocess.Comple
 def ran(way: Way, code: str) -> subprocess.CompletedProcess[str]:
     """Python in a process of its own, on the way's processor."""
     _require(way)
-    path = f"{Path(__file__).parent}:{environment()['PYTHONPATH']}"
-    variables = {"PYTHONPATH": path, VARIABLE: way.cpu}
-    if way.isa:
-        variables["ONEDNN_MAX_CPU_ISA"] = way.isa
-    command = [sys.executable, "-W", "error", "-c", f"{way.plant}\n{code}"]
-    return subprocess.run(
-        command, env=environment(**variables), capture_output=True, text=True, check=False
-    )
+    isa = {"ONEDNN_MAX_CPU_ISA": way.isa} if way.isa else {}
+    plant = f"{way.plant}\n{code}"
+    return python(plant, flags=["error"], seconds=3600, **{VARIABLE: way.cpu}, **isa)
 
 
 def _require(way: Way) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from processes import environment
+from processes import python
 
 pytest.importorskip("llvmlite")
 
@@ -58,11 +56,8 @@ def meets(threads):
 
 def script(body, timeout=90, prelude=PRELUDE, **variables):
     """The finished process of a script, which must not hang."""
-    tests = str(Path(__file__).parent)
-    env = environment(**variables)
-    env["PYTHONPATH"] = os.pathsep.join((tests, env["PYTHONPATH"]))
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD + prelude + body]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
+    flags = ["ignore::DeprecationWarning"]
+    return python(CHILD + prelude + body, flags=flags, seconds=timeout, **variables)
 
 
 def passes(body, **variables):

@@ -4,7 +4,6 @@ for the threads of others."""
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from math import inf
 import pytest
 
 import upconv
+from processes import printed
 from upconv import memory, threads
 
 
@@ -25,10 +25,7 @@ def count(**variables: str) -> str:
         "try: print(upconv.get_num_threads())\n"
         "except upconv.UpconvError as error: print(error)"
     )
-    kept = {k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS")}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return printed(code, **({"OMP_NUM_THREADS": ""} | variables))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +125,7 @@ free = memory.available_bytes()
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 print(memory.available_bytes() < (2 << 30) <= free)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+    assert printed(code) == "True"
 
 
 @pytest.mark.parametrize(

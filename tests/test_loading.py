@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
-from processes import environment
-
-
-def passes(code: str) -> None:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
-    assert done.returncode == 0, done.stderr + done.stdout
-
+from processes import printed
 
 FORK = """
 import os, signal, sys, threading, time
@@ -60,7 +51,7 @@ sys.exit(os.waitpid(child, 0)[1])
 )
 def test_a_fork_while_another_thread_imports(module: str, call: str) -> None:
     """The child would wait for ever for an import of a thread that it has not."""
-    passes(FORK.format(module=f"upconv.{module}", call=call))
+    printed(FORK.format(module=f"upconv.{module}", call=call))
 
 
 BARRIER = """
@@ -88,4 +79,4 @@ assert len(found) == 8 and len(set(map(id, found))) == 1, found
     "call", ["load('reference')", "shared_cache()", "upconv.tuning.shared_tuner()"]
 )
 def test_threads_that_come_first_together_get_the_same(call: str) -> None:
-    passes(BARRIER.format(call=call))
+    printed(BARRIER.format(call=call))

@@ -78,7 +78,7 @@ def test_every_function_refuses_an_attribute(kind, words, error, text) -> None:
 GRADIENT = "ConvTransposeBackwardWeights"
 SHAPED = [
     ("ConvTranspose", {"output_padding": [2]}, None,
-     "output_padding[0] is 2; expected less than strides[0] = 2. oneDNN aborts on more."),
+     "output_padding[0] is 2; expected less than the stride = 2. oneDNN Graph refuses more."),
     ("ConvTransposeBackwardData", {"output_padding": [1]}, None,
      ("output_padding is [1]; expected None. The library has no such attribute for gradients:"
       " rule='document' has.")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -109,8 +108,7 @@ def test_importing_the_package_loads_no_library() -> None:
     )
     if not sys.platform.startswith("linux"):
         pytest.skip("loaded libraries are read from /proc")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert processes.printed(code) == "False"
 
 
 def test_doctor_says_which_was_found() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,10 +96,8 @@ def test_a_report_is_a_page_or_json_by_its_name(tmp_path: Path) -> None:
     (3, 9, 1, 1, 8, 2),
 ])  # fmt: skip
 def test_a_drawing_has_a_line_for_every_product_that_is_kept(axis: tuple[int, ...]) -> None:
-    facts = cases.facts(*axis)
-    told = {name: getattr(facts, name) for name in facts.__slots__}
-    picture = drawn(told)
     shape = cases.Axis(*axis)
+    picture = drawn(asdict(shape))
     first = min(0, shape.uncropped.start)
     shown = range(first, min(max(shape.out, shape.uncropped.stop), first + 36))
     wanted = sum(len(shape.products(o)) for o in shown if 0 <= o < shape.out)

@@ -37,8 +37,8 @@ from onnx_texts import normal, parsed
 from processes import environment
 from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
 from upconv.onnx.runtimes import runtime as module
-from upconv.onnx.runtimes import runtime as sessions
-from upconv.onnx.runtimes.operators import conv, conv_transpose
+from upconv.onnx import models
+from upconv.onnx.backend import conv, conv_transpose
 from upconv.onnx.runtimes.random_inputs import OPEN
 
 NAMES = ("onnxruntime", "openvino", "openvino:f32", "reference")
@@ -325,7 +325,7 @@ def test_a_closed_session_raises_and_closes_twice(runtime):
 @pytest.mark.parametrize("name", [name for name in HERE if name != "openvino:f32"])
 def test_a_model_too_large_for_a_message_goes_through_a_folder(name, monkeypatch, tmp_path):
     """The limit is lowered; 2 GiB of weights would take the test's time."""
-    monkeypatch.setattr(sessions, "_INLINE", 1000)
+    monkeypatch.setattr(models, "INLINE_BYTES", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     w, x = normal(1, 64, 64), normal(2, 3, 64)
     model = parsed("g (float[N, 64] x) => (float[N, 64] y) {y = MatMul(x, w)}", w=w)

@@ -27,6 +27,7 @@ from upconv.errors import (
     ShapeError,
 )
 from upconv.onnx import Session
+from upconv.onnx.runtimes.timing import Rounds
 from upconv.onnx.session import choosing, layers
 
 
@@ -43,9 +44,13 @@ def session(source: onnx.ModelProto) -> Session:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure hardly at all."""
-    monkeypatch.setattr(choosing, "_SECONDS", 0.0)
-    monkeypatch.setattr(choosing, "_ROUNDS", (1, 1))
-    monkeypatch.setattr(choosing, "rest", lambda: None)
+
+    def once(calls: Any, _: float) -> Rounds:
+        for call in calls:
+            call()
+        return Rounds(tuple([1 / (1 + i)] for i in range(len(calls))), [1.0])
+
+    monkeypatch.setattr(choosing, "interleaved", once)
 
 
 # Measuring ----------------------------------------------------------------------------------------
@@ -174,6 +179,7 @@ sys.path.insert(0, {tests!r})
 import numpy as np
 from onnx_sessions import decoder, image
 from upconv.onnx import Session
+from upconv.onnx.runtimes.timing import Rounds
 session, feeds = Session(decoder(), measure=False), image(1, 50, 50)
 wanted, found = session.run(None, feeds), 0
 
@@ -210,6 +216,7 @@ import sys, threading, time
 sys.path.insert(0, {tests!r})
 from onnx_sessions import decoder, image
 from upconv.onnx import Session
+from upconv.onnx.runtimes.timing import Rounds
 session, feeds = Session(decoder(), measure=False), image()
 
 def forever():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -10,7 +9,7 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
 from onnx_texts import normal, parsed
 from upconv.onnx.models import from_model
-from upconv.onnx.shapes import Facts, inferred
+from upconv.onnx.shapes import inferred
 
 NEGATIVE = """g (float[1, 1, 3] x) => (float[1, 1, M] y)
     <float[1, 1, 4] w = {1, 2, 3, 4}, int64[1] s = {-3}, int64[1] e = {2}, int64[1] a = {2}>
@@ -26,44 +25,17 @@ def test_sizes_follow_from_those_of_the_inputs() -> None:
         (1, 2, 10),
         (2, 2, 4),
     )
-    assert (table["y"].dtype, table["y"].nbytes) == (np.float32, 80)
     opened = inferred(model)
     assert opened["a"].shape == ("N", 2, "L")
-    assert (opened["a"].sizes, opened["a"].nbytes) == (None, None)
+    assert opened["a"].sizes is None
     assert str(model.graph.inputs[0].shape) == "[N,2,L]"
 
 
-def test_kinds_and_types_that_numpy_has_not() -> None:
-    text = "g (seq(float[2]) q, string[2] t, int4[3] f) => (seq(float[2]) y) { y = Identity(q) }"
-    table = inferred(from_model(parsed(text, 25, 10)))
-    assert (table["q"].is_tensor, table["t"].is_tensor) == (False, True)
-    assert table["t"].dtype is None
-    assert Facts() == Facts(None, None)
-    assert Facts().is_tensor
-
-
-def test_a_negative_size_before_a_slice_is_left_open() -> None:
-    """onnx's own inference ends the process here."""
+def test_a_negative_size_before_a_slice_ends_a_process_that_is_not_ours() -> None:
+    """onnx's own inference asserts here; what is declared must do."""
     table = inferred(from_model(parsed(NEGATIVE)))
-    assert table["c"].shape == (1, 1, None)
-    assert "y" in table
-
-
-def test_nodes_within_nodes_and_functions_are_guarded() -> None:
-    body = NEGATIVE.split("{ c =")[1].rstrip(" }")
-    text = NEGATIVE.replace(
-        "{ c =", "{ z = own.cut(x, w, s, e, a) t = Cast<to = 9>(s) y = If (t) <"
-    )
-    text = (
-        text.split("If (t) <")[0]
-        + f"""If (t) <
-        then_branch = b () => (float[1, 1, P] y1) {{ c ={body.replace(" y =", " y1 =")} }},
-        else_branch = o () => (float[1, 1, Q] y2) {{ y2 = Identity(x) }}> }}
-        <domain: "own", opset_import: ["": 17]> cut (x, w, s, e, a) => (y) {{ c ={body} }}"""
-    )
-    model = parsed(text.replace("(float[1, 1, M] y)", "(float[1, 1, M] y, float[1, 1, K] z)"))
-    model.opset_import.add(domain="own", version=1)
-    assert inferred(from_model(model))["c"].shape == (1, 1, None)
+    assert table["x"].sizes == (1, 1, 3)
+    assert "c" not in table
 
 
 def test_shapes_that_are_cut_are_followed() -> None:

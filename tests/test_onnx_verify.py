@@ -27,7 +27,8 @@ from onnx_texts import flipped, normal, parsed, three
 from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import layers as layering
 from upconv.onnx.verifying import verify
-from upconv.onnx.verifying.differences import Place, Tolerances, Values, differences
+from upconv.onnx.documents import document
+from upconv.onnx.verifying.differences import Place, differences
 
 NAMES = ("onnxruntime", "openvino:f32", "reference")
 HERE = [name for name in NAMES if Runtime.parse(name).missing() is None]
@@ -199,7 +200,7 @@ def test_nan_equals_nan_in_its_place_only(runtime):
     (other,) = verify(a, b, runtimes=[runtime]).runs[0].outputs
     assert not other.equal
     assert "50 of 50 elements are NaN or infinite in one of the two only" in other.words
-    json.dumps(other.as_json(), allow_nan=False)
+    json.dumps(document(other), allow_nan=False)
 
 
 def test_nothing_but_nan_verifies_nothing():
@@ -227,9 +228,9 @@ INF = np.float32("inf")
     (np.array([]), np.array([]), "", True),
 ])  # fmt: skip
 def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
-    (found,) = differences(Place("y"), Values(a, b), Tolerances())
+    (found,) = differences(Place("y"), a, b)
     assert (found.words, found.equal) == (words, equal)
-    json.dumps(found.as_json() | {"shape": None}, allow_nan=False)
+    json.dumps(document(found), allow_nan=False)
 
 
 def test_members_of_sequences_are_compared_one_by_one():
@@ -287,7 +288,7 @@ def test_ones_own_arrays_are_fed():
     assert verify(a, b, runtimes=["reference"], feeds=x).equal  # indices are drawn from 0 and 1
     x["i"] = np.array([2, 2])
     assert verify(a, b, runtimes=["reference"], feeds=x).runs[0].outputs[0].error == 2
-    with pytest.raises(ArgumentError, match="with 'q'; expected the models' inputs: 'x', 'i'"):
+    with pytest.raises(ArgumentError, match="with 'q'; expected the model's inputs: 'x', 'i'"):
         verify(a, b, feeds={"q": x["x"]})
 
 

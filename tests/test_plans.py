@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import threading
 import weakref
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import upconv
+from racing import in_threads
 from upconv.engines.reference import ReferenceEngine
 
 HOW = {"stride": (2, 3), "padding": ((1, 0), (2, 3)), "groups": 3}
@@ -108,14 +108,7 @@ class TestPlan:
 
     def test_runs_in_many_threads(self) -> None:
         plan = upconv.plan(X.shape, W, B, **HOW)
-        results: list[np.ndarray] = []
-        threads = [threading.Thread(target=lambda: results.append(plan(X))) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(results) == 8
-        for result in results:
+        for result in in_threads(8, lambda: plan(X)):
             np.testing.assert_array_equal(result, Y)
 
     @pytest.mark.parametrize(

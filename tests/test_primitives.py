@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,83 +10,13 @@ import numpy as np
 import pytest
 
 import upconv
-from upconv.choices import choose, select
-from upconv.engines import ENGINES, load
-from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
+from counting_engine import BASE, CountingEngine
+from processes import printed
+from racing import in_threads
+from upconv.errors import ArgumentError
 from upconv.geometry import Axis
 from upconv.primitives import PrimitiveCache
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, WeightLayout
-
-BASE = Problem(Direction.FORWARD, (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3)), 2, 6, 12, 3)
-
-
-class CountingEngine:
-    """The reference engine, counting what is asked of it."""
-
-    name = "counting"
-
-    def __init__(self, seconds: float = 0.0, nbytes: int = 100, fails: bool = False) -> None:
-        self.seconds, self.nbytes, self.fails = seconds, nbytes, fails
-        self.version = "1"
-        self.built: list[Problem] = []
-        self.closed: list[Problem] = []
-
-    def fingerprint(self) -> str:
-        return self.version
-
-    def refuses(self, problem: Problem) -> str | None:
-        return "it counts forward only" if problem.direction is Direction.INPUT_GRAD else None
-
-    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        return ("", "other")
-
-    def build(self, problem: Problem, threads: int, variant: str = "") -> CountingPrimitive:
-        self.built.append(problem)
-        time.sleep(self.seconds)
-        if self.fails:
-            raise ZeroDivisionError("the build went wrong")
-        return CountingPrimitive(self, problem, threads)
-
-
-class CountingPrimitive:
-    description, predicted_cycles = "it counts", 0.0
-
-    def __init__(self, engine: CountingEngine, problem: Problem, threads: int) -> None:
-        self.inner = load("reference").build(problem, threads)
-        self.engine, self.problem = engine, problem
-        self.workspace_bytes = self.inner.workspace_bytes
-        self.resident_bytes = engine.nbytes
-        self.is_closed = False
-
-    def pack(self, weight):
-        return self.inner.pack(weight)
-
-    def run(self, *operands) -> None:
-        self.inner.run(*operands)
-        assert not self.is_closed, "closed while it ran"
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.engine.closed.append(self.problem)
-
-
-def in_threads(count: int, work) -> list:
-    results, errors = [], []
-    barrier = threading.Barrier(count)
-
-    def go() -> None:
-        barrier.wait()
-        try:
-            results.append(work())
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=go) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results + errors
 
 
 def test_one_signature_is_built_once() -> None:
@@ -284,9 +211,7 @@ print(os.waitpid(child, 0)[1])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_a_working_cache() -> None:
     """In a process of its own: other libraries in this one may mind being forked."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout.strip(), done.returncode) == ("0", 0), done.stderr
+    assert printed(FORKING) == "0"
 
 
 def test_bounds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,101 +252,6 @@ class TestTheSharedCache:
         upconv.cache_clear()
         assert len(engine.closed) == 1
         assert upconv.cache_info().misses == 0
-
-
-class TestChoice:
-    def test_walks_the_table_and_keeps_each_refusal(self, fresh_cache) -> None:
-        reference = ENGINES["reference"]
-        ENGINES.clear()
-        ENGINES.update({"shy": f"{__name__}:ShyEngine", "missing": f"{__name__}:missing_engine"})
-        ENGINES["reference"] = reference
-        upconv.cache_clear()
-        choice = choose(BASE)
-        assert choice.engine is load("reference")
-        assert [str(refusal) for refusal in choice.refusals] == [
-            "shy: it is shy of 2 spatial axes",
-            "missing: it is not here; pip install 'upconv[missing]'",
-        ]
-        told = upconv.explain((1, 2, 5), (2, 3, 4))
-        assert told.refusals[0].reason == "it is shy of 1 spatial axes"
-        assert [s.reason for s in upconv.engines() if not s.available] == [
-            "it is not here; pip install 'upconv[missing]'"
-        ]
-
-    @pytest.fixture(autouse=True)
-    def table(self):
-        before = dict(ENGINES)
-        yield
-        ENGINES.clear()
-        ENGINES.update(before)
-        upconv.cache_clear()
-
-    def test_an_engine_asked_for_by_name_is_never_replaced(self) -> None:
-        engine = CountingEngine()
-        with pytest.raises(EngineRefusal, match=r"'counting' cannot do input_grad .*forward only"):
-            select(BASE.replace(direction=Direction.INPUT_GRAD), engine)
-        with pytest.raises(ArgumentError, match=r"engine is 'fast'; expected one of .*reference"):
-            select(BASE, "fast")
-
-    def test_nobody_left_is_said_with_all_reasons(self, fresh_cache) -> None:
-        ENGINES.clear()
-        ENGINES["shy"] = f"{__name__}:ShyEngine"
-        upconv.cache_clear()
-        with pytest.raises(EngineRefusal, match=r"No engine does forward .* shy: it is shy of 2"):
-            select(BASE, None)
-
-    def test_the_environment_names_an_engine(self, monkeypatch, fresh_cache) -> None:
-        monkeypatch.setenv("UPCONV_ENGINE", "nonsense")
-        with pytest.raises(ArgumentError, match="UPCONV_ENGINE is 'nonsense'"):
-            upconv.conv_transpose(TestTheSharedCache.X, TestTheSharedCache.W)
-        monkeypatch.setenv("UPCONV_ENGINE", "reference")
-        assert select(BASE, None) is load("reference")
-
-    @pytest.mark.parametrize(
-        ("name", "reason"),
-        [("ShyEngine", "shy of 1 spatial axes"), ("missing_engine", "'upconv\\[missing\\]'$")],
-    )
-    def test_where_the_environments_engine_cannot_another_is_taken_and_told(
-        self, monkeypatch, fresh_cache, name: str, reason: str
-    ) -> None:
-        ENGINES["wanted"] = f"{__name__}:{name}"
-        monkeypatch.setenv("UPCONV_ENGINE", "wanted")
-        x, w, how = TestTheSharedCache.X, TestTheSharedCache.W, {"stride": 2}
-        with pytest.warns(
-            RuntimeWarning, match=f"though UPCONV_ENGINE asks for wanted: .*{reason}"
-        ):
-            told = upconv.explain(x.shape, w, **how)
-        monkeypatch.delenv("UPCONV_ENGINE")
-        del ENGINES["wanted"]
-        upconv.cache_clear()
-        without = upconv.explain(x.shape, w, **how)
-        assert told.engine == without.engine
-        assert told.refusals[1:] == without.refusals
-        assert told.refusals[0].engine == "wanted"
-        assert re.search(reason, told.refusals[0].reason)
-
-    def test_gradients_are_computed_where_the_environment_names_the_jit(
-        self, monkeypatch, fresh_cache
-    ) -> None:
-        pytest.importorskip("llvmlite")
-        x, w = TestTheSharedCache.X, TestTheSharedCache.W
-        y = upconv.conv_transpose(x, w, engine="reference")
-        wanted = upconv.conv_transpose_backward(y, x, w, engine="reference")
-        monkeypatch.setenv("UPCONV_ENGINE", "jit")
-        found = upconv.conv_transpose_backward(y, x, w)
-        for name in ("x", "weight"):
-            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5)
-
-
-class ShyEngine(CountingEngine):
-    name = "shy"
-
-    def refuses(self, problem: Problem) -> str:
-        return f"it is shy of {problem.rank} spatial axes"
-
-
-def missing_engine() -> None:
-    raise EngineMissing("it is not here; pip install 'upconv[missing]'")
 
 
 def test_two_engines_of_one_name_are_two_engines(fresh_cache: PrimitiveCache) -> None:

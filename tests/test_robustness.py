@@ -6,8 +6,6 @@ import copy
 import gc
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 
 import upconv
+from processes import printed
 from upconv.engines import load
 from upconv.engines.reference import ReferenceEngine
 from upconv.errors import EngineRefusal
@@ -25,14 +24,6 @@ from upconv.primitives import PrimitiveCache
 from upconv.problem import Direction, Problem
 
 X, W = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 2), np.float32)
-
-
-def in_a_process(code: str, seconds: float = 60) -> str:
-    """Run code in a process that is ended when it hangs."""
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @contextmanager
@@ -60,7 +51,7 @@ for i in range(400):
     upconv.conv_transpose(x, w, stride=1 + i * 7, engine="reference")
 print("done")
 """
-        assert in_a_process(code) == "done"
+        assert printed(code) == "done"
 
     def test_frees_what_a_forgotten_plan_held(self) -> None:
         cache, engine = PrimitiveCache(max_entries=0), load("reference")
@@ -98,7 +89,7 @@ for stride in range(1, 501):
     upconv.conv_transpose(x, w, stride=stride, engine="reference")
 print(interrupted > 20)
 """
-    assert in_a_process(code) == "True"
+    assert printed(code) == "True"
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs fork")
@@ -128,7 +119,7 @@ if child == 0:
     os._exit(0)
 print(os.waitpid(child, 0)[1])
 """
-    assert in_a_process(code) == "0"
+    assert printed(code) == "0"
 
 
 class TestPlans:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -274,10 +276,11 @@ def test_a_chain_has_the_bits_of_its_layers_on_the_whole(layout: str, dtype: Any
         decoder.reset()
     for chunk in cut(x, axis, [7, 6])[:2]:
         decoder.push(chunk)
-    others = [decoder, decoder.copy(), decoder.from_bytes(decoder.to_bytes())]
-    rests = [streamed(one, [x.take(range(13, 23), axis)], axis) for one in others]
-    assert same_bits(rests[0], rests[1])
-    assert same_bits(rests[0], rests[2])
+    others = [decoder.copy(), decoder.from_bytes(decoder.to_bytes()), copy.copy(decoder),
+              copy.deepcopy(decoder), pickle.loads(pickle.dumps(decoder))]  # fmt: skip
+    rest = streamed(decoder, [x.take(range(13, 23), axis)], axis)
+    for other in others:
+        assert same_bits(streamed(other, [x.take(range(13, 23), axis)], axis), rest)
 
 
 def test_the_latency_of_a_chain_is_exact() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 
@@ -10,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import upconv.torch as ut  # noqa: E402
+from processes import printed  # noqa: E402
 from small_models import close  # noqa: E402
 from upconv import threads  # noqa: E402
 from upconv.torch import team  # noqa: E402
@@ -80,6 +80,4 @@ with torch.no_grad():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no fork, or not a safe one")
 def test_the_child_of_a_fork_computes() -> None:
-    command = [sys.executable, "-c", _FORK]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "0"
+    assert printed(_FORK) == "0"

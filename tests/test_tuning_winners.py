@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -16,6 +14,8 @@ import numpy as np
 import pytest
 
 import upconv
+from processes import printed
+from racing import in_threads
 from timed_engines import BASE, Timed, W, X, file, forget_in_memory, real_time, records, table
 from upconv import roofline, tuning
 from upconv.errors import ArgumentError, DTypeError
@@ -108,13 +108,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(
 def test_threads_that_want_one_winner_measure_once(table, real_time) -> None:
     engine = Timed("engine", own=2e-3, a=1e-3)
     table(engine)
-    found: list = []
-    group = [threading.Thread(target=lambda: found.append(tuning.tuned(BASE, 1))) for _ in range(8)]
-    for thread in group:
-        thread.start()
-    for thread in group:
-        thread.join()
-    assert len(found) == 8
+    assert len(set(map(id, in_threads(8, lambda: tuning.tuned(BASE, 1).engine)))) == 1
     assert sorted(engine.built) == ["", "a"]
 
 
@@ -134,8 +128,7 @@ def test_the_cache_is_free_while_something_is_measured(table, real_time) -> None
 def test_a_child_forked_in_the_middle_of_a_measurement_can_tune() -> None:
     code = """
 import os, signal, threading, time
-import sys; sys.path.insert(0, %r)
-from test_tuning import BASE, Timed
+from timed_engines import BASE, Timed
 from upconv import tuning
 slow = Timed("slow", own=0.3)
 thread = threading.Thread(target=lambda: tuning.tuned(BASE, 1, slow))
@@ -148,9 +141,8 @@ if child == 0:
     os._exit(0)
 print(os.waitpid(child, 0)[1])
 thread.join()
-""" % str(Path(__file__).parent)  # noqa: UP031
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0", done.stderr
+"""
+    assert printed(code) == "0"
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
@@ -363,5 +355,4 @@ def test_importing_upconv_and_untuned_calls_load_no_platformdirs() -> None:
         "upconv.conv_transpose(np.ones((1, 1, 3)), np.ones((1, 1, 2)), engine='reference');"
         "print('platformdirs' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert printed(code) == "False"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -187,23 +188,18 @@ def select(problem: Problem, engine: str | Engine | None) -> Engine:
     return choice.engine
 
 
-def able(problem: Problem, engine: str | Engine | None) -> tuple[Engine, ...]:
+def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
     """Every engine that does the problem, the preferred first; only the one asked for, if any.
 
-    Raises `EngineRefusal` when there is none.
+    An engine is loaded when it is its turn. Raises `EngineRefusal` when there is none.
     """
-    if engine is None:
-        return _able(problem)
-    return (select(problem, engine),)
-
-
-@lru_cache(maxsize=4096)
-def _able(problem: Problem) -> tuple[Engine, ...]:
-    first = select(problem, None)
-    if first.name == _asked_variable():
-        return (first,)
-    usable = (_usable(name) for name in ENGINES)
-    return tuple(e for e in usable if e is not None and e.refuses(problem) is None)
+    first = select(problem, engine)
+    if engine is not None or first.name == _asked_variable():
+        yield first
+        return
+    for each in map(_usable, ENGINES):
+        if each is not None and each.refuses(problem) is None:
+            yield each
 
 
 def by_model(
@@ -274,5 +270,4 @@ def _asked_variable() -> str:
 def forget_choices() -> None:
     """Ask anew from now on: what engines refuse, and the environment variables, was remembered."""
     _choose_named.cache_clear()
-    _able.cache_clear()
     _tuning_variable.cache_clear()

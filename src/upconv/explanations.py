@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from . import memory
 from .arguments import boolean, frozen, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
-from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
+from .choices import Algorithm, Refusal, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
@@ -21,12 +21,8 @@ from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
 from .signatures import Request
-from .threads import checked, get_num_threads
+from .threads import resolved
 from .tuning import remembered, selected
-
-if TYPE_CHECKING:
-    from .engines.jit.limits import Limits
-
 
 _DIRECTIONS = "A gradient is one of the layer that the other arguments describe."
 
@@ -203,10 +199,10 @@ def explain(
     way = one_of("direction", frozen("direction", direction), Direction, _DIRECTIONS)
     if way is not Direction.FORWARD:
         signature = request.gradient(way)
-    problem = signature.problem
-    count = get_num_threads() if threads is None else checked(threads)
+    problem, count = signature.problem, resolved(threads)
     choice = choose(problem, engine)
     limits = roofline_of(count, measure=boolean("roofline", roofline))
+    work = problem.multiply_adds, problem.nbytes, problem.dtype
     told = Explanation(
         problem=problem,
         engine=None,
@@ -215,39 +211,19 @@ def explain(
         workspace_bytes=0,
         multiply_adds=problem.multiply_adds,
         nbytes=problem.nbytes,
-        roofline_seconds=_roofline_seconds(limits, problem),
+        roofline_seconds=None if limits is None else limits.seconds(*work),
     )
     if choice.engine is None:
         return told
-    how = Algorithm.of(algorithm) if way is not Direction.WEIGHT_GRAD else Algorithm.DIRECT
-    chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
     weighty = way is not Direction.WEIGHT_GRAD
+    how = Algorithm.of(algorithm) if weighty else Algorithm.DIRECT
+    chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
     if weighty and getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
-        reason = (
-            "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"
-        )
-        refusals = (*told.refusals, Refusal(chosen.engine.name, reason))
+        refusal = Refusal(chosen.engine.name, _NONFINITE)
+        refusals = (*told.refusals, refusal)
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
     winner = remembered(problem, count, engine, how)
-    return _with_engine(told, winner, count, limits, chosen)
-
-
-def _roofline_seconds(limits: Limits | None, problem: Problem) -> float | None:
-    if limits is None:
-        return None
-    return limits.seconds(problem.multiply_adds, problem.nbytes, problem.dtype)
-
-
-def _with_engine(
-    told: Explanation,
-    winner: Selection | None,
-    threads: int,
-    limits: Limits | None,
-    chosen: Selection,
-) -> Explanation:
-    """What is told of a problem, with what the engine that does it says."""
-    problem = told.problem
-    with shared_cache().lease(problem, chosen.engine, threads, chosen.variant) as primitive:
+    with shared_cache().lease(problem, chosen.engine, count, chosen.variant) as primitive:
         cycles = primitive.predicted_cycles
         return replace(
             told,
@@ -259,6 +235,9 @@ def _with_engine(
             measured_seconds=winner.seconds if winner else None,
             measured_by=str(winner) if winner else "",
         )
+
+
+_NONFINITE = "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"
 
 
 def _is_finite(weight: Any) -> bool:

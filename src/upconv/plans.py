@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from .arguments import Frozen
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
 from .choices import Algorithm
 from .engines.base import Engine
@@ -15,7 +16,7 @@ from .execution import PackedCall, PreparedCall, delivered, result_array
 from .keywords import Keywords, frozen_activation
 from .problem import Problem
 from .signatures import Request
-from .threads import checked, get_num_threads
+from .threads import resolved
 
 
 def plan(
@@ -61,9 +62,9 @@ def plan(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    how = Algorithm.of(algorithm)
-    call = _Call(keywords, activation, residual, engine, how, dtype, threads, tune, convolves=False)
-    return _planned(call, input_shape, weight, bias)
+    end, how = frozen_activation(activation), Algorithm.of(algorithm)
+    request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=False)
+    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how)
 
 
 def conv_plan(
@@ -98,37 +99,21 @@ def conv_plan(
     array([[[ 1.,  2.,  4., -8.]]], dtype=float32)
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    how = Algorithm.of(algorithm)
-    call = _Call(keywords, activation, residual, engine, how, dtype, threads, tune, convolves=True)
-    return _planned(call, input_shape, weight, bias)
+    end, how = frozen_activation(activation), Algorithm.of(algorithm)
+    request, arrays = _request(input_shape, weight, bias, dtype, keywords, end, convolves=True)
+    return Plan(request, engine, resolved(threads), *arrays, residual, tune, how)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The keywords of a call that makes a plan."""
-
-    keywords: Keywords
-    activation: Any
-    residual: Any
-    engine: str | Engine | None
-    algorithm: Algorithm
-    dtype: Any
-    threads: int | None
-    tune: bool | None
-    convolves: bool
-
-
-def _planned(call: _Call, input_shape: Sequence[int], weight: Any, bias: Any) -> Plan:
-    weight = converted("weight", weight, call.dtype)
-    bias = None if bias is None else converted("bias", bias, call.dtype)
+def _request(
+    input_shape: Sequence[int], weight: Any, bias: Any, dtype: Any, keywords: Keywords,
+    activation: Frozen, *, convolves: bool,
+) -> tuple[Request, tuple[Array, Array | None]]:  # fmt: skip
+    """What is to be planned, and the weight and the bias in the type to work in."""
+    weight = converted("weight", weight, dtype)
+    bias = None if bias is None else converted("bias", bias, dtype)
     x = Operand(as_shape("input_shape", input_shape), weight.dtype)
-    activation = frozen_activation(call.activation)
-    request = Request(
-        x, described(weight), described(bias), call.keywords, activation, call.convolves
-    )
-    residual = request.takes_residual(call.residual)
-    threads = get_num_threads() if call.threads is None else checked(call.threads)
-    return Plan(request, call.engine, threads, weight, bias, residual, call.tune, call.algorithm)
+    request = Request(x, described(weight), described(bias), keywords, activation, convolves)
+    return request, (weight, bias)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +145,7 @@ class Plan:
         threads: int,
         weight: Array,
         bias: Array | None,
-        residual: bool,
+        residual: object,
         tune: bool | None = None,
         algorithm: Algorithm = Algorithm.DIRECT,
     ) -> None:
@@ -168,7 +153,7 @@ class Plan:
         self._request = request
         self._engine = engine
         self._threads = threads
-        self._residual = residual
+        self._residual = residual = request.takes_residual(residual)
         self._tune = tune
         self._algorithm = algorithm
         weight = copied("the plan's weight", weight)

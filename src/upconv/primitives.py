@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -209,15 +209,9 @@ class PrimitiveCache:
     def info(self) -> CacheInfo:
         """Counts and contents now."""
         self._settle()
-        totals = self._totals
         return CacheInfo(
-            hits=totals.hits,
-            misses=totals.misses,
-            builds=totals.builds,
-            evictions=totals.evictions,
-            seconds=totals.seconds,
+            **asdict(self._totals),
             entries=len(self._entries),
-            bytes=totals.bytes,
             max_entries=self._max_entries,
             max_bytes=self._max_bytes,
             fallbacks=nonfinite.count(),

@@ -76,6 +76,11 @@ def checked(n: int, argument: str = "threads") -> int:
     return integer(argument, n, 1, _MOST, "Leave it out for as many as this process may use.")
 
 
+def resolved(n: int | None) -> int:
+    """The number of threads of one call: the one it asks for, else `get_num_threads()`."""
+    return get_num_threads() if n is None else checked(n)
+
+
 @lru_cache(maxsize=1)
 def _own() -> int | None:
     """The variable of ours, read once."""

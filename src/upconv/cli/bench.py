@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite, prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,17 +17,15 @@ from ..explanations import EngineStatus, engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
 from . import layers, machine, options, report
-from .candidates import PEERS
-from .cases import Case
+from .candidates import PEERS, Case
 from .endings import Ending, say
 from .layers import Layer
-from .measuring import Benchmark, Measured, Result, reasons, summary
+from .measuring import Measured, Result, measure, reasons, summary
 from .options import DirectionOption, ElementType, OutputFormat, Threads
 
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
 _SHORT = {"reference": "ref", "onnxruntime": "ort", "openvino": "ov"}
-_MEAN = "geometric mean"
 
 
 def _names(flag: str, words: str) -> Any:
@@ -76,16 +74,16 @@ def bench(
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
     statuses, chosen = engines(), _chosen_layers(file, only, quick)
     own, peers = _chosen_engines(statuses, engine_names), _chosen_peers(peer_names)
-    limits = roofline.measured(get_num_threads())
-
-    def least(case: Case) -> float | None:
-        work = case.problem.multiply_adds, case.problem.nbytes, case.problem.dtype
-        return None if limits is None else limits.seconds(*work)
-
+    count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
+    limits, measured = roofline.measured(count), []
     with report.progress(2 * len(chosen)) as step:
-        count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
-        benchmark = Benchmark(own, peers, count, spent, step, least)
-        measured = [benchmark.measure(Case(layer, direction, dtype)) for layer in chosen]
+        for layer in chosen:
+            found = measure(Case(layer, direction, dtype), own, peers, count, spent, step)
+            if limits is not None:
+                work = found.case.problem
+                floor = limits.seconds(work.multiply_adds, work.nbytes, work.dtype)
+                found = replace(found, roofline=floor)
+            measured.append(found)
     for status in statuses if engine_names is None else ():
         if not status.available:
             say(f"{status.name}: {' '.join(status.reason.split())}")
@@ -109,7 +107,7 @@ def bench(
             faults=faults,
         )
     else:
-        report.table(*_table(measured, groups))
+        report.table(_table(measured, groups))
     if faults:
         raise typer.Exit(int(Ending.FINDINGS))
 
@@ -117,7 +115,7 @@ def bench(
 # What to measure ----------------------------------------------------------------------------------
 
 
-def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> tuple[Layer, ...]:
+def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> list[Layer]:
     found = layers.built_in() if file is None else layers.read(file)
     if only is not None:
         options.require_known("--only", only, [layer.name for layer in found])
@@ -130,7 +128,7 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
             raise FileError(
                 f"{what}: no layer has at most {most:,} multiply-adds, as --quick asks."
             )
-    return tuple(found)
+    return found
 
 
 def _chosen_engines(
@@ -157,10 +155,8 @@ def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
 _Cell = Callable[[Measured, Result], str]
 
 
-def _table(
-    measured: Sequence[Measured], groups: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: every row names its layer, so that it can be searched for by itself."""
+def _table(measured: Sequence[Measured], groups: Sequence[str]) -> list[list[str]]:
+    """Headings and rows; every row names its layer, so that it can be searched for by itself."""
     speeds: dict[str, _Cell] = {f"x {_SHORT.get(g, g)}": _speed(g) for g in groups}
     columns: dict[str, _Cell] = {
         "best ms": lambda _, r: f"{r.best * 1e3:.3f}" if r.best else "-",
@@ -171,7 +167,8 @@ def _table(
         "memory": _memory,
         "error": _verdict,
     }
-    rows = [
+    rows = [["layer", "by", *columns]]
+    rows += [
         [m.case.layer.name, r.candidate, *(cell(m, r) for cell in columns.values())]
         for m in measured
         for r in m.results
@@ -179,8 +176,8 @@ def _table(
     for name, means in summary(measured, groups).items():
         by_column = {f"x {_SHORT.get(g, g)}": _ratio(means[g]) for g in groups}
         by_column["efficiency"] = _ratio(means["efficiency"])
-        rows.append([_MEAN, name, *(by_column.get(title, "") for title in columns)])
-    return ["layer", "by", *columns], rows
+        rows.append(["geometric mean", name, *(by_column.get(title, "") for title in columns)])
+    return rows
 
 
 def _speed(group: str) -> _Cell:

@@ -9,19 +9,69 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from .. import testing
 from ..arrays import Array
 from ..engines import load
 from ..errors import EngineRefusal
-from ..gradients import Gradients
-from ..ops import conv_transpose_backward
-from ..plans import plan
+from ..execution import PreparedCall
 from ..primitives import shared_cache
-from ..problem import Direction, DType
-from .cases import NEEDS, Case
+from ..problem import Direction, DType, Problem
+from ..signatures import Signature
+from .layers import Layer
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer in one direction, with data in NCX and IOX from a fixed seed."""
+
+    layer: Layer
+    direction: Direction
+    dtype: DType
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem to solve."""
+        problem = self.layer.problem(self.dtype)
+        forward = self.direction is Direction.FORWARD
+        return problem if forward else problem.replace(direction=self.direction, bias=False)
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of the direct algorithm."""
+        return 2 * self.problem.multiply_adds
+
+    @cached_property
+    def operands(self) -> testing.Operands:
+        """The operands; `before` is NaN, so that nothing left unwritten looks right."""
+        given = testing.operands(self.problem, seed=7)
+        given.before.fill(np.nan)
+        return given
+
+    @cached_property
+    def expected(self) -> Array:
+        """The result in float64, by the reference engine."""
+        given, wide = self.operands, self.problem.replace(dtype=DType.FLOAT64)
+        arrays = (given.a, given.b, given.bias, None, given.before)
+        exact = (None if array is None else array.astype(np.float64) for array in arrays)
+        return testing.compute(load("reference"), wide, testing.Operands(*exact))  # type: ignore[arg-type]
+
+    @property
+    def tolerance(self) -> float:
+        """The largest `error` that rounding explains: summing, and storing the result."""
+        return testing.tolerance(self.problem) + self.problem.dtype.epsilon
+
+    def error(self, result: Array) -> float:
+        """The largest |result - expected| over the largest |expected|; inf for another shape."""
+        if result.shape != self.expected.shape:
+            return float("inf")
+        largest = float(np.abs(self.expected).max()) or 1.0
+        worst = float(np.abs(result.astype(np.float64) - self.expected).max()) / largest
+        return worst if np.isfinite(worst) else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +90,25 @@ class Candidate:
 
 
 def engine(name: str, case: Case, threads: int) -> Candidate:
-    """An engine of upconv, its weight packed beforehand and its result written into place.
+    """An engine of upconv. The weight of a result is packed beforehand, that of a gradient in every
+    call, as training changes it.
 
     Raises `EngineRefusal` where the engine does not do the case.
     """
-    chosen, result, layer = load(name), case.new_result(), case.layer
+    chosen, given, result = load(name), case.operands, case.operands.before.copy()
     refusal = chosen.refuses(case.problem)
     if refusal is not None:
         raise EngineRefusal(refusal)
-    x, w, third = case.operands
-    if case.forward:
-        ready = plan(layer.x_shape, w, third, engine=chosen, threads=threads, **layer.keywords)
-        workspace = ready.workspace_bytes
+    call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
+    packed = call.pack(given.b) if case.direction is Direction.FORWARD else None
+    with shared_cache().lease(case.problem, chosen, threads) as primitive:
+        workspace = primitive.workspace_bytes
 
-        def run() -> object:
-            return ready(x, out=result)
-    else:
-        need, how = NEEDS[case.direction], {**layer.keywords, "engine": chosen}
-        out = Gradients(**{need: result})
-        with shared_cache().lease(case.problem, chosen, threads) as primitive:
-            workspace = primitive.workspace_bytes
-
-        def run() -> object:
-            return conv_transpose_backward(third, x, w, needs=(need,), out=out, **how)
+    def run() -> None:
+        if packed is not None:
+            packed.run(result, given.a, given.bias)
+        else:
+            call.run(result, given.a, given.b)
 
     return Candidate(name, name, run, lambda: result, workspace)
 
@@ -87,22 +133,22 @@ def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
             return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
         return torch.from_numpy(array)
 
-    layer, box = case.layer, {}
-    x, w = (tensor(array).contiguous(memory_format=order) for array in case.operands[:2])
-    if case.forward:
-        b = tensor(case.operands[2])
+    layer, given, box = case.layer, case.operands, {}
+    a, b = (tensor(array).contiguous(memory_format=order) for array in (given.a, given.b))
+    if given.bias is not None:
+        bias = tensor(given.bias)
         function = getattr(torch.nn.functional, f"conv_transpose{len(layer.size)}d")
 
         def run() -> None:
-            box["y"] = function(x, w, b, layer.s, layer.p, layer.op, layer.g, layer.d)
+            box["y"] = function(a, b, bias, layer.s, layer.p, layer.op, layer.g, layer.d)
     else:
-        g = tensor(case.operands[2]).contiguous(memory_format=order)
         at = int(case.direction is Direction.WEIGHT_GRAD)
-        mask = [at == 0, at == 1, False]
-        sizes = (layer.s, layer.p, layer.d, True, layer.op, layer.g, mask)
+        wanted = torch.empty(case.problem.result_shape, dtype=a.dtype)  # whose shape alone counts
+        x, w = (b, wanted) if at else (wanted.contiguous(memory_format=order), b)
+        sizes = (layer.s, layer.p, layer.d, True, layer.op, layer.g, [at == 0, at == 1, False])
 
         def run() -> None:
-            box["y"] = torch.ops.aten.convolution_backward(g, x, w, [layer.oc], *sizes)[at]
+            box["y"] = torch.ops.aten.convolution_backward(a, x, w, [layer.oc], *sizes)[at]
 
     def result() -> Array:
         y = box["y"].float() if case.dtype is DType.BFLOAT16 else box["y"]
@@ -122,8 +168,8 @@ def _onnxruntime(case: Case, threads: int) -> Sequence[Candidate]:
     session = onnxruntime.InferenceSession(
         _onnx_model(case), options, providers=["CPUExecutionProvider"]
     )
-    y, binding = case.new_result(), session.io_binding()
-    binding.bind_cpu_input("x", case.operands[0])
+    y, binding = case.operands.before.copy(), session.io_binding()
+    binding.bind_cpu_input("x", case.operands.a)
     binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
     run = lambda: session.run_with_iobinding(binding)  # noqa: E731
     return [Candidate("onnxruntime", "onnxruntime", run, lambda: y)]
@@ -132,7 +178,7 @@ def _onnxruntime(case: Case, threads: int) -> Sequence[Candidate]:
 def _onnx_model(case: Case) -> bytes:
     from onnx import TensorProto, helper, numpy_helper
 
-    layer = case.layer
+    layer, given = case.layer, case.operands
     node = helper.make_node(
         "ConvTranspose", ["x", "w", "b"], ["y"], kernel_shape=layer.k, strides=layer.s,
         pads=[*layer.p, *layer.p], output_padding=layer.op, dilations=layer.d, group=layer.g,
@@ -141,9 +187,7 @@ def _onnx_model(case: Case) -> bytes:
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("x", layer.x_shape), ("y", case.problem.y_shape))
     )
-    constants = [
-        numpy_helper.from_array(a, n) for a, n in zip(case.operands[1:], "wb", strict=True)
-    ]
+    constants = [numpy_helper.from_array(given.b, "w"), numpy_helper.from_array(given.bias, "b")]
     graph = helper.make_graph([node], "layer", [x], [y], constants)
     opsets = [helper.make_opsetid("", 17)]
     model: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
@@ -155,8 +199,8 @@ def _openvino(case: Case, threads: int) -> Sequence[Candidate]:
     from openvino import opset13 as ops
 
     _require_forward("OpenVINO", case)
-    layer, (array, w, b) = case.layer, case.operands
-    x = ops.parameter(layer.x_shape, np.float32)
+    layer, given = case.layer, case.operands
+    x, w = ops.parameter(layer.x_shape, np.float32), given.b
     build = ops.convolution_backprop_data
     if layer.g > 1:
         build = ops.group_convolution_backprop_data
@@ -164,21 +208,20 @@ def _openvino(case: Case, threads: int) -> Sequence[Candidate]:
     strides, pads = list(layer.s), list(layer.p)
     more = {"dilations": layer.d, "output_padding": layer.op}
     y = build(x, ops.constant(w), strides, None, pads, pads, **more)
-    y = ops.add(y, ops.constant(b.reshape(1, -1, *[1] * len(layer.size))))
+    y = ops.add(y, ops.constant(np.asarray(given.bias).reshape(1, -1, *[1] * len(layer.size))))
     setting = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
                "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
     model = openvino.Core().compile_model(openvino.Model([y], [x]), "CPU", setting)
-    request, out = model.create_infer_request(), case.new_result()
-    request.set_input_tensor(openvino.Tensor(array, shared_memory=True))
+    request, out = model.create_infer_request(), given.before.copy()
+    request.set_input_tensor(openvino.Tensor(given.a, shared_memory=True))
     request.set_output_tensor(openvino.Tensor(out, shared_memory=True))
     # without share_outputs every output is copied once more
-    return [
-        Candidate("openvino", "openvino", lambda: request.infer(share_outputs=True), lambda: out)
-    ]
+    run = lambda: request.infer(share_outputs=True)  # noqa: E731
+    return [Candidate("openvino", "openvino", run, lambda: out)]
 
 
 def _require_forward(who: str, case: Case) -> None:
-    if not case.forward:
+    if case.direction is not Direction.FORWARD:
         raise EngineRefusal(f"{who} has no gradients")
     if case.dtype is not DType.FLOAT32:
         raise EngineRefusal(f"{who} is measured in float32 only")

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .. import memory, testing
-from ..engines import ENGINES, load
+from ..choices import tuning_asked
+from ..engines import load
+from ..engines.onednn import selftest
 from ..engines.onednn.library import runtime
 from ..errors import ArgumentError, EngineMissing, UpconvError
 from ..explanations import EngineStatus, engines
 from ..geometry import Axis
+from ..primitives import PrimitiveCache
 from ..problem import Direction, Problem
 from ..roofline import roofline
 from ..threads import get_num_threads
-from ..tuning import TuningInfo, tuning_info
+from ..tuning import tuning_info
 from ..tuning.store import cache_directory
 from . import machine, report
 from .endings import Ending
@@ -40,14 +44,20 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
       upconv doctor
       upconv doctor --output-format json > machine.json
     """
-    statuses = engines()
-    threads, findings = _threads()
-    limits, kept, complaints = _measurements(threads)
-    findings += [*_missing(), *_environment(), *_cache(), *complaints]
+    statuses, findings, threads, limits = engines(), [], None, None
+    try:
+        threads = get_num_threads()
+    except ArgumentError as error:
+        findings.append(str(error))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if threads is not None:
+            limits = roofline(threads, measure=True)
+        kept = tuning_info()
+    findings += [*_missing(), *_variables(), *_cache(), *(str(each.message) for each in said)]
     if threads is not None:  # without a number of threads nothing can compute
-        findings += _checked(statuses)
-    facts = machine.facts(threads)
-    facts |= {
+        findings += _checked(statuses, threads)
+    facts = machine.facts(threads) | {
         "engines": [asdict(status) for status in statuses],
         "libdnnl": _libdnnl(),
         "roofline": limits and asdict(limits),
@@ -58,9 +68,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
     if output_format == "json":
         report.document("doctor", **facts)
     else:
-        rows = _rows(facts, limits, statuses)
-        width = max(len(name) for name, _ in rows)
-        report.text("\n".join(f"{name:{width}}  {value}" for name, value in rows))
+        report.table(_rows(facts, limits, statuses))
     if findings:
         raise typer.Exit(int(Ending.FINDINGS))
 
@@ -99,25 +107,12 @@ def _told(status: EngineStatus) -> str:
 def _libdnnl() -> str:
     """Which copy of oneDNN was found, or how to get one."""
     try:
-        return str(runtime())
+        found = runtime()
     except EngineMissing as missing:
         return " ".join(str(missing).split())
-
-
-def _measurements(threads: int | None) -> tuple[Limits | None, TuningInfo, list[str]]:
-    """The roofline, the tuning file, and what that file gives cause to say."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        limits = None if threads is None else roofline(threads, measure=True)
-        kept = tuning_info()
-    return limits, kept, [str(warning.message) for warning in said]
-
-
-def _threads() -> tuple[int | None, list[str]]:
-    try:
-        return get_num_threads(), []
-    except ArgumentError as error:
-        return None, [str(error)]
+    for direction in Direction:
+        selftest.ensure(found, direction)
+    return str(found)
 
 
 def _missing() -> list[str]:
@@ -128,19 +123,20 @@ def _missing() -> list[str]:
     ]
 
 
-def _environment() -> list[str]:
-    """Variables whose value upconv will refuse when it comes to read them."""
-    findings = []
-    engine = os.environ.get("UPCONV_ENGINE", "").strip()
-    if engine and engine not in ENGINES:
-        findings.append(f"UPCONV_ENGINE is {engine!r}; expected one of {', '.join(ENGINES)}")
-    if os.environ.get("UPCONV_TUNE", "").strip() not in ("", "0", "1"):
-        findings.append(f"UPCONV_TUNE is {os.environ['UPCONV_TUNE']!r}; expected 1, 0 or nothing")
-    for name in ("UPCONV_CACHE_BYTES", "UPCONV_CACHE_ENTRIES"):
-        text = os.environ.get(name, "").strip()
-        if text and not text.isdecimal():
-            findings.append(f"{name} is {text!r}; expected an integer >= 0")
-    return findings
+def _variables() -> Iterator[str]:
+    """What upconv says of environment variables where it reads them."""
+    for read in (_asked_engine, tuning_asked, PrimitiveCache):
+        try:
+            read()
+        except EngineMissing:
+            pass  # the list of engines says why
+        except ArgumentError as error:
+            yield str(error)
+
+
+def _asked_engine() -> None:
+    if engine := os.environ.get("UPCONV_ENGINE", "").strip():
+        load(engine, "UPCONV_ENGINE")
 
 
 def _cache() -> list[str]:
@@ -154,19 +150,17 @@ def _cache() -> list[str]:
     return [] if usable else [f"the cache directory {place} cannot be written; fix its owner"]
 
 
-def _checked(statuses: tuple[EngineStatus, ...]) -> list[str]:
+def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
     """A small layer by every engine that is here, against its definition."""
     axes = (Axis(4, 3, stride=2, crop_begin=1), Axis(5, 4, stride=2, crop_end=1))
     problem = Problem(Direction.FORWARD, axes, 2, 6, 4, groups=2, bias=True)
-    findings = []
     for status in statuses:
         engine = load(status.name) if status.available else None
         if engine is None or engine.refuses(problem):
             continue
         try:
-            testing.check(engine, problem, threads=get_num_threads())
+            testing.check(engine, problem, threads=threads)
         except AssertionError as error:  # how `testing` says that numbers are wrong
-            findings.append(f"engine {status.name} is wrong: {error}")
+            yield f"engine {status.name} is wrong: {error}"
         except UpconvError as error:
-            findings.append(f"engine {status.name} fails: {error}")
-    return findings
+            yield f"engine {status.name} fails: {error}"

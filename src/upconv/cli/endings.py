@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import UpconvError
 
@@ -63,9 +63,29 @@ def ended(*, traceback: bool) -> Iterator[None]:
             raise
         say(f"error: {_message(error)}")
         _exit(Ending.ERROR)
+    except Exception as error:
+        told = _usage(error)
+        if not told:
+            raise
+        say(f"error: {told}")
+        _exit(Ending.ERROR)
     finally:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _usage(error: Any) -> str:
+    """What click has to say of wrong usage, in one line; "" for all else.
+
+    Typer has click in a package of its own or in itself, so that the class has no one name.
+    """
+    if not any(kind.__name__ == "UsageError" for kind in type(error).__mro__):
+        return ""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help itself
+        return ""
+    words = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    where = error.ctx.command_path if error.ctx is not None else "upconv"
+    return f"{words}. See `{where} --help`."
 
 
 def _exit(ending: Ending) -> NoReturn:

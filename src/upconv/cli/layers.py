@@ -77,7 +77,7 @@ class Layer:
 
 def built_in() -> list[Layer]:
     """The layers that upconv brings along."""
-    packed = resources.files(__package__).joinpath("layers.json").read_text("utf-8")
+    packed = resources.files(__package__).joinpath("layers.json").read_bytes()
     return _layers(packed, BUILT_IN)
 
 
@@ -85,63 +85,58 @@ def read(path: Path) -> list[Layer]:
     """The layers in a file; `FileError` if it is wrong in any way."""
     with reported(str(path), "read"), opened(path) as file:
         data = file.read(_LARGEST_FILE + 1)
-        if len(data) > _LARGEST_FILE:
-            raise FileError(f"{brief(str(path))} has more than {_LARGEST_FILE} bytes.")
-        text = data.decode()
-    return _layers(text, str(path))
+    if len(data) > _LARGEST_FILE:
+        raise FileError(f"{brief(str(path))} has more than {_LARGEST_FILE} bytes.")
+    return _layers(data, str(path))
 
 
-def _layers(text: str, what: str) -> list[Layer]:
+def _layers(data: bytes, what: str) -> list[Layer]:
     try:
-        whole = json.loads(text)
+        whole = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{what} is not JSON: {error}") from None
     entries = whole.get("layers") if isinstance(whole, dict) else None
     if not isinstance(entries, list) or not entries:
         raise FileError(f'{what}: expected an object whose "layers" is a list of layers.')
-    found = [_layer(entry, f"{what}: layers[{i}]") for i, entry in enumerate(entries)]
-    for i, layer in enumerate(found):
-        if any(layer.name == other.name for other in found[:i]):
+    found: dict[str, Layer] = {}
+    for i, entry in enumerate(entries):
+        layer = _layer(entry, f"{what}: layers[{i}]")
+        if layer.name in found:
             raise FileError(f"{what}: name {layer.name!r} is used twice; expected each name once.")
-    return found
+        found[layer.name] = layer
+    return list(found.values())
 
 
 def _layer(entry: object, where: str) -> Layer:
     if not isinstance(entry, dict):
         raise FileError(f"{where} is {brief(entry)}; expected an object.")
     wanted = [field.name for field in fields(Layer)]
-    for key in dict.fromkeys((*wanted, *entry)):
-        if key not in entry or key not in wanted:
-            fault = "missing" if key in wanted else "unknown"
-            raise FileError(f"{where}: {brief(key)} is {fault}; expected {', '.join(wanted)}.")
+    for key in {*wanted} ^ {*entry}:
+        fault = "missing" if key in wanted else "unknown"
+        raise FileError(f"{where}: {brief(key)} is {fault}; expected {', '.join(wanted)}.")
     name, size = entry["name"], entry["size"]
     if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
         raise FileError(f"{where}: 'name' is {brief(name)}; expected 1 to 64 printable letters.")
     where = f"{where} ({name})"
     if not isinstance(size, list) or not 1 <= len(size) <= 8:
         raise FileError(f"{where}: 'size' is {brief(size)}; expected a list of 1 to 8 integers.")
-    single = {key: _integer(where, key, entry[key]) for key in ("n", "ic", "oc", "g")}
-    each = {key: _each(where, key, entry[key], len(size)) for key in _PER_AXIS}
-    layer = Layer(name=name, **single, **each)  # type: ignore[arg-type]  # by the two names above
+    numbers = {key: _integers(where, key, entry[key], len(size)) for key in wanted[1:]}
+    layer = Layer(name, **numbers)
     _check(where, layer)
     return layer
 
 
-def _each(where: str, key: str, value: object, rank: int) -> tuple[int, ...]:
-    """One value per axis, from one for all or a list."""
-    if not isinstance(value, list):
-        return (_integer(where, key, value),) * rank
-    if len(value) != rank:
+def _integers(where: str, key: str, value: object, rank: int) -> Any:
+    """An integer; one per axis, from one for all or a list, where there are several."""
+    several, low = key in _PER_AXIS, _LEAST.get(key, 1)
+    entries = value if several and isinstance(value, list) else [value] * (rank if several else 1)
+    if several and len(entries) != rank:
         raise FileError(f"{where}: {key!r} is {brief(value)}; expected one or {rank} integers.")
-    return tuple(_integer(where, key, entry) for entry in value)
-
-
-def _integer(where: str, key: str, value: object) -> int:
-    low = _LEAST.get(key, 1)
-    if type(value) is not int or not low <= value <= _MOST:
-        expected = f"an integer from {low} to {_MOST}"
-        raise FileError(f"{where}: {key!r} is {brief(value)}; expected {expected}.")
-    return value
+    for entry in entries:
+        if type(entry) is not int or not low <= entry <= _MOST:
+            expected = f"an integer from {low} to {_MOST}"
+            raise FileError(f"{where}: {key!r} is {brief(entry)}; expected {expected}.")
+    return tuple(entries) if several else entries[0]
 
 
 def _check(where: str, layer: Layer) -> None:
@@ -154,11 +149,11 @@ def _check(where: str, layer: Layer) -> None:
         raise FileError(f"{where}: {error}") from None
     if not prod(problem.y_shape):
         raise FileError(f"{where}: 'p' is {layer.p}, which leaves no output; expected less.")
-    needed = 2 * problem.nbytes  # the arrays in float64, and in the type that is measured
-    if needed > memory.available_bytes():
+    needed, available = 2 * problem.nbytes, memory.available_bytes()  # in float64 and as measured
+    if needed > available:
         raise FileError(
             f"{where}: 'size' and channels make arrays of {memory.readable(needed)}; this process"
-            f" may take {memory.readable(memory.available_bytes())}."
+            f" may take {memory.readable(available)}."
         )
     if problem.multiply_adds > _MOST_MULTIPLY_ADDS:
         raise FileError(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..errors import FileError, ModelError
+from ..errors import ArgumentError, FileError, ModelError, brief
+from ..files import reported
 from . import options, report
 from .endings import Ending, say
-from .lint_settings import read_settings
 
 if TYPE_CHECKING:
     from ..onnx.linting import Findings
@@ -57,7 +59,7 @@ def lint(
     select: _Select = None,
     ignore: _Ignore = None,
     runtime: _Runtime = None,
-    input_shape: options.Inputs = None,
+    input_shape: options.InputShapes = None,
     fail_on: _FailOn = "warning",
     exit_zero: _ExitZero = False,
     output_format: _Format = "text",
@@ -76,16 +78,17 @@ def lint(
       upconv lint models --output-format sarif --exit-zero > upconv.sarif
       upconv lint models --fix
     """
-    from ..onnx.linting import Severity
+    from ..onnx.linting import Severity, chosen
 
     shapes = options.input_shapes(input_shape)
     if fix and shapes:
         words = "with --fix, which is for all input shapes"
         raise typer.BadParameter(words, param_hint="--input-shape")
     selected, ignored = _codes("--select", select), _codes("--ignore", ignore)
-    settings = read_settings(Path.cwd())
+    chosen(selected, ignored)  # raises for what is no rule, also where there is no model
+    left_out = _left_out(Path.cwd())
     reports = [
-        _checked(file, selected, [*ignored, *settings.ignored(file)], runtime, shapes, fix=fix)
+        _checked(file, selected, [*ignored, *left_out(file)], runtime, shapes, fix=fix)
         for file in dict.fromkeys(_files(paths or [Path()]))
     ]
     if not reports:
@@ -119,14 +122,17 @@ def rule(
     """
     from ..onnx.linting import chosen
 
-    rules = chosen([code] if code else ())
+    try:
+        rules = chosen([code] if code else ())
+    except ArgumentError as error:
+        raise error.renamed("select", "RULE") from None
     if output_format == "json":
         report.document("rule", rules=[found.as_json() for found in rules])
     elif code or all_:
         report.text("\n\n".join(found.markdown() for found in rules))
     else:
-        rows = tuple(tuple(one.as_json()[key] for key in _COLUMNS) for one in rules)
-        report.table(_COLUMNS, rows, left=4)
+        rows = [tuple(one.as_json()[key] for key in _COLUMNS) for one in rules]
+        report.table([_COLUMNS, *rows], left=4)
 
 
 def _checked(
@@ -140,7 +146,7 @@ def _checked(
 ) -> Findings:
     """The findings in a file; one that cannot be read as a model is a finding itself."""
     from ..onnx import linting
-    from ..onnx.linting.context import Observation
+    from ..onnx.linting.findings import Observation
 
     try:
         if fix:
@@ -188,3 +194,65 @@ def _print(reports: Sequence[Findings], output_format: str, runtime: str | None)
     if words:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         report.text(words.encode(encoding, "backslashreplace").decode(encoding))
+
+
+# Settings -----------------------------------------------------------------------------------------
+
+
+def _left_out(folder: Path) -> Callable[[Path], list[str]]:
+    """The rules that the nearest pyproject.toml with settings leaves out, as a function of files.
+
+        [tool.upconv.lint]
+        ignore = ["UPC4"]
+        per-file-ignores = { "models/legacy/*.onnx" = ["UPC001"] }
+
+    Patterns are relative to the folder of pyproject.toml, or match a file's name. Raises
+    `FileError` for a file that is no TOML, `ArgumentError` for what it may not say.
+    """
+    root, table = _settings(folder)
+    where = "tool.upconv.lint in pyproject.toml"
+    if not isinstance(table, dict) or set(table) - {"ignore", "per-file-ignores"}:
+        raise ArgumentError(where, brief(table), "a table with ignore and per-file-ignores")
+    per_file = table.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise ArgumentError(f"per-file-ignores of {where}", brief(per_file), "a table of lists")
+    everywhere = _known("ignore", table.get("ignore", []), where)
+    some = {pattern: _known(pattern, codes, where) for pattern, codes in per_file.items()}
+
+    def ignored(path: Path) -> list[str]:
+        whole = path.resolve()
+        relative = whole.relative_to(root) if whole.is_relative_to(root) else whole
+        names = relative.as_posix(), path.name
+        matching = (p for p in some if any(fnmatchcase(name, p) for name in names))
+        return [*everywhere, *(code for pattern in matching for code in some[pattern])]
+
+    return ignored
+
+
+def _settings(folder: Path) -> tuple[Path, Any]:
+    """The nearest pyproject.toml that says something to lint: its folder, and what it says."""
+    for root in (folder.resolve(), *folder.resolve().parents):
+        file = root / "pyproject.toml"
+        if not file.is_file():
+            continue
+        with reported(str(file), "read"):
+            try:
+                whole = tomllib.loads(file.read_text(encoding="utf-8"))
+            except tomllib.TOMLDecodeError as error:
+                raise FileError(f"Cannot read {brief(str(file))}: {error}.") from None
+        table = whole.get("tool", {}).get("upconv", {}).get("lint")
+        if table is not None:
+            return root, table
+    return Path(), {}
+
+
+def _known(key: str, codes: Any, where: str) -> list[str]:
+    from ..onnx.linting import chosen
+
+    if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
+        raise ArgumentError(f"{key} of {where}", brief(codes), 'a list such as ["UPC001", "UPC4"]')
+    try:
+        chosen(ignore=codes)
+    except ArgumentError as error:
+        raise error.renamed("ignore", f"{key} of {where}") from None
+    return codes

@@ -36,15 +36,10 @@ _OPTIONAL = (
 _NOTABLE = ("sse4", "avx", "fma", "f16c", "amx", "neon", "sve", "bf16", "fp16", "dotprod")
 """Beginnings and parts of the CPU features that decide how fast a convolution can be."""
 
+_THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
+"""Where the number of threads comes from, the first first, as in `upconv.threads`."""
 
-def versions() -> dict[str, str]:
-    """Installed packages and their versions, Python's first; absent ones are left out."""
-    found = {"python": platform.python_version()}
-    for package in (*REQUIRED, *_OPTIONAL):
-        version = version_of(package)
-        if version is not None:
-            found[package] = version
-    return found
+_ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
 
 
 def version_of(package: str) -> str | None:
@@ -55,18 +50,14 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def numpy_blas() -> str:
-    """The BLAS that NumPy was built with.
-
-    >>> isinstance(numpy_blas(), str)
-    True
-    """
+def _numpy_blas() -> str:
+    """The BLAS that NumPy was built with."""
     show: Callable[..., Any] = np.show_config
     blas = (show(mode="dicts") or {}).get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
-def processor() -> dict[str, Any]:
+def _processor() -> dict[str, Any]:
     """The CPU: its name to compilers, its model to people, and the features that decide speed."""
     model = processor_model()
     try:
@@ -78,34 +69,24 @@ def processor() -> dict[str, Any]:
     return {"name": binding.get_host_cpu_name(), "model": model, "features": tuple(notable)}
 
 
-def thread_source() -> str:
-    """Where the number of threads comes from, in the order of `upconv.threads`."""
-    for variable in ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS"):
-        if os.environ.get(variable, "").strip():
-            return variable
-    return "the processors this process may use"
-
-
-def environment() -> dict[str, str]:
-    """The environment variables in force that upconv or its BLAS reads."""
-    also = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
-    return {
+def facts(threads: int | None) -> dict[str, Any]:
+    """What a measurement depends on, for JSON; packages that are not installed are left out."""
+    versions = {package: version_of(package) for package in (*REQUIRED, *_OPTIONAL)}
+    installed = {package: version for package, version in versions.items() if version is not None}
+    variables = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith("UPCONV_") or name in also
+        if name.startswith("UPCONV_") or name in _ALSO_READ
     }
-
-
-def facts(threads: int | None) -> dict[str, Any]:
-    """What a measurement depends on, for JSON."""
+    asked = (name for name in _THREADS if variables.get(name, "").strip())
     return {
         "system": platform.platform(),
-        "cpu": processor(),
+        "cpu": _processor(),
         "processors": os.cpu_count(),
         "threads": threads,
-        "threads_from": thread_source(),
+        "threads_from": next(asked, "the processors this process may use"),
         "memory_available_bytes": memory.available_bytes(),
-        "versions": versions(),
-        "numpy_blas": numpy_blas(),
-        "environment": environment(),
+        "versions": {"python": platform.python_version(), **installed},
+        "numpy_blas": _numpy_blas(),
+        "environment": variables,
     }

@@ -12,22 +12,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import geometric_mean, median
+from timeit import Timer
 
 from ..errors import EngineError, EngineRefusal, MemoryLimitError
 from ..threads import rest
 from . import candidates
-from .candidates import Candidate
-from .cases import Case
+from .candidates import Candidate, Case
 
 _SETTLE_SECONDS = 5e-3
 _SAMPLE_SECONDS = 2e-3
 _ROUND_SECONDS = 20e-3
-_FEWEST_ROUNDS = 3
-_MOST_ROUNDS = 1000
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,65 +77,57 @@ class Measured:
 
     def efficiency(self, result: Result) -> float | None:
         """The roofline time over the best time, for upconv's own engines."""
-        known = self.roofline is not None and result.best and result.own
-        return self.roofline / result.best if known else None  # type: ignore[operator]  # see known
+        if self.roofline is None or not result.best or not result.own:
+            return None
+        return self.roofline / result.best
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """What is measured and how: see `upconv bench`. `step` is told what is about to begin."""
-
-    engines: tuple[str, ...]
-    peers: tuple[str, ...]
-    threads: int
-    seconds: float
-    step: Callable[[str], None]
-    roofline: Callable[[Case], float | None] = lambda _: None
-
-    def measure(self, case: Case) -> Measured:
-        """Every candidate's result on a case."""
-        name = case.layer.name
-        self.step(f"{name}: preparing and verifying")
-        entries = [self._engine(engine, case) for engine in self.engines]
-        entries += [entry for peer in self.peers for entry in self._peer(peer, case)]
-        self.step(f"{name}: timing")
-        times = iter(interleaved([c.run for c, _ in entries if c is not None], self.seconds))
-        results = tuple(
-            result if made is None else replace(result, samples=next(times))
-            for made, result in entries
-        )
-        bare = Case(case.layer, case.direction, case.dtype)  # without the arrays, which may go now
-        return Measured(bare, case.tolerance, results, self.roofline(case))
-
-    def _engine(self, name: str, case: Case) -> _Entry:
-        try:
-            return _verified(candidates.engine(name, case, self.threads), case, own=True)
-        except (EngineRefusal, MemoryLimitError) as error:
-            return _left_out(name, str(error))
-        except EngineError as error:
-            return _left_out(name, str(error), fault=True)
-
-    def _peer(self, name: str, case: Case) -> list[_Entry]:
-        try:
-            return [_verified(made, case) for made in candidates.PEERS[name](case, self.threads)]
-        except ImportError as error:
-            return [_left_out(name, f"not installed ({error})")]
-        except EngineRefusal as error:
-            return [_left_out(name, str(error))]
-        # A foreign library may raise anything, and its troubles are no reason to lose a bench.
-        except Exception as error:
-            return [_left_out(name, f"{type(error).__name__}: {error}".replace("\n", " ")[:300])]
+def measure(
+    case: Case,
+    engines: Sequence[str],
+    peers: Sequence[str],
+    threads: int,
+    seconds: float,
+    step: Callable[[str], None],
+) -> Measured:
+    """Every candidate's result on a case; `step` is told what is about to begin."""
+    step(f"{case.layer.name}: preparing and verifying")
+    entries = [entry for name in (*engines, *peers) for entry in _entries(name, case, threads)]
+    step(f"{case.layer.name}: timing")
+    times = iter(interleaved([made.run for made, _ in entries if made is not None], seconds))
+    results = tuple(
+        result if made is None else replace(result, samples=next(times)) for made, result in entries
+    )
+    bare = Case(case.layer, case.direction, case.dtype)  # without the arrays, which may go now
+    return Measured(bare, case.tolerance, results)
 
 
 _Entry = tuple[Candidate | None, Result]
 """What may be timed, if anything, and its result so far."""
 
 
-def _left_out(name: str, reason: str, *, fault: bool = False) -> _Entry:
-    return None, Result(name, name, reason=reason, fault=fault)
+def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
+    """The settings of an engine or a peer, each verified, or one entry that says why not."""
+    peer = candidates.PEERS.get(name)
+    fault = False
+    try:
+        if peer is None:
+            return [_verified(candidates.engine(name, case, threads), case, own=True)]
+        return [_verified(made, case, own=False) for made in peer(case, threads)]
+    except (EngineRefusal, MemoryLimitError) as error:
+        reason = str(error)
+    except ImportError as error:
+        reason = f"not installed ({error})"
+    # A foreign library may raise anything, and its troubles are no reason to lose a bench.
+    except Exception as error:
+        fault = peer is None
+        if fault and not isinstance(error, EngineError):
+            raise
+        reason = str(error) if fault else f"{type(error).__name__}: {error}"[:300]
+    return [(None, Result(name, name, reason=reason, fault=fault))]
 
 
-def _verified(made: Candidate, case: Case, *, own: bool = False) -> _Entry:
+def _verified(made: Candidate, case: Case, *, own: bool) -> _Entry:
     """The candidate after one call whose result was looked at, element by element."""
     made.run()
     error = case.error(made.result())
@@ -154,7 +145,8 @@ def interleaved(
 
     A call that is much slower than the others does three rounds and then sits out.
     """
-    repeats = [_repeats(call) for call in calls]
+    timers = [Timer(call) for call in calls]
+    numbers = [max(1, min(1000, int(_SAMPLE_SECONDS / max(t.timeit(1), 1e-9)))) for t in timers]
     rounds: list[list[tuple[float, ...]]] = [[] for _ in calls]
     spent = [0.0] * len(calls)
     for done in range(_MOST_ROUNDS):
@@ -164,53 +156,40 @@ def interleaved(
         for i in waiting:
             rest()
             start = time.perf_counter()
-            _settle(calls[i])
-            rounds[i].append(_round(calls[i], repeats[i]))
+            list(_samples(timers[i], 1, _SETTLE_SECONDS))
+            rounds[i].append(tuple(_samples(timers[i], numbers[i], _ROUND_SECONDS)))
             spent[i] += time.perf_counter() - start
     return [tuple(series) for series in rounds]
 
 
-def _repeats(call: Callable[[], object]) -> int:
-    call()
-    return max(1, min(1000, int(_SAMPLE_SECONDS / max(_sample(call, 1), 1e-9))))
-
-
-def _settle(call: Callable[[], object]) -> None:
-    end = time.perf_counter() + _SETTLE_SECONDS
-    call()
-    while time.perf_counter() < end:
-        call()
-
-
-def _round(call: Callable[[], object], repeats: int) -> tuple[float, ...]:
-    samples = [_sample(call, repeats)]
-    while sum(samples) * repeats < _ROUND_SECONDS:
-        samples.append(_sample(call, repeats))
-    return tuple(samples)
-
-
-def _sample(call: Callable[[], object], repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
+def _samples(timer: Timer, number: int, seconds: float) -> Iterator[float]:
+    """Seconds per call, each the mean of `number` calls, until so many seconds have passed."""
+    end = time.perf_counter() + seconds
+    while True:
+        yield timer.timeit(number) / number
+        if time.perf_counter() >= end:
+            return
 
 
 def summary(
     measured: Sequence[Measured], groups: Sequence[str]
 ) -> dict[str, dict[str, float | None]]:
     """Of each candidate, the geometric means of its speed against each group, and efficiency."""
-    means: dict[str, dict[str, float | None]] = {}
-    for name in dict.fromkeys(r.candidate for m in measured for r in m.results if r.samples):
-        pairs = [(m, r) for m in measured for r in m.results if r.candidate == name]
-        means[name] = {
-            **{group: _mean([m.speed(r, group) for m, r in pairs]) for group in groups},
-            "efficiency": _mean([m.efficiency(r) for m, r in pairs]),
+    pairs: dict[str, list[tuple[Measured, Result]]] = {}
+    for m in measured:
+        for r in m.results:
+            pairs.setdefault(r.candidate, []).append((m, r))
+    return {
+        name: {
+            **{group: _mean(m.speed(r, group) for m, r in those) for group in groups},
+            "efficiency": _mean(m.efficiency(r) for m, r in those),
         }
-    return means
+        for name, those in pairs.items()
+        if any(r.samples for _, r in those)
+    }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Iterator[float | None]) -> float | None:
     known = [value for value in values if value]
     return geometric_mean(known) if known else None
 

@@ -59,14 +59,14 @@ def info(symbol: _Graph, params: _Params = None, *, output_format: OutputFormat 
     report.text(f"parameters  {size} in {len(model.arrays)} arrays")
     report.text(f"operators   {', '.join(f'{name} {n}' for name, n in counts.items())}")
     if layers:
-        cells = tuple(tuple(map(_cell, layer.values())) for layer in layers)
-        report.table(("Deconvolution", *_SHOWN), cells, left=1)
+        rows = [tuple(map(_cell, layer.values())) for layer in layers]
+        report.table([("Deconvolution", *_SHOWN), *rows], left=1)
 
 
 @mxnet.command()
 def run(
     symbol: _Graph, params: _Params = None, *, inputs: _Inputs = None, output: _Output = None,
-    input_shape: options.Inputs = None, seed: options.Seed = 0, force: Force = False,
+    input_shape: options.InputShapes = None, seed: options.Seed = 0, force: Force = False,
     output_format: OutputFormat = "text",
 ) -> None:  # fmt: skip
     """Run a model on arrays in files, or on random ones of the sizes given; outputs are a .npz.
@@ -77,14 +77,14 @@ def run(
       upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
     """
     target = _target(output, ".npz", force, [symbol, params, inputs])
-    model, sizes = _load(symbol, params), options.input_shapes(input_shape)
+    sizes, model = options.input_shapes(input_shape), _load(symbol, params)
     memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
     if inputs is not None:
         single = inputs.suffix.lower() == ".npy"
         found = {name: npy.read(str(inputs)) for name in model.inputs[:1]} if single else {}
-        found = found or npy.read_all(inputs)
+        found = found or npy.read_all(inputs) or {}
         arrays |= {name: found[name] for name in model.inputs if name in found}
     start = time.perf_counter()
     results = dict(zip(model.outputs, model.run(**arrays), strict=True))
@@ -102,7 +102,7 @@ def run(
 @mxnet.command("to-onnx")
 def to_onnx(
     symbol: _Graph, params: _Params = None, *, output: _Output = None,
-    input_shape: options.Inputs = None, opset: _Opset = 17, no_verify: _NoVerify = False,
+    input_shape: options.InputShapes = None, opset: _Opset = 17, no_verify: _NoVerify = False,
     force: Force = False, output_format: OutputFormat = "text",
 ) -> None:  # fmt: skip
     """Write a model as ONNX for inputs of these sizes, and verify it in ONNX Runtime.
@@ -143,4 +143,4 @@ def _target(
     """Where a result goes, checked before any work is done."""
     if output is None:
         return None
-    return npy.target(output, (suffix,), force=force, inputs=inputs)
+    return npy.place(output, (suffix,), force=force, inputs=inputs)

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import brief
 from ..files import published, reported
-from . import models, options, report
+from . import npy, options, report
 from .endings import say
 from .options import Force, OutputFormat, Threads
 
@@ -24,7 +24,7 @@ _Output = Annotated[
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Measure, and write no model.")]
 _Runtime = Annotated[
-    str, typer.Option("--runtime", metavar="NAME", help=f"What will run it: {models.RUNTIMES}.")
+    str, typer.Option("--runtime", metavar="NAME", help=f"What will run it: {options.RUNTIMES}.")
 ]
 _InputShapes = Annotated[
     list[str] | None,
@@ -72,7 +72,7 @@ def optimize(
     runtime: _Runtime = "onnxruntime",
     threads: Threads = None,
     input_shape: _InputShapes = None,
-    inputs: models.Inputs = None,
+    inputs: options.Inputs = None,
     seed: options.Seed = 0,
     seconds: _Seconds = 1.0,
     time_limit: _TimeLimit = 300.0,
@@ -98,8 +98,9 @@ def optimize(
     if output is None and not dry_run:
         raise typer.BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
     output = None if dry_run else output
-    sizes = models.shape_sets(input_shape)
-    _check(model, [inputs], output, report_file, session, force=force)
+    sizes = options.shape_sets(input_shape)
+    places = {"OUT": output, "--report": report_file, "--session": session}
+    _check(places, model, inputs, force)
     from ..onnx.optimizing import optimize as optimized  # ONNX's libraries are loaded only for this
     from ..onnx.report import write_report
 
@@ -109,7 +110,7 @@ def optimize(
             output,
             runtime=runtime,
             sizes=sizes,
-            inputs=models.arrays(inputs),
+            inputs=npy.read_all(inputs),
             threads=threads,
             seed=seed,
             seconds=seconds,
@@ -135,28 +136,21 @@ def _session_report(found: Optimization) -> Mapping[str, Any]:
     return found.session.report
 
 
-def _check(
-    model: Path,
-    inputs: list[Path | None],
-    output: Path | None,
-    report_file: Path | None,
-    session: Path | None,
-    *,
-    force: bool,
-) -> None:
+def _check(places: dict[str, Path | None], model: Path, given: Path | None, force: bool) -> None:
     """Complain about where results should go before minutes are spent on making them."""
-    for name, hint, endings in (
-        (report_file, "--report", (".html", ".htm", ".json")),
-        (session, "--session", (".json",)),
-    ):
-        if name is not None and name.suffix.lower() not in endings:
-            words = f"{brief(str(name))} does not end in {' or '.join(endings)}"
-            raise typer.BadParameter(words, param_hint=hint)
-    written = [name for name in (output, report_file, session) if name is not None]
-    for i, name in enumerate(written):
-        if name.resolve() in (other.resolve() for other in written[:i]):
+    written: set[Path] = set()
+    for option, name in places.items():
+        if name is None:
+            continue
+        path = npy.place(
+            name, _ENDINGS[option], force=force, inputs=[given], model=model, option=option
+        )
+        if path in written:
             raise typer.BadParameter(f"{brief(str(name))} would be written twice")
-        models.place(name, force=force, model=model, others=inputs)
+        written.add(path)
+
+
+_ENDINGS = {"OUT": (), "--report": (".html", ".htm", ".json"), "--session": (".json",)}
 
 
 def _print(found: Optimization, output_format: str) -> None:

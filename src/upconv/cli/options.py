@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -70,16 +71,26 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def named_shape(text: str) -> tuple[str, Shape]:
-    """A name and a shape, as `--input-shape` has them; a name may hold colons itself.
+def shape_sets(given: Sequence[str] | None) -> list[dict[str, Shape]]:
+    """Shapes by name, per set: a name given n times makes n sets, and one given once is in all.
 
-    >>> named_shape("input:0:1,80,100")
-    ('input:0', (1, 80, 100))
+    A name may hold colons itself.
+
+    >>> shape_sets(["x:0:1,80,100", "x:0:1,80,400", "N:2"])
+    [{'x:0': (1, 80, 100), 'N': (2,)}, {'x:0': (1, 80, 400), 'N': (2,)}]
     """
-    name, colon, size = text.rpartition(":")
-    if not (name and colon):
-        raise typer.BadParameter(f"{text!r} is not NAME:SIZES", param_hint="--input-shape")
-    return name, shape(size)
+    found: dict[str, list[Shape]] = {}
+    for text in given or ():
+        name, colon, size = text.rpartition(":")
+        if not (name and colon):
+            raise typer.BadParameter(f"{text!r} is not NAME:SIZES", param_hint="--input-shape")
+        found.setdefault(name, []).append(shape(size))
+    many = max(map(len, found.values()), default=1)
+    for name, sizes in found.items():
+        if len(sizes) not in (1, many):
+            words = f"{name!r} is given {len(sizes)} times, and another name {many} times"
+            raise typer.BadParameter(words, param_hint="--input-shape")
+    return [{name: s[i if s[1:] else 0] for name, s in found.items()} for i in range(many)]
 
 
 def input_shapes(given: Sequence[str] | None) -> dict[str, Shape]:
@@ -88,11 +99,9 @@ def input_shapes(given: Sequence[str] | None) -> dict[str, Shape]:
     >>> input_shapes(["x:1,80,100", "N:2"])
     {'x': (1, 80, 100), 'N': (2,)}
     """
-    found: dict[str, Shape] = {}
-    for name, size in map(named_shape, given or ()):
-        if name in found:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--input-shape")
-        found[name] = size
+    found, *others = shape_sets(given)
+    if others:
+        raise typer.BadParameter("a name is given twice", param_hint="--input-shape")
     return found
 
 
@@ -124,7 +133,7 @@ def _ends(part: str, text: str) -> Ends:
 
 def _integer(part: str, text: str) -> int:
     if not _NUMBER.fullmatch(part.strip()):
-        raise typer.BadParameter(f"{part!r} in {text!r} is not an integer")
+        raise typer.BadParameter(f"{text!r}; expected integers, such as 2 or 2,3")
     return int(part)
 
 
@@ -148,7 +157,7 @@ OutputFormat = Annotated[
     Literal["text", "json"], typer.Option(help="What to print on stdout: text, or a document.")
 ]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output if it exists.")]
-Inputs = Annotated[
+InputShapes = Annotated[
     list[str] | None,
     typer.Option(
         "--input-shape",
@@ -157,6 +166,11 @@ Inputs = Annotated[
         " may be repeated.",
     ),
 ]
+Inputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE", help="Inputs by name, .npz, in place of random ones."),
+]
+RUNTIMES = "onnxruntime, onnxruntime:CUDA, openvino, openvino:f32, openvino:GPU, reference"
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random inputs.")]
 Engine = Annotated[
     str | None,
@@ -242,6 +256,3 @@ def keywords(geometry: dict[str, Any]) -> dict[str, Any]:
         name: value.value if isinstance(value, DataLayout | WeightLayout) else value
         for name, value in geometry.items()
     }
-
-
-Json = Annotated[bool, typer.Option("--json")]

@@ -54,11 +54,10 @@ def width() -> int:
     return get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else 80
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 2) -> None:
-    """Print a table; its first `left` columns are words, aligned left, the others numbers."""
-    lines = (headings, *rows)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for cells in lines:
+def table(rows: Sequence[Sequence[str]], *, left: int = 2) -> None:
+    """Print rows, headings first where there are any; all but the `left` columns are numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
         aligned = (
             cell.ljust(size) if i < left else cell.rjust(size)
             for i, (cell, size) in enumerate(zip(cells, widths, strict=True))

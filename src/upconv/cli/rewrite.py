@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import models, options, report
+from . import npy, options, report
 from .endings import Ending, say
 from .options import Force, OutputFormat
 
@@ -77,7 +77,7 @@ def rewrite(
     if passes is not None and profile is not None:
         raise typer.BadParameter("both were given", param_hint="--passes and --profile")
     if not dry_run:
-        models.place(out, force=force, model=source)
+        npy.place(out, (), force=force, inputs=(), model=source)
     from ..onnx import rewriting, save  # ONNX's libraries are loaded only for this
 
     found = rewriting.rewrite(source, passes, profile=profile, rule=rule and rule.value)
@@ -95,11 +95,11 @@ def _print(found: Rewritten, output_format: str, written: Path | None) -> None:
         left, path = list(found.left), None if written is None else str(written)
         report.document("rewrite", steps=steps, left=left, written=path)
         return
-    from ..onnx.names import on_terminal
+    from ..onnx.names import neutral
 
-    rows = tuple((on_terminal(s.node), s.by, on_terminal(s.refusal or "done")) for s in found.steps)
+    rows = [(neutral(s.node), s.by, neutral(s.refusal or "done")) for s in found.steps]
     if rows:
-        report.table(("node", "pass", "result"), rows, left=3)
+        report.table([("node", "pass", "result"), *rows], left=3)
     for words in found.left:
-        report.text(f"breaks the profile: {on_terminal(words)}")
+        report.text(f"breaks the profile: {neutral(words)}")
     say("nothing written" if written is None else f"wrote {written}")

@@ -17,15 +17,7 @@ from ..memory import readable
 from ..ops import conv_transpose
 from . import npy, options, report
 from .endings import say
-from .options import (
-    Activation,
-    Engine,
-    Force,
-    OutputFormat,
-    Threads,
-    keywords,
-    takes_geometry,
-)
+from .options import keywords, takes_geometry
 
 _FILE = "A .npy file, or a .npz (file.npz:name where it holds several)"
 
@@ -57,12 +49,12 @@ def run(
     output: _Output,
     bias: _Bias = None,
     residual: _Residual = None,
-    activation: Activation = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    force: Force = False,
+    activation: options.Activation = None,
+    engine: options.Engine = None,
+    threads: options.Threads = None,
+    force: options.Force = False,
     quiet: _Quiet = False,
-    output_format: OutputFormat = "text",
+    output_format: options.OutputFormat = "text",
     **geometry: Any,
 ) -> None:
     """Compute a transposed convolution of arrays in files.
@@ -101,7 +93,7 @@ def run(
 def _target(output: str, force: bool, given: Sequence[str]) -> Path | None:
     if output != "-":
         inputs = [npy.split(name)[0] for name in given if name != "-"]
-        return npy.target(output, (".npy", ".npz"), force=force, inputs=inputs)
+        return npy.place(output, (".npy", ".npz"), force=force, inputs=inputs)
     if sys.stdout is not None and sys.stdout.isatty():
         words = "binary data does not go to a terminal; name a file"
         raise typer.BadParameter(words, param_hint="--output")

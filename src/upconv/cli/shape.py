@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Any
 
 import typer
@@ -10,29 +10,17 @@ import typer
 from ..explanations import Explanation, output_shape
 from ..explanations import explain as explanation_of
 from ..problem import Direction, DType
-from . import report
+from . import options, report
 from .endings import Ending
-from .options import (
-    Activation,
-    DirectionOption,
-    ElementType,
-    Engine,
-    InputShape,
-    OutputFormat,
-    Threads,
-    Tune,
-    WeightShape,
-    keywords,
-    takes_geometry,
-)
+from .options import keywords, takes_geometry
 
 
 @takes_geometry
 def shape(
-    input_: InputShape,
-    weight: WeightShape,
+    input_: options.InputShape,
+    weight: options.WeightShape,
     *,
-    output_format: OutputFormat = "text",
+    output_format: options.OutputFormat = "text",
     **geometry: Any,
 ) -> None:
     """Print the shape a transposed convolution gives.
@@ -52,18 +40,18 @@ def shape(
 
 @takes_geometry
 def explain(
-    input_: InputShape,
-    weight: WeightShape,
+    input_: options.InputShape,
+    weight: options.WeightShape,
     *,
     bias: Annotated[bool, typer.Option("--bias", help="With a bias.")] = False,
     residual: Annotated[bool, typer.Option("--residual", help="With a residual.")] = False,
-    activation: Activation = None,
-    direction: DirectionOption = Direction.FORWARD,
-    dtype: ElementType = DType.FLOAT32,
-    engine: Engine = None,
-    threads: Threads = None,
-    tune: Tune = False,
-    output_format: OutputFormat = "text",
+    activation: options.Activation = None,
+    direction: options.DirectionOption = Direction.FORWARD,
+    dtype: options.ElementType = DType.FLOAT32,
+    engine: options.Engine = None,
+    threads: options.Threads = None,
+    tune: options.Tune = False,
+    output_format: options.OutputFormat = "text",
     **geometry: Any,
 ) -> None:
     """Tell what upconv would do and why: problem, engine, refusals, sizes, memory, schedule, times.
@@ -105,36 +93,25 @@ def explain(
 def as_fields(answer: Explanation) -> dict[str, Any]:
     """Every field of an explanation, for JSON."""
     problem = answer.problem
-    return {
-        "problem": {
-            "text": str(problem),
-            "direction": problem.direction.value,
-            "batch": problem.batch,
-            "in_channels": problem.in_channels,
-            "out_channels": problem.out_channels,
-            "groups": problem.groups,
-            "dtype": problem.dtype.value,
-            "layout": problem.layout.value,
-            "weight_layout": problem.weight_layout.value,
-            "bias": problem.bias,
-            "activation": problem.epilogue.activation.value or None,
-            "slope": problem.epilogue.slope,
-            "residual": problem.epilogue.residual,
-            "axes": [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in problem.axes],
-        },
-        "engine": answer.engine,
-        "refusals": [asdict(refusal) for refusal in answer.refusals],
-        "output_shape": answer.output_shape,
-        "workspace_bytes": answer.workspace_bytes,
-        "multiply_adds": answer.multiply_adds,
-        "nbytes": answer.nbytes,
-        "variant": answer.variant,
-        "schedule": answer.schedule,
-        "predicted_seconds": answer.predicted_seconds,
-        "measured_seconds": answer.measured_seconds,
-        "measured_by": answer.measured_by,
-        "roofline_seconds": answer.roofline_seconds,
+    told = {field.name: getattr(answer, field.name) for field in fields(answer)}
+    told["refusals"] = [asdict(refusal) for refusal in answer.refusals]
+    told["problem"] = {
+        "text": str(problem),
+        "direction": problem.direction.value,
+        "batch": problem.batch,
+        "in_channels": problem.in_channels,
+        "out_channels": problem.out_channels,
+        "groups": problem.groups,
+        "dtype": problem.dtype.value,
+        "layout": problem.layout.value,
+        "weight_layout": problem.weight_layout.value,
+        "bias": problem.bias,
+        "activation": problem.epilogue.activation.value or None,
+        "slope": problem.epilogue.slope,
+        "residual": problem.epilogue.residual,
+        "axes": [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in problem.axes],
     }
+    return told
 
 
 def _channels(shape: tuple[int, ...], weight_axes: int, layout: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import models, options, report
+from . import npy, options, report
 from .endings import Ending, say
 from .options import OutputFormat, Threads
 
@@ -22,7 +22,7 @@ _Runtimes = Annotated[
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help=f"What to run them in, may be repeated: {models.RUNTIMES} (default: onnxruntime).",
+        help=f"What to run them in, may be repeated: {options.RUNTIMES} (default: onnxruntime).",
     ),
 ]
 _Atol = Annotated[
@@ -41,8 +41,8 @@ def verify(
     b: _B,
     *,
     runtime: _Runtimes = None,
-    input_shape: options.Inputs = None,
-    inputs: models.Inputs = None,
+    input_shape: options.InputShapes = None,
+    inputs: options.Inputs = None,
     seed: options.Seed = 0,
     atol: _Atol = None,
     rtol: _Rtol = None,
@@ -73,7 +73,7 @@ def verify(
             b,
             runtimes=runtime or ["onnxruntime"],
             sizes=sizes,
-            feeds=models.arrays(inputs),
+            feeds=npy.read_all(inputs),
             seed=seed,
             atol=atol,
             rtol=rtol,
@@ -93,17 +93,17 @@ _HEADINGS = ("runtime", "output", "made by", "shape", "against", "error", "allow
 
 
 def _print(found: Comparison) -> None:
-    from ..onnx.names import on_terminal
+    from ..onnx.names import neutral
 
     rows = [(run, output) for run in found.runs for output in run.outputs]
     if rows:
-        cells = [tuple(map(on_terminal, _cells(run, output))) for run, output in rows]
-        report.table(_HEADINGS, cells, left=5)
+        cells = [tuple(map(neutral, _cells(run, output))) for run, output in rows]
+        report.table([_HEADINGS, *cells], left=5)
     for words in (*found.findings, *(words for run in found.runs for words in _findings(run))):
-        report.text(on_terminal(words))
+        report.text(neutral(words))
     for run in found.runs:
         if run.remark:
-            say(f"{run.runtime}: {on_terminal(run.remark)}")
+            say(f"{run.runtime}: {neutral(run.remark)}")
 
 
 def _cells(run: Run, output: Difference) -> tuple[str, ...]:

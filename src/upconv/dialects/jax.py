@@ -22,9 +22,9 @@ Source: jax 0.10.2, run for every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ..arguments import boolean
@@ -33,7 +33,7 @@ from ..geometry import LIMIT, Axis
 from ..problem import DataLayout, WeightLayout
 from . import values
 from .layer import Layer, require_layer
-from .tensorflow import same, valid
+from .tensorflow import window
 
 
 class Mode(Enum):
@@ -79,10 +79,10 @@ def from_jax(
     consistent = boolean("use_consistent_padding", use_consistent_padding)
     if isinstance(padding, (str, bytes)):
         mode = values.member("padding", padding, Mode, "JAX spells it in capitals.")
-        axes = values.axes(_WORDS[mode], size, k, s, d)
+        axes = values.axes(partial(window, mode is Mode.SAME), size, k, s, d)
     else:
         pairs = _pairs(padding, rank)
-        axes = values.axes(_cropped if consistent else _around, size, k, s, d, pairs)
+        axes = values.axes(partial(_padded, consistent), size, k, s, d, pairs)
     layout, weights = _layouts(dimension_numbers, rank)
     weights = weights.swapped() if transposed else weights
     return Layer(axes, 1, layout, weights, flipped=not transposed)
@@ -111,9 +111,9 @@ def to_jax(layer: Layer) -> dict[str, Any]:
     data = layer.layout.value.replace("X", _letters(rank))
     return {
         "kernel": layer.kernel,
-        "strides": tuple(axis.stride for axis in layer.axes),
+        "strides": layer.strides,
         "padding": layer.crops,
-        "rhs_dilation": tuple(axis.dilation for axis in layer.axes),
+        "rhs_dilation": layer.dilations,
         "dimension_numbers": (data, weights.value.replace("X", _letters(rank)), data),
         "transpose_kernel": not layer.flipped,
         "use_consistent_padding": True,
@@ -125,16 +125,9 @@ def nearest_jax(layer: Layer) -> Layer:
     return replace(layer, groups=1)
 
 
-def _around(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
+def _padded(consistent: bool, size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
     reach = Axis(size, k, s, d).extent - 1
-    return Axis(size, k, s, d, reach - pair[0], reach - pair[1])
-
-
-def _cropped(size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:
-    return Axis(size, k, s, d, *pair)
-
-
-_WORDS: dict[Mode, Callable[..., Axis]] = {Mode.SAME: same, Mode.VALID: valid}
+    return Axis(size, k, s, d, *(pair if consistent else (reach - pair[0], reach - pair[1])))
 
 
 def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:

@@ -22,21 +22,21 @@ backend computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from itertools import product
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError, TranslationError
-from ..geometry import Axis, centred, convolved, padded, same_padding
+from ..geometry import Axis, convolved, same_padding
 from ..problem import DataLayout, WeightLayout
 from . import values
 from .layer import Layer, require_layer
-from .limits import check_rank
-from .tensorflow import same, valid
+from .limits import Limits
+from .tensorflow import window
 
-DIALECT, MOST_AXES = "Keras", 3
+LIMITS = Limits("Keras", 3, False, lambda axis: axis.stride, "the stride")
 
 
 class Mode(Enum):
@@ -92,8 +92,7 @@ def from_keras(
     """
     size = values.sizes(size)
     rank = len(size)
-    if rank > MOST_AXES:
-        raise ShapeError("size", f"{size}", "at most 3 spatial axes", "Keras has no more.")
+    LIMITS.check_size(size)
     mode = values.member("padding", values.text("padding", padding).lower(), Mode)
     k = values.per_axis_or_one("kernel_size", kernel_size, rank, low=1)
     s = values.per_axis_or_one("strides", strides, rank, low=1)
@@ -103,14 +102,18 @@ def from_keras(
         raise ArgumentError("data_format", repr(word), "one of " + ", ".join(map(repr, LAYOUTS)))
     if values.integer("groups", groups, low=1) > 1:
         raise ArgumentError("groups", str(groups), "1", "Keras computes no groups in these layers.")
+    same = mode is Mode.SAME
     if output_shape is not None:
-        outs = _output_shape(output_shape, rank, output_padding)
-        axes = values.axes(_SHAPED[mode], range(rank), size, k, s, d, outs)
+        if output_padding is not None:
+            raise ArgumentError("output_padding", "given", "None when output_shape is given")
+        outs = values.per_axis("output_shape", output_shape, rank, low=0)
+        axes = values.axes(partial(_shaped, same), range(rank), size, k, s, d, outs)
     elif output_padding is not None:
         extra = values.per_axis_or_one("output_padding", output_padding, rank, low=0)
-        axes = values.axes(_EXTENDED[mode], size, k, s, d, _below(extra, s))
+        axes = values.axes(partial(window, same), size, k, s, d, extra)
+        LIMITS.check_output_padding(axes, extra)
     else:
-        axes = values.axes(_PLAIN[mode], size, k, s, d)
+        axes = values.axes(partial(window, same), size, k, s, d)
     return Layer(axes, 1, LAYOUTS[word], WeightLayout.XOI)
 
 
@@ -136,10 +139,10 @@ def to_keras(layer: Layer) -> dict[str, Any]:
         raise TranslationError(f"the layer has {layer.groups} groups, and Keras' layers have none.")
     return {
         "kernel_size": layer.kernel,
-        "strides": tuple(axis.stride for axis in layer.axes),
+        "strides": layer.strides,
         "padding": closest.mode.value,
         "output_padding": closest.output_padding,
-        "dilation_rate": tuple(axis.dilation for axis in layer.axes),
+        "dilation_rate": layer.dilations,
         "data_format": _FORMATS[layer.layout],
     }
 
@@ -160,23 +163,19 @@ class _Candidate:
 
 def _closest(layer: Layer) -> _Candidate:
     """The candidate nearest in crops; of equals one that crops less, then one without padding."""
-    check_rank(DIALECT, MOST_AXES, layer)
+    LIMITS.check_rank(layer)
     if any(axis.size == 0 for axis in layer.axes):
         raise TranslationError("the layer has an axis without input; read it at a size above 0.")
-    strides = [axis.stride for axis in layer.axes]
-    if max(strides) > 1 and max(axis.dilation for axis in layer.axes) > 1:
+    if max(layer.strides) > 1 and max(layer.dilations) > 1:
         raise TranslationError(
             "the layer is strided and dilated, and Keras' layers refuse the two together."
         )
     candidates = []
     for mode in Mode:
-        plain = tuple(_PLAIN[mode](*_numbers(axis)) for axis in layer.axes)
+        plain = tuple(_like(axis, mode) for axis in layer.axes)
         candidates.append(_Candidate(mode, None, plain))
         best = tuple(_closest_extended(mode, axis) for axis in layer.axes)
-        extended = tuple(
-            _EXTENDED[mode](*_numbers(axis), extra)
-            for axis, extra in zip(layer.axes, best, strict=True)
-        )
+        extended = tuple(_like(a, mode, more) for a, more in zip(layer.axes, best, strict=True))
         candidates.append(_Candidate(mode, best, extended))
     return min(candidates, key=lambda candidate: _distance(layer.axes, candidate.axes))
 
@@ -187,13 +186,13 @@ def _closest_extended(mode: Mode, axis: Axis) -> int:
     Each position of it lowers the total crop by one, so that only those around the total of this
     axis, and around twice its smaller crop, can be best.
     """
-    total = sum(_crops(_EXTENDED[mode](*_numbers(axis), 0)))
+    total = sum(_crops(_like(axis, mode, 0)))
     begin, end = _crops(axis)
     wanted = [begin + end, 2 * begin, 2 * end]
     tried = {total - goal + step for goal, step in product(wanted, (-1, 0, 1))}
     return min(
         sorted({min(max(extra, 0), axis.stride - 1) for extra in tried}),
-        key=lambda extra: _distance((axis,), (_EXTENDED[mode](*_numbers(axis), extra),)),
+        key=lambda extra: _distance((axis,), (_like(axis, mode, extra),)),
     )
 
 
@@ -210,60 +209,20 @@ def _crops(axis: Axis) -> tuple[int, int]:
     return axis.crop_begin, axis.crop_end
 
 
-def _numbers(axis: Axis) -> tuple[int, int, int, int]:
-    return axis.size, axis.kernel, axis.stride, axis.dilation
+def _like(axis: Axis, mode: Mode, extra: int | None = None) -> Axis:
+    """The axis as a mode and an output padding crop it."""
+    return window(mode is Mode.SAME, axis.size, axis.kernel, axis.stride, axis.dilation, extra)
 
 
-def _valid_extended(size: int, k: int, s: int, d: int, extra: int) -> Axis:
-    return padded(size, k, s, d, 0, 0, extra)
-
-
-def _same_extended(size: int, k: int, s: int, d: int, extra: int) -> Axis:
-    whole = Axis(size, k, s, d)
-    out = whole.full - whole.extent + whole.extent % 2 + extra
-    return centred(size, k, s, d, out, upper=True)
-
-
-def _valid_to(i: int, size: int, k: int, s: int, d: int, out: int) -> Axis:
-    return _inverse(i, size, convolved(out, k, s, d, 0, 0))
-
-
-def _same_to(i: int, size: int, k: int, s: int, d: int, out: int) -> Axis:
-    return _inverse(i, size, convolved(out, k, s, d, *same_padding(out, k, s, d, upper=True)))
-
-
-_PLAIN: dict[Mode, Callable[..., Axis]] = {Mode.VALID: valid, Mode.SAME: same}
-_EXTENDED: dict[Mode, Callable[..., Axis]] = {
-    Mode.VALID: _valid_extended,
-    Mode.SAME: _same_extended,
-}
-_SHAPED: dict[Mode, Callable[..., Axis]] = {Mode.VALID: _valid_to, Mode.SAME: _same_to}
-
-
-def _inverse(i: int, size: int, axis: Axis) -> Axis:
+def _shaped(same: bool, i: int, size: int, k: int, s: int, d: int, out: int) -> Axis:
+    """The axis of a given output size, which a convolution has to map back to the input's."""
+    pads = same_padding(out, k, s, d, upper=True) if same else (0, 0)
+    axis = convolved(out, k, s, d, *pads)
     if axis.size != size:
         raise ShapeError(
             f"output_shape[{i}]",
-            f"{axis.out}, which a convolution maps to {axis.size} positions",
+            f"{out}, which a convolution maps to {axis.size} positions",
             f"a size that it maps to the input's {size}",
             "Those are the s sizes up to I*s with SAME, and from (I-1)*s + d*(k-1) + 1 with VALID.",
         )
     return axis
-
-
-def _output_shape(output_shape: object, rank: int, output_padding: object) -> tuple[int, ...]:
-    if output_padding is not None:
-        raise ArgumentError("output_padding", "given", "None when output_shape is given")
-    return values.per_axis("output_shape", output_shape, rank, low=0)
-
-
-def _below(extra: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    for i, (entry, stride) in enumerate(zip(extra, strides, strict=True)):
-        if entry >= stride:
-            raise ArgumentError(
-                f"output_padding[{i}]",
-                str(entry),
-                f"less than strides[{i}] = {stride}",
-                "Keras' layers refuse more.",
-            )
-    return extra

@@ -50,6 +50,16 @@ class Layer:
         return tuple(axis.kernel for axis in self.axes)
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides per axis."""
+        return tuple(axis.stride for axis in self.axes)
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """Dilations per axis."""
+        return tuple(axis.dilation for axis in self.axes)
+
+    @property
     def output_size(self) -> tuple[int, ...]:
         """Output positions per axis."""
         return tuple(axis.out for axis in self.axes)
@@ -67,9 +77,9 @@ class Layer:
         ((1, 0),)
         """
         return {
-            "stride": tuple(axis.stride for axis in self.axes),
+            "stride": self.strides,
             "padding": self.crops,
-            "dilation": tuple(axis.dilation for axis in self.axes),
+            "dilation": self.dilations,
             "groups": self.groups,
             "layout": self.layout.value,
             "weight_layout": self.weight_layout.value,

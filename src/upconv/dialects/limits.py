@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..errors import TranslationError
+from ..errors import ArgumentError, ShapeError, TranslationError
 from ..geometry import Axis
 from .layer import Layer
 
@@ -48,9 +48,31 @@ class Limits:
     bound_text: str
     least_out: int = 0
 
+    def check_size(self, size: tuple[int, ...]) -> None:
+        """Raise `ShapeError` for more spatial axes than the dialect knows."""
+        if self.most_axes and len(size) > self.most_axes:
+            expected = f"at most {self.most_axes} spatial axes"
+            raise ShapeError("size", str(size), expected, f"{self.dialect} has no more.")
+
+    def check_output_padding(self, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
+        """Raise `ArgumentError` for an output padding that the dialect refuses."""
+        for i, (axis, entry) in enumerate(zip(axes, extra, strict=True)):
+            if entry >= self.bound(axis):
+                expected = f"less than {self.bound_text} = {self.bound(axis)}"
+                remedy = f"{self.dialect} refuses more."
+                raise ArgumentError(f"output_padding[{i}]", str(entry), expected, remedy)
+
+    def check_outputs(self, axes: tuple[Axis, ...]) -> None:
+        """Raise `ShapeError` for an output size that the dialect refuses."""
+        for i, axis in enumerate(axes):
+            if axis.out < self.least_out:
+                name, got = f"the output size on axis {i}", f"{axis.out} = {axis.formula}"
+                remedy = f"{self.dialect} refuses empty outputs."
+                raise ShapeError(name, got, f"at least {self.least_out}", remedy)
+
     def paddings(self, layer: Layer) -> tuple[Padding, ...]:
         """The layer's axes in the dialect's words; raises `TranslationError` saying why not."""
-        check_rank(self.dialect, self.most_axes, layer)
+        self.check_rank(layer)
         for i, axis in enumerate(layer.axes):
             reason = self._reason(axis)
             if reason:
@@ -59,6 +81,14 @@ class Limits:
                     f" its end, and {self.dialect} {reason}."
                 )
         return tuple(self._padding(axis) for axis in layer.axes)
+
+    def check_rank(self, layer: Layer) -> None:
+        """Raise `TranslationError` for a layer of more spatial axes than the dialect knows."""
+        if self.most_axes and len(layer.axes) > self.most_axes:
+            raise TranslationError(
+                f"the layer has {len(layer.axes)} spatial axes, and {self.dialect} has at most"
+                f" {self.most_axes}."
+            )
 
     def nearest(self, layer: Layer) -> Layer:
         """The layer with the crops that come closest; of equals, those that crop less."""
@@ -95,11 +125,3 @@ class Limits:
         else:
             end = max(end, -most)
         return replace(axis, crop_begin=begin, crop_end=end)
-
-
-def check_rank(dialect: str, most_axes: int, layer: Layer) -> None:
-    """Raises `TranslationError` when the layer has more spatial axes than the dialect knows."""
-    if most_axes and len(layer.axes) > most_axes:
-        raise TranslationError(
-            f"the layer has {len(layer.axes)} spatial axes, and {dialect} has at most {most_axes}."
-        )

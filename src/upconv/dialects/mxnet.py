@@ -125,8 +125,8 @@ def to_mxnet(layer: Layer) -> dict[str, Any]:
     names = _NXC_LAYOUT if layer.layout is DataLayout.NXC else _DEFAULT_LAYOUT
     return {
         "kernel": layer.kernel,
-        "stride": tuple(axis.stride for axis in layer.axes),
-        "dilate": tuple(axis.dilation for axis in layer.axes),
+        "stride": layer.strides,
+        "dilate": layer.dilations,
         "pad": tuple(padding.begin for padding in paddings),
         "adj": tuple(padding.output_padding for padding in paddings),
         "num_group": layer.groups,

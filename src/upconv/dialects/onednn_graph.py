@@ -23,9 +23,8 @@ for ConvolutionBackwardData, cannot compile groups, which are read here all the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError
@@ -43,6 +42,11 @@ class AutoPad(Enum):
     VALID = "VALID"
     SAME_UPPER = "SAME_UPPER"
     SAME_LOWER = "SAME_LOWER"
+
+    @property
+    def same(self) -> bool:
+        """Whether pads follow from the sizes."""
+        return self in (AutoPad.SAME_UPPER, AutoPad.SAME_LOWER)
 
 
 class Rule(Enum):
@@ -73,48 +77,6 @@ WEIGHTS = {
     Operation.CONVOLUTION_BACKWARD_DATA: {"XIO": WeightLayout.XOI, "OIX": WeightLayout.IOX},
 }
 """The names of each operation, its default first, and what they are to a transposed convolution."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What the attributes say of spatial axis `index`."""
-
-    index: int
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    begin: int
-    end: int
-    extra: int
-
-    @property
-    def numbers(self) -> tuple[int, int, int, int]:
-        """The first arguments of geometry's constructors."""
-        return self.size, self.kernel, self.stride, self.dilation
-
-    @property
-    def extra_below_stride(self) -> int:
-        """The output padding, checked."""
-        if self.extra >= self.stride:
-            raise ArgumentError(
-                f"output_padding[{self.index}]",
-                str(self.extra),
-                f"less than strides[{self.index}] = {self.stride}",
-                "oneDNN aborts on more.",
-            )
-        return self.extra
-
-    def inverse(self, axis: Axis) -> Axis:
-        """`axis`, the transpose of a convolution, if that convolution has this input's size."""
-        if axis.size != self.size:
-            raise ShapeError(
-                "dst_shape",
-                f"{axis.out}, which a convolution with these pads maps to {axis.size} positions",
-                f"a size that it maps to the input's {self.size}",
-                "See the algebra at the head of upconv.dialects.onednn_graph.",
-            )
-        return axis
 
 
 def from_onednn_graph(
@@ -150,20 +112,17 @@ def from_onednn_graph(
     """
     size = values.sizes(size)
     rank = len(size)
-    if rank > LIMITS.most_axes:
-        raise ShapeError("size", f"{size}", "at most 3 spatial axes", "oneDNN has no more.")
+    LIMITS.check_size(size)
     mode = values.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
     reader = values.member("rule", rule, Rule)
     window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
     extra = values.per_axis("output_padding", output_padding, rank, low=0, absent=0)
-    columns = (range(rank), size, *window, extra)
-    rows = tuple(_Given(*row) for row in zip(*columns, strict=True))
     layout = values.member("data_format", data_format, DataLayout)
     weights = weight_order(weights_format, values.member("operation", operation, Operation))
-    if dst_shape is None:
-        axes = values.axes(_INFERRED[mode, reader], rows)
-    else:
-        axes = values.axes(_SHAPED[mode, reader], rows, _spatial(dst_shape, rank, layout))
+    outs = (None,) * rank if dst_shape is None else _spatial(dst_shape, rank, layout)
+    axes = values.axes(partial(_axis, mode, reader), size, *window, extra, outs)
+    if dst_shape is None or (mode.same and reader is Rule.DOCUMENT):  # else it is not looked at
+        LIMITS.check_output_padding(axes, extra)
     return Layer(axes, values.integer("groups", groups, low=1), layout, weights)
 
 
@@ -189,7 +148,7 @@ def convolved_size(
     rank = len(size)
     mode = values.member("auto_pad", auto_pad, AutoPad, _SPELLINGS)
     window = _window(kernel, strides, pads_begin, pads_end, dilations, mode, rank)
-    if mode in (AutoPad.SAME_UPPER, AutoPad.SAME_LOWER):
+    if mode.same:
         return tuple(map(strided, size, window[1]))
     return tuple(axis.size for axis in values.axes(convolved, size, *window))
 
@@ -234,10 +193,10 @@ def to_onednn_graph(layer: Layer) -> dict[str, Any]:
     known = layer.weight_layout in WEIGHTS[Operation.CONV_TRANSPOSE].values()
     return {
         "kernel": layer.kernel,
-        "strides": tuple(axis.stride for axis in layer.axes),
+        "strides": layer.strides,
         "pads_begin": tuple(padding.begin for padding in paddings),
         "pads_end": tuple(padding.end for padding in paddings),
-        "dilations": tuple(axis.dilation for axis in layer.axes),
+        "dilations": layer.dilations,
         "output_padding": tuple(padding.output_padding for padding in paddings),
         "groups": layer.groups,
         "data_format": layer.layout.value,
@@ -245,62 +204,31 @@ def to_onednn_graph(layer: Layer) -> dict[str, Any]:
     }
 
 
-def _padded(given: _Given) -> Axis:
-    return padded(*given.numbers, given.begin, given.end, given.extra_below_stride)
-
-
-def _padded_to(given: _Given, out: int) -> Axis:
-    return given.inverse(convolved(out, *given.numbers[1:], given.begin, given.end))
-
-
-def _same(upper: bool) -> Callable[[_Given], Axis]:
-    def axis(given: _Given) -> Axis:
-        extra = given.extra_below_stride
-        whole = Axis(*given.numbers)
-        out = min(whole.full, scaled(given.size, given.stride)) + extra
-        return centred(*given.numbers, out, upper=upper, output_padding=extra)
-
+def _axis(
+    mode: AutoPad, rule: Rule, size: int, k: int, s: int, d: int, begin: int, end: int, extra: int,
+    out: int | None,
+) -> Axis:  # fmt: skip
+    """One axis by the module's tables; `out` is the size that dst_shape gives, if it is given."""
+    upper = (mode is AutoPad.SAME_UPPER) == (rule is Rule.LIBRARY)
+    if out is None:
+        if not mode.same:
+            return padded(size, k, s, d, begin, end, extra)
+        out = min(Axis(size, k, s, d).full, scaled(size, s)) + extra
+        return centred(size, k, s, d, out, upper=upper, output_padding=extra)
+    if mode.same and rule is Rule.LIBRARY:
+        begin, end = same_padding(out, k, s, d, upper=upper)
+    elif mode.same:
+        shared = centred(size, k, s, d, out, upper=upper, output_padding=extra)
+        begin, end = shared.crop_begin, max(shared.crop_end, 0)
+    axis = convolved(out, k, s, d, begin, end)
+    if axis.size != size:
+        raise ShapeError(
+            "dst_shape",
+            f"{out}, which a convolution with these pads maps to {axis.size} positions",
+            f"a size that it maps to the input's {size}",
+            "See the algebra at the head of upconv.dialects.onednn_graph.",
+        )
     return axis
-
-
-def _same_to_by_library(upper: bool) -> Callable[[_Given, int], Axis]:
-    def axis(given: _Given, out: int) -> Axis:
-        pads = same_padding(out, *given.numbers[1:], upper=upper)
-        return given.inverse(convolved(out, *given.numbers[1:], *pads))
-
-    return axis
-
-
-def _same_to_by_document(upper: bool) -> Callable[[_Given, int], Axis]:
-    def axis(given: _Given, out: int) -> Axis:
-        extra = given.extra_below_stride
-        shared = centred(*given.numbers, out, upper=upper, output_padding=extra)
-        pads = shared.crop_begin, max(shared.crop_end, 0)
-        return given.inverse(convolved(out, *given.numbers[1:], *pads))
-
-    return axis
-
-
-_INFERRED: dict[tuple[AutoPad, Rule], Callable[[_Given], Axis]] = {
-    (AutoPad.NONE, Rule.LIBRARY): _padded,
-    (AutoPad.NONE, Rule.DOCUMENT): _padded,
-    (AutoPad.VALID, Rule.LIBRARY): _padded,
-    (AutoPad.VALID, Rule.DOCUMENT): _padded,
-    (AutoPad.SAME_UPPER, Rule.LIBRARY): _same(upper=True),
-    (AutoPad.SAME_UPPER, Rule.DOCUMENT): _same(upper=False),
-    (AutoPad.SAME_LOWER, Rule.LIBRARY): _same(upper=False),
-    (AutoPad.SAME_LOWER, Rule.DOCUMENT): _same(upper=True),
-}
-_SHAPED: dict[tuple[AutoPad, Rule], Callable[[_Given, int], Axis]] = {
-    (AutoPad.NONE, Rule.LIBRARY): _padded_to,
-    (AutoPad.NONE, Rule.DOCUMENT): _padded_to,
-    (AutoPad.VALID, Rule.LIBRARY): _padded_to,
-    (AutoPad.VALID, Rule.DOCUMENT): _padded_to,
-    (AutoPad.SAME_UPPER, Rule.LIBRARY): _same_to_by_library(upper=True),
-    (AutoPad.SAME_UPPER, Rule.DOCUMENT): _same_to_by_document(upper=False),
-    (AutoPad.SAME_LOWER, Rule.LIBRARY): _same_to_by_library(upper=False),
-    (AutoPad.SAME_LOWER, Rule.DOCUMENT): _same_to_by_document(upper=True),
-}
 
 
 def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...]:

@@ -23,9 +23,8 @@ cannot run (2) without auto_pad. Data is NCX, the weight (C_in, C_out/group, *k)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ..errors import ArgumentError, ShapeError
@@ -86,35 +85,6 @@ INVERTED_BEFORE = 11
 """The opset whose text turned the rule for odd totals around (onnx/onnx#1609)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One row of the module's table."""
-
-    upper_shaped: Callable[[AutoPad, int], bool]
-    upper_same: Callable[[AutoPad, int], bool]
-    same_at_most_full: bool
-    grouped_begins_at_0: bool = False
-
-
-def _is_upper(mode: AutoPad, opset: int) -> bool:
-    return mode is AutoPad.SAME_UPPER
-
-
-def _is_upper_by_text(mode: AutoPad, opset: int) -> bool:
-    return (mode is AutoPad.SAME_UPPER) == (opset >= INVERTED_BEFORE)
-
-
-def _never(mode: AutoPad, opset: int) -> bool:
-    return False
-
-
-_READINGS = {
-    Rule.SPEC: _Reading(_is_upper_by_text, _is_upper_by_text, same_at_most_full=False),
-    Rule.ONNXRUNTIME: _Reading(_is_upper, _is_upper, same_at_most_full=True),
-    Rule.OPENVINO: _Reading(_never, _is_upper, same_at_most_full=True, grouped_begins_at_0=True),
-}
-
-
 def from_onnx(
     size: object,
     kernel_shape: object,
@@ -152,14 +122,19 @@ def from_onnx(
     extra = values.per_axis("output_padding", output_padding, rank, low=0, absent=0)
     begins, ends = _pads(pads, rank, mode)
     groups = values.integer("group", group, low=1)
-    if output_shape is not None:
-        outs = _output_shape(output_shape, rank)
-        make = _shaped(reader, mode, opset, groups)
-        axes = values.axes(make, size, kernel, s, d, outs, extra)
-    elif mode.same:
-        axes = values.axes(_same(reader, mode, opset), size, kernel, s, d, extra)
-    else:
+    if output_shape is None and not mode.same:
         axes = values.axes(padded, size, kernel, s, d, begins, ends, extra)
+    else:
+        shaped = output_shape is not None
+        outs = _output_shape(output_shape, rank) if shaped else (None,) * rank
+        begins_at_0 = shaped and reader is Rule.OPENVINO and groups > 1
+        upper = mode is AutoPad.SAME_UPPER
+        if reader is Rule.OPENVINO:
+            upper = upper and not shaped
+        elif reader is Rule.SPEC:
+            upper = upper == (opset >= INVERTED_BEFORE)
+        make = partial(_shared, reader, upper, begins_at_0)
+        axes = values.axes(make, size, kernel, s, d, extra, outs)
     _check(reader, axes, extra)
     return Layer(axes, groups)
 
@@ -177,10 +152,10 @@ def to_onnx(layer: Layer, *, rule: object = "spec") -> dict[str, Any]:
     paddings = LIMITS[values.member("rule", rule, Rule)].paddings(layer)
     return {
         "kernel_shape": layer.kernel,
-        "strides": tuple(axis.stride for axis in layer.axes),
+        "strides": layer.strides,
         "pads": (*(p.begin for p in paddings), *(p.end for p in paddings)),
         "output_padding": tuple(p.output_padding for p in paddings),
-        "dilations": tuple(axis.dilation for axis in layer.axes),
+        "dilations": layer.dilations,
         "group": layer.groups,
     }
 
@@ -214,44 +189,24 @@ def _output_shape(output_shape: object, rank: int) -> tuple[int, ...]:
     return entries
 
 
-def _shaped(rule: Rule, mode: AutoPad, opset: int, groups: int) -> Callable[..., Axis]:
-    reading = _READINGS[rule]
-    upper = reading.upper_shaped(mode, opset)
-
-    def axis(size: int, k: int, s: int, d: int, out: int, extra: int) -> Axis:
-        if groups > 1 and reading.grouped_begins_at_0:
-            return fitted(size, k, s, d, 0, out)
-        return centred(size, k, s, d, out, upper=upper, output_padding=extra)
-
-    return axis
-
-
-def _same(rule: Rule, mode: AutoPad, opset: int) -> Callable[..., Axis]:
-    reading = _READINGS[rule]
-    upper = reading.upper_same(mode, opset)
-
-    def axis(size: int, k: int, s: int, d: int, extra: int) -> Axis:
-        whole = padded(size, k, s, d, 0, 0, extra)
-        out = min(scaled(size, s), whole.out) if reading.same_at_most_full else scaled(size, s)
-        return centred(size, k, s, d, out, upper=upper, output_padding=extra)
-
-    return axis
+def _shared(
+    rule: Rule, upper: bool, begins_at_0: bool, size: int, k: int, s: int, d: int, extra: int,
+    out: int | None,
+) -> Axis:  # fmt: skip
+    """Row (2) of the module's first table, or (3) without `out`."""
+    if out is None:
+        whole, out = padded(size, k, s, d, 0, 0, extra), scaled(size, s)
+        out = out if rule is Rule.SPEC else min(out, whole.out)
+    if begins_at_0:
+        return fitted(size, k, s, d, 0, out)
+    return centred(size, k, s, d, out, upper=upper, output_padding=extra)
 
 
 def _check(rule: Rule, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
     limits = LIMITS[rule]
-    if limits.most_axes and len(axes) > limits.most_axes:
-        raise ShapeError(
-            "size", f"{len(axes)} axes", f"at most {limits.most_axes}", f"So says {limits.dialect}."
-        )
+    limits.check_size(tuple(axis.size for axis in axes))
+    limits.check_output_padding(axes, extra)
     for i, axis in enumerate(axes):
-        if extra[i] >= limits.bound(axis):
-            raise ArgumentError(
-                f"output_padding[{i}]",
-                str(extra[i]),
-                f"less than {limits.bound_text} = {limits.bound(axis)}",
-                f"{limits.dialect} refuses more.",
-            )
         if rule is Rule.ONNXRUNTIME and -axis.crop_end >= axis.stride:
             raise ShapeError(
                 f"output_shape[{i}]",
@@ -259,10 +214,4 @@ def _check(rule: Rule, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
                 f"less than the stride, {axis.stride}, more",
                 "ONNX Runtime refuses it.",
             )
-        if axis.out < limits.least_out:
-            raise ShapeError(
-                f"the output size on axis {i}",
-                f"{axis.out} = {axis.formula}",
-                f"at least {limits.least_out}",
-                f"{limits.dialect} refuses empty outputs.",
-            )
+    limits.check_outputs(axes)

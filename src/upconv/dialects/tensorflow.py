@@ -1,4 +1,4 @@
-"""SAME and VALID without a given output size, as Keras and JAX take them over from TensorFlow.
+"""TensorFlow's SAME and VALID, as Keras and JAX take them over.
 
 ek = d*(k-1) + 1, full = (I-1)*s + ek; the total crop is shared out, the smaller half first, and a
 negative one extends the end.
@@ -9,20 +9,18 @@ from __future__ import annotations
 from ..geometry import Axis, centred, scaled
 
 
-def same(size: int, k: int, s: int, d: int) -> Axis:
-    """O = I*s.
+def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = None) -> Axis:
+    """One axis; `extra` is Keras' output padding.
 
-    >>> same(5, 3, 2, 1).crop_end
-    1
-    """
-    return centred(size, k, s, d, scaled(size, s), upper=True)
+    Without it O = I*s with SAME, and with VALID max(I*s, full): the whole result, and zeros behind
+    it where the kernel is short.
 
-
-def valid(size: int, k: int, s: int, d: int) -> Axis:
-    """O = max(I*s, full): the whole result, and zeros behind it where the kernel is short.
-
-    >>> valid(5, 1, 2, 1).out
-    10
+    >>> window(True, 5, 3, 2, 1).crop_end, window(False, 5, 1, 2, 1).out
+    (1, 10)
     """
     whole = Axis(size, k, s, d)
-    return centred(size, k, s, d, max(scaled(size, s), whole.full), upper=True)
+    if extra is None:
+        out = scaled(size, s) if same else max(scaled(size, s), whole.full)
+    else:
+        out = whole.full + extra - (whole.extent - whole.extent % 2 if same else 0)
+    return centred(size, k, s, d, out, upper=True)

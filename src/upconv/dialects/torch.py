@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ArgumentError, ShapeError
+from ..errors import ShapeError
 from ..geometry import Axis, fitted, padded
 from . import values
 from .layer import Layer, require_layer
@@ -52,47 +52,22 @@ def from_torch(
     >>> from_torch((5, 7), 3, stride=2, padding=1, output_padding=1).output_size
     (10, 14)
     """
-    given = (kernel_size, stride, padding, output_padding, dilation, groups, output_size)
-    layer = layer_of(size, *given)
-    for i, axis in enumerate(layer.axes):
-        if axis.out < LIMITS.least_out:
-            raise ShapeError(
-                f"the output size on axis {i}",
-                f"{axis.out} = {axis.formula}",
-                f"at least {LIMITS.least_out}",
-                "PyTorch refuses empty outputs: pad less, or take a larger input.",
-            )
-    return layer
-
-
-def layer_of(
-    size: object,
-    kernel_size: object,
-    stride: object,
-    padding: object,
-    output_padding: object,
-    dilation: object,
-    groups: object,
-    output_size: object,
-) -> Layer:
-    """The layer of `from_torch`, which may have empty outputs.
-
-    Only some of PyTorch's kernels refuse those, by dtype and batch.
-    """
     size = values.sizes(size)
     rank = len(size)
-    if rank > LIMITS.most_axes:
-        raise ShapeError("size", f"{size}", "at most 3 spatial axes", "PyTorch has no more.")
+    LIMITS.check_size(size)
     kernel = values.per_axis_or_one("kernel_size", kernel_size, rank, low=1)
     strides = values.per_axis_or_one("stride", stride, rank, low=1)
     dilations = values.per_axis_or_one("dilation", dilation, rank, low=1)
     pads = values.per_axis_or_one("padding", padding, rank, low=0)
     extra = values.per_axis_or_one("output_padding", output_padding, rank, low=0)
     if output_size is None:
-        axes = values.axes(_axis, range(rank), size, kernel, strides, dilations, pads, extra)
+        axes = values.axes(padded, size, kernel, strides, dilations, pads, pads, extra)
     else:
         outs = _spatial(output_size, rank)
         axes = values.axes(_sized, range(rank), size, kernel, strides, dilations, pads, outs)
+    if output_size is None:
+        LIMITS.check_output_padding(axes, extra)
+    LIMITS.check_outputs(axes)
     return Layer(axes, values.integer("groups", groups, low=1))
 
 
@@ -109,23 +84,12 @@ def to_torch(layer: Layer) -> dict[str, Any]:
     paddings = LIMITS.paddings(layer)
     return {
         "kernel_size": layer.kernel,
-        "stride": tuple(axis.stride for axis in layer.axes),
+        "stride": layer.strides,
         "padding": tuple(padding.begin for padding in paddings),
         "output_padding": tuple(padding.output_padding for padding in paddings),
-        "dilation": tuple(axis.dilation for axis in layer.axes),
+        "dilation": layer.dilations,
         "groups": layer.groups,
     }
-
-
-def _axis(i: int, size: int, k: int, s: int, d: int, padding: int, output_padding: int) -> Axis:
-    if output_padding >= max(s, d):
-        raise ArgumentError(
-            f"output_padding[{i}]",
-            str(output_padding),
-            f"less than max(stride, dilation) = {max(s, d)}",
-            "PyTorch refuses more; negative padding in upconv.conv_transpose has no such limit.",
-        )
-    return padded(size, k, s, d, padding, padding, output_padding)
 
 
 def _sized(i: int, size: int, k: int, s: int, d: int, padding: int, out: int) -> Axis:

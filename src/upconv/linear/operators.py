@@ -13,72 +13,66 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import linalg
 
-from .. import memory, signatures
+from .. import memory
 from ..arrays import Array, Operand, as_array, as_shape, described
 from ..engines.base import Engine
-from ..errors import ArgumentError, DTypeError, ShapeError
-from ..execution import PreparedCall
+from ..errors import ArgumentError, DTypeError
+from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis
 from ..keywords import Keywords
 from ..problem import DataLayout, Direction, Problem
-from ..signatures import Signature
+from ..signatures import Request, Signature
 from ..threads import get_num_threads
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+_USUAL = {True: "IOX", False: "OIX"}
+"""The weight's order where none is given: of a transposed convolution, and of an ordinary one."""
 
 
 class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy has no types
-    """A layer as a matrix that is never made; `operator` makes one.
+    """A layer as a matrix that is never made; `operator` makes one. Copies and pickles plan anew.
 
     `input_shape` and `output_shape` are those of the arrays that its vectors are, flattened.
     """
 
-    def __init__(self, signature: Signature, input_shape: tuple[int, ...], dtype: Any) -> None:
-        self.signature, self.input_shape, self.output_shape = (
-            signature,
-            input_shape,
-            signature.shape,
-        )
-        super().__init__(np.dtype(dtype), (prod(signature.shape), prod(input_shape)))
-
-    def prepare(self, weight: Array, engine: str | Engine | None) -> None:
-        """Build both directions for copies of the weight."""
-        problem = self.signature.problem
-        both = (Direction.FORWARD, Direction.INPUT_GRAD)
-        self._ways = [
-            _Way(self.signature, problem.replace(direction=way), weight, engine)
-            for way in (both if problem.direction is Direction.FORWARD else both[::-1])
-        ]
+    def __init__(
+        self,
+        signature: Signature,
+        input_shape: tuple[int, ...],
+        weight: Array,
+        engine: str | Engine | None,
+    ) -> None:
+        self._signature, self._weight, self._engine = signature, weight, engine
+        self.input_shape, self.output_shape = input_shape, signature.shape
+        super().__init__(weight.dtype, (prod(signature.shape), prod(input_shape)))
+        problem, ways = signature.problem, (Direction.FORWARD, Direction.INPUT_GRAD)
+        calls = {}
+        for way in ways:
+            turned = signature._replace(problem=problem.replace(direction=way))
+            call = PreparedCall(turned, engine, get_num_threads(), tune=False)
+            calls[way] = call.pack(weight)
+        self._forward = calls.pop(problem.direction)
+        (self._adjoint,) = calls.values()
 
     def _matvec(self, x: Any) -> Any:
-        return self._ways[0](x, self.dtype)
+        return self._run(self._forward, x, self.input_shape, self.output_shape)
 
     def _rmatvec(self, y: Any) -> Any:
-        return self._ways[1](y, self.dtype)
+        return self._run(self._adjoint, y, self.output_shape, self.input_shape)
 
-
-class _Way:
-    """One direction of an operator, its weight packed."""
-
-    def __init__(
-        self, signature: Signature, problem: Problem, weight: Array, engine: str | Engine | None
-    ) -> None:
-        self._signature = signature._replace(problem=problem)
-        call = PreparedCall(self._signature, engine, get_num_threads(), tune=False)
-        self._call = call.pack(weight)
-
-    def __call__(self, vector: Any, dtype: Any) -> Array:
+    def _run(
+        self, call: PackedCall, vector: Any, shape: tuple[int, ...], result: tuple[int, ...]
+    ) -> Array:
         if np.iscomplexobj(vector):
             remedy = "The operator is real: pass the real and the imaginary part one by one."
             raise DTypeError("the vector", str(vector.dtype), "real numbers", remedy)
-        problem = self._signature.problem
-        shape, result = problem.operand_shapes[0], problem.result_shape
-        if not self._signature.batched:
-            shape, result = shape[1:], result[1:]
-        out = np.empty(result, dtype)
-        operand = np.asarray(vector, dtype).reshape(shape)
-        self._call.run(out, operand)
+        out = np.empty(result, self.dtype)
+        call.run(out, np.asarray(vector, self.dtype).reshape(shape))
         return out.reshape(-1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self._signature, self.input_shape, self._weight, self._engine
+        return ConvolutionOperator, given
 
 
 def operator(
@@ -110,13 +104,11 @@ def operator(
     >>> A.matvec([1, 2, 3]), A.rmatvec([1, 0, 0, 0, 0, 1]), A.output_shape
     (array([ 1., 10.,  2., 20.,  3., 30.]), array([ 1.,  0., 10.]), (1, 1, 6))
     """
-    shape, weight, signature = _checked(
-        input_shape, weight, transposed, stride, padding, output_padding, dilation, groups,
-        output_size, layout, weight_layout,
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, output_size, layout,
+        weight_layout or _USUAL[bool(transposed)],
     )  # fmt: skip
-    made = ConvolutionOperator(signature, shape, weight.dtype)
-    made.prepare(weight.copy(), engine)
-    return made
+    return operator_of(input_shape, weight, keywords, transposed, engine)
 
 
 def as_matrix(
@@ -144,10 +136,11 @@ def as_matrix(
            [ 0.,  1.],
            [ 0., 10.]])
     """
-    _, weight, signature = _checked(
-        input_shape, weight, transposed, stride, padding, output_padding, dilation, groups,
-        output_size, layout, weight_layout,
+    keywords = Keywords.of(
+        stride, padding, output_padding, dilation, groups, output_size, layout,
+        weight_layout or _USUAL[bool(transposed)],
     )  # fmt: skip
+    weight, signature = _checked(as_shape("input_shape", input_shape), weight, keywords, transposed)
     problem = signature.problem
     each = problem.out_channels // problem.groups
     o, i, t = _pairs(problem.axes, problem.batch * problem.in_channels * each)
@@ -165,37 +158,33 @@ def as_matrix(
     return (matrix if problem.direction is Direction.FORWARD else matrix.T).tocsr()
 
 
-def _checked(
+def operator_of(
     input_shape: Sequence[int],
     weight: Any,
+    keywords: Keywords,
     transposed: bool,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-    groups: Any,
-    output_size: Any,
-    layout: Any,
-    weight_layout: Any,
-) -> tuple[tuple[int, ...], Array, Signature]:
-    """(input shape, weight, signature) of a layer without bias and activation."""
-    shape, weight = as_shape("input_shape", input_shape), as_array("weight", weight)
+    engine: str | Engine | None,
+) -> ConvolutionOperator:
+    """`operator` by frozen keywords."""
+    shape = as_shape("input_shape", input_shape)
+    weight, signature = _checked(shape, weight, keywords, transposed)
+    return ConvolutionOperator(signature, shape, weight.copy(), engine)
+
+
+def _checked(
+    shape: tuple[int, ...], weight: Any, keywords: Keywords, transposed: bool
+) -> tuple[Array, Signature]:
+    """The weight as an array, and the layer without bias and activation."""
+    weight = as_array("weight", weight)
     if weight.dtype not in _FLOATS:
         remedy = "Convert it: SciPy's vectors have no 16-bit types."
         raise DTypeError("weight.dtype", str(weight.dtype), "float32 or float64", remedy)
-    words = weight_layout or ("IOX" if transposed else "OIX")
-    keywords = Keywords.of(
-        stride, padding, output_padding, dilation, groups, output_size, layout, words
-    )
     if not transposed and (keywords.output_padding != 0 or keywords.output_size is not None):
         remedy = "Only a transposed convolution has it."
         raise ArgumentError("output_padding or output_size", "given", "neither", remedy)
-    call = signatures.transposed if transposed else signatures.convolution
-    try:
-        found = call(Operand(shape, weight.dtype), described(weight), None, None, keywords, None)
-    except ShapeError as error:  # there is no x: its shape was an argument
-        raise error.renamed("x.shape", "input_shape") from None
-    return shape, weight, found
+    x = Operand(shape, weight.dtype)
+    request = Request(x, described(weight), None, keywords, None, not transposed)
+    return weight, request.signature(residual=False)
 
 
 def _pairs(axes: tuple[Axis, ...], times: int) -> tuple[Array, Array, Array]:

@@ -17,7 +17,7 @@ from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import Keywords, Same, integers, paddings
 from ..problem import Problem
-from .operators import ConvolutionOperator, operator
+from .operators import ConvolutionOperator, operator_of
 
 _METHODS = ("lsqr", "cg")
 _BORDERS = ("zero", "circular")
@@ -91,16 +91,12 @@ def deconvolve(
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
     damp, tolerance = _number("damp", damp), _number("tolerance", tolerance)
-    words = "OIX" if weight_layout is None and not transposed else weight_layout or "IOX"
+    words = weight_layout or ("IOX" if transposed else "OIX")
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, words)
     if border == "circular":
         return _cast(_by_frequency(y, weight, keywords, transposed, damp), given.dtype)
     shape = _input_shape(y, weight, keywords, transposed) if input_shape is None else input_shape
-    A = operator(  # noqa: N806  # as in the formula
-        shape, weight, transposed=transposed, stride=stride, padding=padding,
-        output_padding=output_padding, dilation=dilation, groups=groups, layout=layout,
-        weight_layout=words, engine=engine,
-    )  # fmt: skip
+    A = operator_of(shape, weight, keywords, transposed, engine)  # noqa: N806  # as in the formula
     if A.output_shape != y.shape:
         expected = f"{A.output_shape}, what the layer makes of {A.input_shape}"
         raise ShapeError("y.shape", str(y.shape), expected, "Pass input_shape and the keywords.")

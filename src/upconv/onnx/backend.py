@@ -1,32 +1,43 @@
-"""ConvTranspose by ONNX's exact text, on NumPy arrays, and as a backend in ONNX's manner.
+"""ConvTranspose by ONNX's exact text: on NumPy arrays, in ONNX's evaluator, and as a backend.
 
     conv_transpose(X, W, B, **attributes)      one node
-    ConvTransposeBackend                       models of such nodes, and nothing else
+    evaluator_operators(rule, opset)           for `onnx.reference.ReferenceEvaluator(new_ops=...)`
+    ConvTransposeBackend                       a backend as `onnx.backend.base` has them
 
 What the attributes mean is read in `upconv.dialects.from_onnx`, by the text or as a runtime reads
 it; what the operands must look like is checked here, so that errors speak of X, W, B and of ONNX's
-attributes. ONNX's own backend tests run on the backend.
+attributes. ONNX's own backend tests run on the backend. The evaluator's operators are replaced
+where its own are wrong or missing:
+
+    ConvTranspose       its own is wrong for groups with a bias or with several output channels, and
+                        does not do `output_shape` without auto_pad
+    Conv                its own pads by rules of its own
+    BatchNormalization  in opset 13 its own trains, whatever the node's outputs say
+    DequantizeLinear    before opset 19 it has none
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
-import onnx_ir as ir
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, defs
 from onnx.backend.base import Backend, BackendRep
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 
 from .. import ops
 from ..arrays import Array, as_array, optional_array
-from ..dialects import from_onnx
+from ..dialects import from_onnx, values
+from ..dialects.onnx import AutoPad
 from ..engines.base import Engine
-from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, brief
+from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, UpconvError, brief
 from .checker import NEWEST_OPSET, reported
-from .constants import DEFAULT_DOMAINS
+from .graphs import DEFAULT_DOMAINS
 
 BFLOAT16_SINCE = 22
 """The opset that added bfloat16 to the operator."""
@@ -104,13 +115,84 @@ def conv_transpose(
         raise type(error)(name, error.got, error.expected, error.remedy) from None
 
 
+def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A Conv's attributes, but kernel_shape, as `upconv.conv` has them.
+
+    >>> conv_keywords({"strides": [2], "pads": [0, 1], "group": 3})
+    {'padding': ((0, 1),), 'groups': 3, 'stride': (2,)}
+    """
+    mode = values.member("auto_pad", attributes.get("auto_pad") or "NOTSET", AutoPad)
+    pads = attributes.get("pads") or ()
+    padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=False)) or 0
+    if mode is not AutoPad.NOTSET:
+        padding = mode.value.lower()
+    keywords = {"padding": padding, "groups": attributes.get("group") or 1}
+    for name, ours in (("strides", "stride"), ("dilations", "dilation")):
+        if attributes.get(name) is not None:
+            keywords[ours] = tuple(attributes[name])
+    return keywords
+
+
+def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array:
+    """Conv: x (N, C, *size), w (M, C/group, *kernel), b (M,).
+
+    Raises `ArgumentError` and its kinds for what does not fit together.
+
+    >>> conv(np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]]), pads=[0, 1])
+    array([[[10., 21., 32.,  3.]]])
+    """
+    rank, kernel, pads = x.ndim - 2, attributes.get("kernel_shape"), attributes.get("pads")
+    if x.ndim != w.ndim:  # upconv would take x without a batch
+        raise ShapeError("X.shape", str(x.shape), f"{w.ndim} axes, as many as the weight has")
+    if kernel is not None and tuple(kernel) != w.shape[2:]:
+        raise ShapeError("kernel_shape", str(list(kernel)), f"{w.shape[2:]}, the weight's")
+    if pads is not None and len(pads) != 2 * rank:
+        raise ShapeError("pads", str(list(pads)), f"{rank} begins, then {rank} ends")
+    return ops.conv(x, w, b, **conv_keywords(attributes), engine="reference")
+
+
+def called(node: Any) -> str:
+    """A node, of ONNX's or onnx-ir's, as errors name it."""
+    return f"{node.op_type} node {brief(node.name or 'without a name')}"
+
+
+def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
+    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names.
+
+    rule: by whose reading ConvTranspose is computed. opset: of the model; of operators that ONNX
+    changed it says which to replace.
+    """
+
+    def operator(name: str, compute: Callable[..., Array], **how: Any) -> type[Any]:
+        def run(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
+            try:
+                return (compute(*arrays, **how, **attributes),)
+            except UpconvError as error:  # at which node, because nobody called this by hand
+                raise ModelError(f"{called(self.onnx_node)}: {error}") from error
+
+        return type(name, (OpRun,), {"op_domain": "", "_run": run})
+
+    how = {"rule": rule, "opset": opset, "engine": "reference"}
+    found = [operator("Conv", conv), operator("ConvTranspose", conv_transpose, **how)]
+    for kind, since in _NEWER:
+        if opset < since:
+            name = kind.__name__.partition("_")[0]
+            schema = defs.get_schema(name, since)
+            found.append(type(name, (kind,), {"op_domain": "", "op_schema": schema}))
+    return found
+
+
+_NEWER: tuple[tuple[type[Any], int], ...] = ((BatchNormalization_14, 14), (DequantizeLinear_19, 19))
+"""What the evaluator has from an opset on, and right for the ones before: who says no more means it
+as the newer operator does by default."""
+
+
 class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
-    """A backend, as `onnx.backend.base` has them, for models of ConvTranspose nodes.
+    """A backend, as `onnx.backend.base` has them: ONNX's evaluator with upconv's ConvTranspose.
 
     >>> text = '<ir_version: 8, opset_import: ["": 11]> '
     >>> text += "g (float[1,1,2] x, float[1,1,3] w) => (float[1,1,5] y)"
     >>> model = onnx.parser.parse_model(text + "{ y = ConvTranspose <strides = [2]> (x, w) }")
-    >>> import numpy as np
     >>> x, w = np.float32([[[1, 2]]]), np.float32([[[1, 10, 100]]])
     >>> ConvTransposeBackend.run_model(model, [x, w])
     (array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32),)
@@ -119,22 +201,17 @@ class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **_: Any) -> bool:
         """Whether a model has ConvTranspose nodes and no others."""
-        return cls.supports_device(device) and all(map(_is_ours, model.graph.node))
+        ours = (n.op_type == "ConvTranspose" and not n.domain for n in model.graph.node)
+        return cls.supports_device(device) and all(ours)
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **_: Any) -> ConvTransposeRun:
-        """A model ready to run; raises `ModelError` for what is no sound model of such nodes."""
-        _require_device(device)
+        """A model ready to run; raises `ModelError` for what is no sound model."""
+        cls._require(device)
         with reported():
             onnx.checker.check_model(model)
         opset = next(o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
-        weights = model.graph.initializer
-        constants = {one.name: ir.serde.deserialize_tensor(one).numpy() for one in weights}
-        for node in model.graph.node:
-            _require_ours(node)
-        inputs = [i.name for i in model.graph.input if i.name not in constants]
-        outputs = [o.name for o in model.graph.output]
-        return ConvTransposeRun(tuple(model.graph.node), inputs, outputs, constants, opset)
+        return ConvTransposeRun(model, opset)
 
     @classmethod
     def run_node(
@@ -146,73 +223,44 @@ class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
         **keywords: Any,
     ) -> tuple[Array, ...]:
         """The outputs of one node; `opset_version` among the keywords tells its opset."""
-        _require_device(device)
+        cls._require(device)
         with reported():
             onnx.checker.check_node(node)
         opset = keywords.get("opset_version", NEWEST_OPSET)
-        names = [name for name in node.input if name]
-        return _run([node], _named(names, inputs), list(node.output), opset)
+        names, imports = (
+            [name for name in node.input if name],
+            [onnx.helper.make_opsetid("", opset)],
+        )
+        function = onnx.helper.make_function("", "node", names, node.output, [node], imports)
+        return ConvTransposeRun(function, opset).run(inputs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether this backend runs there: on the processor, that is."""
         return device.split(":")[0] == "CPU"
 
+    @classmethod
+    def _require(cls, device: str) -> None:
+        if not cls.supports_device(device):
+            raise ArgumentError("device", brief(device), "'CPU'")
 
-@dataclass(frozen=True, slots=True)
+
 class ConvTransposeRun(BackendRep):  # type: ignore[misc]  # onnx is not typed
-    """A prepared model: its nodes in order, and what is known before it runs."""
+    """A model, or a function of one node, ready to run."""
 
-    nodes: tuple[NodeProto, ...]
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    constants: Mapping[str, Array]
-    opset: int
+    def __init__(self, proto: Any, opset: int) -> None:
+        operators = evaluator_operators("spec", opset)
+        self._evaluator = ReferenceEvaluator(proto, new_ops=operators)
+        weights = {tensor.name for tensor in self._evaluator.inits_}
+        self._inputs = [name for name in self._evaluator.input_names if name not in weights]
 
     def run(self, inputs: Any, **_: Any) -> tuple[Array, ...]:
-        """The model's outputs; inputs: a sequence in the model's order, or arrays by name."""
-        fed = _named(self.inputs, inputs)
-        return _run(self.nodes, {**self.constants, **fed}, self.outputs, self.opset)
-
-
-def _run(
-    nodes: Sequence[NodeProto], known: Mapping[str, Any], wanted: Sequence[str], opset: int
-) -> tuple[Array, ...]:
-    values = dict(known)
-    for node in nodes:
-        _require_ours(node)
-        operands = [values[name] if name else None for name in _known(node.input, values)]
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        values[node.output[0]] = conv_transpose(*operands, **attributes, opset=opset)
-    return tuple(values[name] for name in _known(wanted, values))
-
-
-def _known(names: Sequence[str], values: Mapping[str, Any]) -> Sequence[str]:
-    for name in names:
-        if name and name not in values:
-            raise ModelError(f"{brief(name)} is used before anything defines it.")
-    return names
-
-
-def _named(names: Sequence[str], inputs: Any) -> dict[str, Any]:
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    arrays = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    if len(arrays) != len(names):
-        raise ArgumentError("inputs", f"{len(arrays)} arrays", f"{len(names)}: {', '.join(names)}")
-    return dict(zip(names, arrays, strict=True))
-
-
-def _is_ours(node: NodeProto) -> bool:
-    return node.op_type == "ConvTranspose" and node.domain in DEFAULT_DOMAINS
-
-
-def _require_ours(node: NodeProto) -> None:
-    if not _is_ours(node):
-        what = f"{node.op_type} node {brief(node.name or next(iter(node.output), ''))}"
-        raise ModelError(f"{what}: expected ConvTranspose nodes; run others elsewhere.")
-
-
-def _require_device(device: str) -> None:
-    if not ConvTransposeBackend.supports_device(device):
-        raise ArgumentError("device", brief(device), "'CPU'")
+        """The outputs; inputs: a sequence in the model's order, or arrays by name."""
+        names = self._inputs
+        if not isinstance(inputs, Mapping):
+            arrays = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+            if len(arrays) != len(names):
+                expected = f"{len(names)}: {', '.join(names)}"
+                raise ArgumentError("inputs", f"{len(arrays)} arrays", expected)
+            inputs = dict(zip(names, arrays, strict=True))
+        return tuple(self._evaluator.run(None, dict(inputs), {}))

@@ -9,26 +9,18 @@ own shape where it does not. Of the operators written here only Split differs be
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
 from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
 from ..arrays import Array
-from .graphs import roots, values
+from .graphs import remove, roots, values
 
 _TO_THE_END = (1 << 63) - 1
 
 Crops = Sequence[tuple[int, int]]
 """Per spatial axis, what is cut off (begin, end)."""
-
-
-class Order(Enum):
-    """Where the phases stand among channels: channel c of phase r is c*s + r, or r*C + c."""
-
-    CHANNEL_MAJOR = "CRD"
-    PHASE_MAJOR = "DCR"
 
 
 class Builder:
@@ -39,7 +31,9 @@ class Builder:
 
     def __init__(self, model: ir.Model, node: ir.Node, opset: int, origin: str) -> None:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
-        self._taken = _names(model)
+        names = [value.name for value in values(model)]
+        names += [each.name for body in roots(model) for each in body.all_nodes()]
+        self._taken = set(names)  # one space for nodes and values, so that nothing can clash
         self._nodes: list[ir.Node] = []
 
     def op(
@@ -50,8 +44,7 @@ class Builder:
         **attributes: object,
     ) -> ir.Value:
         """The output, of type `dtype` or its input's, of one new node of ONNX's own operators."""
-        [y] = self._put(kind, inputs, 1, dtype, attributes)
-        return y
+        return self._put(kind, inputs, 1, dtype, attributes)[0]
 
     def _put(
         self,
@@ -63,10 +56,9 @@ class Builder:
     ) -> Sequence[ir.Value]:
         name = self._fresh(kind)
         present = {key: entry for key, entry in attributes.items() if entry is not None}
-        node = ir.node(kind, list(inputs), present, num_outputs=outputs)
-        node.name = name
-        node.metadata_props["upconv.pass"] = self._origin
-        node.metadata_props["upconv.replaces"] = self._node.name or ""
+        node = ir.node(kind, list(inputs), present, num_outputs=outputs, name=name)
+        replaces = self._node.name or ""
+        node.metadata_props.update({"upconv.pass": self._origin, "upconv.replaces": replaces})
         node.meta.update(self._node.meta)
         given = dtype or (inputs[0].dtype if inputs and inputs[0] is not None else None)
         for i, y in enumerate(node.outputs):
@@ -81,12 +73,7 @@ class Builder:
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         if self._node.graph is not self._model.graph:
             return self.op("Constant", [], tensor.dtype, value=tensor)
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(array.shape),
-            const_value=tensor,
-        )
+        value = ir.val(name, const_value=tensor)
         self._model.graph.register_initializer(value)
         return value
 
@@ -96,40 +83,32 @@ class Builder:
 
     def deconv(
         self,
-        x: ir.Value,
-        w: ir.Value,
-        b: ir.Value | None,
+        operands: Sequence[ir.Value | None],
         attributes: Mapping[str, object],
-        *,
         heir: bool = True,
     ) -> ir.Value:
         """A transposed convolution; an `heir` has the name of the node it comes after."""
-        inputs = [x, w] if b is None else [x, w, b]
-        [y] = self._put("ConvTranspose", inputs, 1, None, attributes)
+        [y] = self._put("ConvTranspose", _present(operands), 1, None, attributes)
         if heir and self._node.name:
             self._nodes[-1].name = self._node.name
         return y
 
     def conv(
         self,
-        x: ir.Value,
-        w: ir.Value,
-        b: ir.Value | None,
+        operands: Sequence[ir.Value | None],
         *,
         zeros: Crops,
         dilations: Sequence[int],
         groups: int,
     ) -> ir.Value:
-        """A convolution of stride 1 with `zeros` around x; negative ones are cut off x."""
-        x = self.cut(x, [(max(-begin, 0), max(-end, 0)) for begin, end in zeros])
-        around = [(max(begin, 0), max(end, 0)) for begin, end in zeros]
+        """A convolution of stride 1 with `zeros` around its input."""
         return self.op(
             "Conv",
-            [x, w] if b is None else [x, w, b],
+            _present(operands),
             dilations=list(dilations),
             group=groups,
-            pads=[*(begin for begin, _ in around), *(end for _, end in around)],
-            strides=[1] * len(around),
+            pads=[*(begin for begin, _ in zeros), *(end for _, end in zeros)],
+            strides=[1] * len(zeros),
         )
 
     def cut(self, x: ir.Value, crops: Crops) -> ir.Value:
@@ -137,9 +116,9 @@ class Builder:
         chosen = [axis for axis, crop in enumerate(crops) if crop != (0, 0)]
         if not chosen:
             return x
-        axes = [axis + 2 for axis in chosen]
         starts = [crops[axis][0] for axis in chosen]
         ends = [-crops[axis][1] or _TO_THE_END for axis in chosen]
+        axes = [axis + 2 for axis in chosen]
         return self.op("Slice", [x, *map(self.integers, (starts, ends, axes))])
 
     def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
@@ -148,34 +127,37 @@ class Builder:
         return self._put("Split", [x], parts, None, {"axis": axis, "num_outputs": count})
 
     def pad(self, x: ir.Value, around: Crops) -> ir.Value:
-        """x with zeros at the ends of all its axes, batch and channels included."""
+        """x with zeros around it, along all of its axes."""
         if not any(map(any, around)):
             return x
         pads = [*(begin for begin, _ in around), *(end for _, end in around)]
         return self.op("Pad", [x, self.integers(pads)])
 
-    def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, order: Order) -> ir.Value:
-        """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank."""
+    def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, mode: str) -> ir.Value:
+        """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank.
+
+        mode: where phase r of channel c stands among channels, at c*s + r ("CRD") or r*C + c
+        ("DCR").
+        """
+        rank = len(strides)
         if max(strides) == 1:
             return x
-        if len(strides) == 2 and strides[0] == strides[1]:
-            return self.op("DepthToSpace", [x], blocksize=strides[0], mode=order.value)
-        return self._shuffle_by_transposing(x, strides, channels, order)
-
-    def _shuffle_by_transposing(
-        self, x: ir.Value, strides: Sequence[int], channels: int, order: Order
-    ) -> ir.Value:
-        rank = len(strides)
-        sizes = self._spatial(x, rank)
-        leading = [channels, *strides] if order is Order.CHANNEL_MAJOR else [*strides, channels]
-        apart = self.reshape(x, [0, *leading], sizes)
-        c = 1 if order is Order.CHANNEL_MAJOR else rank + 1
-        first = 2 if order is Order.CHANNEL_MAJOR else 1
+        if rank == 2 and strides[0] == strides[1]:
+            return self.op("DepthToSpace", [x], blocksize=strides[0], mode=mode)
+        # One size may be open in a shape that is written down; where more are, it is computed.
+        sizes: Sequence[int] | ir.Value = [-1]
+        larger = sizes
+        if rank > 1:
+            shape = self.op("Shape", [x], ir.DataType.INT64)
+            sizes = self.op("Slice", [shape, *map(self.integers, ([2], [_TO_THE_END], [0]))])
+            larger = self.op("Mul", [sizes, self.integers(strides)])
+        c, first = (1, 2) if mode == "CRD" else (rank + 1, 1)
+        apart = [channels, *strides] if mode == "CRD" else [*strides, channels]
         pairs = [axis for i in range(rank) for axis in (rank + 2 + i, first + i)]
-        turned = self.op("Transpose", [apart], perm=[0, c, *pairs])
-        return self.reshape(turned, [0, channels], self._times(sizes, strides))
+        x = self._reshape(x, [0, *apart], sizes)
+        return self._reshape(self.op("Transpose", [x], perm=[0, c, *pairs]), [0, channels], larger)
 
-    def reshape(
+    def _reshape(
         self, x: ir.Value, leading: Sequence[int], sizes: Sequence[int] | ir.Value
     ) -> ir.Value:
         """x with the shape `leading` + `sizes`, which may be a computed vector."""
@@ -183,20 +165,6 @@ class Builder:
             return self.op("Reshape", [x, self.integers([*leading, *sizes])])
         shape = self.op("Concat", [self.integers(leading), sizes], axis=0)
         return self.op("Reshape", [x, shape], x.dtype)
-
-    def _spatial(self, x: ir.Value, rank: int) -> Sequence[int] | ir.Value:
-        """x's spatial sizes, for a reshape: -1 where only one is open, computed where more are."""
-        if rank == 1:
-            return [-1]
-        shape = self.op("Shape", [x], ir.DataType.INT64)
-        return self.op("Slice", [shape, *map(self.integers, ([2], [_TO_THE_END], [0]))])
-
-    def _times(
-        self, sizes: Sequence[int] | ir.Value, strides: Sequence[int]
-    ) -> Sequence[int] | ir.Value:
-        if isinstance(sizes, ir.Value):
-            return self.op("Mul", [sizes, self.integers(strides)])
-        return sizes
 
     def squeeze(self, x: ir.Value, axes: Sequence[int], *, undo: bool = False) -> ir.Value:
         """x without some axes of length 1; with `undo`, with them put in."""
@@ -213,10 +181,9 @@ class Builder:
         self._nodes[-1].doc_string = self._node.doc_string
         for key, entry in self._node.metadata_props.items():
             self._nodes[-1].metadata_props.setdefault(key, entry)
-        graph = cast(ir.Graph, self._node.graph)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        graph.insert_before(dead[0], self._nodes)
-        _remove(dead)
+        cast(ir.Graph, self._node.graph).insert_before(dead[0], self._nodes)
+        remove(dead)
 
     def _fresh(self, hint: str) -> str:
         return self._unused(f"{self._node.name or self._node.outputs[0].name or 'node'}/{hint}")
@@ -229,29 +196,6 @@ class Builder:
         return name
 
 
-def _names(model: ir.Model) -> set[str]:
-    """Every name of a node or value in the model: one space, so that nothing can clash."""
-    names = [value.name for value in values(model)]
-    names += [node.name for body in roots(model) for node in body.all_nodes()]
-    return {name for name in names if name}
-
-
-def _remove(dead: Iterable[ir.Node]) -> None:
-    """Take nodes out, last first, and all that was there for nobody else: nodes, initialisers."""
-    waiting = list(dead)[::-1]
-    while waiting:
-        node = waiting.pop()
-        if node.graph is None:
-            continue  # it was there for two of the others, or stands in `dead` too
-        read = [value for value in node.inputs if value is not None]
-        node.graph.remove(node, safe=True)
-        for value in dict.fromkeys(read):
-            producer = value.producer()
-            if value.is_initializer() and not _wanted(value):
-                cast(ir.Graph, value.graph).initializers.pop(str(value.name), None)
-            elif producer is not None and not any(map(_wanted, producer.outputs)):
-                waiting.append(producer)
-
-
-def _wanted(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_input() or value.is_graph_output()
+def _present(operands: Sequence[ir.Value | None]) -> Sequence[ir.Value | None]:
+    """Without a last one that is absent: OpenVINO takes no empty name for a bias."""
+    return operands if operands[-1] is not None else operands[:-1]

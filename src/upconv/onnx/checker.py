@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
 from ..errors import ModelError, brief
-from .graphs import roots, values
-from .names import clipped
-from .nodes import named
+from .graphs import named, roots, values
+from .names import shortened
 
 OLDEST_OPSET = 13
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
@@ -35,9 +33,9 @@ _UNDEFINED = "upconv.undefined"
 def require_sound(model: ir.Model) -> None:
     """Raise `ModelError` unless the model is as ONNX has it; nodes out of order are sorted."""
     _require_versions(model)
-    count = sum(1 for body in roots(model) for _ in body.all_nodes())
-    if count > MOST_NODES:
-        raise ModelError(f"It has {count} nodes; expected at most {MOST_NODES}.")
+    nodes = [node for body in roots(model) for node in body.all_nodes()]
+    if len(nodes) > MOST_NODES:
+        raise ModelError(f"It has {len(nodes)} nodes; expected at most {MOST_NODES}.")
     for body in roots(model):
         try:
             body.sort()
@@ -45,12 +43,11 @@ def require_sound(model: ir.Model) -> None:
             raise ModelError("Its nodes stand in a cycle: some need their own results.") from None
     for value in values(model):
         _require_sizes(value)
-    for body in roots(model):
-        for node in body.all_nodes():
-            for read in node.inputs:
-                if read is not None and not _defined(read):
-                    reader = f"{node.op_type} node {brief(named(node))}"
-                    raise ModelError(f"{reader} reads {brief(read.name)}, which nothing defines.")
+    for node in nodes:
+        for read in node.inputs:
+            if read is not None and not _defined(read):
+                reader = f"{node.op_type} node {brief(named(node))}"
+                raise ModelError(f"{reader} reads {brief(read.name)}, which nothing defines.")
     for graph in model.graphs():
         for value in graph.outputs:
             if not _defined(value):
@@ -66,26 +63,23 @@ def reported() -> Iterator[None]:
         yield
     except onnx.checker.ValidationError as error:
         said = " ".join(str(error).split()).rstrip(".")
-        raise ModelError(f"ONNX's checker: {clipped(said, 400)}.") from None
+        raise ModelError(f"ONNX's checker: {shortened(said, 400)}.") from None
 
 
 def _require_versions(model: ir.Model) -> None:
     if "" not in model.opset_imports:
         raise ModelError("It imports no opset of ONNX's own domain.")
-    remedy = "Convert it with onnx.version_converter.convert_version."
-    for body in roots(model):
-        opset = body.opset_imports.get("", OLDEST_OPSET)
-        if opset < OLDEST_OPSET:
-            raise ModelError(f"It is of opset {opset}; expected {OLDEST_OPSET} or later. {remedy}")
-        if opset > NEWEST_OPSET:
-            raise ModelError(
-                f"It is of opset {opset}; the installed onnx knows {NEWEST_OPSET} and earlier."
-            )
-    if model.ir_version < OLDEST_IR_VERSION:
-        raise ModelError(
-            f"It is of IR version {model.ir_version}; expected {OLDEST_IR_VERSION} or later. "
-            f"{remedy}"
-        )
+    opsets = [body.opset_imports.get("", OLDEST_OPSET) for body in roots(model)]
+    for what, found, oldest in (
+        ("opset", min(opsets), OLDEST_OPSET),
+        ("IR version", model.ir_version, OLDEST_IR_VERSION),
+    ):
+        if found < oldest:
+            remedy = "Convert it with onnx.version_converter.convert_version."
+            raise ModelError(f"It is of {what} {found}; expected {oldest} or later. {remedy}")
+    if max(opsets) > NEWEST_OPSET:
+        words = f"the installed onnx knows {NEWEST_OPSET} and earlier"
+        raise ModelError(f"It is of opset {max(opsets)}; {words}.")
 
 
 def _defined(value: ir.Value) -> bool:
@@ -93,13 +87,12 @@ def _defined(value: ir.Value) -> bool:
 
 
 def _require_sizes(value: ir.Value) -> None:
-    if value.shape is None:
-        return
-    least = min((size for size in value.shape if isinstance(size, int)), default=0)
+    sizes = value.shape or ()
+    least = min((size for size in sizes if isinstance(size, int)), default=0)
     if least < -1:
         raise ModelError(f"{brief(value.name)} is declared with the negative size {least}.")
     if least < 0:
-        value.shape = ir.Shape([None if size == -1 else size for size in value.shape])
+        value.shape = ir.Shape([None if size == -1 else size for size in sizes])
 
 
 def _tolerable(model: ir.Model) -> ir.Model:
@@ -108,7 +101,7 @@ def _tolerable(model: ir.Model) -> ir.Model:
     opset = model.opset_imports[""]
     for body in roots(copy):
         for node in body.all_nodes():
-            if node.domain == "" and not _known(node.op_type, opset):
+            if node.domain == "" and not onnx.defs.has(node.op_type, opset, ""):
                 node.domain = _UNDEFINED
         body.opset_imports[_UNDEFINED] = 1
     for graph in copy.graphs():
@@ -116,8 +109,3 @@ def _tolerable(model: ir.Model) -> ir.Model:
             value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
             value.shape = value.shape or ir.Shape([])
     return copy
-
-
-@cache
-def _known(op_type: str, opset: int) -> bool:
-    return bool(onnx.defs.has(op_type, opset, ""))

@@ -22,9 +22,7 @@ import onnx_ir as ir
 
 from ..arrays import Array
 from ..errors import brief
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
-"""The two spellings of the domain of ONNX's own operators."""
+from .graphs import is_op, remove
 
 _SMALL = 1 << 16
 _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -105,10 +103,9 @@ def fold(model: ir.Model) -> None:
 
 def _result(node: ir.Node, opset: int) -> Array | None:
     """What a node computes of constants; None where it shall be left as it is."""
-    if node.domain not in DEFAULT_DOMAINS or node.op_type not in _FOLDED or not node.inputs:
+    if not (is_op(node, *_FOLDED) and node.inputs) or len(node.outputs) > 1:
         return None
-    y = node.outputs[0]
-    if y.is_graph_output() or len(node.outputs) > 1:
+    if node.outputs[0].is_graph_output():
         return None
     arrays = [constant_value(x).array for x in node.inputs]
     if any(array is None or array.dtype.hasobject for array in arrays):
@@ -140,41 +137,24 @@ def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:
     from onnx.reference import ReferenceEvaluator
 
     dtype = arrays[0].dtype
-    if dtype in _NARROW and node.op_type != "Cast":
+    narrow = dtype in _NARROW and node.op_type != "Cast"
+    if narrow:
         arrays = [a.astype(np.float32) if a.dtype == dtype else a for a in arrays]
     proto = ir.serde.serialize_node(node)
     names = [f"i{i}" for i in range(len(arrays))]
-    del proto.input[:], proto.output[:]
-    proto.input.extend(names)
-    proto.output.append("o")
-    inputs = [onnx.helper.make_tensor_value_info(name, 1, None) for name in names]
-    output = onnx.helper.make_tensor_value_info("o", 1, None)
-    graph = onnx.helper.make_graph([proto], "folded", inputs, [output])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    (result,) = ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
-    array = np.asarray(result)
-    return array.astype(dtype) if dtype in _NARROW and node.op_type != "Cast" else array
+    proto.input[:], proto.output[:] = names, ["o"]
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    function = onnx.helper.make_function("", "folded", names, ["o"], [proto], opsets)
+    given = dict(zip(names, arrays, strict=True))
+    (result,) = ReferenceEvaluator(function).run(None, given, {})
+    return np.asarray(result, dtype) if narrow else np.asarray(result)
 
 
 def _replace(graph: ir.Graph, node: ir.Node, result: Array) -> None:
     """The node's result as an initialiser of its name; operands that nobody reads go with it."""
-    y, read = node.outputs[0], [x for x in node.inputs if x is not None]
+    y = node.outputs[0]
     name, y.name = y.name, None
-    tensor = ir.Tensor(np.ascontiguousarray(result), name=name)
-    value = ir.Value(
-        name=name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(result.shape),
-        const_value=tensor,
-    )
+    value = ir.val(name, const_value=ir.tensor(np.ascontiguousarray(result), name=name))
     y.replace_all_uses_with(value)
-    graph.remove(node, safe=True)
+    remove([node])
     graph.register_initializer(value)
-    for x in dict.fromkeys(read):
-        maker = x.producer()
-        if x.uses() or x.is_graph_input() or x.is_graph_output():
-            continue
-        if x.is_initializer() and x.graph is not None:
-            x.graph.initializers.pop(str(x.name))
-        elif maker is not None and maker.graph is not None:
-            maker.graph.remove(maker, safe=True)

@@ -1,16 +1,25 @@
-"""The parts of a model that hold nodes, and the values in them."""
+"""The parts of a model that hold nodes, the values in them, and taking nodes out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 import onnx_ir as ir
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""The two spellings of the domain of ONNX's own operators."""
 
 
 def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
     """The model's own graph, and its functions: all other graphs are in these."""
     yield model.graph
     yield from model.functions.values()
+
+
+def opset_of(model: ir.Model, body: ir.Graph | ir.Function) -> int:
+    """The opset of ONNX's own operators in a graph or function."""
+    return body.opset_imports.get("", model.opset_imports.get("", 0))
 
 
 def values(model: ir.Model) -> Iterator[ir.Value]:
@@ -20,3 +29,47 @@ def values(model: ir.Model) -> Iterator[ir.Value]:
         yield from body.initializers.values()
         for node in body:
             yield from node.outputs
+
+
+def is_op(node: ir.Node | None, *kinds: str) -> bool:
+    """Whether a node is ONNX's own operator of one of these kinds."""
+    return node is not None and node.op_type in kinds and node.domain in DEFAULT_DOMAINS
+
+
+def named(node: ir.Node) -> str:
+    """A node's name, its first output's where it has none, else its operator."""
+    return node.name or next((str(y.name) for y in node.outputs), node.op_type)
+
+
+def plain(value: object) -> object:
+    """An attribute's value, lists as lists."""
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def follower(y: ir.Value) -> ir.Node | None:
+    """The one node that reads y, in the graph that makes it; None where others see y too."""
+    uses, producer = list(y.uses()), y.producer()
+    if len(uses) != 1 or y.is_graph_output() or producer is None:
+        return None
+    return uses[0].node if uses[0].node.graph is producer.graph else None
+
+
+def remove(dead: Iterable[ir.Node]) -> None:
+    """Take nodes out, last first, and all that was there for nobody else: nodes, initialisers."""
+    waiting = list(dead)[::-1]
+    while waiting:
+        node = waiting.pop()
+        if node.graph is None:
+            continue  # it was there for two of the others, or stands in `dead` too
+        read = dict.fromkeys(value for value in node.inputs if value is not None)
+        node.graph.remove(node, safe=True)
+        for value in read:
+            producer = value.producer()
+            if value.is_initializer() and not _wanted(value):
+                cast(ir.Graph, value.graph).initializers.pop(str(value.name), None)
+            elif producer is not None and not any(map(_wanted, producer.outputs)):
+                waiting.append(producer)
+
+
+def _wanted(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_input() or value.is_graph_output()

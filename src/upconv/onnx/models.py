@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
@@ -25,7 +26,9 @@ from .. import memory
 from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, published, reported, require_free
 from .checker import require_sound
-from .constants import DEFAULT_DOMAINS, fold
+from .constants import fold
+from .graphs import DEFAULT_DOMAINS
+from .names import one_line
 from .tensors import SMALL, inside, settle
 
 MOST_BYTES = (1 << 31) - 1
@@ -34,7 +37,6 @@ MOST_BYTES = (1 << 31) - 1
 INLINE_BYTES = MOST_BYTES - (64 << 20)
 """Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
 
-_ALIGNMENT = 4096  # of tensors in a file: memory is mapped in pages
 _SOURCES = "upconv.onnx.sources"
 
 Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
@@ -153,36 +155,26 @@ def _inside(model: ir.Model) -> ModelProto:
 
 def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> None:
     """The large tensors into the file beside, then the rest: who finds the model finds both."""
-    new, there, copy = not beside.exists(), False, model.clone()
+    new, copy = not beside.exists(), model.clone()
     try:
         with published(target, force=force) as file:
-            with published(beside, force=force) as data:
-                for value, tensor in _weights(copy):
-                    large = tensor.nbytes > SMALL
-                    kept = _stored(tensor, data, beside.name) if large else inside(tensor)
-                    value.const_value = kept
-                file.write(_bytes(ir.to_proto(copy)))
-            there = True
+            unload = ir.external_data.unload_from_model
+            unload(copy, target.parent, beside.name, size_threshold_bytes=SMALL)
+            file.write(_bytes(ir.to_proto(copy)))
     except BaseException:
-        if new and there:
+        if new:
             beside.unlink(missing_ok=True)
         raise
 
 
-def _stored(tensor: ir.TensorProtocol, data: IO[bytes], location: str) -> ir.ExternalTensor:
-    data.write(bytes(-data.tell() % _ALIGNMENT))
-    offset = data.tell()
-    cast(Any, tensor).tofile(data)  # all of onnx-ir's tensors have it, not their protocol
-    return ir.ExternalTensor(
-        location,
-        offset,
-        tensor.nbytes,
-        tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name or "",
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-    )
+@contextmanager
+def stored(model: ir.Model) -> Iterator[bytes | str]:
+    """A model as runtimes take it: its bytes, or the path of a file while the block lasts."""
+    if sum(tensor.nbytes for _, tensor in _weights(model)) <= INLINE_BYTES:
+        yield to_proto(model).SerializeToString()
+        return
+    with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
+        yield str(save(model, Path(folder, "model.onnx"))[0])
 
 
 def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
@@ -254,5 +246,4 @@ def _named(where: str) -> Iterator[None]:
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
-        reason = brief(str(deepest) or type(deepest).__name__)
-        raise ModelError(f"{where}: onnx-ir cannot hold it: {reason}.") from error
+        raise ModelError(f"{where}: onnx-ir cannot hold it: {one_line(deepest)}.") from error

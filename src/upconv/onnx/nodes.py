@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 import onnx_ir as ir
 
 from ..arrays import Array
@@ -24,7 +23,7 @@ from ..dialects.onnx import AutoPad, Rule
 from ..errors import UpconvError
 from ..geometry import Axis
 from .constants import Constant, constant_value
-from .graphs import roots
+from .graphs import is_op, named, opset_of, roots
 
 ANY_SIZE = 1 << 24
 """The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
@@ -44,8 +43,7 @@ class ConvTransposeNode:
     """A ConvTranspose node, y = conv_transpose(x, w) + b, with all that is known about it.
 
     `sizes` are x's spatial sizes, None where unknown. `weight` is w's value (C, M/groups, *k), or
-    why it has none; `bias` likewise, None where the node has no bias. `departures` are the rules
-    that give the node another value.
+    why it has none. `departures` are the rules that give the node another value.
     """
 
     node: ir.Node
@@ -53,7 +51,6 @@ class ConvTransposeNode:
     layer: Layer
     sizes: Sizes
     weight: Constant
-    bias: Constant | None
     departures: tuple[Rule, ...]
 
     @property
@@ -141,11 +138,6 @@ class Unreadable:
     wrong: bool = False
 
 
-def named(node: ir.Node) -> str:
-    """A node's name, its first output's where it has none, else its operator."""
-    return node.name or next((str(y.name) for y in node.outputs), node.op_type)
-
-
 def conv_transpose_nodes(
     model: ir.Model, rule: Rule | None = None, only: Callable[[ir.Node], bool] | None = None
 ) -> list[ConvTransposeNode | Unreadable]:
@@ -162,10 +154,10 @@ def conv_transpose_nodes(
     (2, (None,))
     """
     return [
-        read(node, body.opset_imports.get("", model.opset_imports.get("", 0)), rule)
+        read(node, opset_of(model, body), rule)
         for body in roots(model)
         for node in body.all_nodes()
-        if node.op_type == "ConvTranspose" and not node.domain and (only is None or only(node))
+        if is_op(node, "ConvTranspose") and (only is None or only(node))
     ]
 
 
@@ -173,17 +165,24 @@ def read(node: ir.Node, opset: int, rule: Rule | None = None) -> ConvTransposeNo
     """One ConvTranspose node, read by `rule`, by ONNX's text if None."""
     try:
         return _read(node, opset, rule)
-    except (UpconvError, _WrongError) as error:
+    except UpconvError as error:
         return Unreadable(node, opset, " ".join(str(error).split()), wrong=True)
     except _UnknownError as unknown:
         return Unreadable(node, opset, str(unknown))
+
+
+def known_sizes(value: ir.Value | None) -> Sizes | None:
+    """The sizes that a value declares, None where open; None where not even the rank is known."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
 
 
 class _UnknownError(Exception):
     """Something about a node cannot be known; the text says what."""
 
 
-class _WrongError(Exception):
+class _WrongError(UpconvError):
     """Something about a node is not as ONNX has it; the text says what."""
 
 
@@ -191,12 +190,10 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         raise _WrongError("it has no input or no weight")
     weight, said = constant_value(node.inputs[1]), _attributes(node)
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
     kernel = _kernel(node.inputs[1], weight, said.pop("kernel_shape", None))
     sizes = _sizes(node.inputs[0], len(kernel))
     layer, departures = _layer(kernel, sizes, said, opset, rule)
-    value = None if bias is None else constant_value(bias)
-    conv = ConvTransposeNode(node, opset, layer, sizes, weight, value, departures)
+    conv = ConvTransposeNode(node, opset, layer, sizes, weight, departures)
     _check_channels(conv)
     return conv
 
@@ -216,7 +213,9 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:
-    shape = _weight_shape(w) if weight.array is None else weight.array.shape
+    shape = known_sizes(w) if weight.array is None else weight.array.shape
+    if shape is None and is_op(w.producer(), "DequantizeLinear"):
+        shape = known_sizes(next(iter(cast(ir.Node, w.producer()).inputs), None))
     if shape is None and stated is not None:
         return tuple(stated)
     if shape is None or len(shape) < 3 or None in shape[2:]:
@@ -226,27 +225,13 @@ def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tupl
     return tuple(int(k) for k in shape[2:] if k is not None)
 
 
-def _weight_shape(w: ir.Value | None) -> Sizes | None:
-    """The shape of a computed weight; where it is dequantised, that of what it is made from."""
-    shape, producer = _shape(w), None if w is None else w.producer()
-    if shape is None and producer is not None and producer.op_type == "DequantizeLinear":
-        return _shape(next(iter(producer.inputs), None))
-    return shape
-
-
 def _sizes(x: ir.Value, rank: int) -> Sizes:
-    shape = _shape(x)
+    shape = known_sizes(x)
     if shape is None:
         return (None,) * rank
     if len(shape) != rank + 2:
         raise _WrongError(f"its input has {len(shape)} axes and its weight {rank + 2}")
     return shape[2:]
-
-
-def _shape(value: ir.Value | None) -> Sizes | None:
-    if value is None or value.shape is None:
-        return None
-    return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
 
 
 def _layer(
@@ -282,8 +267,9 @@ def _check_channels(conv: ConvTransposeNode) -> None:
         raise _WrongError(f"its weight {array.shape} is empty")
     if array.shape[0] % groups:
         raise _WrongError(f"its weight has {array.shape[0]} input channels, group is {groups}")
-    x, outs = _shape(conv.x), groups * array.shape[1]
+    x, outs = known_sizes(conv.x), groups * array.shape[1]
     if x is not None and x[1] not in (None, array.shape[0]):
         raise _WrongError(f"its input has {x[1]} channels and its weight {array.shape[0]}")
-    if conv.bias is not None and conv.bias.array is not None and conv.bias.array.shape != (outs,):
-        raise _WrongError(f"its bias is {np.shape(conv.bias.array)}; expected ({outs},)")
+    b = constant_value(conv.b).array
+    if b is not None and b.shape != (outs,):
+        raise _WrongError(f"its bias is {b.shape}; expected ({outs},)")

@@ -79,8 +79,7 @@ def rewrite(
         if passes is not None or only is not None:
             raise ArgumentError("profile", brief(profile), "given without passes and only")
         copy = from_model(model)
-        applied = apply_profile(copy, profile, reader)
-        return Rewritten(copy, applied.steps, applied.left)
+        return Rewritten(copy, *apply_profile(copy, profile, reader))
     wanted = DEFAULT_PASSES if passes is None else passes
     chosen = [named(one) if isinstance(one, str) else one for one in wanted]
     copy = from_model(model)

@@ -64,13 +64,10 @@ def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> 
             return tensor
         if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
             raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
-        return ir.Tensor(
-            tensor.numpy(),
-            dtype=tensor.dtype,
-            name=tensor.name,
-            doc_string=tensor.doc_string,
-            metadata_props=dict(tensor.metadata_props),
-        )
+        made = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+        made.doc_string = tensor.doc_string
+        made.metadata_props.update(tensor.metadata_props)
+        return made
     except (FileError, ModelError) as error:
         raise type(error)(f"{where}: {error}") from None
     except (ValueError, TypeError, AssertionError) as error:
@@ -95,15 +92,9 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
         raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
     files.add(file)
     real = ir.ExternalTensor(
-        file,
-        offset,
-        length,
-        tensor.dtype,
-        shape=tensor.shape,
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-    )
+        file, offset, length, tensor.dtype, shape=tensor.shape, name=tensor.name,
+        doc_string=tensor.doc_string, metadata_props=dict(tensor.metadata_props),
+    )  # fmt: skip
     return real if length > SMALL else inside(real)
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from math import isfinite, prod
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,41 +23,6 @@ from ..problem import Epilogue
 from ..progress import Abreast, Chained, Flow, latency, lookahead
 from .states import Items, damaged, encoded
 from .streams import Stream
-
-Kind = tuple[int, "np.dtype[Any]"]
-
-
-class Stage(Protocol):
-    """What a chain is made of: a stream, an activation, a sum or another chain."""
-
-    @property
-    def progress(self) -> Flow:
-        """After how many inputs a result is final."""
-
-    @property
-    def kind(self) -> Kind | None:
-        """Along which axis it goes, and the element type; None where both are open."""
-
-    def push(self, chunk: Any) -> Array:
-        """What is final with this chunk."""
-
-    def copy(self) -> Stage:
-        """A stage in the same state."""
-
-    def reset(self) -> None:
-        """Go back to the begin."""
-
-    def _rest(self) -> Array | None:
-        """What is left at the end, if there may be something."""
-
-    def _digest(self) -> bytes:
-        """Of what it computes."""
-
-    def _items(self) -> Iterator[int | bytes]:
-        """Its state."""
-
-    def _read(self, items: Items) -> Stage:
-        """A stage in a state."""
 
 
 def chain(*stages: Any) -> Chain:
@@ -167,7 +132,7 @@ class _Composed:
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
         kinds = [part.kind for part in parts if part.kind is not None]
-        self.kind = kinds[0] if kinds else None
+        self.kind: tuple[int, np.dtype[Any]] | None = kinds[0] if kinds else None
         for axis, dtype in kinds:
             if (axis, dtype) != kinds[0]:
                 told = " and ".join(f"{d} along axis {a}" for a, d in ((axis, dtype), kinds[0]))
@@ -228,6 +193,9 @@ class _Composed:
         other = self._of(tuple(part.copy() for part in self._parts))
         other._ended, other._last = self._ended, self._last
         return other
+
+    def __copy__(self) -> Self:
+        return self.copy()  # parts have states of their own
 
     def to_bytes(self) -> bytes:
         """The state of all parts, without weights; see `Stream.to_bytes`."""
@@ -397,3 +365,7 @@ def _joined(old: Array | None, new: Array | None, axis: int) -> Array | None:
         return np.concatenate((old, new), axis)
     except ValueError as error:
         raise ShapeError("chunk.shape", f"other than before ({error})", "as before") from None
+
+
+Stage = Stream | Activate | Chain | Add
+"""What a chain is made of."""

@@ -25,7 +25,7 @@ from ..keywords import Keywords, Same, frozen_activation, integers, paddings
 from ..problem import DataLayout, Problem, WeightLayout
 from ..progress import Progress
 from ..signatures import Signature
-from ..threads import checked, get_num_threads
+from ..threads import resolved
 
 FixedOrder = InvariantEngine | OrderedEngine
 """Engines whose sums are in one order at every size."""
@@ -67,7 +67,7 @@ def layer_of(
     engine: FixedOrder = invariant_engine(nominal)
     if engine.refuses(nominal) is not None or not is_finite(weight):
         engine = ORDERED  # the reference engine's sums depend on the size
-    count = get_num_threads() if threads is None else checked(threads)
+    count = resolved(threads)
     weight = copied("the stream's weight", weight)
     bias = None if bias is None else copied("the stream's bias", bias)
     return Layer(problem, progress, engine, count, weight, bias)
@@ -119,6 +119,10 @@ class Layer:
         self._bytes = problem.result_channels * weight.itemsize  # of one result of one item
         self._windows: dict[tuple[int, ...], PackedCall] = {}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self.problem, self.progress, self.engine, self._threads, self._weight, self._bias
+        return Layer, given
 
     def run(self, x: Array, shift: int, results: int) -> Array:
         """The results of one window, x having a batch axis."""

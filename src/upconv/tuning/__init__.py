@@ -146,7 +146,7 @@ def _candidates(
     """The engines that can do a problem by an algorithm; `EngineRefusal` where there is none."""
     if algorithm is Algorithm.WINOGRAD:
         return (by_model(problem, engine, threads, algorithm, False).engine,)
-    return able(problem, engine)
+    return tuple(able(problem, engine))
 
 
 def _key(problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm) -> str:

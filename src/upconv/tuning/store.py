@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from .. import files
 
@@ -36,11 +35,8 @@ Sections = dict[str, dict[str, Record]]
 
 _BEGINNING = b'{"upconv tuning"'
 _LARGEST_FILE = 16 << 20
-_MOST_SECTIONS = 8
 _MOST_RECORDS = 1024
-_LONGEST_KEY = 500  # so that as many records as there may be stay below the largest file
-_LONGEST_RECORD = 1000
-_LOCK_SECONDS = 2.0
+_LOCK_SECONDS = 10.0  # each holder writes a file to the disk, which takes long on a busy machine
 
 
 class TuningStore:
@@ -63,15 +59,12 @@ class TuningStore:
 
     def find(self, section: str, key: str) -> Record | None:
         """What is remembered under a key: this process's own record, else the file's."""
-        key = _short(key)
         own = self._own.get(section, {}).get(key)
         return own if own is not None else self._contents().get(section, {}).get(key)
 
     def remember(self, section: str, key: str, record: Record) -> None:
         """Remember a record, here and in the file."""
-        if not (_is_key(section) and _is_record(record)):
-            raise TypeError(f"no record can be kept of {section!r}: {record}")
-        own = self._own = _merged(self._own, {section: {_short(key): record}})
+        own = self._own = _merged(self._own, {section: {key: record}})
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _between_processes(self.path):
@@ -143,16 +136,12 @@ class TuningStore:
         if document.pop("upconv tuning") != SCHEMA:
             self.warn(f"is of another schema than {SCHEMA}; it is started anew")
             return {}
-        return self._checked(document)
-
-    def _checked(self, document: dict[str, Any]) -> Sections:
         sections: Sections = {}
-        for section, found in list(document.items())[:_MOST_SECTIONS]:
-            records = found if isinstance(found, dict) and _is_key(section) else {"": found}
-            right = {k: r for k, r in records.items() if _is_key(k) and _is_record(r)}
-            if len(right) < len(records):
+        for section, found in document.items():
+            records = found if isinstance(found, dict) else {"": found}
+            sections[section] = {k: r for k, r in records.items() if _is_record(r)}
+            if len(sections[section]) < len(records):
                 self.warn(f"has a record in {section[:80]!r} that is none; such are left out")
-            sections[section] = _bound(right)
         return sections
 
     def _replace(self, sections: Sections) -> None:
@@ -164,51 +153,21 @@ class TuningStore:
             file.write(text.encode("ascii"))
 
 
-def _bound(records: dict[str, Record]) -> dict[str, Record]:
-    """Without the oldest records beyond the bound; a dictionary is in the order of insertion."""
-    return dict(list(records.items())[-_MOST_RECORDS:])
-
-
 def _merged(sections: Sections, newer: Sections) -> Sections:
+    """All records, the newer ones last, without the oldest beyond the bound."""
     merged = dict(sections)
     for section, records in newer.items():
         kept = {k: r for k, r in merged.get(section, {}).items() if k not in records}
-        merged[section] = _bound(kept | records)
+        merged[section] = dict([*kept.items(), *records.items()][-_MOST_RECORDS:])
     return merged
 
 
 def _is_record(value: object) -> bool:
-    """Whether it is a dictionary of plain texts and finite numbers, not too long for the file."""
-    return (
-        isinstance(value, dict)
-        and all(_is_key(name) and _is_field(field) for name, field in value.items())
-        and len(repr(value)) <= _LONGEST_RECORD
+    """Whether it is a dictionary of texts and finite numbers; its owner checks what they mean."""
+    return isinstance(value, dict) and all(
+        isinstance(field, str) or (isinstance(field, float) and isfinite(field))
+        for field in value.values()
     )
-
-
-def _is_field(value: object) -> bool:
-    if isinstance(value, str):
-        return _is_key(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return isfinite(value)
-    except OverflowError:  # an int that no float holds
-        return False
-
-
-def _is_key(text: str) -> bool:
-    """Whether a text is short, and JSON keeps its length, quotes and backslashes aside."""
-    return len(text) <= _LONGEST_KEY and text.isascii() and text.isprintable()
-
-
-def _short(key: str) -> str:
-    """The key, or what stands for one that is too long for the file (dozens of axes)."""
-    if _is_key(key):
-        return key
-    from hashlib import sha256
-
-    return sha256(key.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _no_number(text: str) -> float:
@@ -223,8 +182,8 @@ def _reason(error: Exception) -> str:
 def _between_processes(path: Path) -> Iterator[None]:
     """One process at a time writes `path`.
 
-    Where there are no such locks, or one is held for long, two that write at once may lose a record
-    of each other's, which costs that process's next one a measurement.
+    Where there are no such locks, or one is held for `_LOCK_SECONDS`, two that write at once may
+    lose a record of each other's, which costs that process's next one a measurement.
     """
     try:
         import fcntl

@@ -15,7 +15,7 @@ from . import selftest
 from .candidates import best, candidate
 from .descriptors import cannot
 from .layouts import LayoutStrategy, layout_strategies
-from .library import runtime
+from .library import Runtime, runtime
 from .primitive import OnednnPrimitive
 
 _WORTH = 1 << 20
@@ -31,7 +31,6 @@ class OnednnEngine:
 
     def __init__(self) -> None:
         self._runtime = runtime()
-        selftest.run(self._runtime)
         isa = self._runtime.library.get_effective_cpu_isa()
         self._fingerprint = f"libdnnl {self._runtime.version} isa {isa:#x}"
 
@@ -53,7 +52,7 @@ class OnednnEngine:
         if reason is not None:
             return reason
         inner = _interior(problem).problem
-        if inner is not None and best(self._runtime, inner, 1) is None:
+        if inner is not None and best(self._tested(problem), inner, 1) is None:
             return f"libdnnl {self._runtime.version} has only slow reference loops for it here"
         return None
 
@@ -65,7 +64,7 @@ class OnednnEngine:
         found = [
             strategy
             for strategy in layout_strategies(inner, every=True)
-            if self._leads(inner, threads, strategy)
+            if candidate(self._tested(problem), inner, threads, strategy) is not None
         ]
         return ("", *(strategy.value for strategy in found[1:]))
 
@@ -78,9 +77,9 @@ class OnednnEngine:
         worth = (problem.multiply_adds + problem.nbytes) // _WORTH
         threads = min(threads, max(1, worth))
         if variant:
-            found = candidate(self._runtime, inner, threads, LayoutStrategy(variant))
+            found = candidate(self._tested(problem), inner, threads, LayoutStrategy(variant))
         else:
-            found = best(self._runtime, inner, threads)
+            found = best(self._tested(problem), inner, threads)
         if found is None:
             raise EngineRefusal(f"libdnnl has no implementation of {problem}")
         primitive = OnednnPrimitive(self._runtime, inner, threads, found)
@@ -89,8 +88,10 @@ class OnednnEngine:
             return whole
         return NonFiniteFallback(whole, problem, threads)
 
-    def _leads(self, problem: Problem, threads: int, strategy: LayoutStrategy) -> bool:
-        return candidate(self._runtime, problem, threads, strategy) is not None
+    def _tested(self, problem: Problem) -> Runtime:
+        """The library, once it is known which of its implementations err in a direction."""
+        selftest.ensure(self._runtime, problem.direction)
+        return self._runtime
 
 
 def _interior(problem: Problem) -> Interior:

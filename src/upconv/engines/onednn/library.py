@@ -25,6 +25,7 @@ from pathlib import Path
 
 from ... import forks
 from ...errors import EngineError, EngineMissing, brief
+from ...problem import Direction
 from .abi import Library, Threading
 
 VARIABLE = "UPCONV_ONEDNN_PATH"
@@ -39,7 +40,8 @@ class Runtime:
     """The loaded library, its engine for this processor, and its number of threads.
 
     `building` is held while something is made, so that a fork finds no lock of the library taken.
-    `distrusted` are (kind, name) of implementations that the self-test has found to err here.
+    `distrusted` are (kind, name) of implementations that the self-test has found to err here, in
+    the directions `tested`.
     """
 
     def __init__(self, library: Library, source: str) -> None:
@@ -47,6 +49,7 @@ class Runtime:
         self.engine = library.create("engine", _CPU, 0)
         self.building = threading.Lock()
         self.distrusted: frozenset[tuple[str, str]] = frozenset()
+        self.tested: frozenset[Direction] = frozenset()
         self.get_threads: Callable[[], int] = _one
         self.set_threads: Callable[[int], None] = _nothing
         if library.threading is Threading.OPENMP:

@@ -2,22 +2,24 @@
 
 Which implementation the library takes, and into what blocks it cuts a problem, depends on the
 processor's instructions and caches, so that what is right on one machine may be wrong on another.
-At the first use in a process a few layers are computed, in each direction, with bias and what
-follows it, and compared with the reference engine. Where the library is wrong, that implementation
-is added to `runtime.distrusted`, and its next choice is tested likewise.
+At the first use of a direction in a process a few layers are computed, with bias and what follows
+it, and compared with the reference engine. Where the library is wrong, that implementation is added
+to `runtime.distrusted`, and its next choice is tested likewise.
 
-It takes some 70 milliseconds. What was found is kept for the process, not on disk, where nothing is
+It takes some 25 milliseconds. What was found is kept for the process, not on disk, where nothing is
 written unless asked.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from ... import forks
 from ...activations import Activation
 from ...geometry import Axis
 from ...problem import DataLayout, Direction, Epilogue, Problem
@@ -55,9 +57,21 @@ def problems() -> Iterator[Problem]:
         yield bare.replace(direction=Direction.WEIGHT_GRAD)
 
 
-def run(runtime: Runtime) -> None:
-    """Add what errs to `runtime.distrusted`."""
-    for problem in problems():
+_lock = threading.Lock()
+forks.hold(_lock)
+
+
+def ensure(runtime: Runtime, direction: Direction) -> None:
+    """Test a direction, unless that has been done."""
+    with _lock:
+        if direction not in runtime.tested:
+            run(runtime, direction)
+            runtime.tested |= {direction}
+
+
+def run(runtime: Runtime, direction: Direction) -> None:
+    """Add what errs in a direction to `runtime.distrusted`."""
+    for problem in (p for p in problems() if p.direction is direction):
         a, b, bias, residual = _operands(problem)
         wanted = _computed(ReferenceEngine().build(problem, 1), problem, a, b, bias, residual)
         while (found := best(runtime, problem, 1)) is not None:

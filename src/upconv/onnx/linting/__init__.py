@@ -19,8 +19,9 @@ from ...dialects.onnx import Rule as Reading
 from ...errors import ArgumentError, FileError, ShapeError, brief
 from ...files import published, reported
 from ..models import Source, from_model, sources, to_proto
+from ..nodes import known_sizes
 from ..shapes import inferred
-from .context import DECLARED, Context, agree, contexts, shape_in_words, shape_of
+from .context import DECLARED, Context, agree, contexts, shape_in_words
 from .findings import Finding, Severity
 from .formats import Findings
 from .rules import RULES, Rule, chosen
@@ -121,7 +122,7 @@ def _seen(
     facts = inferred(model, sizes)
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
-        value.meta[DECLARED] = stated = shape_of(value)
+        value.meta[DECLARED] = stated = known_sizes(value)
         told = facts[str(value.name)].shape if str(value.name) in facts else None
         if told is not None and (stated is None or len(stated) == len(told)):
             pairs = zip(stated or (None,) * len(told), told, strict=True)
@@ -130,7 +131,7 @@ def _seen(
 
 
 def _require_sizes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:
-    inputs = {str(value.name): shape_of(value) for value in model.graph.inputs}
+    inputs = {str(value.name): known_sizes(value) for value in model.graph.inputs}
     for name, shape in sizes.items():
         if name not in inputs:
             raise ArgumentError("sizes", f"with {brief(name)}", f"inputs: {brief(list(inputs))}")

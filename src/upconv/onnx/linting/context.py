@@ -1,22 +1,18 @@
-"""What a rule sees: one node of a model, with what is known about it, and what it reports back."""
+"""What a rule sees: one node of a model, with what is known about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
 from ...dialects.onnx import Rule as Reading
 from ...errors import brief
-from ..constants import DEFAULT_DOMAINS
+from ..graphs import is_op, opset_of, roots
 from ..names import neutral
-from ..nodes import ConvTransposeNode, Unreadable, read
-from .findings import Severity
-
-Shape = tuple[int | None, ...]
-"""Sizes, None where the model leaves one open."""
+from ..nodes import ConvTransposeNode, Sizes, Unreadable, known_sizes, read
 
 DECLARED = "upconv.lint.declared"
 """The key under which a value keeps the shape that the model declares for it."""
@@ -26,15 +22,6 @@ READERS = {
     Reading.ONNXRUNTIME: "ONNX Runtime",
     Reading.OPENVINO: "OpenVINO",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a rule found at a node; `severity` replaces the rule's own."""
-
-    message: str
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,9 +50,9 @@ class Context:
         return self.node.inputs[1] if len(self.node.inputs) > 1 else None
 
     @property
-    def declared(self) -> Shape | None:
+    def declared(self) -> Sizes | None:
         """The shape that the model states for the output, before any was inferred."""
-        declared: Shape | None = self.node.outputs[0].meta.get(DECLARED)
+        declared: Sizes | None = self.node.outputs[0].meta.get(DECLARED)
         return declared
 
     def concerns(self, runtime: Reading) -> bool:
@@ -86,12 +73,10 @@ def contexts(
 
     A node that the runtime refuses is read by the specification.
     """
-    wanted = set(operators)
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
-        opset = body.opset_imports.get("", model.opset_imports.get("", 0))
+    for body in roots(model):
+        opset = opset_of(model, body)
         for node in body.all_nodes():
-            if node.op_type in wanted and node.domain in DEFAULT_DOMAINS and node.outputs:
+            if is_op(node, *operators) and node.outputs:
                 found = read(node, opset, runtime) if node.op_type == "ConvTranspose" else None
                 if runtime is not None and isinstance(found, Unreadable):
                     found = read(node, opset)
@@ -99,38 +84,31 @@ def contexts(
                 yield Context(node, str(graph), opset, runtime, found)
 
 
-def shape_of(value: ir.Value | None) -> Shape | None:
-    """The sizes that are known; None where not even the rank is."""
-    if value is None or value.shape is None:
-        return None
-    return tuple(d if isinstance(d, int) and d >= 0 else None for d in value.shape)
-
-
-def output_shape(conv: ConvTransposeNode) -> Shape:
+def output_shape(conv: ConvTransposeNode) -> Sizes:
     """The output's true shape, as far as it is known."""
-    x, w = shape_of(conv.x), shape_of(conv.w)
+    x, w = known_sizes(conv.x), known_sizes(conv.w)
     channels = w[1] if w is not None and len(w) == conv.rank + 2 else None
     sizes = (None if n is None else a.out for a, n in zip(conv.axes, conv.sizes, strict=True))
     batch = None if x is None else x[0]
     return (batch, None if channels is None else channels * conv.groups, *sizes)
 
 
-def agree(one: Shape, other: Shape) -> bool:
+def agree(one: Sizes, other: Sizes) -> bool:
     """Whether two shapes can be the same."""
     return len(one) == len(other) and all(
         a is None or b is None or a == b for a, b in zip(one, other, strict=True)
     )
 
 
-def shape_in_words(shape: Shape) -> str:
+def shape_in_words(shape: Sizes) -> str:
     """A shape with ? for open sizes."""
     return f"({', '.join('?' if size is None else str(size) for size in shape)})"
 
 
-def attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> Any:
-    """The value of an attribute; None where it is absent, a parameter, or of another type."""
+def attribute(node: ir.Node, name: str) -> Any:
+    """The value of an attribute; None where it is absent, or a function's parameter."""
     found = node.attributes.get(name)
-    return None if found is None or found.is_ref() or found.type != kind else found.value
+    return None if found is None or found.is_ref() else found.value
 
 
 def quoted(name: object) -> str:

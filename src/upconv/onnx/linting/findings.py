@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -26,6 +26,15 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Observation:
+    """What a rule found at a node; `severity` replaces the rule's own."""
+
+    message: str
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One rule broken at one node.
 
@@ -44,7 +53,3 @@ class Finding:
     fix: str
     fixable: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields, ready for `json.dumps`."""
-        return {**asdict(self), "severity": self.severity.value}

@@ -11,7 +11,8 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from ..names import neutral, on_terminal
+from ..documents import document as plain
+from ..names import neutral
 from .context import quoted
 from .findings import Finding, Severity
 
@@ -57,13 +58,7 @@ class Findings:
         >>> sorted(Findings("", 0, ()).as_json())
         ['counts', 'findings', 'fixed', 'model', 'nodes']
         """
-        return {
-            "model": self.model,
-            "nodes": self.nodes,
-            "counts": {severity.value: self.count(severity) for severity in Severity},
-            "findings": [finding.as_json() for finding in self.findings],
-            "fixed": [finding.as_json() for finding in self.fixed],
-        }
+        return {**plain(self), "counts": {one.value: self.count(one) for one in Severity}}
 
     def as_text(self) -> str:
         """A report for people, of printable characters alone; no newline at its end."""
@@ -91,7 +86,7 @@ def document(reports: Sequence[Findings]) -> dict[str, Any]:
     """The fields of the JSON document; docs/schemas/lint.json is its schema."""
     found = [finding for report in reports for finding in report]
     return {
-        "counts": {s.value: sum(f.severity is s for f in found) for s in Severity},
+        "counts": {one.value: sum(f.severity is one for f in found) for one in Severity},
         "models": [report.as_json() for report in reports],
     }
 
@@ -101,7 +96,7 @@ def github(reports: Sequence[Findings]) -> str:
     lines = []
     for report in reports:
         for finding in report:
-            where = f"{quoted(finding.node)} in {quoted(finding.graph)}: " if finding.node else ""
+            where = f"{_place(finding)}: " if finding.node else ""
             title = _property(f"{finding.rule} {finding.slug}")
             lines.append(
                 f"::{_LEVELS[finding.severity]} file={_property(report.model)},title={title}::"
@@ -128,7 +123,7 @@ def overlap_map(taps_per_phase: Sequence[Sequence[int]], uneven: Sequence[int]) 
 
 def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
     """One model; an overlap map that was drawn already is left out."""
-    name = on_terminal(quoted(report.model)) if report.model else "the model"
+    name = quoted(report.model) if report.model else "the model"
     nodes = _counted(report.nodes, "transposed convolution")
     yield f"{name}: {_counts(report.findings)} in {nodes}"
     for finding in report.fixed:
@@ -149,7 +144,7 @@ def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
 
 
 def _place(finding: Finding) -> str:
-    return on_terminal(f"{quoted(finding.node)} in {quoted(finding.graph)}")
+    return f"{quoted(finding.node)} in {quoted(finding.graph)}"
 
 
 def _counts(findings: Sequence[Finding]) -> str:
@@ -159,7 +154,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def _wrapped(label: str, words: str) -> list[str]:
     indent = " " * len(label)
-    return wrap(on_terminal(words), _WIDTH, initial_indent=label, subsequent_indent=indent)
+    return wrap(neutral(words), _WIDTH, initial_indent=label, subsequent_indent=indent)
 
 
 def _counted(count: int, noun: str) -> str:

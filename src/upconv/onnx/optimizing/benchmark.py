@@ -7,7 +7,7 @@ only where every candidate that would be measured now has one, so that ratios co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from statistics import quantiles
 
 import numpy as np
@@ -16,13 +16,11 @@ from ..._version import __version__
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...tuning import processor_model, shared_tuner
-from ...tuning.store import Record
 from ..runtimes import Runtime
 from ..runtimes.timing import Rounds
 
 _RESAMPLES = 1000
 _TABLE = "rewritings"
-_FIELDS = {"median", "low", "high", "best", "rounds", "ratio", "ratio_low", "ratio_high", "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +94,13 @@ class Measured:
     @classmethod
     def of(cls, rounds: Rounds, errors: Sequence[float]) -> list[Measured]:
         """Every call of some rounds, the first against itself."""
-        one = Ratio(1.0, 1.0, 1.0)
+        first, *others = errors
         return [
-            cls(
-                Timing.of(rounds.samples[i] if i else rounds.first),
-                Ratio.of(rounds, i) if i else one,
-                error,
-            )
-            for i, error in enumerate(errors)
+            cls(Timing.of(rounds.first), Ratio(1.0, 1.0, 1.0), first),
+            *(
+                cls(Timing.of(rounds.samples[i]), Ratio.of(rounds, i), error)
+                for i, error in enumerate(others, 1)
+            ),
         ]
 
 
@@ -122,34 +119,20 @@ class Cache:
 
     def remember(self, layer: str, name: str, measured: Measured) -> None:
         """Keep one candidate of a layer."""
-        timing, ratio = measured.timing, measured.ratio
-        record: Record = {
-            "median": timing.median,
-            "low": timing.low,
-            "high": timing.high,
-            "best": timing.best,
-            "rounds": float(timing.samples),
-            "ratio": ratio.median,
-            "ratio_low": ratio.low,
-            "ratio_high": ratio.high,
-            "error": measured.error,
-        }
+        ratio = {f"ratio_{key}": entry for key, entry in asdict(measured.ratio).items()}
+        record = {**asdict(measured.timing), **ratio, "error": measured.error}
         shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
 
     def _find(self, layer: str, name: str) -> Measured | None:
         record = shared_tuner().store.find(_TABLE, self._key(layer, name))
-        if record is None or not record.keys() >= _FIELDS:
-            return None
         try:
-            told = {key: float(record[key]) for key in _FIELDS}
-        except ValueError:  # a text, which no process of ours wrote
+            told = {key: float(entry) for key, entry in (record or {}).items()}
+            timing = {field.name: told[field.name] for field in fields(Timing)}
+            ratio = Ratio(*(told[f"ratio_{field.name}"] for field in fields(Ratio)))
+            timing["samples"] = int(timing["samples"])
+            return Measured(Timing(**timing), ratio, told["error"])  # type: ignore[arg-type]
+        except (KeyError, ValueError):  # there is none, or another version of upconv wrote it
             return None
-        samples = int(told["rounds"])
-        return Measured(
-            Timing(told["median"], told["low"], told["high"], told["best"], samples),
-            Ratio(told["ratio"], told["ratio_low"], told["ratio_high"]),
-            told["error"],
-        )
 
     def _key(self, layer: str, name: str) -> str:
         versions = f"upconv {__version__} | {self.runtime} {self.runtime.version}"

@@ -8,7 +8,7 @@ as the rules of `verifying.differences` ask. The original is timed interleaved w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Session, Worker, timed
 from ..runtimes.worker import borrowed
-from ..verifying.differences import Tolerances, Values, differences
+from ..verifying.differences import Tolerances, differences
 from ..verifying.layers import in_float64, place_of
 from .benchmark import Measured, Setup
 from .extract import Layer
@@ -42,25 +42,12 @@ CANDIDATES: tuple[str, ...] = (
 class _Form:
     """A candidate as a model of its own, and what can be said of it without a clock."""
 
-    name: str
     model: ir.Model
-    weight_bytes: int
-    work: float
+    told: Candidate
 
-    @classmethod
-    def of(cls, name: str, layer: Layer, model: ir.Model) -> _Form:
-        """Each element of a weight is one multiplication per input position, so their number over
-        that of the node's is what is multiplied for one product needed.
-        """
-        found = (value.const_value for value in model.graph.initializers.values())
-        weights = [tensor for tensor in found if tensor is not None and len(tensor.shape) > 1]
-        size = sum(tensor.size for tensor in weights)
-        nbytes = sum(tensor.nbytes for tensor in weights)
-        return cls(name, model, nbytes, size / layer.conv.array.size)
-
-    def candidate(self, **facts: Any) -> Candidate:
-        """The result of this name, with these facts."""
-        return Candidate(self.name, weight_bytes=self.weight_bytes, work=self.work, **facts)
+    @property
+    def name(self) -> str:
+        return self.told.passes
 
 
 def apply(
@@ -84,37 +71,45 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
     keys = [f"{layer.signature} {shape}" for shape in layer.shapes]
     known = [setup.cache.recall(key, names) for key in keys]
     if None not in known:
-        recalled = dict(zip(names, zip(*filter(None, known), strict=True), strict=True))
-        return (*(_told(form, recalled[form.name], True) for form in forms), *refused)
+        times = zip(*filter(None, known), strict=True)
+        told = [_timed(f.told, one, True) for f, one in zip(forms, times, strict=True)]
+        return (*told, *refused)
     contest = _Contest(layer, setup)
-    times = contest.run(forms)
-    for name, per_shapes in times.items():
-        for key, one in zip(keys, per_shapes, strict=True):
-            if not contest.refused:  # else what is missing would be tried again anyway
+    found = contest.run(forms)
+    if not contest.refused:  # else what is missing would be tried again anyway
+        for name, per_shapes in found.items():
+            for key, one in zip(keys, per_shapes, strict=True):
                 setup.cache.remember(key, name, one)
+    out = contest.refused
     return (
-        *(_told(form, times[form.name], False) for form in forms if form.name in times),
-        *(f.candidate(refusal=contest.refused[f.name]) for f in forms if f.name in contest.refused),
+        *(_timed(form.told, found[form.name], False) for form in forms if form.name in found),
+        *(replace(form.told, refusal=out[form.name]) for form in forms if form.name in out),
         *refused,
     )
 
 
 def _forms(layer: Layer, rule: Rule) -> tuple[list[_Form], list[Candidate]]:
-    forms, refused = [_Form.of(ORIGINAL, layer, layer.model)], []
-    for name in CANDIDATES:
+    forms, refused = [], []
+    for name in (ORIGINAL, *CANDIDATES):
         model = layer.model.clone()
-        refusal = apply(model, name, rule)
-        if refusal is None:
-            forms.append(_Form.of(name, layer, model))
-        else:
+        refusal = None if name == ORIGINAL else apply(model, name, rule)
+        if refusal is not None:
             refused.append(Candidate(name, refusal=refusal))
+            continue
+        tensors = [value.const_value for value in model.graph.initializers.values()]
+        weights = [tensor for tensor in tensors if tensor is not None and len(tensor.shape) > 1]
+        nbytes = sum(tensor.nbytes for tensor in weights)
+        # Each element of a weight is one multiplication per input position.
+        work = sum(tensor.size for tensor in weights) / layer.conv.array.size
+        forms.append(_Form(model, Candidate(name, weight_bytes=nbytes, work=work)))
     return forms, refused
 
 
-def _told(form: _Form, times: Sequence[Measured], remembered: bool) -> Candidate:
-    return form.candidate(
+def _timed(told: Candidate, times: Sequence[Measured], remembered: bool) -> Candidate:
+    return replace(
+        told,
         timings=tuple(one.timing for one in times),
-        ratios=() if form.name == ORIGINAL else tuple(one.ratio for one in times),
+        ratios=() if told.passes == ORIGINAL else tuple(one.ratio for one in times),
         error=max(one.error for one in times),
         remembered=remembered,
     )
@@ -127,8 +122,15 @@ class _Contest:
         self.layer, self.setup = layer, setup
         self.refused: dict[str, str] = {}
         self.feeds = [layer.feeds(which) for which in range(len(layer.shapes))]
-        self.exact = self._in_float64()
         self.tolerances = Tolerances(precision=setup.runtime.working_precision())
+        self.exact: list[Any] = [None] * len(self.feeds)
+        try:
+            with borrowed(setup.limit) as worker:
+                wide = in_float64(setup.runtime).session(layer.model, worker=worker)
+                with wide:
+                    self.exact = self._values(wide)
+        except (EngineError, MemoryLimitError):
+            pass  # the original is held against instead
 
     def run(self, forms: Sequence[_Form]) -> dict[str, list[Measured]]:
         """The times of those that stay, per set of shapes; a worker that dies is replaced."""
@@ -147,17 +149,16 @@ class _Contest:
                     if len(left) <= 2:
                         raise
             # Who ended it is not known: one after the other, each against the original alone.
-            return self._paired(left)
+            times: dict[str, list[Measured]] = {}
+            for form in left[1:]:
+                try:
+                    times |= self.run([left[0], form])
+                except EngineError as error:
+                    self.refused[form.name] = str(error)
+            return times
 
-    def _paired(self, left: Sequence[_Form]) -> dict[str, list[Measured]]:
-        original, *others = left
-        found: dict[str, list[Measured]] = {}
-        for form in others:
-            try:
-                found |= self.run([original, form])
-            except EngineError as error:
-                self.refused[form.name] = str(error)
-        return found
+    def _values(self, session: Session) -> list[Any]:
+        return [next(iter(session.run(given).values())) for given in self.feeds]
 
     def _checked(
         self, forms: Sequence[_Form], worker: Worker
@@ -168,7 +169,7 @@ class _Contest:
         for form in forms:
             try:
                 session = self.setup.runtime.session(form.model, worker=worker)
-                values = [next(iter(session.run(given).values())) for given in self.feeds]
+                values = self._values(session)
             except (EngineError, MemoryLimitError) as failure:
                 self.refused[form.name] = str(failure)
                 if form.name == ORIGINAL or not worker.usable:
@@ -188,36 +189,27 @@ class _Contest:
     ) -> tuple[str | None, list[float]]:
         """Why a candidate's values are wrong, and its errors per set of shapes."""
         [y] = self.layer.model.graph.outputs
-        place, errors = place_of(y), []
+        errors = []
         for a, b, exact in zip(wanted, values, self.exact, strict=True):
-            [one] = differences(place, Values(a, b, exact), self.tolerances)
+            [one] = differences(place_of(y), a, b, self.tolerances, exact)
             if not one.equal and form.name != ORIGINAL:
                 by = f"{one.error:.1e} of the output's scale, {one.allowed:.1e} allowed"
                 return f"its values are off: {one.words or by}", []
             errors.append(one.error)
         return None, errors
 
-    def _in_float64(self) -> list[Any]:
-        wide = in_float64(self.setup.runtime)
-        try:
-            with borrowed(self.setup.limit) as worker:
-                session = wide.session(self.layer.model, worker=worker)
-                with session:
-                    return [next(iter(session.run(given).values())) for given in self.feeds]
-        except (EngineError, MemoryLimitError):
-            return [None] * len(self.feeds)  # the original is held against instead
-
     def _timed(
         self, found: Sequence[tuple[_Form, Session, list[float]]]
     ) -> dict[str, list[Measured]]:
         times: dict[str, list[Measured]] = {form.name: [] for form, _, _ in found}
+        sessions = [session for _, session, _ in found]
         for which, given in enumerate(self.feeds):
-            for _, session, _ in found:
+            for session in sessions:
                 session.bind(given)
-            rounds = timed([session for _, session, _ in found], self.setup.seconds)
+            rounds = timed(sessions, self.setup.seconds)
             errors = [errors[which] for _, _, errors in found]
-            for (form, _, _), one in zip(found, Measured.of(rounds, errors), strict=True):
-                times[form.name].append(one)
-        for _, session, _ in found:
+            for name, one in zip(times, Measured.of(rounds, errors), strict=True):
+                times[name].append(one)
+        for session in sessions:
             session.close()
         return times

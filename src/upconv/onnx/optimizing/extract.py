@@ -18,11 +18,11 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...dialects.onnx import Rule
+from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, read
-from ..passes.base import elementwise, follower, is_op
+from ..passes.base import elementwise
 from ..runtimes import Runtime, Worker, feeds
 from ..shapes import Facts, inferred
-from .results import AxisFacts
 
 MARK = "upconv.number"
 """In a node's own memory, not in the model's file: which layer it is, or was made of."""
@@ -48,7 +48,8 @@ class Layer:
         words = [str((value.shape, value.dtype)) for value in self.model.graph.inputs]
         for node in self.model.graph:
             attributes = sorted(f"{a.name}={a.value}" for a in node.attributes.values())
-            read = [_described(value) for value in node.inputs]
+            tensors = [value and value.const_value for value in node.inputs]
+            read = [tensor and f"{tensor.dtype}{tensor.shape}" for tensor in tensors]
             words.append(f"{node.op_type} {attributes} {read}")
         opset = self.model.graph.opset_imports.get("")
         return sha256(f"{opset} {words}".encode()).hexdigest()[:24]
@@ -57,20 +58,6 @@ class Layer:
         """Random inputs of the shape in one set of input shapes."""
         [x] = self.model.graph.inputs
         return feeds(self.model, {str(x.name): self.shapes[which]})
-
-    def facts(self) -> tuple[AxisFacts, ...]:
-        """The axes, for people."""
-        return tuple(
-            AxisFacts(a.size, a.kernel, a.stride, a.dilation, a.crop_begin, a.crop_end, a.out)
-            for a in self.conv.axes
-        )
-
-
-def _described(value: ir.Value | None) -> str:
-    if value is None:
-        return "-"
-    tensor = value.const_value
-    return "made" if tensor is None else f"{tensor.dtype}{tensor.shape}"
 
 
 def mark(model: ir.Model) -> None:
@@ -95,10 +82,13 @@ def layers(
     found = conv_transpose_nodes(model, rule)
     declared = inferred(model)
     shapes = [_shapes(model, found, runtime, given, worker) for given in inputs]
-    return [
-        _layer(model, i, one, [told.get(i) for told in shapes], declared, rule)
-        for i, one in enumerate(found)
-    ]
+    made: list[Layer | Unreadable] = []
+    for i, one in enumerate(found):
+        try:
+            made.append(_layer(model, i, one, [told.get(i) for told in shapes], declared, rule))
+        except ValueError as error:
+            made.append(Unreadable(one.node, one.opset, str(error)))
+    return made
 
 
 def _shapes(
@@ -110,35 +100,25 @@ def _shapes(
 ) -> dict[int, tuple[int, ...]]:
     """Shapes of the inputs of layers by number, where they can be told: rule 2."""
     table = inferred(model, {name: array.shape for name, array in given.items()})
-    names = {i: str(x.name) for i, one in enumerate(found) if (x := _first(one.node)) is not None}
+    first = {i: next(iter(one.node.inputs), None) for i, one in enumerate(found)}
+    names = {i: str(x.name) for i, x in first.items() if x is not None}
     sizes = {i: table.get(name, Facts()).sizes for i, name in names.items()}
     told = {i: shape for i, shape in sizes.items() if shape is not None}
     asked = [i for i in names if found[i].node.graph is model.graph]
     if not asked:
         return told
     copy = model.clone()
-    made = {value.name: value for value in (*copy.graph.inputs, *_made(copy.graph))}
+    values = {value.name: value for node in copy.graph for value in node.outputs}
+    values |= {value.name: value for value in copy.graph.inputs}
     copy.graph.outputs.clear()
-    prefix = "upconv.shape"
-    while any(str(name).startswith(prefix) for name in (*made, *copy.graph.initializers)):
-        prefix += "_"
     for i in asked:
-        node = ir.node("Shape", [made[names[i]]])
-        node.outputs[0].name = f"{prefix}.{i}"
+        node = ir.node("Shape", [values[names[i]]])
+        copy.graph.append(node)  # which names what it makes
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
-        copy.graph.append(node)
         copy.graph.outputs.append(node.outputs[0])
     with runtime.session(copy, worker=worker) as session:
-        outputs = session.run(given)
-    return told | {i: tuple(int(n) for n in outputs[f"{prefix}.{i}"]) for i in asked}
-
-
-def _made(graph: ir.Graph) -> list[ir.Value]:
-    return [value for node in graph for value in node.outputs]
-
-
-def _first(node: ir.Node) -> ir.Value | None:
-    return next(iter(node.inputs), None)
+        outputs = session.run(given).values()
+    return told | {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
 
 
 def _layer(
@@ -148,44 +128,25 @@ def _layer(
     shapes: Sequence[tuple[int, ...] | None],
     declared: Mapping[str, Facts],
     rule: Rule,
-) -> Layer | Unreadable:
-    node, opset, x = found.node, found.opset, _first(found.node)
+) -> Layer:
+    """`ValueError` says why there is none."""
+    x = next(iter(found.node.inputs), None)
     known = tuple(shape for shape in shapes if shape is not None)
     if x is None or len(known) < len(shapes):
-        text = "the shape of its input cannot be inferred, so it cannot be measured alone"
-        return found if isinstance(found, Unreadable) else Unreadable(node, opset, text)
-    sized = _read_with(node, opset, x, known[0], rule)
+        reason = "the shape of its input cannot be inferred, so it cannot be measured alone"
+        raise ValueError(found.reason if isinstance(found, Unreadable) else reason)
+    stated, x.shape = x.shape, ir.Shape(known[0])
+    sized = read(found.node, found.opset, rule)
+    x.shape = stated
     if isinstance(sized, Unreadable):
-        return sized
+        raise ValueError(sized.reason)
     if sized.weight.array is None:
-        return Unreadable(node, opset, f"its weight is not constant: {sized.weight.reason}")
-    try:
-        alone = _cut_out(model, sized, _opened(x, known, declared))
-    except ValueError as error:
-        return Unreadable(node, opset, f"it cannot be measured alone: {error}")
-    return Layer(index, sized, alone, known)
-
-
-def _read_with(
-    node: ir.Node, opset: int, x: ir.Value, shape: tuple[int, ...], rule: Rule
-) -> ConvTransposeNode | Unreadable:
-    """The node read as if the shape of its input were declared."""
-    declared, x.shape = x.shape, ir.Shape(shape)
-    try:
-        return read(node, opset, rule)
-    finally:
-        x.shape = declared
-
-
-def _opened(
-    x: ir.Value, shapes: Sequence[tuple[int, ...]], declared: Mapping[str, Facts]
-) -> list[int | str]:
-    """The shape of a layer's input, open where the model leaves it open; channels never are."""
-    shape = shapes[0]
+        raise ValueError(f"its weight is not constant: {sized.weight.reason}")
     told: Sequence[Any] = declared.get(str(x.name), Facts()).shape or ()
-    if len(told) != len(shape):
-        told = [None] * len(shape)
-    return [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(shape)]
+    told = told if len(told) == len(known[0]) else [None] * len(known[0])
+    # What the model leaves open is open here, but for channels.
+    opened = [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(known[0])]
+    return Layer(index, sized, _cut_out(model, sized, opened), known)
 
 
 def _cut_out(model: ir.Model, conv: ConvTransposeNode, shape: Sequence[int | str]) -> ir.Model:
@@ -201,7 +162,7 @@ def _cut_out(model: ir.Model, conv: ConvTransposeNode, shape: Sequence[int | str
         y = after.outputs[0]
     whole = conv.node.graph
     if whole is None or (x.producer() is None and x.const_value is not None):
-        raise ValueError("its input is constant")
+        raise ValueError("it cannot be measured alone: its input is constant")
     graph = ir.convenience.extract(whole, [x], [y])
     [given], [made] = graph.inputs, graph.outputs
     given.type = given.type or ir.TensorType(conv.x.dtype or ir.DataType.FLOAT)

@@ -16,18 +16,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ..._version import __version__
-from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
+from ..graphs import named
 from ..models import Source, from_model, save, to_proto
-from ..nodes import Unreadable, named
+from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
@@ -101,13 +100,19 @@ def optimize(
     if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
         allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
         raise ArgumentError("seconds", brief(seconds), allowed)
-    if output is not None:
-        _require_place(output, model, force=force)  # before minutes are spent
+    path = model if isinstance(model, str | os.PathLike) else None
+    if output is not None:  # before minutes are spent
+        name, given = os.fspath(output), [Path(path)] if path else []
+        with reported(name):
+            require_free(name, Path(name).resolve(), force=force, inputs=given)
     original = from_model(model)
+    sets = [sizes or {}] if sizes is None or isinstance(sizes, Mapping) else list(sizes)
+    if not sets:
+        raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
     setup = Setup(
         chosen,
         Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC,
-        _inputs(original, sizes, inputs, seed),
+        tuple(feeds(original, one, inputs, seed=seed) for one in sets),
         seconds,
         time_limit,
         float64,
@@ -115,18 +120,15 @@ def optimize(
         progress or (lambda *_: None),
     )
     selecting, selection, folded = _selected(original, setup)
-    found = replace(
-        _told(original, setup, selection),
-        model=os.fspath(model)
-        if isinstance(model, str | os.PathLike)
-        else original.graph.name or "",
+    found = _told(original, setup, selection)
+    return replace(
+        found,
+        model=os.fspath(path) if path else original.graph.name or "",
         folded=folded if selection.changed else (),
         session=_session(selecting) if session else None,
         seconds=time.perf_counter() - began,
+        written=None if output is None else str(save(selection.model, output, force=force)[0]),
     )
-    if output is None:
-        return found
-    return replace(found, written=str(save(selection.model, output, force=force)[0]))
 
 
 def _told(original: ir.Model, setup: Setup, selection: Selection) -> Optimization:
@@ -155,28 +157,6 @@ def _told(original: ir.Model, setup: Setup, selection: Selection) -> Optimizatio
     )
 
 
-def _require_place(output: str | os.PathLike[str], model: Source, *, force: bool) -> None:
-    name = os.fspath(output)
-    inputs = [Path(model)] if isinstance(model, str | os.PathLike) else []
-    with reported(name):
-        require_free(name, Path(name).resolve(), force=force, inputs=inputs)
-
-
-def _inputs(
-    model: ir.Model,
-    sizes: Sizes | Sequence[Sizes] | None,
-    own: Mapping[str, Any] | None,
-    seed: int,
-) -> tuple[dict[str, Array], ...]:
-    """Arrays for the model, per set of input shapes."""
-    sets = [sizes or {}] if sizes is None or isinstance(sizes, Mapping) else list(sizes)
-    if not sets:
-        raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
-    arrays = {name: np.asarray(value) for name, value in (own or {}).items()}
-    shapes = {name: array.shape for name, array in arrays.items()}
-    return tuple({**feeds(model, {**one, **shapes}, seed=seed), **arrays} for one in sets)
-
-
 def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, Selection, tuple[str, ...]]:
     """Fold, measure every layer, and select."""
     prepared = original.clone()
@@ -190,13 +170,19 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, Selection, t
     for number, one in enumerate(found, 1):
         node = one.node if isinstance(one, Unreadable) else one.conv.node
         setup.say(f"measuring {named(node)}", number, len(found))
+        graph = "" if node.graph in (None, prepared.graph) else str(node.graph.name)
+        told: tuple[Any, ...] = ((), (), 0, 0, "", (), ORIGINAL)
         if isinstance(one, Unreadable):
-            results.append(_untried(one, prepared))
-            continue
-        key = one.signature, one.shapes
-        if key not in known:
-            known[key] = _measured(one, setup)
-        results.append(_result(one, prepared, known[key]))
+            told = (*told, one.reason)
+        else:
+            key = one.signature, one.shapes
+            if key not in known:
+                known[key] = _measured(one, setup)
+            tried, conv = known[key], one.conv
+            choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
+            what = conv.array.shape[1] * conv.groups, conv.groups, str(conv.array.dtype)
+            told = (conv.axes, one.shapes, *what, tried, *choice)
+        results.append(LayerResult(named(node), graph, *told))
     selecting = Selecting(original, prepared, setup)
     return selecting, selecting.select(results, folded), folded
 
@@ -206,33 +192,6 @@ def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
         return measured(layer, setup)
     except (EngineError, MemoryLimitError) as error:
         return (Candidate(ORIGINAL, refusal=f"{setup.runtime} does not run it alone: {error}"),)
-
-
-def _result(layer: Layer, model: ir.Model, tried: tuple[Candidate, ...]) -> LayerResult:
-    chosen, why = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
-    conv = layer.conv
-    return LayerResult(
-        named(conv.node),
-        _graph(conv.node, model),
-        layer.facts(),
-        layer.shapes,
-        conv.array.shape[1] * conv.groups,
-        conv.groups,
-        str(conv.array.dtype),
-        tried,
-        chosen,
-        why,
-    )
-
-
-def _untried(found: Unreadable, model: ir.Model) -> LayerResult:
-    name, graph = named(found.node), _graph(found.node, model)
-    return LayerResult(name, graph, (), (), 0, 0, "", (), ORIGINAL, found.reason)
-
-
-def _graph(node: ir.Node, model: ir.Model) -> str:
-    """The name of the graph that a node is in, "" for the main one."""
-    return "" if node.graph is None or node.graph is model.graph else str(node.graph.name)
 
 
 def _session(selecting: Selecting) -> SessionResult:

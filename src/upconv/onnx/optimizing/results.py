@@ -8,33 +8,23 @@ measured for several sets of input shapes, it is a tuple in their order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...geometry import Axis
+from ..documents import document
 from .benchmark import Ratio, Timing
 
 if TYPE_CHECKING:
     import onnx
+
+    from ..verifying import Difference
 
 ORIGINAL = "original"
 """The name of the node as it was, among the candidates."""
 
 SCHEMA = 2
 """Raised when a field of the JSON form (docs/schemas/optimize.json) changes its meaning."""
-
-
-@dataclass(frozen=True, slots=True)
-class AxisFacts:
-    """One spatial axis as it was run: `size` positions in, `out` out; crops are signed."""
-
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    crop_begin: int
-    crop_end: int
-    out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,7 @@ class LayerResult:
 
     node: str
     graph: str
-    axes: tuple[AxisFacts, ...]
+    axes: tuple[Axis, ...]
     shapes: tuple[tuple[int, ...], ...]
     out_channels: int
     groups: int
@@ -90,6 +80,11 @@ class LayerResult:
     def candidate(self, passes: str) -> Candidate | None:
         """The candidate of this name."""
         return next((one for one in self.candidates if one.passes == passes), None)
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate that was chosen."""
+        return self.candidate(self.chosen) or Candidate(self.chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +104,12 @@ class OutputCheck:
     allowed: float
     equal: bool
     words: str = ""
+
+    @classmethod
+    def of(cls, found: Difference, runtime: str, shapes: int) -> OutputCheck:
+        """What a verification found of an output."""
+        how = found.dtype, found.rule, found.error, found.allowed, found.equal, found.words
+        return cls(found.name, runtime, shapes, *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,11 @@ class Optimization:
         """The seconds of all layers alone, before and after, at the first set of input shapes."""
         before = after = 0.0
         for layer in self.layers:
-            original, chosen = layer.candidate(ORIGINAL), layer.candidate(layer.chosen)
-            if original and original.timings and chosen:
-                before += original.timings[0].median
-                gain = chosen.ratios[0].median if chosen.ratios else 1.0
-                after += original.timings[0].median / gain
+            original = layer.candidate(ORIGINAL)
+            if original and original.timings:
+                seconds, ratios = original.timings[0].median, layer.best.ratios
+                before += seconds
+                after += seconds / ratios[0].median if ratios else seconds
         return (before, after) if before else None
 
     def as_json(self) -> dict[str, Any]:
@@ -186,16 +187,9 @@ class Optimization:
 
         docs/schemas/optimize.json describes it; `schema` says which edition.
         """
-        share, fields = self.share(), _finite(asdict(replace(self, proto=None)))
-        del fields["proto"]
-        told = None if share is None else {"before": share[0], "after": share[1]}
-        return {"schema": SCHEMA, **fields, "layers_alone": told}
-
-
-def _finite(value: Any) -> Any:
-    """A value of JSON, which has no infinity and no NaN."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+        told, share = document(self), self.share()
+        for layer, fields in zip(self.layers, told["layers"], strict=True):
+            for axis, entries in zip(layer.axes, fields["axes"], strict=True):
+                entries["out"] = axis.out
+        alone = None if share is None else {"before": share[0], "after": share[1]}
+        return {"schema": SCHEMA, **told, "layers_alone": alone}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import onnx_ir as ir
@@ -107,31 +108,23 @@ class Selecting:
         """The model with those of the layers' candidates that hold up: rules 2 to 5."""
         chosen = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
         if not chosen and not folded:
-            return Selection(self.original, _unchanged(layers), tuple(layers))
-        kept, checks = self._verifiable(chosen, layers)
-        if not holds(checks):
-            return self._as_it_was("What would be faster was not equal", layers, checks=checks)
-        model = self.assembled(kept)
-        whole = self.compare(self.original, model)
-        if not faster(whole) and kept:
-            kept = self._added_back(kept, layers)
-            model = self.assembled(kept)
-            whole, checks = self.compare(self.original, model), self.check(model)
-        if not (faster(whole) and holds(checks) and (kept or folded)):
-            text = "As a whole it is not faster with any of them"
-            return self._as_it_was(text, layers, whole)
-        verdict = _verdict(len(kept), len(layers), whole)
-        back = _reverted(layers, kept)
-        return Selection(model, verdict, back, True, whole, checks, tuple(self.remarks))
-
-    def _as_it_was(
-        self,
-        why: str,
-        layers: Sequence[LayerResult],
-        whole: tuple[WholeResult, ...] = (),
-        checks: tuple[OutputCheck, ...] = (),
-    ) -> Selection:
-        """The original: nothing was kept."""
+            what = "No rewriting of any layer is faster beyond the noise: the model stays as it is."
+            none = "The model has no ConvTranspose: it stays as it is."
+            return Selection(self.original, what if layers else none, tuple(layers))
+        model, checks, kept = self._verifiable(chosen, layers)
+        whole: tuple[WholeResult, ...] = ()
+        why = "What would be faster was not equal"
+        if holds(checks):
+            whole, why = self.compare(self.original, model), "As a whole it is not faster with any"
+            if not faster(whole) and kept:
+                kept = self._added_back(kept, layers)
+                model = self.assembled(kept)
+                whole, checks = self.compare(self.original, model), self.check(model)
+            if faster(whole) and holds(checks) and (kept or folded):
+                verdict = _verdict(len(kept), len(layers), whole)
+                back = _reverted(layers, kept)
+                return Selection(model, verdict, back, True, whole, checks, tuple(self.remarks))
+            why, checks = f"{why} of them", ()
         verdict, back = f"{why}: the model stays as it is.", _reverted(layers, {})
         return Selection(self.original, verdict, back, False, whole, checks, tuple(self.remarks))
 
@@ -153,27 +146,18 @@ class Selecting:
         runtime, many = self.setup.runtime, len(self._compares)
         exactly = replace(runtime, precision="f32")
         lowered = runtime.working_precision() not in ("", "f32")
-        for shapes, compare, how in (
-            (shapes, compare, how)
-            for shapes, compare in enumerate(self._compares)
-            for how in ((runtime, exactly) if lowered else (runtime,))
-        ):
-            self.setup.say("verifying the whole model", shapes + 1, many)
-            side = Side.of(model, self.setup.inputs[shapes], self.setup.limit)
-            run = compare.run(how, side, layers=False)
-            if run.remark and run.remark not in self.remarks:
-                self.remarks.append(run.remark)
-            checks += [
-                OutputCheck(
-                    one.name, run.runtime, shapes, one.dtype, one.rule, one.error, one.allowed,
-                    one.equal, one.words,
-                )
-                for one in run.outputs
-            ]  # fmt: skip
-            checks += [
-                OutputCheck("", run.runtime, shapes, "", "", float("inf"), 0.0, False, words)
-                for words in run.findings
-            ]
+        for shapes, compare in enumerate(self._compares):
+            for how in (runtime, exactly) if lowered else (runtime,):
+                self.setup.say("verifying the whole model", shapes + 1, many)
+                side = Side.of(model, self.setup.inputs[shapes], self.setup.limit)
+                run = compare.run(how, side, layers=False)
+                if run.remark and run.remark not in self.remarks:
+                    self.remarks.append(run.remark)
+                checks += [OutputCheck.of(one, run.runtime, shapes) for one in run.outputs]
+                checks += [
+                    OutputCheck("", run.runtime, shapes, "", "", inf, 0.0, False, words)
+                    for words in run.findings
+                ]
         return tuple(checks)
 
     def compare(
@@ -213,17 +197,18 @@ class Selecting:
 
     def _verifiable(
         self, chosen: Kept, layers: Sequence[LayerResult]
-    ) -> tuple[Kept, tuple[OutputCheck, ...]]:
+    ) -> tuple[ir.Model, tuple[OutputCheck, ...], Kept]:
         """Rule 2: the candidates with which the whole is equal."""
         kept = dict(chosen)
         while True:
-            checks = self.check(self.assembled(kept))
+            model = self.assembled(kept)
+            checks = self.check(model)
             if holds(checks):
-                return kept, checks
+                return model, checks, kept
             if not kept:  # what is folded alone does not hold
                 self.remarks.append(f"The model is not equal: {_objection(checks)}.")
-                return kept, checks
-            worst = max(kept, key=lambda i: _error(layers[i]))
+                return model, checks, kept
+            worst = max(kept, key=lambda i: layers[i].best.error or 0.0)
             reverted = f"{layers[worst].node} is reverted, for with it the model is not equal"
             self.remarks.append(f"{reverted}: {_objection(checks)}.")
             del kept[worst]
@@ -239,12 +224,6 @@ class Selecting:
             if faster(self.compare(current, model)):
                 kept, current = more, model
         return kept
-
-
-def _unchanged(layers: Sequence[LayerResult]) -> str:
-    if not layers:
-        return "The model has no ConvTranspose: it stays as it is."
-    return "No rewriting of any layer is faster beyond the noise: the model stays as it is."
 
 
 def _verdict(kept: int, layers: int, whole: Sequence[WholeResult]) -> str:
@@ -272,16 +251,9 @@ def _objection(checks: Sequence[OutputCheck]) -> str:
 
 def _saved(layer: LayerResult) -> float:
     """The seconds that the layer's choice saves when it is alone."""
-    original, candidate = layer.candidate(ORIGINAL), layer.candidate(layer.chosen)
-    if not (original and candidate and candidate.ratio):
-        return 0.0
-    pairs = zip(original.timings, candidate.ratios, strict=True)
+    original = layer.candidate(ORIGINAL)
+    pairs = zip(original.timings, layer.best.ratios, strict=False) if original else ()
     return sum(time.median * (1 - 1 / max(ratio.median, 1e-9)) for time, ratio in pairs)
-
-
-def _error(layer: LayerResult) -> float:
-    candidate = layer.candidate(layer.chosen)
-    return (candidate.error or 0.0) if candidate else 0.0
 
 
 def _reverted(layers: Sequence[LayerResult], kept: Mapping[int, str]) -> tuple[LayerResult, ...]:

@@ -18,7 +18,8 @@ import onnx_ir as ir
 from ...dialects.onnx import Rule
 from ...errors import UpconvError
 from ..building import Builder
-from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, named
+from ..graphs import follower, is_op, named
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
 Rewriting = Callable[[Builder], None]
 """Writes the new nodes."""
@@ -80,45 +81,30 @@ def run(
     for each in passes:
         reading = each.rule or rule
         for found in conv_transpose_nodes(model, reading, only):
-            name = named(found.node)  # before: a rewriting takes the names of its outputs
-            refusal = _rewritten(model, each, found, strict=reading is None)
+            name, refusal = named(found.node), None  # a rewriting takes the names of its outputs
+            try:
+                rewriting = _matched(each, found, strict=reading is None)
+            except UpconvError as error:
+                refusal = str(error)
+            else:
+                rewriting(Builder(model, found.node, found.opset, each.name))
             steps.append(Step(name, each.name, refusal))
     return steps
 
 
-def _rewritten(
-    model: ir.Model, each: Pass, found: ConvTransposeNode | Unreadable, *, strict: bool
-) -> str | None:
-    """Have one pass rewrite one node; why it does not, if so. strict: refuse contradicted nodes."""
+def _matched(each: Pass, found: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
+    """The rewriting of one node by one pass; strict: refuse nodes that rules read differently."""
     if isinstance(found, Unreadable):
-        return found.reason
-    try:
-        if strict:
-            _require_one_reading(found)
-        rewriting = each.match(found)
-    except UpconvError as refusal:
-        return str(refusal)
-    rewriting(Builder(model, found.node, found.opset, each.name))
-    return None
-
-
-def _require_one_reading(conv: ConvTransposeNode) -> None:
-    if conv.departures:
-        who = " and ".join(rule.value for rule in conv.departures)
-        what = "output_shape" if conv.has_output_shape else "auto_pad"
+        raise Refusal(found.reason)
+    if strict and found.departures:
+        who = " and ".join(rule.value for rule in found.departures)
+        what = "output_shape" if found.has_output_shape else "auto_pad"
         raise Refusal(
             f"{who} reads its {what} differently;"
             " say by which rule it is meant, for all passes or by normalise:spec,"
             " normalise:onnxruntime or normalise:openvino before them"
         )
-
-
-def follower(y: ir.Value) -> ir.Node | None:
-    """The one node that reads y, in the graph that makes it; None where others see y too."""
-    uses, producer = list(y.uses()), y.producer()
-    if len(uses) != 1 or y.is_graph_output() or producer is None:
-        return None
-    return uses[0].node if uses[0].node.graph is producer.graph else None
+    return each.match(found)
 
 
 _ELEMENTWISE = (
@@ -134,8 +120,3 @@ def elementwise(y: ir.Value) -> ir.Node | None:
     if node is None or len(node.inputs) != 1 or not is_op(node, *_ELEMENTWISE):
         return None
     return None if any(one.is_ref() for one in node.attributes.values()) else node
-
-
-def is_op(node: ir.Node | None, *kinds: str) -> bool:
-    """Whether a node is ONNX's own operator of one of these kinds."""
-    return node is not None and node.op_type in kinds and node.domain in ("", "ai.onnx")

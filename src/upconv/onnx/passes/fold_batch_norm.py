@@ -23,11 +23,11 @@ from ...arrays import Array
 from ...errors import UpconvError
 from ...normalization import fold_batch_norm as folded
 from ..building import Builder
-from ..constants import constant_value
+from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode
-from .base import Refusal, Rewriting, follower, is_op
+from .base import Refusal, Rewriting
 from .legalise import attributes
-from .quantised import Operand, operand, weight
+from .quantised import Operand, constant, operand, weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,10 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     value, reason = conv.y, "nobody, or not one node alone, reads its output"
     while (node := follower(value)) is not None:
         try:
-            one = _affine(node, value, conv, len(b))
+            reader = _READERS.get(node.op_type)
+            if reader is None or not is_op(node, node.op_type) or not node.outputs:
+                raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
+            one = reader(node, value, conv.rank, len(b))
             vectors = one.gamma, one.beta, one.mean, one.var
             w, b = folded(w, b, *vectors, eps=one.eps, groups=conv.groups)
         except UpconvError as refusal:
@@ -67,9 +70,8 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     new_w, new_b = _rounded(w, original.dtype), _rounded(b, original.dtype)
 
     def write(builder: Builder) -> None:
-        operands = builder.constant(new_w, "weight"), builder.constant(new_b, "bias")
-        words = attributes(conv.axes, conv.groups, conv.paddings)
-        y = builder.deconv(conv.x, *operands, words)
+        operands = conv.x, builder.constant(new_w, "weight"), builder.constant(new_b, "bias")
+        y = builder.deconv(operands, attributes(conv.axes, conv.groups, conv.paddings))
         builder.replace(nodes[-1].outputs[0], y, [*nodes[::-1], conv.node])
 
     return write
@@ -89,20 +91,13 @@ def _rounded(array: Array, dtype: np.dtype) -> Array:
     return rounded
 
 
-def _affine(node: ir.Node, y: ir.Value, conv: ConvTransposeNode, channels: int) -> _Affine:
-    reader = _READERS.get(node.op_type)
-    if reader is None or not is_op(node, node.op_type) or not node.outputs:
-        raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
-    return reader(node, y, conv, channels)
-
-
-def _batch_norm(node: ir.Node, y: ir.Value, conv: ConvTransposeNode, channels: int) -> _Affine:
+def _batch_norm(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
     """Case 1."""
     if len(node.inputs) != 5 or node.inputs[0] is not y:
         raise Refusal("the BatchNormalization after it is not of its output, or lacks parameters")
     if _number(node, "training_mode", 0) or any(value.name for value in node.outputs[1:]):
         raise Refusal("the BatchNormalization after it is one for training")
-    gamma, beta, mean, var = (_constant(value, conv) for value in node.inputs[1:])
+    gamma, beta, mean, var = map(_constant, node.inputs[1:])
     for vector in (gamma, beta, mean, var):
         if vector.shape != (channels,):
             raise Refusal(f"the BatchNormalization after it has parameters of shape {vector.shape}")
@@ -116,13 +111,13 @@ _Made = Callable[[Array], tuple[Array, Array]]
 def _arithmetic(made: _Made, of_constant: _Made | None) -> Callable[..., _Affine]:
     """Case 2: of y by c, and of c by y."""
 
-    def read(node: ir.Node, y: ir.Value, conv: ConvTransposeNode, channels: int) -> _Affine:
+    def read(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
         first = node.inputs[0] is y
         chosen = made if first else of_constant
         if chosen is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
             raise Refusal(f"the {node.op_type} after it is not linear in its output")
-        c = _constant(node.inputs[1 if first else 0], conv)
-        c = _per_channel(c, conv.rank + 2, channels, node.op_type)
+        c = _constant(node.inputs[1 if first else 0])
+        c = _per_channel(c, rank + 2, channels, node.op_type)
         with np.errstate(divide="ignore"):
             scale, shift = chosen(c)
         return _Affine(scale, shift, np.zeros_like(c), np.ones_like(c))
@@ -142,12 +137,10 @@ def _per_channel(c: Array, rank: int, channels: int, kind: str) -> Array:
     return np.broadcast_to(c.reshape(-1), (channels,)).astype(np.float64)
 
 
-def _constant(value: ir.Value | None, conv: ConvTransposeNode) -> Array:
-    constant = constant_value(value)
-    if constant.array is None:
-        raise Refusal(f"what normalises its output is not constant: {constant.reason}")
+def _constant(value: ir.Value | None) -> Array:
+    array = constant(value, "what normalises its output")
     try:
-        return constant.array.astype(np.float64)
+        return array.astype(np.float64)
     except (TypeError, ValueError):
         raise Refusal("what normalises its output is no array of numbers") from None
 

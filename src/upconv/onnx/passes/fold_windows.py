@@ -32,8 +32,9 @@ from ...errors import UpconvError
 from ...geometry import Axis
 from ..building import Builder
 from ..constants import constant_value
-from ..nodes import ConvTransposeNode
-from .base import Refusal, Rewriting, follower, is_op
+from ..graphs import follower, is_op
+from ..nodes import ConvTransposeNode, known_sizes
+from .base import Refusal, Rewriting
 from .quantised import again, is_transparent, operand
 
 Sizes = Sequence[int | None]
@@ -94,7 +95,7 @@ def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
 
     def write(builder: Builder) -> None:
         x = again(builder, fold.x, fold.inner)
-        y = builder.deconv(x, conv.w, conv.b, _attributes(conv, fold.axes))
+        y = builder.deconv([x, conv.w, conv.b], _attributes(conv, fold.axes))
         builder.replace(fold.y, again(builder, y, fold.outer), [*fold.dead, conv.node])
 
     return write
@@ -102,7 +103,7 @@ def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
 
 def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
     node, inner = fold.x.producer(), fold.inner
-    while node is not None and is_transparent(node) and node.inputs[0] is not None:
+    while is_transparent(node) and node is not None and node.inputs[0] is not None:
         inner, node = (node, *inner), node.inputs[0].producer()
     if node is None or not is_op(node, kind):
         raise Refusal("")
@@ -110,7 +111,10 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -
     source = node.inputs[0] if node.inputs else None
     if source is None:
         raise Refusal(f"the {kind} before it reads nothing")
-    window = reader(node, _shape(source, conv.rank))
+    sizes = known_sizes(source) or (None,) * (conv.rank + 2)
+    if len(sizes) != conv.rank + 2:
+        raise Refusal(f"its neighbour reads a value of {len(sizes)} axes")
+    window = reader(node, sizes)
     axes = []
     for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
         earlier = behind(axis, begin, end)
@@ -177,13 +181,6 @@ def _spatial(window: Window, kind: str) -> Window:
     return window[2:]
 
 
-def _shape(value: ir.Value, rank: int) -> Sizes:
-    shape = [None] * (rank + 2) if value.shape is None else list(value.shape)
-    if len(shape) != rank + 2:
-        raise Refusal(f"its neighbour reads a value of {len(shape)} axes")
-    return [size if isinstance(size, int) and size >= 0 else None for size in shape]
-
-
 def _read_pad(node: ir.Node, sizes: Sizes) -> Window:
     """What a Pad of zeros puts on."""
     mode = node.attributes.get("mode")
@@ -192,12 +189,10 @@ def _read_pad(node: ir.Node, sizes: Sizes) -> Window:
     pads = _integers(node, 1)
     if pads is None:
         raise Refusal("the Pad has no pads")
-    if any(float(entry) for entry in _input(node, 2) or ()):
+    if any(_entries(node, 2) or ()):
         raise Refusal("the Pad puts another value than 0")
-    axes = _axes(_integers(node, 3), len(pads) // 2, len(sizes))
-    if len(pads) != 2 * len(axes):
-        raise Refusal(f"the Pad has {len(pads)} pads for {len(axes)} axes")
-    return _window(len(sizes), axes, pads[: len(axes)], pads[len(axes) :])
+    half = len(pads) // 2
+    return _window(node, len(sizes), pads[:half], pads[half:])
 
 
 def _read_slice(node: ir.Node, sizes: Sizes) -> Window:
@@ -205,19 +200,18 @@ def _read_slice(node: ir.Node, sizes: Sizes) -> Window:
     starts, ends = _integers(node, 1), _integers(node, 2)
     if starts is None or ends is None or len(starts) != len(ends):
         raise Refusal("the Slice has no matching starts and ends")
-    axes = _axes(_integers(node, 3), len(starts), len(sizes))
-    if len(axes) != len(starts) or any(step != 1 for step in _integers(node, 4) or ()):
+    if any(step != 1 for step in _integers(node, 4) or ()):
         raise Refusal("the Slice has steps other than 1")
-    ranges = zip(starts, ends, axes, strict=True)
-    cuts = [_cut(start, end, sizes[axis]) for start, end, axis in ranges]
-    return _window(len(sizes), axes, [-begin for begin, _ in cuts], [-end for _, end in cuts])
+    ranges = _window(node, len(sizes), starts, ends, absent=(0, _FAR))
+    cuts = [_cut(*one, size) for one, size in zip(ranges, sizes, strict=True)]
+    return tuple((-begin, -end) for begin, end in cuts)
 
 
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     """Positions off the begin and the end."""
     if size is not None:
         first, last, _ = slice(start, end).indices(size)
-        if last <= first:
+        if last <= first and size:
             raise Refusal("the Slice leaves nothing")
         return first, len(range(last, size))
     if start < 0 or 0 <= end < _FAR:
@@ -225,32 +219,37 @@ def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     return start, 0 if end >= _FAR else -end
 
 
-def _window(rank: int, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> Window:
-    pairs = dict(zip(axes, zip(begins, ends, strict=True), strict=True))
-    return tuple(pairs.get(axis, (0, 0)) for axis in range(rank))
-
-
-def _axes(stated: Sequence[int] | None, count: int, rank: int) -> list[int]:
-    axes = [axis % rank for axis in (range(count) if stated is None else stated)]
-    if len(set(axes)) != len(axes) or any(not -rank <= axis < rank for axis in stated or ()):
+def _window(
+    node: ir.Node,
+    rank: int,
+    begins: Sequence[int],
+    ends: Sequence[int],
+    absent: tuple[int, int] = (0, 0),
+) -> Window:
+    """What begins and ends say of every axis, for the axes that input 3 names, else the first."""
+    stated = _integers(node, 3)
+    stated = list(range(len(begins))) if stated is None else stated
+    axes = [axis % rank for axis in stated]
+    if len(set(axes)) != len(axes) or any(not -rank <= axis < rank for axis in stated):
         raise Refusal("its neighbour names an axis twice, or one there is not")
-    return axes
+    if not len(axes) == len(begins) == len(ends):
+        raise Refusal(f"the {node.op_type} has {len(begins)} begins for {len(axes)} axes")
+    pairs = dict(zip(axes, zip(begins, ends, strict=True), strict=True))
+    return tuple(pairs.get(axis, absent) for axis in range(rank))
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:
-    entries = _input(node, index)
+    entries = _entries(node, index)
     if entries is not None and not all(isinstance(entry, int) for entry in entries):
         raise Refusal(f"input {index} of its neighbour holds no integers")
     return None if entries is None else [int(entry) for entry in entries]
 
 
-def _input(node: ir.Node, index: int) -> list[float] | None:
+def _entries(node: ir.Node, index: int) -> list[float] | None:
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
     constant = constant_value(value)
     if constant.array is None:
         raise Refusal(f"what its neighbour does is computed: {constant.reason}")
-    if constant.array.dtype.kind not in "iufV":  # V: bfloat16
-        raise Refusal("what its neighbour does is told in no numbers")
     return list(constant.array.reshape(-1).tolist())

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -30,9 +29,10 @@ from ...arrays import Array
 from ...dialects.limits import Padding
 from ...geometry import Axis
 from ..building import Builder, Crops
+from ..graphs import plain
 from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
-from .quantised import Operand, before, bias, finish, weight
+from .quantised import Operand, before, finish, known, weight
 from .sub_pixel import require_affordable
 
 MOST_GROUPS = 256
@@ -52,8 +52,7 @@ def normalise(conv: ConvTransposeNode) -> Rewriting:
     """auto_pad and output_shape as pads, and every attribute said: what all runtimes read alike."""
     statement = _statement(conv)
     wanted = attributes(statement.axes, conv.groups, statement.paddings)
-    stated = {name: _plain(one.value) for name, one in conv.node.attributes.items()}
-    if stated == wanted:
+    if {name: plain(one.value) for name, one in conv.node.attributes.items()} == wanted:
         raise Refusal("its attributes say everything already")
     return _rewriting(conv, statement)
 
@@ -96,9 +95,8 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     said, w = _statement(conv), weight(conv)
     _require_small(conv, [axis.extent for axis in said.axes], w)
     dense = tuple(replace(axis, kernel=axis.extent, dilation=1) for axis in said.axes)
-    statement = replace(said, axes=dense)
     longer = np.pad(w.array, _more_taps(conv, said))
-    return _rewriting(conv, statement, w.changed(spread(longer, said.axes)))
+    return _rewriting(conv, replace(said, axes=dense), w.changed(spread(longer, said.axes)))
 
 
 def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
@@ -117,7 +115,7 @@ def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
         else:
             w = builder.squeeze(w, new, undo=True)
         [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, new, undo=True)])
-        y = builder.deconv(x, w, conv.b, attributes(axes, conv.groups, paddings))
+        y = builder.deconv([x, w, conv.b], attributes(axes, conv.groups, paddings))
         finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], new))
 
     return write
@@ -137,9 +135,9 @@ def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
         ws = _parts(builder, _longer(conv, builder, said), conv.groups, "weight")
         bs: Sequence[ir.Value | None] = [None] * conv.groups
         if conv.b is not None:
-            bs = _parts(builder, bias(conv, conv.b), conv.groups, "bias")
+            bs = _parts(builder, known(conv.b), conv.groups, "bias")
         words = attributes(said.axes, 1, said.paddings)
-        parts = [builder.deconv(*one, words, heir=False) for one in zip(xs, ws, bs, strict=True)]
+        parts = [builder.deconv(one, words, heir=False) for one in zip(xs, ws, bs, strict=True)]
         finish(conv, builder, parts, lambda ys: builder.op("Concat", ys, axis=1))
 
     return write
@@ -173,13 +171,12 @@ def spread(w: Array, axes: Sequence[Axis]) -> Array:
 def _statement(
     conv: ConvTransposeNode, limit: Callable[[Axis], int] = lambda axis: axis.stride
 ) -> Statement:
-    """What the node says, with output padding below `limit` on every axis."""
-    pairs = [_said(*one, limit(one[0])) for one in zip(conv.axes, conv.paddings, strict=True)]
-    return Statement(tuple(axis for axis, _ in pairs), tuple(padding for _, padding in pairs))
+    """What the node says, with output padding below `limit` on every axis: cases 1 to 3."""
+    said = [_said(*one, limit(one[0])) for one in zip(conv.axes, conv.paddings, strict=True)]
+    return Statement(tuple(axis for axis, _ in said), tuple(padding for _, padding in said))
 
 
 def _said(axis: Axis, padding: Padding, limit: int) -> tuple[Axis, Padding]:
-    """Cases 1 to 3 of the module."""
     if padding.output_padding < limit:
         return axis, padding
     lacking = padding.output_padding - padding.end
@@ -203,11 +200,12 @@ def _rewriting(conv: ConvTransposeNode, said: Statement, w: Operand | None = Non
     _require_small(conv, [axis.kernel for axis in said.axes])
 
     def write(builder: Builder) -> None:
-        words = attributes(said.axes, conv.groups, said.paddings)
         value = conv.w
         if w is not None or said.axes != conv.axes:
-            value = _written(builder, w or _longer(conv, builder, said))
-        y = builder.deconv(conv.x, value, conv.b, words)
+            found = w or _longer(conv, builder, said)
+            value = found.write(builder, "weight") if isinstance(found, Operand) else found
+        words = attributes(said.axes, conv.groups, said.paddings)
+        y = builder.deconv([conv.x, value, conv.b], words)
         if any(map(any, said.cuts)):
             finish(conv, builder, [y], lambda ys: builder.cut(ys[0], said.cuts))
         else:
@@ -238,22 +236,11 @@ def _longer(conv: ConvTransposeNode, builder: Builder, said: Statement) -> Opera
     return w.changed(np.pad(w.array, more))
 
 
-def _written(builder: Builder, w: Operand | ir.Value) -> ir.Value:
-    return w.write(builder, "weight") if isinstance(w, Operand) else w
-
-
 def _parts(builder: Builder, whole: Operand | ir.Value, count: int, hint: str) -> list[ir.Value]:
     """A weight or bias in equal parts along axis 0."""
     if isinstance(whole, ir.Value):
         return list(builder.split(whole, count, 0))
-
-    def scales(vector: Array, i: int) -> Array:
-        return np.split(vector, count)[i] if whole.axis == 0 else vector
-
-    arrays = enumerate(np.split(whole.array, count))
-    parts = [whole.changed(array, partial(scales, i=i)) for i, array in arrays]
-    return [part.write(builder, hint) for part in parts]
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, (list, tuple)) else value
+    parts = np.split(whole.array, count)
+    along = [lambda v, i=i: np.split(v, count)[i] if whole.axis == 0 else v for i in range(count)]
+    made = [whole.changed(*one) for one in zip(parts, along, strict=True)]
+    return [part.write(builder, hint) for part in made]

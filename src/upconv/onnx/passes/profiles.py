@@ -16,8 +16,8 @@ from ...dialects.onnx import AutoPad, Rule
 from ...errors import ArgumentError, brief
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 from . import PASSES
-from .base import Refusal, Step, run
-from .quantised import operand
+from .base import Step, run
+from .quantised import known
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,8 @@ def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
 
 
 def _is_computed(conv: ConvTransposeNode) -> bool:
-    try:
-        for value, what in ((conv.w, "weight"), (conv.b, "bias")):
-            if value is not None:
-                operand(value, what)
-    except Refusal:
-        return True
-    return False
+    operands = [known(value) for value in (conv.w, conv.b) if value is not None]
+    return any(isinstance(one, ir.Value) for one in operands)
 
 
 LIMITS: dict[str, Limit] = {
@@ -105,14 +100,6 @@ PROFILES: dict[str, tuple[str, ...]] = {
 """Name -> its limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What became of a model: the steps, and the nodes still beyond a limit, each with why."""
-
-    steps: tuple[Step, ...]
-    left: tuple[str, ...]
-
-
 def limits(profile: str) -> tuple[str, ...]:
     """The names of the limits of a profile, which may be several, parted by commas.
 
@@ -128,8 +115,13 @@ def limits(profile: str) -> tuple[str, ...]:
     return tuple(name for name in LIMITS if name in wanted)
 
 
-def apply_profile(model: ir.Model, profile: str, rule: Rule | None) -> Applied:
-    """Rewrite `model`, which is changed, until nothing is beyond a limit that can be helped."""
+def apply_profile(
+    model: ir.Model, profile: str, rule: Rule | None
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Rewrite `model`, which is changed, until nothing is beyond a limit that can be helped.
+
+    The steps, and the nodes that are still beyond one, each with why.
+    """
     wanted = limits(profile)
     passes = list(dict.fromkeys(name for one in wanted for name in LIMITS[one].passes))
     steps = [
@@ -143,7 +135,7 @@ def apply_profile(model: ir.Model, profile: str, rule: Rule | None) -> Applied:
         for name in wanted
         if isinstance(found, Unreadable) or LIMITS[name].broken_by(found)
     ]
-    return Applied(tuple(steps), tuple(dict.fromkeys(left)))
+    return tuple(steps), tuple(dict.fromkeys(left))
 
 
 def _beyond(

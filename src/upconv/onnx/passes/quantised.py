@@ -6,12 +6,12 @@ and its output, perhaps by way of an activation, goes into QuantizeLinear. So
 1. a pass changes the integers of a weight or bias, and repeats or splits their scales and zero
    points (`Operand`): nothing is quantised anew, so no value changes. Taps that are not there
    become the zero point, which stands for 0;
-2. what reads the output at once stays right behind the new nodes (`tail`), and what a pass puts
+2. what reads the output at once stays right behind the new nodes (`finish`), and what a pass puts
    after them (a shuffle, a cut) moves integers, not floats;
 3. what a pass puts before them applies to the integers that the input is dequantised from.
 
-In a model of floats an operand has no scale, the tail is an activation or nothing, and all of this
-comes to plain constants and nodes.
+In a model of floats an operand has no scale, what reads the output is an activation or nothing, and
+all of this comes to plain constants and nodes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import onnx_ir as ir
 from ...arrays import Array
 from ..building import Builder
 from ..constants import constant_value
+from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode
-from .base import Refusal, elementwise, follower, is_op
+from .base import Refusal, elementwise
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -72,9 +73,16 @@ class Operand:
             builder.constant(self.zero, f"{hint}_zero_point"),
         ]
         axis = self.axis if self.scale.ndim else None
-        return builder.op(
-            "DequantizeLinear", inputs, ir.DataType.from_numpy(self.scale.dtype), axis=axis
-        )
+        dtype = ir.DataType.from_numpy(self.scale.dtype)
+        return builder.op("DequantizeLinear", inputs, dtype, axis=axis)
+
+
+def constant(value: ir.Value | None, what: str) -> Array:
+    """The array of a value; `Refusal` where it has none."""
+    found = constant_value(value)
+    if found.array is None:
+        raise Refusal(f"{what} is not constant: {found.reason}")
+    return found.array
 
 
 def operand(value: ir.Value, what: str) -> Operand:
@@ -82,7 +90,7 @@ def operand(value: ir.Value, what: str) -> Operand:
     node = value.producer()
     if node is not None and is_op(node, "DequantizeLinear"):
         return _dequantised(node, what)
-    array = _constant(value, what)
+    array = constant(value, f"its {what}")
     if ir.DataType.from_numpy(array.dtype) not in _FLOATS:
         raise Refusal(f"its {what} is of type {array.dtype}")
     return Operand(array)
@@ -98,7 +106,7 @@ def weight(conv: ConvTransposeNode) -> Operand:
     return found
 
 
-def bias(conv: ConvTransposeNode, b: ir.Value) -> Operand | ir.Value:
+def known(b: ir.Value) -> Operand | ir.Value:
     """The bias, (M,); its value where it is computed."""
     try:
         return operand(b, "bias")
@@ -107,7 +115,7 @@ def bias(conv: ConvTransposeNode, b: ir.Value) -> Operand | ir.Value:
 
 
 def _dequantised(node: ir.Node, what: str) -> Operand:
-    arrays = [_constant(value, what) for value in node.inputs if value is not None]
+    arrays = [constant(value, f"its {what}") for value in node.inputs if value is not None]
     array, scale = arrays[:2]
     zero = arrays[2] if len(arrays) > 2 else np.zeros(scale.shape, array.dtype)
     if scale.size == zero.size == 1:
@@ -125,44 +133,25 @@ def _dequantised(node: ir.Node, what: str) -> Operand:
     return Operand(centred, scale, zero, axis, array.dtype)
 
 
-def _constant(value: ir.Value, what: str) -> Array:
-    constant = constant_value(value)
-    if constant.array is None:
-        raise Refusal(f"its {what} is not constant: {constant.reason}")
-    return constant.array
-
-
 def _along(vector: Array, rank: int, axis: int) -> Array:
     """One entry per index along an axis, to broadcast against an array of that rank."""
     return vector.reshape([-1 if i == axis and vector.size > 1 else 1 for i in range(rank)])
 
 
-def tail(y: ir.Value) -> tuple[ir.Node, ...]:
-    """What stays right behind a layer: an activation, a QuantizeLinear of one scale, or both."""
-    activation = elementwise(y)
-    nodes = () if activation is None else (activation,)
-    last = follower(y if activation is None else activation.outputs[0])
-    if last is not None and is_op(last, "QuantizeLinear") and _of_one_scale(last):
-        return (*nodes, last)
-    return nodes
-
-
-def _of_one_scale(node: ir.Node) -> bool:
-    """Whether a QuantizeLinear or DequantizeLinear has one scale: such a node is elementwise."""
+def is_transparent(node: ir.Node | None, *kinds: str) -> bool:
+    """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
+    kinds = kinds or ("QuantizeLinear", "DequantizeLinear", "Cast")
+    if node is None or not is_op(node, *kinds):
+        return False
+    if any(one.is_ref() for one in node.attributes.values()):
+        return False
+    if is_op(node, "Cast"):
+        return True
     scale = node.inputs[1]
     array = constant_value(scale).array
     if array is not None:
         return array.size == 1
     return scale is not None and scale.shape is not None and len(scale.shape) == 0
-
-
-def is_transparent(node: ir.Node) -> bool:
-    """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
-    if any(one.is_ref() for one in node.attributes.values()):
-        return False
-    if is_op(node, "QuantizeLinear", "DequantizeLinear"):
-        return _of_one_scale(node)
-    return is_op(node, "Cast")
 
 
 def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
@@ -187,12 +176,9 @@ def before(
 ) -> list[ir.Value]:
     """What `moved`, which only moves elements, makes of x: of its integers where it has such."""
     node = x.producer()
-    if node is None or not is_op(node, "DequantizeLinear") or not _of_one_scale(node):
+    if node is None or not is_transparent(node, "DequantizeLinear") or node.inputs[0] is None:
         return list(moved(x))
-    integers = node.inputs[0]
-    if integers is None:
-        raise Refusal("its input is dequantised from nothing")
-    return [again(builder, part, [node]) for part in moved(integers)]
+    return [again(builder, part, [node]) for part in moved(node.inputs[0])]
 
 
 def finish(
@@ -201,7 +187,16 @@ def finish(
     ys: Sequence[ir.Value],
     moved: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> None:
-    """Put what `moved`, which only moves elements, makes of the results in the node's place."""
-    nodes = tail(conv.y)
-    y = moved([again(builder, one, nodes) for one in ys])
-    builder.replace(nodes[-1].outputs[0] if nodes else conv.y, y, [*reversed(nodes), conv.node])
+    """Put what `moved`, which only moves elements, makes of the results in the node's place.
+
+    An activation that follows, a QuantizeLinear of one scale, or both, stay right behind the layer.
+    """
+    y, nodes = conv.y, list[ir.Node]()
+    activation = elementwise(y)
+    if activation is not None:
+        y, nodes = activation.outputs[0], [activation]
+    last = follower(y)
+    if last is not None and is_transparent(last, "QuantizeLinear"):
+        y, nodes = last.outputs[0], [*nodes, last]
+    made = moved([again(builder, one, nodes) for one in ys])
+    builder.replace(y, made, [*reversed(nodes), conv.node])

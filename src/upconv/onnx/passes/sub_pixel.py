@@ -23,7 +23,7 @@ has taps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import product
 from math import prod
@@ -32,12 +32,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...geometry import Axis
 from ...subpixel import SubPixel, folded, thriftiest, waste
-from ..building import Builder, Order
+from ..building import Builder
 from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
-from .quantised import Operand, before, bias, finish, weight
+from .quantised import Operand, before, finish, known, weight
 
 MOST_WASTE = 64.0
 """Beyond so many multiplications for one needed, no runtime wins: such models are not written."""
@@ -71,9 +70,9 @@ def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
         raise Refusal("all its strides are 1, so there is nothing to shuffle: see replace_deconv")
     _require_few_phases(conv)
     if form is Form.POLYPHASE:
-        phases = product(*(range(axis.stride) for axis in conv.axes))
-        return _rewriting(conv, [_of_phase(conv.axes, phase) for phase in phases])
-    plain, least = _forms(conv, folded), _forms(conv, thriftiest)
+        per_axis = [[SubPixel.of_phase(axis, r) for r in range(axis.stride)] for axis in conv.axes]
+        return _rewriting(conv, list(product(*per_axis)))
+    plain, least = (tuple(map(of, conv.axes)) for of in (folded, thriftiest))
     if form is Form.FOLDED and plain == least:
         raise Refusal("folded and unfolded are the same here: see sub_pixel:unfolded")
     equal = waste(conv.axes, plain) <= waste(conv.axes, least)
@@ -86,27 +85,24 @@ def replace_deconv(conv: ConvTransposeNode) -> Rewriting:
     """Case 1: a convolution with the reversed kernel, padding d*(k-1) - crop."""
     if any(axis.stride > 1 for axis in conv.axes):
         raise Refusal(f"its strides are {[a.stride for a in conv.axes]}, not all 1: see sub_pixel")
-    return _rewriting(conv, [_forms(conv, folded)])
-
-
-def _forms(conv: ConvTransposeNode, of: Callable[[Axis], SubPixel]) -> Forms:
-    return tuple(of(axis) for axis in conv.axes)
-
-
-def _of_phase(axes: Sequence[Axis], phase: Sequence[int]) -> Forms:
-    return tuple(SubPixel.of_phase(axis, r) for axis, r in zip(axes, phase, strict=True))
+    return _rewriting(conv, [tuple(map(folded, conv.axes))])
 
 
 def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
     w = weight(conv)
-    b = None if conv.b is None else bias(conv, conv.b)
+    b = None if conv.b is None else known(conv.b)
     if w.per_channel and w.axis != 1 and not (w.axis == 0 and w.array.shape[0] == conv.groups):
         raise Refusal(f"its weight has scales along axis {w.axis}, which no convolution has")
     sizes = zip(conv.sizes, conv.axes, strict=True)
     if any(size is not None and axis.out < 1 for size, axis in sizes):
         raise Refusal("its output is empty")
     for forms in pieces:
-        _require_room(conv, forms)
+        for i, (form, size) in enumerate(zip(forms, conv.sizes, strict=True)):
+            if size is not None and not form.fits(size):
+                raise Refusal(
+                    f"along axis {i} its input of {size} is too small: the convolution cuts"
+                    f" {form.zeros} positions and needs {form.kernel} taps"
+                )
         taps = prod(form.phases * form.kernel for form in forms)
         per_tap = w.array.itemsize * prod(w.array.shape[:2])
         require_affordable(waste(conv.axes, forms), taps * per_tap)
@@ -121,15 +117,6 @@ def _require_few_phases(conv: ConvTransposeNode) -> None:
         if axis.stride > 1 and axis.stride * (axis.stride + axis.extent) > MOST_STEPS:
             raise Refusal(
                 f"along axis {i} its kernel spans {axis.extent} positions, too many to lay out"
-            )
-
-
-def _require_room(conv: ConvTransposeNode, forms: Forms) -> None:
-    for i, (form, size) in enumerate(zip(forms, conv.sizes, strict=True)):
-        if size is not None and not form.fits(size):
-            raise Refusal(
-                f"along axis {i} its input of {size} is too small: the convolution cuts"
-                f" {form.zeros} positions and needs {form.kernel} taps"
             )
 
 
@@ -155,8 +142,8 @@ def _write(
 
     def side_by_side(ys: Sequence[ir.Value]) -> ir.Value:
         x = ys[0] if together else builder.op("Concat", ys, axis=1)
-        order = Order.CHANNEL_MAJOR if together else Order.PHASE_MAJOR  # case 4
-        return builder.cut(builder.shuffle(x, strides, channels, order), cuts)
+        mode = "CRD" if together else "DCR"  # case 4
+        return builder.cut(builder.shuffle(x, strides, channels, mode), cuts)
 
     if max(strides) == 1 and not any(map(any, cuts)):
         builder.replace(conv.y, parts[0], [conv.node])
@@ -173,9 +160,12 @@ def _convolution(
 ) -> ir.Value:
     phases = prod(form.phases for form in forms)
     per_group = w.array.shape[1] if w.per_channel and w.axis == 0 else 1
+    groups = (
+        conv.groups if w.axis == 1 else 1
+    )  # scales along axis 1 are of one group: all share them
     packed_w = w.changed(
         packed(w.array, conv.groups, forms),
-        lambda v: _per_output(v, phases * per_group, conv.groups if w.axis == 1 else 1),
+        lambda v: np.tile(np.repeat(v, phases * per_group), groups),
         axis=0,
     )
     x = conv.x
@@ -183,24 +173,11 @@ def _convolution(
     if any(map(any, cuts)):  # case 6
         [x] = before(builder, x, lambda v: [builder.cut(v, cuts)])
     return builder.conv(
-        x,
-        packed_w.write(builder, "weight"),
-        _repeated(conv, builder, b, phases),
+        [x, packed_w.write(builder, "weight"), _repeated(conv, builder, b, phases)],
         zeros=[(max(form.zeros[0], 0), max(form.zeros[1], 0)) for form in forms],
         dilations=[form.dilation for form in forms],
         groups=conv.groups,
     )
-
-
-def _per_output(vector: Array, times: int, groups: int) -> Array:
-    """Scales of a transposed convolution's channels for the convolution's, (groups, M/g, phases).
-
-    Along axis 1 of a weight they are those of one group, and all groups share them.
-
-    >>> _per_output(np.array([1, 2]), 2, 2)
-    array([1, 1, 2, 2, 1, 1, 2, 2])
-    """
-    return np.tile(np.repeat(vector, times), groups)
 
 
 def _repeated(

@@ -62,7 +62,7 @@ def _template() -> Any:
         loader=jinja2.PackageLoader(__package__, "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value if hasattr(value, "__html__") else names.clipped(str(value)),
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -71,6 +71,13 @@ def _template() -> Any:
     )
     made.globals.update(drawn=drawn)
     return made.get_template("page.html")
+
+
+def _shown(value: Any) -> Any:
+    """What is put into the page: markup of ours as it is, text harmless and not too long."""
+    if hasattr(value, "__html__"):
+        return value
+    return names.shortened(str(value), names.LONGEST_SENTENCE)
 
 
 def _alike(axes: Sequence[Mapping[str, int]]) -> list[tuple[Mapping[str, int], str]]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import Any
 
 from .. import names
-from ..optimizing.results import Optimization
+from ..optimizing.benchmark import Ratio
+from ..optimizing.results import ORIGINAL, LayerResult, Optimization
 
 _LABEL = 16
 _NARROWEST = 60
@@ -26,14 +26,19 @@ def as_text(found: Optimization, width: int = 80) -> str:
     verified        nothing was changed
     verdict         It stays as it is.
     """
-    told, room = found.as_json(), max(width, _NARROWEST)
-    threads = f"{told['threads']} thread{'s' if told['threads'] > 1 else ''}"
-    setting = f"{told['runtime']}, {threads}, opset {told['opset']}, {told['machine']}"
-    head = wrap(names.on_terminal(f"{names.shortened(told['model'])}: {setting}"), room)
-    return "\n".join([*head, *_table(told["layers"], room), "", *_ending(told, room)])
+    room, threads = max(width, _NARROWEST), f"{found.threads} thread{'s'[: found.threads > 1]}"
+    setting = f"{found.runtime}, {threads}, opset {found.opset}, {found.machine}"
+    lines = wrap(names.neutral(f"{names.shortened(found.model)}: {setting}"), room)
+    lines += [*_table(found.layers, room), ""]
+    for label, sentence in _facts(found):
+        words = names.shortened(sentence, names.LONGEST_SENTENCE, "...")
+        first, *others = wrap(words, room - _LABEL) or [""]
+        lines.append((label.ljust(_LABEL) + first).rstrip())
+        lines += [" " * _LABEL + line for line in others]
+    return "\n".join(lines)
 
 
-def _table(layers: Sequence[Mapping[str, Any]], room: int) -> Iterator[str]:
+def _table(layers: Sequence[LayerResult], room: int) -> Iterator[str]:
     if not layers:
         return
     rows = [("layer", "before", "after", "faster", "now"), *map(_row, layers)]
@@ -46,49 +51,32 @@ def _table(layers: Sequence[Mapping[str, Any]], room: int) -> Iterator[str]:
         yield "  ".join([*cells, row[4]]).rstrip()
 
 
-def _row(layer: Mapping[str, Any]) -> tuple[str, ...]:
-    found = {one["passes"]: one for one in layer["candidates"]}
-    original, chosen = found.get("original"), found.get(layer["chosen"])
-    before = seconds(original["timings"][0]["median"]) if original and original["timings"] else "-"
-    node = names.on_terminal(layer["node"])
-    if layer["chosen"] == "original" or chosen is None or not chosen["ratios"]:
+def _row(layer: LayerResult) -> tuple[str, ...]:
+    original, node = layer.candidate(ORIGINAL), names.neutral(layer.node)
+    before = seconds(original.timings[0].median) if original and original.timings else "-"
+    if not (layer.rewritten and layer.best.ratios):
         return node, before, "-", "-", "as it was" if before != "-" else "as it was, not measured"
-    after, gain = chosen["timings"][0]["median"], chosen["ratios"][0]["median"]
-    return node, before, seconds(after), f"{gain:.2f}x", names.shortened(layer["chosen"], 40, "...")
+    after, gain = layer.best.timings[0].median, layer.best.ratios[0].median
+    return node, before, seconds(after), f"{gain:.2f}x", names.shortened(layer.chosen, 40, "...")
 
 
-def _ending(found: Mapping[str, Any], room: int) -> Iterator[str]:
-    for label, sentence in _facts(found):
-        first, *others = wrap(names.on_terminal(names.clipped(sentence)), room - _LABEL) or [""]
-        yield (label.ljust(_LABEL) + first).rstrip()
-        yield from (" " * _LABEL + line for line in others)
-
-
-def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for inputs, whole in zip(found["inputs"], found["whole"], strict=False):
-        at = f" at {_inputs(inputs)}" if len(found["whole"]) > 1 else ""
-        times = f"{seconds(whole['before']['median'])} before, {seconds(whole['after']['median'])}"
-        yield "whole model", f"{times} after: {ratio(whole['ratio'])}{at}"
-    yield "verified", verified(found)
-    session = found["session"]
-    if session:
-        gains = ", ".join(ratio(whole["ratio"]) for whole in session["whole"])
-        yield "Session", gains or session["why"]
-    yield from (("remark", remark) for remark in found["remarks"])
-    yield "verdict", found["verdict"]
-
-
-def verified(found: Mapping[str, Any]) -> str:
-    """What came of the comparison with the original, in a few words."""
-    checks = found["checks"]
-    apart = sum(not one["equal"] for one in checks)
-    if found["verified"] is None:
-        return "nothing was changed" + (f"; {apart} outputs were not equal" if apart else "")
-    return f"{len(checks)} outputs compared, {apart or 'none'} not equal"
-
-
-def _inputs(shapes: Mapping[str, Sequence[int]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, size))}" for name, size in shapes.items())
+def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
+    for inputs, whole in zip(found.inputs, found.whole, strict=False):
+        sizes = (f"{name} {'x'.join(map(str, size))}" for name, size in inputs.items())
+        at = f" at {', '.join(sizes)}" if len(found.whole) > 1 else ""
+        times = f"{seconds(whole.before.median)} before, {seconds(whole.after.median)} after"
+        yield "whole model", f"{times}: {ratio(whole.ratio)}{at}"
+    apart = sum(not one.equal for one in found.checks)
+    if found.verified is None:
+        told = "nothing was changed" + (f"; {apart} outputs were not equal" if apart else "")
+    else:
+        told = f"{len(found.checks)} outputs compared, {apart or 'none'} not equal"
+    yield "verified", told
+    if found.session:
+        gains = ", ".join(ratio(whole.ratio) for whole in found.session.whole)
+        yield "Session", gains or found.session.why
+    yield from (("remark", remark) for remark in found.remarks)
+    yield "verdict", found.verdict
 
 
 def seconds(value: float) -> str:
@@ -103,13 +91,15 @@ def seconds(value: float) -> str:
     return f"{value / 1e-6:.3g} us"
 
 
-def ratio(value: Mapping[str, float]) -> str:
+def ratio(value: Ratio | Mapping[str, float]) -> str:
     """A ratio with its interval.
 
     >>> ratio({"median": 1.5, "low": 1.4, "high": 1.6})
     '1.50 times as fast (1.40 to 1.60)'
     """
-    return f"{value['median']:.2f} times as fast ({value['low']:.2f} to {value['high']:.2f})"
+    if isinstance(value, Mapping):
+        value = Ratio(**value)
+    return f"{value.median:.2f} times as fast ({value.low:.2f} to {value.high:.2f})"
 
 
 def shape(sizes: Sequence[int]) -> str:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import EngineRefusal, brief
+from ...errors import EngineRefusal
+from ..backend import called
+from ..graphs import values
 
 _NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 _ROUNDING_INSIDE = ("GridSample", "LinearAttention", "DynamicQuantizeLinear", "CausalConvWithState")
-_FLOAT_BY_DEFAULT = {"ConstantOfShape": "value", "EyeLike": "dtype"}
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
@@ -33,23 +34,16 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
     return dtype.name in ("float32", "float16", "bfloat16")
 
 
-def called(node: Any) -> str:
-    """A node, of ONNX's or onnx-ir's, as errors name it."""
-    return f"{node.op_type} node {brief(node.name or 'without a name')}"
-
-
 def to_float64(model: ir.Model) -> None:
     """Put a model, which is changed, into float64; it has no functions.
 
     Raises `EngineRefusal` naming the node for what rounds to float32 inside.
     """
     for graph in model.graphs():
-        for value in (*graph.inputs, *graph.initializers.values()):
-            _widen(value)
         for node in graph:
             _widen_node(node)
-            for value in node.outputs:
-                _widen(value)
+    for value in values(model):
+        _widen(value)
 
 
 def _widen(value: ir.Value) -> None:
@@ -82,8 +76,7 @@ def _widen_node(node: ir.Node) -> None:
             del node.attributes[name]
             numbers = np.asarray(attribute.value, np.float64)
             node.attributes["value"] = ir.AttrTensor("value", ir.tensor(numbers))
-    default = _FLOAT_BY_DEFAULT.get(node.op_type)
-    if default == "value" and not node.attributes:
-        node.attributes[default] = ir.AttrTensor(default, ir.tensor(np.zeros(1)))
-    elif default == "dtype" and not node.attributes:
-        node.attributes[default] = ir.AttrInt64(default, int(ir.DataType.DOUBLE))
+    if not node.attributes and node.op_type == "ConstantOfShape":
+        node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.zeros(1)))
+    elif not node.attributes and node.op_type == "EyeLike":
+        node.attributes["dtype"] = ir.AttrInt64("dtype", int(ir.DataType.DOUBLE))

@@ -7,22 +7,24 @@ import pickle
 import queue
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import errors, memory
 from ...errors import EngineError
+from ..names import one_line
 from .timing import Call, Feeds, Rounds, interleaved
-from .worker import kill, one_line
+from .worker import kill
 
 if TYPE_CHECKING:
     from .runtime import Runtime
 
 
 class Backend(Protocol):
-    """A model in a runtime, in this process."""
+    """A model in a runtime, in this process; a class of it is called as `Host.open` is."""
 
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs in the model's order, the caller's own."""
@@ -31,25 +33,13 @@ class Backend(Protocol):
         """A call that runs the model on `feeds` again and again; it has run once."""
 
 
-Opens = Callable[["bytes | str", "Runtime", Sequence[str]], Backend]
-
-
-def _opens(name: str) -> Opens:
-    if name == "onnxruntime":
-        from .onnxruntime import OnnxRuntime
-
-        return OnnxRuntime
-    if name == "openvino":
-        from .openvino import OpenVino
-
-        return OpenVino
-    if name == "reference":
-        from .reference import Reference
-
-        return Reference
-    from .own import Own
-
-    return Own
+_BACKENDS = {
+    "onnxruntime": "OnnxRuntime",
+    "openvino": "OpenVino",
+    "reference": "Reference",
+    "upconv": "Upconv",
+}
+"""Runtime, and module here -> the class in it."""
 
 
 class Host:
@@ -62,8 +52,8 @@ class Host:
 
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
         """The number of a model, now open; `model` is its bytes or a path."""
-        number = next(self._numbers)
-        self._open[number] = _opens(runtime.name)(model, runtime, outputs)
+        number, module = next(self._numbers), import_module(f".{runtime.name}", __package__)
+        self._open[number] = getattr(module, _BACKENDS[runtime.name])(model, runtime, outputs)
         return number
 
     def run(self, number: int, feeds: Feeds) -> list[Any]:
@@ -84,6 +74,13 @@ class Host:
 
         kind = openvino.Core().get_property(device, "INFERENCE_PRECISION_HINT")
         return str(kind.get_type_name())
+
+    def infer(self, model: bytes) -> bytes:
+        """A model with the shapes that follow from its inputs'."""
+        import onnx
+
+        told = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
+        return bytes(told.SerializeToString())
 
     def report(self, number: int) -> Any:
         """What the runtime "upconv" decided about its layers."""

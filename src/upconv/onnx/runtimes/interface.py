@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,17 @@ def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, A
     Raises `ArgumentError` for missing and unknown names, `DTypeError` and `ShapeError` for arrays
     that are not what the model declares.
     """
-    names = [str(value.name) for value in inputs]
-    for name in feeds:
-        if name not in names:
-            listed = ", ".join(map(brief, names)) or "none"
-            raise ArgumentError("feeds", f"with {brief(name)}", f"the model's inputs: {listed}")
+    require_inputs(inputs, feeds)
     return {str(value.name): _fitting(value, feeds) for value in inputs}
+
+
+def require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
+    """Raise `ArgumentError` for a name that no input has."""
+    known = [str(value.name) for value in inputs]
+    for name in names:
+        if name not in known:
+            listed = ", ".join(map(brief, known)) or "none"
+            raise ArgumentError("feeds", f"with {brief(name)}", f"the model's inputs: {listed}")
 
 
 def _fitting(value: ir.Value, feeds: Mapping[str, Any]) -> Array:
@@ -57,13 +62,9 @@ def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
 
 def declared(value: ir.Value) -> str:
     """A value's type and shape as errors show them, such as "float32[N,3,?]"."""
-    dims = None if value.shape is None else [_dim(dim) for dim in value.shape]
-    shape = "..." if dims is None else ",".join("?" if d is None else str(d) for d in dims)
-    return f"{dtype_of(value) or value.type or 'any type'}[{shape}]"
-
-
-def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
+    dims = ("...",) if value.shape is None else value.shape
+    shown = (str(d if isinstance(d, int | str) else d.value or "?") for d in dims)
+    return f"{dtype_of(value) or value.type or 'any type'}[{','.join(shown)}]"
 
 
 def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:

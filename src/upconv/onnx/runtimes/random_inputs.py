@@ -24,7 +24,7 @@ from ... import memory
 from ...arrays import Array, as_shape
 from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from ..models import Source, from_model
-from .interface import declared, dtype_of, fits, inputs_of
+from .interface import declared, dtype_of, fits, inputs_of, require_inputs
 
 OPEN = 32
 """The size of an open dimension of which nothing is said, but the first, which is 1."""
@@ -33,11 +33,16 @@ _MOST_AXES = 64  # NumPy's
 
 
 def feeds(
-    model: Source, sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
+    model: Source,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    given: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
 ) -> dict[str, Array]:
     """An array for every input of a model; the same seed gives the same values.
 
     sizes: the whole shape of an input by its name, or the one size of a symbolic dimension by its.
+    given: arrays that are taken as they are, for some inputs.
 
     Raises `ArgumentError` for a name that neither is, `ShapeError` for a shape that the model does
     not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
@@ -47,23 +52,29 @@ def feeds(
     (1, 3, 5)
     """
     own = model if isinstance(model, ir.Model) else from_model(model)
-    return random_arrays(inputs_of(own), sizes, seed=seed)
+    return random_arrays(inputs_of(own), sizes, given, seed=seed)
 
 
 def random_arrays(
-    inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]] | None = None, *, seed: int = 0
+    inputs: Sequence[ir.Value],
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    given: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
 ) -> dict[str, Array]:
     """`feeds` for inputs that stand for themselves."""
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
-    dtypes = {str(value.name): _dtype(value) for value in inputs}
-    shapes = input_shapes(inputs, sizes or {})
-    _require_memory(shapes, dtypes)
-    arrays = {}
-    for name, shape in shapes.items():
+    own = {name: np.asarray(array) for name, array in (given or {}).items()}
+    require_inputs(inputs, own)
+    told = {**(sizes or {}), **{name: array.shape for name, array in own.items()}}
+    shapes = input_shapes(inputs, told)
+    dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in own}
+    _require_memory({name: shapes[name] for name in dtypes}, dtypes)
+    for name, dtype in dtypes.items():
         rng = np.random.default_rng([seed, crc32(name.encode())])
-        arrays[name] = _values(rng, shape, dtypes[name])
-    return arrays
+        own[name] = _values(rng, shapes[name], dtype)
+    return {name: own[name] for name in shapes}
 
 
 def input_shapes(

@@ -1,4 +1,4 @@
-"""ONNX's reference evaluator with some operators of upconv's own (`operators`): slow, and right.
+"""ONNX's reference evaluator with some operators of upconv's own (`backend`): slow, and right.
 
 With the precision f64 the whole model is computed in float64, whatever it says (`float64`): what
 another runtime makes of it is held against that. All values of a run are in memory together.
@@ -16,8 +16,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir.passes.common import InlinePass
 
 from ...errors import EngineRefusal
-from .float64 import called, is_narrow, to_float64
-from .operators import evaluator_operators
+from ..backend import called, evaluator_operators
+from .float64 import is_narrow, to_float64
 from .timing import Call, Feeds
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx_ir as ir
@@ -24,10 +22,11 @@ import onnx_ir as ir
 from ... import memory
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
-from ..models import Source, from_model, save, to_proto
+from ..models import Source, from_model, stored
+from ..names import one_line
 from .interface import fitting, inputs_of
 from .timing import Rounds
-from .worker import Worker, borrowed, one_line
+from .worker import Worker, borrowed
 
 PROVIDERS = {
     "CPU": ("CPUExecutionProvider", "onnxruntime"),
@@ -45,9 +44,6 @@ _MODULES = {
     "reference": ("onnx.reference", "pip install 'upconv[onnx]'"),
     "upconv": ("onnxruntime", "pip install 'upconv[onnx]'"),
 }
-_INLINE = (2 << 30) - (64 << 20)
-"""Bytes of weights up to which a model is sent as one message; protobuf has none of 2 GiB."""
-
 _PRECISIONS = {"onnxruntime": (), "openvino": ("f32", "f16", "bf16"), "reference": ("f64",)}
 
 
@@ -174,12 +170,7 @@ class Session:
         names = [str(value.name) for value in self.outputs]
         size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
         memory.require(2 * size, "copies of the model for a runtime")
-        source: bytes | str
-        if size <= _INLINE:
-            source = to_proto(model).SerializeToString()
-        else:
-            folder = held.enter_context(TemporaryDirectory(prefix="upconv-"))
-            source = str(save(model, Path(folder) / "model.onnx")[0])
+        source = held.enter_context(stored(model))
         self._number: int | None = self._call(
             EngineRefusal, "does not take the model", "open", source, runtime, names
         )

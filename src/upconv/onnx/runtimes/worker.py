@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ... import errors
-from ..names import neutral, shortened
+from ..names import shortened
 
 TIME_LIMIT = 300.0
 """Seconds a runtime may take to make a session, or for one run."""
@@ -34,7 +34,6 @@ _AWAKENING = 60.0
 """How much longer the first call may take: the process imports what it needs."""
 
 _MOST_IDLE = 2
-_LONGEST_MESSAGE = 500
 
 
 class Worker:
@@ -167,14 +166,3 @@ def _close_idle() -> None:
     for worker in _idle:
         worker.close()
     _idle.clear()
-
-
-def one_line(error: BaseException) -> str:
-    """The message of a foreign error in one line of bounded length, its kind where it has none.
-
-    >>> one_line(ValueError("two", "lines"))
-    "('two', 'lines')"
-    """
-    text = " ".join(str(error).split()) or type(error).__name__
-    shown = neutral(text[:_LONGEST_MESSAGE])
-    return shown if len(text) <= _LONGEST_MESSAGE else f"{shown[: _LONGEST_MESSAGE - 3]}..."

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,20 +23,19 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import EngineError, EngineRefusal, UpconvError
-from ...plans import Plan
-from ...threads import rest
-from .layers import Layer, layers, with_operators
+from ..models import stored
+from ..runtimes.timing import interleaved
+from .layers import layers, with_operators
 from .native import Native
 from .operators import Kernel
-from .preparing import options, prepared, stored
+from .preparing import prepared
 from .reports import LayerReport
 
 GAIN = 0.97
 """A model stays as it was given unless it takes less than this part of the time."""
 _LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
 """At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
-_SECONDS, _ROUNDS, _PROFILED = 4.0, (4, 20), 4
-_LEAST_SECONDS, _BEHIND = 0.02, 0.3
+_SECONDS, _PROFILED = 2.0, 4
 
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
 """Relative to the largest value: of float32 through some hundred layers, summed in other orders."""
@@ -51,7 +50,10 @@ class Assembly:
         self._model, self._threads = model, threads
         self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
-        self.kernels = {each.output: _kernel(each, threads) for each in self.layers.values()}
+        self.kernels = {
+            output: Kernel(each.weight.dtype, partial(each.plan, threads=threads), each.slopes)
+            for output, each in self.layers.items()
+        }
 
     def plain(self) -> Native:
         """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
@@ -78,6 +80,8 @@ class Assembly:
         """What ONNX Runtime takes for layers, in seconds, of those that its profiler names."""
         import onnxruntime
 
+        from ..runtimes.onnxruntime import options
+
         settings = options(self._threads)
         settings.enable_profiling = True
         with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
@@ -91,9 +95,7 @@ class Assembly:
                 events = json.loads(Path(session.end_profiling()).read_text())
             except Exception:  # it has no NumPy type for bfloat16; nothing depends on these times
                 return {}
-        return self._of_layers(_kernel_times(events, len(examples)))
-
-    def _of_layers(self, times: Mapping[str, float]) -> dict[str, float]:
+        times = _kernel_times(events, len(examples))
         found = {}
         for output, layer in self.layers.items():
             # In blocks of channels a Conv is called after what it makes, its activation included.
@@ -102,13 +104,6 @@ class Assembly:
             if known:
                 found[output] = min(known) + times.get(layer.follower, 0.0)
         return found
-
-
-def _kernel(layer: Layer, threads: int) -> Kernel:
-    def plan(shape: tuple[int, ...]) -> Plan:
-        return layer.plan(shape, threads)
-
-    return Kernel(layer.weight.dtype, plan, layer.slopes)
 
 
 def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
@@ -151,27 +146,20 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     ours = _own_times(assembly, names, examples, rows)
     theirs = assembly.profiled(examples) if ours else {}
     for output, seconds in ours.items():
-        before = theirs.get(output)
-        rows[output] = replace(
-            rows[output],
-            before=None if before is None else 1e3 * before,
-            after=1e3 * seconds,
-        )
+        before = 1e3 * theirs[output] if output in theirs else None
+        rows[output] = replace(rows[output], before=before, after=1e3 * seconds)
     sets = _sets(assembly, ours, theirs)
     sessions = [assembly.session(chosen) for chosen in sets]
     calls = [_call(session, names, examples) for session in (plain, *sessions)]
-    best, *others = interleaved(calls)
-    order = sorted(range(len(others)), key=lambda i: others[i])
-    for i in order:
+    best, *others = map(min, interleaved(calls, _SECONDS).samples)
+    for i in sorted(range(len(others)), key=lambda i: others[i]):
         if others[i] >= GAIN * best:
             break
         difference = _difference(sessions[i], names, examples, expected)
         if difference is None:
             return Choice(sessions[i], _decided(rows, sets[i]), "", best, others[i])
-        rows = {
-            output: replace(row, why=difference) if output in sets[i] else row
-            for output, row in rows.items()
-        }
+        for output in sets[i]:
+            rows[output] = replace(rows[output], why=difference)
     why = "it is not faster with upconv"
     return Choice(plain, _decided(rows, frozenset()), why, best, min(others, default=best))
 
@@ -195,26 +183,24 @@ def _own_times(
     assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], rows: dict[str, Any]
 ) -> dict[str, float]:
     """Seconds that upconv takes for each layer it can compute; for the others, why it cannot."""
-    chosen = list(assembly.layers)
-    while chosen:
-        session, total = assembly.session(chosen), dict.fromkeys(chosen, 0.0)
+    kernels = dict(assembly.kernels)
+    while kernels:
+        session, total = assembly.session(kernels), dict.fromkeys(kernels, 0.0)
         try:
             for feeds in examples:
-                best = dict.fromkeys(chosen, np.inf)
+                best = dict.fromkeys(kernels, np.inf)
                 for _ in range(1 + _PROFILED):
                     session.run(names, feeds)
-                    for output in chosen:
-                        best[output] = min(best[output], assembly.kernels[output].seconds)
-                total = {output: total[output] + best[output] for output in chosen}
+                    best = {name: min(best[name], each.seconds) for name, each in kernels.items()}
+                total = {output: total[output] + best[output] for output in kernels}
+            return total
         except UpconvError:
-            failed = [output for output in chosen if assembly.kernels[output].failed]
+            failed = {name: each.failed for name, each in kernels.items() if each.failed}
             if not failed:
                 raise
-            for output in failed:
-                rows[output] = replace(rows[output], why=str(assembly.kernels[output].failed))
-            chosen = [output for output in chosen if output not in failed]
-        else:
-            return total
+            for output, error in failed.items():
+                rows[output] = replace(rows[output], why=str(error))
+                del kernels[output]
     return {}
 
 
@@ -244,45 +230,8 @@ def _decided(rows: Mapping[str, LayerReport], chosen: frozenset[str]) -> tuple[L
     return tuple(row(output, each) for output, each in rows.items())
 
 
-def _call(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> Callable[[], None]:
-    def call() -> None:
-        for feeds in examples:
-            session.run(names, feeds)
-
-    return call
-
-
-def interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
-    """The best seconds of some calls, which take turns; each comes first once.
-
-    Those that are behind the best have no further turn, but for the first: the more rounds there
-    were, the less they may be behind.
-    """
-    best = [np.inf] * len(calls)
-    for call in calls:
-        call()
-    running = list(range(len(calls)))
-    end, i = time.perf_counter() + _SECONDS, 0
-    while i < _ROUNDS[0] or (i < _ROUNDS[1] and time.perf_counter() < end):
-        for at in range(len(running)):
-            at = running[(at + i) % len(running)]
-            rest()
-            best[at] = min(best[at], _best_in_a_row(calls[at]))
-        i += 1
-        bound = (1 + _BEHIND / i) * min(best[1:], default=0.0)
-        running = [at for at in running if at == 0 or best[at] <= bound]
-    return [float(each) for each in best]
-
-
-def _best_in_a_row(call: Callable[[], None]) -> float:
-    best, start = np.inf, time.perf_counter()
-    now, stop = start, start + _LEAST_SECONDS
-    while now < stop:
-        start = now
-        call()
-        now = time.perf_counter()
-        best = min(best, now - start)
-    return float(best)
+def _call(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> Callable[[], object]:
+    return lambda: [session.run(names, feeds) for feeds in examples]
 
 
 def _difference(
@@ -304,6 +253,5 @@ def _alike(y: Array, z: Array) -> bool:
     if bound is None:
         return not y.size or float(np.mean(y != z)) <= 0.01
     y, z = y.astype(np.float64), z.astype(np.float64)
-    finite = np.abs(y[np.isfinite(y)])
-    scale = float(finite.max()) if finite.size else 1.0
+    scale = float(np.abs(y[np.isfinite(y)]).max(initial=0.0))
     return np.allclose(z, y, 0.0, bound * scale, equal_nan=True)

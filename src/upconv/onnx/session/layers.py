@@ -22,13 +22,13 @@ from ...arrays import Array
 from ...dialects import from_onnx
 from ...dialects.onnx import Rule
 from ...plans import Plan, conv_plan, plan
+from ..backend import conv_keywords
 from ..constants import constant_value
-from ..nodes import ConvTransposeNode, named, read
-from ..passes.base import follower, is_op
+from ..graphs import follower, is_op, named, plain
+from ..nodes import ConvTransposeNode, read
 from .operators import DOMAIN, operator_name
 
 _DTYPES = ("float32", "float16", "float64", "bfloat16")
-_KINDS = ("ConvTranspose", "Conv")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ class Layer:
         """
         bias, end = self.bias, {"activation": self.activation, "threads": threads, "engine": "jit"}
         if self.kind == "Conv":
-            return conv_plan(shape, self.weight, bias, **_conv_keywords(self.attributes), **end)
+            return conv_plan(shape, self.weight, bias, **conv_keywords(self.attributes), **end)
         kernel, rule = self.weight.shape[2:], Rule.ONNXRUNTIME.value
         layer = from_onnx(shape[2:], kernel, **self.attributes, rule=rule)
         return plan(shape, self.weight, bias, **layer.keywords(), **end)
@@ -75,7 +75,7 @@ class Layer:
 def layers(model: ir.Model) -> list[Layer]:
     """The layers of a model, in its order."""
     opset = model.graph.opset_imports.get("", 0)
-    found = [_layer(node, opset) for node in model.graph if is_op(node, *_KINDS)]
+    found = (_layer(node, opset) for node in model.graph if is_op(node, "ConvTranspose", "Conv"))
     return [each for each in found if each is not None]
 
 
@@ -89,7 +89,7 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
         return None
     if given[2] is not None and (bias is None or bias.dtype != weight.dtype):
         return None
-    attributes = {name: _plain(each) for name, each in node.attributes.items()}
+    attributes = {name: plain(each.value) for name, each in node.attributes.items()}
     if attributes.pop("kernel_shape", [*weight.shape[2:]]) != [*weight.shape[2:]]:
         return None
     if node.op_type == "ConvTranspose":
@@ -97,52 +97,25 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
             return None
         attributes["opset"] = opset
     y = node.outputs[0]
-    end, activation = follower(y), None
-    slopes = None if end is None else _slopes(end, y, weight, attributes)
-    if end is not None and slopes is None:
-        activation = _activation(end)
+    end, last, activation, slopes = follower(y), y, None, None
+    if end is not None:
+        slopes = _slopes(end, y, weight, attributes)
+        activation = _activation(end) if slopes is None else None
     if end is None or (activation is None and slopes is None):
-        last, ending = y, ""
+        ending = ""
     else:
         last, ending = end.outputs[0], named(end)
     names = named(node), node.op_type, str(y.name), str(last.name), ending
     return Layer(*names, weight, bias, activation, slopes, attributes)
 
 
-def _plain(attribute: ir.Attr) -> Any:
-    value = attribute.value
-    return list(value) if isinstance(value, list | tuple) else value
-
-
-def _conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A Conv's attributes as `conv_plan` has them."""
-    auto_pad = attributes.get("auto_pad", "NOTSET")
-    pads = attributes.get("pads")
-    if auto_pad != "NOTSET":
-        padding: Any = auto_pad.lower()  # valid, same_upper, same_lower
-    elif pads is None:
-        padding = 0
-    else:
-        half = len(pads) // 2
-        padding = tuple(zip(pads[:half], pads[half:], strict=True))
-    keywords = {"padding": padding, "groups": attributes.get("group", 1)}
-    for name, ours in (("strides", "stride"), ("dilations", "dilation")):
-        if name in attributes:
-            keywords[ours] = tuple(attributes[name])
-    return keywords
-
-
 def _activation(node: ir.Node) -> Any:
     """The activation that a node is, as plans have it; None for any other node."""
-    if node.domain not in ("", "ai.onnx"):
-        return None
-    if node.op_type == "LeakyRelu":
-        alpha = node.attributes.get("alpha")
-        return "leaky_relu", 0.01 if alpha is None else float(alpha.value)
-    if node.op_type == "Gelu":
-        kind = node.attributes.get("approximate")
-        return "gelu" if kind is None or kind.value == "none" else None
-    return {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}.get(node.op_type)
+    if is_op(node, "LeakyRelu"):
+        return "leaky_relu", node.attributes.get_float("alpha", 0.01)
+    if is_op(node, "Gelu"):
+        return "gelu" if node.attributes.get_string("approximate", "none") == "none" else None
+    return node.op_type.lower() if is_op(node, "Relu", "Tanh", "Sigmoid") else None
 
 
 def _slopes(
@@ -170,24 +143,17 @@ def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
     found = {each.output: each for each in layers(copy)}
     nodes = {str(y.name): node for node in copy.graph for y in node.outputs}
     for output, number in chosen.items():
-        layer = found[output]
-        _replace(copy, nodes[output], nodes[layer.last], layer, number)
+        layer, node = found[output], nodes[output]
+        y, end = node.outputs[0], nodes[layer.last].outputs[0]
+        y.type = ir.TensorType(ir.DataType.from_numpy(layer.weight.dtype))
+        if end is not y:
+            ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
+            copy.graph.remove(nodes[layer.last], safe=True)
+            y.name = layer.last
+        node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype)
+        node.resize_inputs(1)
+        node.attributes.clear()
+        node.attributes["layer"] = ir.AttrInt64("layer", number)
     copy.graph.opset_imports[DOMAIN] = 1
     RemoveUnusedNodesPass()(copy)
     return copy
-
-
-def _replace(model: ir.Model, node: ir.Node, last: ir.Node, layer: Layer, number: int) -> None:
-    """Make of a node, and of the activation after it, the operator of a kernel."""
-    y = node.outputs[0]
-    y.type = ir.TensorType(ir.DataType.from_numpy(layer.weight.dtype))
-    if last is not node:
-        end = last.outputs[0]
-        name = end.name
-        ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
-        model.graph.remove(last, safe=True)
-        y.name = name
-    node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype)
-    node.resize_inputs(1)
-    node.attributes.clear()
-    node.attributes["layer"] = ir.AttrInt64("layer", number)

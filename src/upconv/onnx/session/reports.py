@@ -6,14 +6,14 @@ A saved report is a JSON file:
      "processor": ..., "threads": ..., "shapes": [{input: shape}, ...], "runs": ..., "why": ...,
      "before": ms, "after": ms, "layers": [{a `LayerReport`}, ...]}
 
-Reading one checks everything: a file that is damaged or of another model is refused.
+A file that is damaged or of another model is refused.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..._version import __version__
 from ...errors import ArgumentError, brief
 from ...files import published, reported
 from ...tuning import processor_model
+from ..documents import document
 
 _FORMAT, _VERSION = "upconv.onnx session", 1
 
@@ -86,9 +87,7 @@ class Report:
         import onnxruntime
 
         versions = {"upconv": __version__, "onnxruntime": onnxruntime.__version__}
-        content = {"format": _FORMAT, "version": _VERSION, **versions, **asdict(self)}
-        plain: dict[str, Any] = json.loads(json.dumps(content))
-        return plain
+        return {"format": _FORMAT, "version": _VERSION, **versions, **document(self)}
 
     def save(self, path: str | Path) -> None:
         """Write the report to a file, for `Session(model, decisions=path)`.
@@ -113,42 +112,34 @@ def decided(decisions: Any, known: Mapping[str, LayerReport]) -> set[str] | None
     known: the layers of the model, by their outputs. Raises `ArgumentError` for a report that is
     damaged or of another model, `FileError` where the file cannot be read.
     """
-    content = decisions.as_json() if isinstance(decisions, Report) else decisions
-    if isinstance(content, str | Path):
-        with reported(str(content), "read"):
-            text = Path(content).read_text(encoding="utf-8", errors="replace")
+    content, what = decisions, "a report"
+    if isinstance(decisions, Report):
+        content = decisions.as_json()
+    elif isinstance(decisions, str | Path):
+        what = brief(str(decisions))
+        with reported(str(decisions), "read"):
+            text = Path(decisions).read_text(encoding="utf-8", errors="replace")
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise _refused(decisions, f"no JSON: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise _refused(decisions, f"no report of the format {_FORMAT!r}")
-    if content.get("version") != _VERSION:
-        raise _refused(decisions, f"of version {brief(content.get('version'))}")
-    rows = content.get("layers")
-    if not isinstance(rows, list):
-        raise _refused(decisions, "without a list of layers")
-    chosen = {_row(decisions, row, known) for row in rows} - {""}
-    return chosen if content.get("runs") == "upconv" else None
+            raise _refused(what, f"no JSON: {error}") from None
+    try:
+        if (content["format"], content["version"]) != (_FORMAT, _VERSION):
+            raise _refused(what, f"not of the format {_FORMAT!r}, version {_VERSION}")
+        rows = {str(row["output"]): row for row in content["layers"]}
+        for output, row in rows.items():
+            layer = known.get(output)
+            if layer is None:
+                raise _refused(what, f"which names the layer {brief(row['name'])}, not there")
+            if (row["kind"], list(row["weight"])) != (layer.kind, list(layer.weight)):
+                raise _refused(what, f"whose layer {brief(row['name'])} is another")
+        chosen = {output for output, row in rows.items() if row["upconv"]}
+        return chosen if content["runs"] == "upconv" else None
+    except (TypeError, KeyError) as error:
+        raise _refused(what, f"damaged: {type(error).__name__} {error}") from None
 
 
-def _row(decisions: Any, row: Any, known: Mapping[str, LayerReport]) -> str:
-    """The output of a layer that upconv computes, else nothing."""
-    if not isinstance(row, dict) or not isinstance(row.get("output"), str):
-        raise _refused(decisions, f"with a layer that is {brief(row)}")
-    layer, name = known.get(row["output"]), brief(row.get("name"))
-    if layer is None:
-        raise _refused(decisions, f"which names the layer {name}, not there")
-    if (row.get("kind"), row.get("weight")) != (layer.kind, list(layer.weight)):
-        raise _refused(decisions, f"whose layer {name} is another")
-    if not isinstance(row.get("upconv"), bool):
-        raise _refused(decisions, f"with a damaged layer {name}")
-    return row["output"] if row["upconv"] else ""
-
-
-def _refused(decisions: Any, got: str) -> ArgumentError:
-    what = brief(str(decisions)) if isinstance(decisions, str | Path) else "a report"
+def _refused(what: str, got: str) -> ArgumentError:
     expected = "decisions that a session's report() saved for this model"
-    return ArgumentError(
-        "decisions", f"{what}, {got}", expected, "Measure again: leave decisions out."
-    )
+    remedy = "Measure again: leave decisions out."
+    return ArgumentError("decisions", f"{what}, {got}", expected, remedy)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import onnx_ir as ir
@@ -14,14 +13,13 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
-from ..models import Source, from_model
+from ..models import Source, from_model, stored
+from ..names import one_line
 from ..runtimes.interface import dtype_of, fitting, inputs_of
 from ..runtimes.random_inputs import random_arrays
-from ..runtimes.worker import one_line
 from .abi import library
 from .choosing import Assembly, Choice, measured
 from .native import Native
-from .preparing import options, stored
 from .reports import LayerReport, Report, decided
 
 
@@ -123,12 +121,16 @@ class Session:
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that `run` must be given."""
         runner = self._runner
-        return runner.inputs() if isinstance(runner, _Python) else [*map(_told, self._inputs)]
+        if isinstance(runner, _Python):
+            return [NodeArg(each.name, each.type, each.shape) for each in runner.get_inputs()]
+        return [*map(_told, self._inputs)]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, in the order in which `run` gives them."""
         runner = self._runner
-        return runner.outputs() if isinstance(runner, _Python) else [*map(_told, self._outputs)]
+        if isinstance(runner, _Python):
+            return [NodeArg(each.name, each.type, each.shape) for each in runner.get_outputs()]
+        return [*map(_told, self._outputs)]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
@@ -147,9 +149,8 @@ class Session:
                 " along into. Make one in the child."
             )
         names = self._known(output_names) or self._names
-        if isinstance(runner, _Python):
-            return runner.run(names, input_feed)
-        return runner.run(names, self._arrays(input_feed))
+        fed = input_feed if isinstance(runner, _Python) else self._arrays(input_feed)
+        return runner.run(names, fed)
 
     def close(self) -> None:
         """Let go of the model; a run that is under way in another thread ends as usual."""
@@ -158,12 +159,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -208,19 +204,15 @@ class _Python:
     def __init__(self, model: ir.Model, threads: int) -> None:
         import onnxruntime
 
+        from ..runtimes.onnxruntime import options
+
         with stored(model) as file:
             try:
                 self._session = onnxruntime.InferenceSession(file, options(threads))
             except Exception as error:  # foreign code, which raises what it likes
-                raise EngineRefusal(
-                    f"onnxruntime does not take the model: {one_line(error)}"
-                ) from error
-
-    def inputs(self) -> list[NodeArg]:
-        return [NodeArg(each.name, each.type, each.shape) for each in self._session.get_inputs()]
-
-    def outputs(self) -> list[NodeArg]:
-        return [NodeArg(each.name, each.type, each.shape) for each in self._session.get_outputs()]
+                words = f"onnxruntime does not take the model: {one_line(error)}"
+                raise EngineRefusal(words) from error
+        self.get_inputs, self.get_outputs = self._session.get_inputs, self._session.get_outputs
 
     def run(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         try:

@@ -12,19 +12,17 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from ...arrays import Array
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
 from ..runtimes.interface import inputs_of
-from ..runtimes.random_inputs import input_shapes, random_arrays
+from ..runtimes.random_inputs import random_arrays
 from ..runtimes.worker import TIME_LIMIT
 from . import interfaces
 from .comparison import Comparison, Fed, Run
-from .differences import BY_ROUNDING, Difference, Place, Tolerances, Values, differences
+from .differences import BY_ROUNDING, Difference, Place, Tolerances, differences
 from .layers import Side, first_difference, in_float64
 
 __all__ = ["Compare", "Comparison", "Difference", "Fed", "Run", "verify"]
@@ -79,11 +77,11 @@ def verify(
         raise ArgumentError("runtimes", "empty", "one or more runtimes")
     tolerances = Tolerances(_number(atol, "atol"), _number(rtol, "rtol"))
     ours, theirs = (m if isinstance(m, ir.Model) else from_model(m) for m in (a, b))
-    found = interfaces.findings(ours.graph, theirs.graph)
+    found = interfaces.findings(ours, theirs)
     inputs = interfaces.fed(inputs_of(ours), inputs_of(theirs))
     if inputs is None:  # nothing can be fed to both
         return Comparison(found, (), (), seed)
-    arrays = _arrays(inputs, sizes, feeds, seed)
+    arrays = random_arrays(inputs, sizes, feeds, seed=seed)
     first, second = (Side.of(model, arrays, time_limit) for model in (ours, theirs))
     compare = Compare(first, float64, tolerances)
     if threads is not None:
@@ -99,24 +97,6 @@ def _number(given: float | None, argument: str) -> float | None:
     if not (isinstance(given, int | float) and isfinite(given) and given >= 0):
         raise ArgumentError(argument, brief(given), "a number >= 0, or None")
     return float(given)
-
-
-def _arrays(
-    inputs: Sequence[ir.Value],
-    sizes: Mapping[str, Sequence[int]] | None,
-    feeds: Mapping[str, Any] | None,
-    seed: int,
-) -> dict[str, Array]:
-    names = [str(value.name) for value in inputs]
-    own = {name: np.asarray(array) for name, array in (feeds or {}).items()}
-    for name in own:
-        if name not in names:
-            listed = ", ".join(map(brief, names)) or "none"
-            raise ArgumentError("feeds", f"with {brief(name)}", f"the models' inputs: {listed}")
-    shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
-    drawn = [value for value in inputs if value.name not in own]
-    opened = {str(value.name): shapes[str(value.name)] for value in drawn}
-    return {**random_arrays(drawn, opened, seed=seed), **own}
 
 
 class Compare:
@@ -141,8 +121,8 @@ class Compare:
         places = self.a.places
         found: list[Difference] = []
         for name in (name for name in ours if name in theirs):
-            values = Values(ours[name], theirs[name], exact.get(name))
-            found += differences(places.get(name, Place(name)), values, tolerances)
+            place, pair = places.get(name, Place(name)), (ours[name], theirs[name])
+            found += differences(place, *pair, tolerances, exact.get(name))
         first = None
         if layers and not all(one.equal for one in found):
             runtimes = (runtime, wide) if exact else (runtime,)

@@ -10,11 +10,11 @@ where to look.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from ..names import on_terminal
+from ..documents import document
+from ..names import neutral
 from .differences import Difference
 
 
@@ -46,28 +46,13 @@ class Run:
         """Whether every output is equal."""
         return not self.findings and all(output.equal for output in self.outputs)
 
-    def as_json(self) -> dict[str, Any]:
-        """Every field for JSON."""
-        return {
-            "runtime": self.runtime,
-            "equal": self.equal,
-            "findings": list(self.findings),
-            "remark": self.remark,
-            "outputs": [output.as_json() for output in self.outputs],
-            "first_layer": self.first_layer and self.first_layer.as_json(),
-        }
-
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"{self.runtime}: {'equal' if self.equal else 'DIFFERENT'}"
-        yield from (f"  {on_terminal(finding)}" for finding in self.findings)
-        yield from (f"  output {line(output)}" for output in self.outputs)
+        lines = [f"{self.runtime}: {'equal' if self.equal else 'DIFFERENT'}"]
+        lines += [f"  {neutral(finding)}" for finding in self.findings]
+        lines += [f"  output {line(output)}" for output in self.outputs]
         if self.first_layer:
-            yield f"  first layer that differs: {line(self.first_layer)}"
-        if self.remark:
-            yield f"  {on_terminal(self.remark)}"
+            lines.append(f"  first layer that differs: {line(self.first_layer)}")
+        return "\n".join([*lines, *([f"  {neutral(self.remark)}"] if self.remark else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +74,12 @@ class Comparison:
         return not self.findings and all(run.equal for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """Every field as numbers, text, lists and dictionaries."""
-        return {
-            "equal": self.equal,
-            "findings": list(self.findings),
-            "inputs": [asdict(fed) for fed in self.inputs],
-            "seed": self.seed,
-            "runs": [run.as_json() for run in self.runs],
-        }
+        """Every field as numbers, text, lists and dictionaries; null stands for an infinity."""
+        runs = [{**document(run), "equal": run.equal} for run in self.runs]
+        return {**document(self), "runs": runs, "equal": self.equal}
 
     def __str__(self) -> str:
-        lines = [on_terminal(finding) for finding in self.findings]
-        return "\n".join([*lines, *map(str, self.runs)]) or "equal"
+        return "\n".join([*map(neutral, self.findings), *map(str, self.runs)]) or "equal"
 
 
 def line(difference: Difference) -> str:
@@ -113,7 +92,7 @@ def line(difference: Difference) -> str:
     made = f" of {difference.op} {difference.node}".rstrip() if difference.op else ""
     verdict = "equal" if difference.equal else f"DIFFERENT {difference.words}".rstrip()
     against = "float64" if difference.rule == "float64" else "a"
-    return on_terminal(
+    return neutral(
         f"{difference.name}{made} {shape} {difference.dtype}: off from {against} by"
         f" {difference.error:.2g} of its largest value, allowed {difference.allowed:.2g}: {verdict}"
     )

@@ -17,9 +17,8 @@ not finite is a difference. Two arrays without a finite element are not verified
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import inf, isfinite
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -75,15 +74,6 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
-    """A value as both models have it, and as the first has it in float64."""
-
-    a: Any
-    b: Any
-    exact: Any = None
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """One value as two models have it: an output, or the result of a layer.
 
@@ -104,34 +94,37 @@ class Difference:
     equal: bool
     words: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Every field for JSON, in which there is no infinity: null stands for it."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        floats = (name for name, value in fields.items() if isinstance(value, float))
-        return fields | {name: None for name in floats if not isfinite(fields[name])}
 
-
-def differences(place: Place, values: Values, tolerances: Tolerances) -> list[Difference]:
+def differences(
+    place: Place, a: Any, b: Any, tolerances: Tolerances = BY_ROUNDING, exact: Any = None
+) -> list[Difference]:
     """How a value differs; a sequence gives one difference per member, `name[i]`.
 
+    a, b: what the models make of it; exact: what the first makes in float64, None for none.
+
     >>> a, b = np.ones(3, np.float32), np.array([1, 1, 1.5], np.float32)
-    >>> [found] = differences(Place("y"), Values(a, b), Tolerances())
+    >>> [found] = differences(Place("y"), a, b)
     >>> round(found.error, 3), found.scale, found.equal
     (0.333, 1.5, False)
     """
-    a, b, exact = values.a, values.b, values.exact
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         members = exact if isinstance(exact, list) and len(exact) == len(a) else [None] * len(a)
-        places = (Place(f"{place.name}[{i}]", place.node, place.op) for i in range(len(a)))
         return [
             difference
-            for at, *three in zip(places, a, b, members, strict=True)
-            for difference in differences(at, Values(*three), tolerances)
+            for i, (x, y, z) in enumerate(zip(a, b, members, strict=True))
+            for difference in differences(
+                replace(place, name=f"{place.name}[{i}]"), x, y, tolerances, z
+            )
         ]
+    words = ""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        return [_unlike(place, a, f"{_kind(a)} became {_kind(b)}")]
-    if a.shape != b.shape:
-        return [_unlike(place, a, f"the shape {a.shape} became {b.shape}")]
+        words = f"{_kind(a)} became {_kind(b)}"
+    elif a.shape != b.shape:
+        words = f"the shape {a.shape} became {b.shape}"
+    if words:
+        shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
+        at = place.name, place.node, place.op, shape, dtype
+        return [Difference(*at, "exact", inf, 0.0, 0.0, False, words)]
     same = isinstance(exact, np.ndarray) and exact.shape == a.shape and exact.dtype == np.float64
     return [_compared(place, a, b, exact if same else None, tolerances)]
 
@@ -142,50 +135,31 @@ def _kind(value: Any) -> str:
     return "a tensor" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
-def _unlike(place: Place, a: Any, words: str) -> Difference:
-    shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
-    return Difference(
-        place.name, place.node, place.op, shape, dtype, "exact", inf, 0.0, 0.0, False, words
-    )
-
-
 def _compared(
     place: Place, a: Array, b: Array, exact: Array | None, tolerances: Tolerances
 ) -> Difference:
     rounded = a.dtype.kind in "fcV" and a.dtype.names is None
     seen = _Seen(tolerances if rounded else BY_ROUNDING)
-    for block in _blocks(a, b, exact):
-        seen.look(*block)
+    x, y, z = a.reshape(-1), b.reshape(-1), None if exact is None else exact.reshape(-1)
+    for start in range(0, a.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        seen.look(x[part], y[part], None if z is None else z[part])
     scale = seen.scale or 1.0
     error, allowed, rule = seen.apart / scale, place.step / scale, "exact"
     if rounded and not tolerances.by_rounding:
         rule, allowed = "tolerance", seen.tolerated / scale
     elif rounded:
-        few = _rounding(a.dtype.name, tolerances.precision)
+        names = a.dtype.name, tolerances.precision or "float64"
+        few = max(_ROUNDING.get(name, _FLOAT32) for name in names)
         rule, limit = "a", _LOOSE * few
         if exact is not None:
             rule, error = "float64", seen.off_b / scale
             limit = 2 * seen.off_a / scale + few
         allowed += limit
-    words = "" if a.dtype == b.dtype else f"{a.dtype} became {b.dtype}"
-    words = words or seen.words(a.size)
+    words = seen.words(a.size) if a.dtype == b.dtype else f"{a.dtype} became {b.dtype}"
     equal = not words and (not seen.beyond if rule == "tolerance" else error <= allowed)
-    return Difference(
-        place.name, place.node, place.op, a.shape, str(a.dtype), rule, error, seen.scale,
-        allowed, equal, words,
-    )  # fmt: skip
-
-
-def _rounding(dtype: str, precision: str) -> float:
-    return max(_ROUNDING.get(dtype, _FLOAT32), _ROUNDING.get(precision or "float64", _FLOAT32))
-
-
-def _blocks(a: Array, b: Array, exact: Array | None) -> Iterator[tuple[Array, Array, Array | None]]:
-    x, y = a.reshape(-1), b.reshape(-1)
-    z = None if exact is None else exact.reshape(-1)
-    for start in range(0, a.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        yield x[part], y[part], None if z is None else z[part]
+    at = place.name, place.node, place.op, a.shape, str(a.dtype)
+    return Difference(*at, rule, error, seen.scale, allowed, equal, words)
 
 
 @dataclass(slots=True)
@@ -208,7 +182,7 @@ class _Seen:
             self.finite += a.size
             self.apart = max(self.apart, float(np.any(a != b)))
             return
-        x, y = _wide(a), _wide(b)
+        x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
         both = np.isfinite(x) & np.isfinite(y)
         alike = (x == y) | (np.isnan(x) & np.isnan(y))
         self.torn += int(np.count_nonzero(~both & ~alike))
@@ -219,20 +193,17 @@ class _Seen:
         if not x.size:
             return
         with np.errstate(over="ignore"):  # 1e308 - -1e308
-            self._look(x, y, None if exact is None else exact[both])
-        if a.dtype.kind in "iu" and a.itemsize == 8 and not np.array_equal(a, b):
-            self.apart = max(self.apart, 1.0)  # which float64 may hold for equal
-
-    def _look(self, x: Array, y: Array, z: Array | None) -> None:
-        apart = np.abs(x - y)
-        self.apart = max(self.apart, float(apart.max()))
-        self.scale = max(self.scale, float(np.abs(x).max()), float(np.abs(y).max()))
-        if z is not None:
-            self.off_a = max(self.off_a, float(np.abs(x - z).max()))
-            self.off_b = max(self.off_b, float(np.abs(y - z).max()))
+            apart = np.abs(x - y)
+            self.apart = max(self.apart, float(apart.max()))
+            self.scale = max(self.scale, float(np.abs(x).max()), float(np.abs(y).max()))
+            if exact is not None:
+                self.off_a = max(self.off_a, float(np.abs(x - exact[both]).max()))
+                self.off_b = max(self.off_b, float(np.abs(y - exact[both]).max()))
         limit = (self.tolerances.atol or 0.0) + (self.tolerances.rtol or 0.0) * np.abs(x)
         self.beyond |= bool(np.any(apart > limit))
         self.tolerated = max(self.tolerated, float(limit.max()))
+        if a.dtype.kind in "iu" and a.itemsize == 8 and not np.array_equal(a, b):
+            self.apart = max(self.apart, 1.0)  # which float64 may hold for equal
 
     def words(self, size: int) -> str:
         """What is to be said besides numbers."""
@@ -241,7 +212,3 @@ class _Seen:
         if size and not self.finite:
             return "there is no finite element in either, so nothing is verified"
         return ""
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)

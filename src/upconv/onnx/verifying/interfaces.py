@@ -11,20 +11,16 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ...errors import brief
-from ..runtimes.interface import declared
+from ..runtimes.interface import declared, inputs_of
 
 
-def findings(a: ir.Graph, b: ir.Graph) -> tuple[str, ...]:
+def findings(a: ir.Model, b: ir.Model) -> tuple[str, ...]:
     """Sentences about what differs; none where `b` can stand in for `a`."""
     return (
-        *_names("input", _fed(a), _fed(b)),
-        *_types(_fed(a), _fed(b)),
-        *_names("output", a.outputs, b.outputs),
+        *_names("input", inputs_of(a), inputs_of(b)),
+        *_types(inputs_of(a), inputs_of(b)),
+        *_names("output", a.graph.outputs, b.graph.outputs),
     )
-
-
-def _fed(graph: ir.Graph) -> list[ir.Value]:
-    return [value for value in graph.inputs if value.name not in graph.initializers]
 
 
 def _names(what: str, a: Sequence[ir.Value], b: Sequence[ir.Value]) -> Iterator[str]:

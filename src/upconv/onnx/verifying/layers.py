@@ -20,7 +20,7 @@ from ...errors import EngineError, MemoryLimitError
 from ..runtimes import Runtime
 from ..runtimes.interface import dtype_of, inputs_of
 from ..runtimes.worker import borrowed
-from .differences import Difference, Place, Tolerances, Values, differences
+from .differences import Difference, Place, Tolerances, differences
 
 _GROUP = 32
 """Values that become outputs together."""
@@ -51,10 +51,7 @@ class Side:
 
     def outputs(self, runtime: Runtime) -> dict[str, Any]:
         """What the model gives."""
-        with (
-            borrowed(self.limit) as worker,
-            runtime.session(self.model, worker=worker) as session,
-        ):
+        with borrowed(self.limit) as worker, runtime.session(self.model, worker=worker) as session:
             return session.run(self.feeds)
 
     def inner(self, runtime: Runtime, names: Sequence[str]) -> dict[str, Any]:
@@ -108,8 +105,8 @@ def first_difference(
         except (EngineError, MemoryLimitError) as error:
             return None, f"layers from {names[0]!r} on: {error}"
         for place in group:
-            values = Values(ours[place.name], theirs[place.name], exact.get(place.name))
-            for difference in differences(place, values, tolerances):
+            pair = ours[place.name], theirs[place.name]
+            for difference in differences(place, *pair, tolerances, exact.get(place.name)):
                 if not difference.equal:
                     return difference, ""
     return None, ""

@@ -18,12 +18,18 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
+import onnx_ir as ir
+
 from ....errors import ArgumentError, brief
-from ...nodes import named
-from ..context import Context, Observation
-from ..findings import Finding, Severity
-from ..repairs import Repair, by_pass, correct_shape, drop_bias
+from ...graphs import named
+from ...passes import PASSES
+from ...passes.base import run
+from ..context import Context, output_shape
+from ..findings import Finding, Observation, Severity
 from . import attributes, neighbours, overlap, support
+
+Repair = Callable[[ir.Model, Context], bool]
+"""Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
 
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
 _OPERATORS = "https://onnx.ai/onnx/operators/onnx__"
@@ -90,6 +96,33 @@ class Rule:
         )
 
 
+def _by_pass(*names: str) -> Repair:
+    """A repair by the first of these passes that fires; `normalise` keeps the runtime's reading."""
+
+    def repair(model: ir.Model, context: Context) -> bool:
+        reading = "" if context.runtime is None else f":{context.runtime.value}"
+        passes = [PASSES[n + reading if n == "normalise" else n] for n in names]
+        steps = run(model, passes, only=lambda node: node is context.node)
+        return any(step.fired for step in steps)
+
+    return repair
+
+
+def _drop_bias(model: ir.Model, context: Context) -> bool:
+    """Remove a third input that is an empty name."""
+    context.node.resize_inputs(2)
+    return True
+
+
+def _correct_shape(model: ir.Model, context: Context) -> bool:
+    """Declare the output's true shape, where all readings of the node agree on it."""
+    true = {output_shape(conv) for conv in context.readings().values()}
+    if len(true) != 1:
+        return False
+    context.node.outputs[0].shape = ir.Shape(list(true.pop()))
+    return True
+
+
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 _ALL = (
@@ -97,16 +130,16 @@ _ALL = (
     Rule("UPC002", _W, overlap.checkerboard_weights, _CHECKERBOARD),
     Rule("UPC003", _W, overlap.dead_phases),
     Rule("UPC004", _W, overlap.bias_only_border),
-    Rule("UPC101", _W, attributes.runtimes_disagree, _CONV_TRANSPOSE, by_pass("normalise")),
-    Rule("UPC102", _W, attributes.same_of_open_size, _CONV_TRANSPOSE, by_pass("normalise")),
-    Rule("UPC105", _E, attributes.declared_shape, repair=correct_shape),
+    Rule("UPC101", _W, attributes.runtimes_disagree, _CONV_TRANSPOSE, _by_pass("normalise")),
+    Rule("UPC102", _W, attributes.same_of_open_size, _CONV_TRANSPOSE, _by_pass("normalise")),
+    Rule("UPC105", _E, attributes.declared_shape, repair=_correct_shape),
     Rule("UPC107", _W, attributes.quantised_axis, f"{_OPERATORS}DequantizeLinear.html"),
     Rule("UPC108", _W, attributes.training_batch_norm, f"{_OPERATORS}BatchNormalization.html"),
     Rule("UPC109", _E, attributes.malformed, _CONV_TRANSPOSE),
-    Rule("UPC201", _W, support.refused_geometry, _CONV_TRANSPOSE, by_pass("no_output_padding")),
-    Rule("UPC202", _W, support.empty_bias_name, repair=drop_bias),
+    Rule("UPC201", _W, support.refused_geometry, _CONV_TRANSPOSE, _by_pass("no_output_padding")),
+    Rule("UPC202", _W, support.empty_bias_name, repair=_drop_bias),
     Rule("UPC204", _W, support.element_type),
-    Rule("UPC401", _N, neighbours.foldable_neighbour, repair=by_pass(*neighbours.FOLDS)),
+    Rule("UPC401", _N, neighbours.foldable_neighbour, repair=_by_pass(*neighbours.FOLDS)),
     Rule("UPC405", _N, neighbours.resize_before_conv, operator="Conv"),
     Rule("UPC900", _E, attributes.unreadable_file, operator=""),
     Rule("UPC901", _N, attributes.unknown_geometry),

@@ -11,22 +11,20 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ....dialects.onnx import Rule as Reading
-from ...nodes import Unreadable
-from ...passes.base import is_op
+from ...graphs import is_op
+from ...nodes import Unreadable, known_sizes
 from ..context import (
     READERS,
     Context,
-    Observation,
     agree,
     attribute,
     axes_in_words,
     output_shape,
     quoted,
     shape_in_words,
-    shape_of,
 )
+from ..findings import Observation
 
-_INT = ir.AttributeType.INT
 _TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
 
 
@@ -113,11 +111,11 @@ def quantised_axis(context: Context) -> Iterator[Observation]:
     node = None if w is None else w.producer()
     if node is None or not is_op(node, "DequantizeLinear"):
         return
-    scale = shape_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    axis = 1 if "axis" not in node.attributes else attribute(node, "axis", _INT)
-    if scale is None or len(scale) != 1 or axis is None or attribute(node, "block_size", _INT):
+    scale = known_sizes(node.inputs[1]) if len(node.inputs) > 1 else None
+    axis = 1 if "axis" not in node.attributes else attribute(node, "axis")
+    if scale is None or len(scale) != 1 or axis is None or attribute(node, "block_size"):
         return
-    axis += len(shape_of(w) or shape_of(node.inputs[0]) or ()) if axis < 0 else 0
+    axis += len(known_sizes(w) or known_sizes(node.inputs[0]) or ()) if axis < 0 else 0
     if axis != 1:
         yield Observation(
             f"The weight is dequantised with {scale[0]} scales along axis {axis}; its output"
@@ -203,7 +201,7 @@ def _unreadable(context: Context, words: str, *, wrong: bool) -> Iterator[Observ
 
 def _trains(node: ir.Node, opset: int) -> bool:
     if opset >= _TRAINING_MODE:
-        return bool(attribute(node, "training_mode", _INT))
+        return bool(attribute(node, "training_mode"))
     return any(value.name for value in node.outputs[1:])
 
 

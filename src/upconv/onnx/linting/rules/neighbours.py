@@ -8,9 +8,11 @@ from math import prod
 import onnx_ir as ir
 
 from ...constants import constant_value
+from ...graphs import follower, is_op
+from ...nodes import known_sizes
 from ...passes import PASSES
-from ...passes.base import follower, is_op
-from ..context import Context, Observation, attribute, quoted, shape_of
+from ..context import Context, attribute, quoted
+from ..findings import Observation
 
 _FOLDED = {
     **dict.fromkeys(("BatchNormalization", "Mul", "Div", "Add", "Sub"), "fold_batch_norm"),
@@ -66,9 +68,9 @@ def resize_before_conv(context: Context) -> Iterator[Observation]:
     s = 2 by ConvTranspose2d(kernel_size=4, stride=2, padding=1).
     """
     x = next(iter(context.node.inputs), None)
-    resize, shape = None if x is None else x.producer(), shape_of(context.weight)
+    resize, shape = None if x is None else x.producer(), known_sizes(context.weight)
     kernel = [k for k in shape[2:] if k is not None] if shape else []
-    steps = [attribute(context.node, n, ir.AttributeType.INTS) for n in ("strides", "dilations")]
+    steps = [attribute(context.node, n) for n in ("strides", "dilations")]
     if x is None or resize is None or follower(x) is not context.node:
         return
     scales = _repeats(resize, len(kernel))

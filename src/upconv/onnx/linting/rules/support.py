@@ -12,8 +12,8 @@ import onnx_ir as ir
 from ....dialects.onnx import Rule as Reading
 from ....dialects.onnx import to_onnx
 from ....errors import TranslationError
-from ..context import READERS, Context, Observation
-from ..findings import Severity
+from ..context import READERS, Context
+from ..findings import Observation, Severity
 
 _UNSUPPORTED = (ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 """Element types that ONNX allows and ONNX Runtime has no ConvTranspose of on the CPU."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
-class Own:
+class Upconv:
     """A model in upconv's session; see `host.Backend`.
 
     It measures on the inputs that it is bound to; one that is run alone computes every transposed

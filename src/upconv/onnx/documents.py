@@ -1,0 +1,28 @@
+"""Results as plain values of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from math import isfinite
+from typing import Any
+
+
+def document(value: Any) -> Any:
+    """A value as numbers, text, lists and dictionaries; null stands for what is no finite number.
+
+    Of a dataclass, the fields that are shown by its repr.
+
+    >>> document({"a": (1, float("inf"))})
+    {'a': [1, None]}
+    """
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {f.name: document(getattr(value, f.name)) for f in fields(value) if f.repr}
+    if isinstance(value, Mapping):
+        return {key: document(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [document(entry) for entry in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,193 @@
+"""Which engine does a problem: the table, refusals, the environment, and those that defer."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import upconv
+from counting_engine import BASE, CountingEngine
+from upconv import choices
+from upconv.choices import choose, select
+from upconv.engines import ENGINES, load
+from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
+from upconv.geometry import Axis
+from upconv.problem import DataLayout, Direction, Problem
+
+X, W = np.ones((1, 2, 5), np.float32), np.ones((2, 3, 4), np.float32)
+
+
+class ShyEngine(CountingEngine):
+    name = "shy"
+
+    def refuses(self, problem: Problem) -> str:
+        return f"it is shy of {problem.rank} spatial axes"
+
+
+def missing_engine() -> None:
+    raise EngineMissing("it is not here; pip install 'upconv[missing]'")
+
+
+class TestChoice:
+    def test_walks_the_table_and_keeps_each_refusal(self, fresh_cache) -> None:
+        reference = ENGINES["reference"]
+        ENGINES.clear()
+        ENGINES.update({"shy": f"{__name__}:ShyEngine", "missing": f"{__name__}:missing_engine"})
+        ENGINES["reference"] = reference
+        upconv.cache_clear()
+        choice = choose(BASE)
+        assert choice.engine is load("reference")
+        assert [str(refusal) for refusal in choice.refusals] == [
+            "shy: it is shy of 2 spatial axes",
+            "missing: it is not here; pip install 'upconv[missing]'",
+        ]
+        told = upconv.explain((1, 2, 5), (2, 3, 4))
+        assert told.refusals[0].reason == "it is shy of 1 spatial axes"
+        assert [s.reason for s in upconv.engines() if not s.available] == [
+            "it is not here; pip install 'upconv[missing]'"
+        ]
+
+    @pytest.fixture(autouse=True)
+    def table(self):
+        before = dict(ENGINES)
+        yield
+        ENGINES.clear()
+        ENGINES.update(before)
+        upconv.cache_clear()
+
+    def test_an_engine_asked_for_by_name_is_never_replaced(self) -> None:
+        engine = CountingEngine()
+        with pytest.raises(EngineRefusal, match=r"'counting' cannot do input_grad .*forward only"):
+            select(BASE.replace(direction=Direction.INPUT_GRAD), engine)
+        with pytest.raises(ArgumentError, match=r"engine is 'fast'; expected one of .*reference"):
+            select(BASE, "fast")
+
+    def test_nobody_left_is_said_with_all_reasons(self, fresh_cache) -> None:
+        ENGINES.clear()
+        ENGINES["shy"] = f"{__name__}:ShyEngine"
+        upconv.cache_clear()
+        with pytest.raises(EngineRefusal, match=r"No engine does forward .* shy: it is shy of 2"):
+            select(BASE, None)
+
+    def test_the_environment_names_an_engine(self, monkeypatch, fresh_cache) -> None:
+        monkeypatch.setenv("UPCONV_ENGINE", "nonsense")
+        with pytest.raises(ArgumentError, match="UPCONV_ENGINE is 'nonsense'"):
+            upconv.conv_transpose(X, W)
+        monkeypatch.setenv("UPCONV_ENGINE", "reference")
+        assert select(BASE, None) is load("reference")
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [("ShyEngine", "shy of 1 spatial axes"), ("missing_engine", "'upconv\\[missing\\]'$")],
+    )
+    def test_where_the_environments_engine_cannot_another_is_taken_and_told(
+        self, monkeypatch, fresh_cache, name: str, reason: str
+    ) -> None:
+        ENGINES["wanted"] = f"{__name__}:{name}"
+        monkeypatch.setenv("UPCONV_ENGINE", "wanted")
+        x, w, how = X, W, {"stride": 2}
+        with pytest.warns(
+            RuntimeWarning, match=f"though UPCONV_ENGINE asks for wanted: .*{reason}"
+        ):
+            told = upconv.explain(x.shape, w, **how)
+        monkeypatch.delenv("UPCONV_ENGINE")
+        del ENGINES["wanted"]
+        upconv.cache_clear()
+        without = upconv.explain(x.shape, w, **how)
+        assert told.engine == without.engine
+        assert told.refusals[1:] == without.refusals
+        assert told.refusals[0].engine == "wanted"
+        assert re.search(reason, told.refusals[0].reason)
+
+    def test_gradients_are_computed_where_the_environment_names_the_jit(
+        self, monkeypatch, fresh_cache
+    ) -> None:
+        pytest.importorskip("llvmlite")
+        x, w = X, W
+        y = upconv.conv_transpose(x, w, engine="reference")
+        wanted = upconv.conv_transpose_backward(y, x, w, engine="reference")
+        monkeypatch.setenv("UPCONV_ENGINE", "jit")
+        found = upconv.conv_transpose_backward(y, x, w)
+        for name in ("x", "weight"):
+            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5)
+
+
+# An engine that expects another to be faster: passed over, told, and taken where it is alone.
+
+PLANE = (Axis(20, 3, 1, 1, 1, 1),) * 2
+CONVOLUTION = Problem(Direction.INPUT_GRAD, PLANE, 1, 64, 64)
+LAST = CONVOLUTION.replace(layout=DataLayout.NXC)
+STEPPED = CONVOLUTION.replace(axes=(Axis(20, 3, 2, 1, 1, 1),) * 2)
+DEFERRED = (
+    LAST,
+    STEPPED.replace(out_channels=3),
+    LAST.replace(groups=64),
+    STEPPED.replace(groups=8),
+    STEPPED.replace(in_channels=12),
+)
+
+
+class Named:
+    """An engine that does everything, and defers or refuses when told to."""
+
+    def __init__(self, defers: str | None = None, refuses: str | None = None) -> None:
+        self.defers, self.refuses = (lambda _: defers), (lambda _: refuses)
+
+
+def chosen(table: dict[str, Named]) -> tuple[str, list[str]]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(choices, "ENGINES", table)
+        patched.setattr(choices, "load", lambda name, _: table[name])
+        made = choices._first_able(CONVOLUTION)
+    names = {id(engine): name for name, engine in table.items()}
+    return names[id(made.engine)], [str(refusal) for refusal in made.refusals]
+
+
+def test_is_passed_over_for_another_but_not_for_the_last() -> None:
+    slow, able, never = Named("it is slow"), Named(), Named(refuses="it cannot")
+    assert chosen({"a": slow, "b": able, "z": Named()}) == ("b", ["a: it is slow"])
+    assert chosen({"a": slow, "b": never, "z": Named()}) == ("a", [])
+    assert chosen({"a": never, "b": slow, "z": Named()}) == ("b", ["a: it cannot"])
+    assert chosen({"a": slow, "b": Named("too"), "z": Named()}) == ("a", [])
+    assert chosen({"a": never, "b": never, "z": Named()}) == ("z", ["a: it cannot", "b: it cannot"])
+
+
+def test_is_taken_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "_asked_variable", lambda: "a")
+    assert chosen({"a": Named("it is slow"), "b": Named(), "z": Named()}) == ("a", [])
+
+
+@pytest.mark.parametrize("problem", DEFERRED, ids=str)
+def test_the_jit_leaves_some_convolutions_to_libdnnl(problem: Problem) -> None:
+    jit = load("jit")
+    assert jit.defers(problem)
+    assert jit.refuses(problem) is None
+    assert jit.defers(problem.replace(direction=Direction.FORWARD)) is None
+    try:
+        load("onednn")
+    except EngineMissing:
+        assert choices.choose(problem).engine is jit
+    else:
+        assert choices.choose(problem).engine is load("onednn")
+
+
+def test_the_jit_keeps_the_others() -> None:
+    few = LAST.replace(axes=(Axis(8, 3, 1, 1, 1, 1),) * 2)
+    basis = CONVOLUTION.replace(axes=(Axis(40, 512, 128),), in_channels=514, out_channels=1)
+    depthwise = CONVOLUTION.replace(groups=64)
+    narrow = CONVOLUTION.replace(groups=8)
+    volume = LAST.replace(axes=PLANE[:1] * 3, groups=64)
+    kept = CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow, volume
+    for problem in kept:
+        assert load("jit").defers(problem) is None
+        assert choices.choose(problem).engine is load("jit")
+
+
+def test_without_libdnnl_the_jit_does_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: place for name, place in choices.ENGINES.items() if name != "onednn"}
+    monkeypatch.setattr(choices, "ENGINES", others)
+    choices.forget_choices()
+    assert choices.choose(LAST).engine is load("jit")
+    choices.forget_choices()
