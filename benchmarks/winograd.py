@@ -300,28 +300,39 @@ def refused() -> Primitive:
     raise AssertionError("what was computed is not finite")
 
 
+HALVES = "F(2,2)*F(2,2)"
+ERRORS = (
+    (4, 2, 2, ("F(2,2)", "F(3,2)", "F(4,2)")),
+    (3, 1, 2, ("F(2,3)", "F(3,2)*F(2,2)", "F(4,3)")),
+    (7, 1, 1, (f"F(1,2)*{HALVES}", f"F(2,2)*{HALVES}", f"F(3,2)*{HALVES}", "F(1,3)*F(3,3)")),
+    (11, 1, 1, (f"F(1,3)*{HALVES}", f"F(2,3)*{HALVES}", "F(1,4)*F(3,3)")),
+)
+"""Kernel, stride and axes of layers, and tiles of each axis."""
+
+
 def errors() -> None:
-    """Print rounding errors of layers of two axes, 32 channels made of C, of all tiles m = m."""
+    """Print rounding errors of layers with 32 channels made of C."""
     engine: Any = load("jit")
     counts = (16, 64, 256, 1024)
     print("tiles    ", *(f"{f'C = {count}':>18}" for count in counts))
-    for kernel, stride, ways in ((4, 2, ("", 2, 3, 4)), (3, 1, ("", 2, 4))):
+    for kernel, stride, rank, tiles in ERRORS:
         found: dict[str, list[str]] = {}
-        for count, m in product(counts, ways):
-            axes = (Axis(24, kernel, stride, 1, 1, 1), Axis(25, kernel, stride, 1, 1, 1))
+        for count in counts:
+            axes = tuple(Axis(24 + i, kernel, stride, 1, 1, 1) for i in (0, 1)[:rank])
             problem = Problem(Direction.FORWARD, axes, 1, count, 32)
             given = testing.operands(problem)
-            name = f"F({m},{kernel // stride})" if m else f"direct, k {kernel} s {stride}"
-            primitive = engine.build(problem, 1, f"winograd {name}x{name}" if m else "")
-            out = np.empty(problem.result_shape, np.float32)
-            primitive.run(out, given.a, primitive.pack(given.b))
-            value = testing.expected(problem, given).value
-            root = math.sqrt(np.mean((out - value) ** 2) / np.mean(value**2))
-            base = found.get(f"direct, k {kernel} s {stride}", [""])[-1].split()
-            ratio = f" ({root / float(base[0]):.2f})" if m else ""
-            found.setdefault(name, []).append(f"{root:.2e}{ratio}")
+            value, base = testing.expected(problem, given).value, 0.0
+            for name in ("", *tiles):
+                variant = "winograd " + "x".join([name] * rank) if name else ""
+                primitive = engine.build(problem, 1, variant)
+                out = np.empty(problem.result_shape, np.float32)
+                primitive.run(out, given.a, primitive.pack(given.b))
+                root = math.sqrt(np.mean((out - value) ** 2) / np.mean(value**2))
+                base = base or root
+                told = f"{root:.1e} ({root / base:.2f})" if name else f"{root:.1e}"
+                found.setdefault(name or f"direct, k {kernel} s {stride}", []).append(told)
         for name, numbers in found.items():
-            print(f"{name:14}", *(f"{number:>18}" for number in numbers))
+            print(f"{name:22}", *(f"{number:>18}" for number in numbers))
 
 
 def main() -> None:

@@ -85,6 +85,8 @@ class Transform:
         """
         if inner.m == 1:
             return self
+        if self.m == self.r == 1:
+            return inner
         size, (a,), (b,), points = inner.m, self.a, self.b, _identity(self.points)
         return Transform(
             f"{self.name}*{inner.name}",
@@ -136,10 +138,8 @@ class Transform:
     def exact(self) -> bool:
         """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
         direct sums, and whole numbers stay whole or are halves."""
-        return all(
-            (2 * number).denominator == 1 for matrix in (self.g, *self.a) for row in matrix
-            for number in row
-        )  # fmt: skip
+        numbers = (n for matrix in (self.g, *self.a) for row in matrix for n in row)
+        return all(number.denominator <= 2 for number in numbers)
 
     @property
     def growth(self) -> float:
@@ -194,7 +194,16 @@ def _dot(row: Sequence[Fraction], column: Sequence[Fraction]) -> Fraction:
 
 
 def _kronecker(x: Matrix, y: Matrix) -> Matrix:
-    return tuple(tuple(p * q for p in row for q in other) for row in x for other in y)
+    zeros = (Fraction(0),) * len(y[0])
+    return tuple(
+        tuple(
+            number
+            for p in row
+            for number in (other if p == 1 else (p * q for q in other) if p else zeros)
+        )
+        for row in x
+        for other in y
+    )
 
 
 def _overlapping(matrix: Matrix, size: int) -> Matrix:

@@ -13,7 +13,7 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .schedule import can_vectorise_positions
 from .winograd import named
-from .winograd_plan import Schedule, refused, schedules
+from .winograd_plan import Schedule, named_schedule, refused, schedules
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
@@ -41,7 +41,7 @@ def by_name(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Sche
     """The schedule that a variant names, if it is one of these."""
     if not is_winograd(name):
         return None
-    return next(each for each in schedules(correlation, threads, cpu) if _name(each) == name)
+    return named_schedule(correlation, name.removeprefix(_PREFIX), threads, cpu)
 
 
 def _name(schedule: Schedule) -> str:

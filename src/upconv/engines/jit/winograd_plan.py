@@ -139,6 +139,17 @@ def schedules(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Schedul
     return tuple(sorted(found, key=lambda each: each.cycles))
 
 
+@lru_cache(maxsize=256)
+def named_schedule(correlation: Correlation, names: str, threads: int, cpu: Cpu) -> Schedule:
+    """The best schedule of a choice of tiles, by the names of its transforms."""
+    windows = tuple(Window.of(line) for line in correlation.lines)
+    made = tuple(
+        next(each for each in transforms_of(window.r) if each.name == name)
+        for window, name in zip(windows, names.split("x"), strict=True)
+    )
+    return _best(correlation, windows, made, threads, cpu)
+
+
 def _estimate(windows: tuple[Window, ...], transforms: tuple[Transform, ...], depth: int) -> float:
     """Work of all tiles for one made channel: products, and some 16 steps for each point."""
     pairs = list(zip(windows, transforms, strict=True))

@@ -81,15 +81,17 @@ def transforms_of(r: int) -> tuple[Transform, ...]:
     made: dict[tuple[float, ...], Transform] = {}
     for each in inner:
         blocks = ceil(r / each.r)
-        whole = [each] if blocks == 1 else []
-        if blocks in (2, 3):
-            outer = ((2, 2), (3, 2), (4, 2)) if blocks == 2 else ((2, 3), (4, 3))
-            nested = (Transform.of(*sizes) for sizes in outer)
-            whole += [one.around(each) for one in nested if one.exact or each.m < 3]
-        whole = [one.of_taps(r) for one in whole if one.r <= 2 * r]
+        outer = {1: ((1, 1),), 2: ((2, 2), (3, 2), (4, 2)), 3: ((2, 3), (4, 3))}.get(blocks, ())
+        whole = [Transform.of(*sizes) for sizes in outer]
+        whole = [
+            one.around(each).of_taps(r)
+            for one in whole
+            if one.points * each.points <= _MOST_OF_AXIS
+            and one.r * each.r <= 2 * r
+            and (one.exact or each.exact)
+        ]
         for one in (*whole, *([each.in_pieces(blocks)] if blocks > 1 else [])):
-            if one.points <= _MOST_OF_AXIS:
-                made.setdefault(_needs(one, r), one)
+            made.setdefault(_needs(one, r), one)
     return tuple(
         one
         for mine, one in made.items()
