@@ -166,7 +166,7 @@ class Winograd:
             "stage_at": sizes.stage_at, "turned_at": sizes.turned_at,
             "tile_at": sizes.tile_at, "made_at": sizes.made_at, "shift_at": sizes.shift_at,
             "jobs": blocks * runs * correlation.groups, "blocks": blocks,
-            "blocks_n": images, "box_n": plan.box[0], "batch": correlation.batch,
+            "blocks_n": images, "box_n": plan.box[0], "groups_n": correlation.batch,
             "runs": runs, "units": plan.units, "all_units": weights.units,
             "chunks": weights.chunks, "depth": weights.depth,
             "phases": len(self._tables["phase"]), "channels": weights.reduced,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import ceil, gcd, prod
+from math import ceil, gcd, log2, prod
 
 from ...problem import DataLayout, DType
 from .correlation import Correlation
@@ -186,16 +186,18 @@ def _best(
     for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
         box = _box(counts, size)
         tiles = _Tiles.of(box, windows, transforms)
-        large = tiles.transformed * each_tile > _L2 * cpu.l2
+        # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
+        over = tiles.transformed * each_tile / cpu.l2
+        slower = 1 + 0.1 * log2(max(1, over)) + (over * cpu.l2 > _L3)
         blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
         rows = min(
             range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles.made, rows)
         )
         for each in {ceil(units / runs) for runs in (1, 2, 4, units)}:
             jobs = blocks * ceil(units / each) * correlation.groups
-            cycles = costs.job(tiles, rows, each) * ceil(jobs / threads)
-            options.append((large, cycles, jobs, box, rows, each))
-    _, cycles, jobs, box, rows, each = min(options)
+            cycles = slower * costs.job(tiles, rows, each) * ceil(jobs / threads)
+            options.append((cycles, jobs, box, rows, each))
+    cycles, jobs, box, rows, each = min(options)
     return Schedule(
         windows, transforms, box, rows, vectors, channels, padded, each, min(threads, jobs), cycles
     )
