@@ -130,11 +130,6 @@ class Transform:
         return len(self.g)
 
     @property
-    def window(self) -> int:
-        """Numbers that a tile transforms."""
-        return self.m + self.r // self.pieces - 1
-
-    @property
     def exact(self) -> bool:
         """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
         direct sums, and whole numbers stay whole or are halves."""

@@ -146,14 +146,9 @@ class Winograd:
 
     def _arguments(self, late: bool) -> dict[str, int]:
         """Arguments that all runs share."""
-        correlation, plan, sizes, weights = (
-            self.correlation,
-            self.schedule,
-            self._sizes,
-            self._weights,
-        )
-        item, made = self._item, correlation.made // correlation.groups
-        names = {"turn_back": "turn"}
+        plan, sizes, weights = self.schedule, self._sizes, self._weights
+        correlation, item, names = self.correlation, self._item, {"turn_back": "turn"}
+        made = correlation.made // correlation.groups
         runs, images = -(-weights.units // plan.units), -(-correlation.batch // plan.box[0])
         blocks = images * prod(axis["blocks"] for axis in sizes.axes)
         whole = plan.channels == plan.padded == correlation.made
