@@ -69,11 +69,13 @@ class JitEngine:
         """
         if problem.direction is Direction.WEIGHT_GRAD:
             return _defers_weight_grad(problem)
+        first = problem.layout is DataLayout.NCX
+        if problem.direction is Direction.FORWARD:  # whose phases may be too many to list
+            made = problem.out_channels // problem.groups
+            narrow = 1 < problem.groups < problem.in_channels and 1 < made < _LANES
+            return _narrow(made) if narrow and not first else None
         correlation = Correlation.of(problem)
-        made, first = correlation.made // correlation.groups, problem.layout is DataLayout.NCX
-        if problem.direction is Direction.FORWARD:
-            narrow = correlation.groups < correlation.reduced and correlation.groups > 1
-            return _narrow(made) if not first and narrow and 1 < made < _LANES else None
+        made = correlation.made // correlation.groups
         depthwise = 1 < correlation.groups == correlation.made == correlation.reduced
         if plane_tile(correlation, host()):
             return None
