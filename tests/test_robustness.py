@@ -8,14 +8,13 @@ import pickle
 import signal
 import threading
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import upconv
 from processes import printed
+from tracing import traced
 from upconv.engines import load
 from upconv.engines.reference import ReferenceEngine
 from upconv.errors import EngineRefusal
@@ -24,16 +23,6 @@ from upconv.primitives import PrimitiveCache
 from upconv.problem import Direction, Problem
 
 X, W = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 2), np.float32)
-
-
-@contextmanager
-def traced() -> Iterator[None]:
-    """Count NumPy's memory from here."""
-    tracemalloc.start()
-    try:
-        yield
-    finally:
-        tracemalloc.stop()
 
 
 class TestTheCollector:

@@ -57,7 +57,7 @@ class TestEveryCase:
     def test_derivatives_of_both_orders_are_right(self, case) -> None:
         tensors, how = operands(case)
         assert gradcheck(lambda *each: OPS.convolution(*each, *how), tensors)
-        assert gradgradcheck(lambda *each: OPS.convolution(*each, *how), tensors)
+        assert gradgradcheck(lambda *each: OPS.convolution(*each, *how), tensors, fast_mode=True)
 
     @pytest.mark.parametrize("ours", range(8))
     def test_each_result_may_be_pytorchs(self, case, ours) -> None:
