@@ -27,7 +27,7 @@ def whole_or_none(case: Case, engine: Any) -> np.ndarray | None:
         return None
 
 
-@settings(max_examples=150)
+@settings(max_examples=90)
 @given(cases(), CUTS)
 def test_chunks_together_have_the_bits_of_the_whole(case: Case, sizes: list[int]) -> None:
     stream = case.stream()
