@@ -44,12 +44,13 @@ OTHERS = [
 
 
 @needs_masks
+@pytest.mark.parametrize(("layout", "channels"), [(DataLayout.NCX, 3), (DataLayout.NXC, 19)])
 @pytest.mark.parametrize(("number", "last"), list(enumerate(SIDES)), ids=str)
-def test_values(number: int, last: Axis) -> None:
+def test_values(number: int, last: Axis, layout: DataLayout, channels: int) -> None:
     """Each last axis with two of the other axes and epilogues, in turn."""
     engine = load("jit")
     for rows, more in (OTHERS[number % 5], OTHERS[(number + 1) % 5]):
-        asked = problem(*rows, last, **more)
+        asked = problem(*rows, last, channels=channels, layout=layout, **more)
         assert described(asked).startswith("planes"), asked
         given = testing.operands(asked)
         found = testing.compute(engine, asked, given, threads=1)
@@ -69,6 +70,7 @@ def test_what_it_leaves_to_others() -> None:
         problem(Axis(40, 3, 3)),  # every third position
         problem(Axis(400, 3, 1, 60)),  # shifts far apart
         problem(wide, channels=1),
+        problem(wide, channels=6, layout=DataLayout.NXC),
         problem(wide, layout=DataLayout.NXC),
     ):
         assert not described(other).startswith("planes"), other

@@ -35,8 +35,8 @@ CPUS = {
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
 MODULES = (
-    "channel_code", "positions", "row_code", "packing", "plane_tile", "weight_grad_code",
-    "winograd_code", "winograd_driver",
+    "compile", "channel_code", "channel_driver", "driver", "rows", "transpose", "tile", "packing",
+    "plane_tile", "weight_grad_code", "winograd_code", "winograd_driver",
 )  # fmt: skip
 CODES = [import_module(f"upconv.engines.jit.{name}") for name in MODULES]
 NAMES = ("tile", "wide", "planes", "products")
@@ -59,7 +59,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[Module
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for module in CODES:
-        monkeypatch.setattr(module, "Code", Recorded)
+        monkeypatch.setattr(module, "Code", Recorded, raising=False)
     forget("")  # schedules too, which other tests may have made without the fault planted here
     Recorded.made.clear()
     yield Recorded.made

@@ -77,45 +77,23 @@ def test_affinity_bounds_the_default() -> None:
 
 
 GIB = 1 << 30
+MEMINFO = "/proc/meminfo"
+V1, V2 = "/sys/fs/cgroup/memory/memory", "/sys/fs/cgroup/memory"
 
 
 @pytest.mark.parametrize(
     ("files", "wanted"),
     [
-        ({"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
-        (
-            {
-                "/proc/meminfo": "MemAvailable: 4194304 kB\n",
-                "/sys/fs/cgroup/memory.max": f"{3 * GIB}\n",
-                "/sys/fs/cgroup/memory.current": f"{2 * GIB}\n",
-            },
-            GIB,
-        ),
-        (
-            {
-                "/sys/fs/cgroup/memory.max": f"{3 * GIB}",
-                "/sys/fs/cgroup/memory.current": f"{2 * GIB}",
-                "/sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB}\n",
-            },
-            2 * GIB,
-        ),
-        (
-            {
-                "/proc/meminfo": "MemAvailable: 1048576 kB\n",
-                "/sys/fs/cgroup/memory.max": "max\n",
-                "/sys/fs/cgroup/memory.current": "12\n",
-            },
-            GIB,
-        ),
-        (
-            {
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}",
-                "/sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GIB}",
-            },
-            0,
-        ),
+        ({MEMINFO: "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
+        ({MEMINFO: "MemAvailable: 4194304 kB\n", f"{V2}.max": f"{3 * GIB}\n",
+          f"{V2}.current": f"{2 * GIB}\n"}, GIB),
+        ({f"{V2}.max": f"{3 * GIB}", f"{V2}.current": f"{2 * GIB}",
+          f"{V2}.stat": f"anon 5\ninactive_file {GIB}\n"}, 2 * GIB),
+        ({MEMINFO: "MemAvailable: 1048576 kB\n", f"{V2}.max": "max\n", f"{V2}.current": "12\n"},
+         GIB),
+        ({f"{V1}.limit_in_bytes": f"{2 * GIB}", f"{V1}.usage_in_bytes": f"{3 * GIB}"}, 0),
     ],
-)
+)  # fmt: skip
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="these files are Linux's")
 def test_the_least_limit_counts(files: dict, wanted: int, monkeypatch) -> None:
     monkeypatch.setattr(memory, "_read", lambda path: files.get(path, ""))

@@ -92,7 +92,7 @@ def test_an_implementation_that_errs_here_is_not_taken(
     monkeypatch.setattr(OnednnPrimitive, "run", erring)
     monkeypatch.setattr(mine, "distrusted", frozenset())
     selftest.run(mine, direction)
-    assert (first.operation.kind.value, wrong) in mine.distrusted
+    assert (first.offer.operation.kind.value, wrong) in mine.distrusted
     assert wrong in str(mine)
     second = best(mine, problem, 1)
     assert second is None or second.implementation != wrong
