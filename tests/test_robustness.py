@@ -231,6 +231,8 @@ def test_empty_axes_have_the_sizes_the_rules_say() -> None:
     empty, one = np.ones((1, 1, 0)), np.ones((1, 1, 1))
     assert upconv.conv_transpose(empty, one, stride=3, padding="same_upper").shape == (1, 1, 0)
     assert upconv.conv(empty, np.ones((1, 1, 3)), padding="same_upper").shape == (1, 1, 0)
+    nothing, point = np.ones((0, 1, 0, 0)), np.ones((1, 1, 1, 1))
+    assert upconv.conv_transpose(nothing, point).shape == nothing.shape
 
 
 class TestForeignArrays:
