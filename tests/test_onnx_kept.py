@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("onnx", reason="upconv.onnx needs it")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("jinja2", reason="the report is a template")
 

@@ -25,7 +25,6 @@ from upconv.errors import (
     ShapeError,
 )
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="most are run in it")
 

@@ -1,7 +1,7 @@
 """`optimize`: a model in, a faster one out, verified; or the same one.
 
 extract      every transposed convolution alone, neighbours folded into it first (`extract`)
-candidates   every form of each, checked and timed in the runtime (`candidates`, `benchmark`)
+candidates   every form of each, checked and timed in the runtime (`candidates`)
 select       the whole, verified and measured; what does not hold is reverted (`select`)
 write        the result, or the model as it was
 """
