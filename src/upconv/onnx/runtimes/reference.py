@@ -30,7 +30,7 @@ from ..operators import called, evaluator_operators
 from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from . import Runtime
 
 
 _NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
