@@ -1,7 +1,8 @@
 """Winograd's algorithm beside direct sums, in our own kernels: which tiles gain, and how much.
 
     python benchmarks/winograd.py [--threads 2] [--seconds 0.2] [--layout NCX] [--only NAME,...]
-                                  [--layers layers.json] [--detail] [--errors]
+                                  [--layers A.json B.json | --vocoders]
+                                  [--detail] [--listed] [--steps] [--errors]
 
 For every layer "direct" and each choice of tiles run in turn on the same float32 arrays, weights
 packed beforehand; the least time of each counts. `gain` is our direct kernel over the best tile;
@@ -10,6 +11,8 @@ the roofline time of the direct algorithm over the best time: above 1 no direct 
 Geometric means stand below, for layers with k = 2s, at least 64 channels on both sides and 16
 positions along each axis (256 in one dimension), and for ordinary convolutions of three taps.
 
+`--listed` times "direct" and "auto" alone. `--steps` leaves out one step of each block after the
+other, for tiles that "auto" may take: packing rows, transforms, products, inverse, storing results.
 `--errors` measures rounding instead: against float64, by tile and by the number of channels that
 are added up, the root of the mean square, and beside it that of direct sums.
 
@@ -36,6 +39,14 @@ from upconv import testing
 from upconv.choices import select
 from upconv.engines import load
 from upconv.engines.base import Primitive
+from upconv.engines.jit.compile import Code
+from upconv.engines.jit.correlation import Correlation
+from upconv.engines.jit.cpu import host
+from upconv.engines.jit.emit import Module
+from upconv.engines.jit.kernel_arguments import Blocks
+from upconv.engines.jit.winograd_choice import by_name
+from upconv.engines.jit.winograd_driver import SLOTS
+from upconv.engines.jit.winograd_kernel import Winograd
 from upconv.geometry import Axis
 from upconv.problem import Direction, Problem
 from upconv.roofline import measured
@@ -99,12 +110,22 @@ LAYERS = (
 )
 
 
-def layers_of(path: Path | None) -> tuple[Layer, ...]:
-    """The layers of a file, or those above."""
-    if path is None:
-        return LAYERS
-    rows = json.loads(path.read_text())["layers"]
-    return tuple(Layer(**{**row, "size": tuple(row["size"])}) for row in rows)
+def vocoders() -> tuple[Layer, ...]:
+    """Residual blocks of HiFi-GAN V1, 32 frames, and of DAC, one second."""
+    hifigan = product(((256, 256), (128, 2048), (64, 4096), (32, 8192)), (3, 7, 11), (1, 3, 5))
+    dac = product(((768, 344), (384, 2752), (192, 5504), (96, 11008)), (7,), (1, 3, 9))
+    return tuple(
+        Layer(f"{name}{c}_k{k}_d{d}", 1, c, c, (size,), k, 1, d * (k - 1) // 2, d=d, conv=True)
+        for name, blocks in (("hifigan", hifigan), ("dac", dac))
+        for (c, size), k, d in blocks
+    )
+
+
+def layers_of(paths: list[Path]) -> tuple[Layer, ...]:
+    """The layers of files, or those above."""
+    rows = [row for path in paths for row in json.loads(path.read_text())["layers"]]
+    given = tuple(Layer(**{**row, "size": tuple(row["size"])}) for row in rows)
+    return given or LAYERS
 
 
 def problem_of(layer: Layer, layout: str) -> Problem:
@@ -134,8 +155,8 @@ class Candidate:
     seconds: float = math.inf
 
 
-def candidates(problem: Problem, threads: int) -> list[Candidate]:
-    """Direct sums and all tiles, each with its weight packed."""
+def candidates(problem: Problem, threads: int, *, every: bool = True) -> list[Candidate]:
+    """Direct sums and all tiles, or what "direct" and "auto" take, each with its weight packed."""
     engine: Any = load("jit")
     other = select(problem, None)
     rng = np.random.default_rng(0)
@@ -143,11 +164,13 @@ def candidates(problem: Problem, threads: int) -> list[Candidate]:
     w /= math.sqrt(problem.longest_sum)
     out = np.empty(problem.result_shape, np.float32)
     bias = np.zeros(problem.result_channels, np.float32)
-    names = [""]
+    names = [""] if every or other is engine else []
     if other is not engine:
         names.append(other.name)
     if engine.refuses_winograd(problem) is None:
-        names += engine.winograd(problem, threads)
+        names += engine.winograd(problem, threads) if every else []
+        names += filter(None, [engine.quicker(problem, threads, once=False)])
+    names = list(dict.fromkeys(names))
 
     def made(name: str) -> Candidate:
         by = other if name == other.name else engine
@@ -188,7 +211,9 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
         name = engine.quicker(problem, args.threads, once=False)
         auto = next((each for each in tiles if each.name == name), direct)
         best = min(tiles, key=lambda each: each.seconds, default=own)
-        floor = limits.floor(problem.multiply_adds, problem.nbytes, problem.dtype) if limits else 0
+        floor = (
+            limits.seconds(problem.multiply_adds, problem.nbytes, problem.dtype) if limits else 0
+        )
         gains = own.seconds / best.seconds, direct.seconds / auto.seconds
         print(
             f"{layer.name:18} {own.seconds * 1e3:8.3f} {best.seconds * 1e3:8.3f} {gains[0]:6.2f}"
@@ -205,28 +230,109 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
         yield layer.kind, *gains
 
 
+def listed(layers: tuple[Layer, ...], args: argparse.Namespace) -> None:
+    """Print what "direct" and "auto" take."""
+    print(f"{'layer':18} {'direct':>8} {'auto':>8} {'ratio':>6}  what auto takes")
+    ratios = []
+    for layer in layers:
+        some = candidates(problem_of(layer, args.layout), args.threads, every=False)
+        timed(some, args.seconds)
+        direct, auto = some[0], some[-1]
+        ratios.append(direct.seconds / auto.seconds)
+        print(
+            f"{layer.name:18} {direct.seconds * 1e3:8.3f} {auto.seconds * 1e3:8.3f}"
+            f" {ratios[-1]:6.2f}  {auto.name or 'direct'}",
+            flush=True,
+        )
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {len(ratios)} layers")
+
+
+STEPS = {
+    "pack": ("fill", "turn"),
+    "transform": ("input",),
+    "products": ("products",),
+    "inverse": ("inverse",),
+    "store": ("turn_back", "finish"),
+}
+"""The steps of a block, by the functions that do them."""
+
+
+def steps(layer: Layer, args: argparse.Namespace) -> None:
+    """Print what each step takes: the time without it less, of what "auto" or the model takes."""
+    problem, engine = problem_of(layer, args.layout), load("jit")
+    names = engine.winograd(problem, args.threads, exact=True)
+    correlation = Correlation.of(problem)
+    if not names:
+        return
+    made = Winograd(
+        correlation, by_name(correlation, names[0], args.threads, host()), refused, host()
+    )
+    module = Module()
+    with module.function("nothing", {}):
+        pass
+    nothing = Code(module, ("nothing",), host())
+    x, w = (np.ones(shape, np.float32) for shape in problem.operand_shapes)
+    packed, out = made.pack(w), np.empty(problem.result_shape, np.float32)
+
+    def without(*functions: str) -> Candidate:
+        given = made._arguments(late=False)
+        given |= dict.fromkeys(functions, nothing.addresses["nothing"])
+        blocks = Blocks(SLOTS.block(**given))
+
+        def run() -> None:
+            made._blocks = blocks
+            made.run(out, x, packed)
+
+        return Candidate(" ", made, run)
+
+    some = [without(), *(without(*functions) for functions in STEPS.values())]
+    timed(some, args.seconds)
+    whole, *rest = (each.seconds for each in some)
+    told = "  ".join(
+        f"{name} {(whole - each) * 1e3:.3f}" for name, each in zip(STEPS, rest, strict=True)
+    )
+    print(f"{layer.name:18} {whole * 1e3:8.3f}  {told}  {names[0].removeprefix('winograd ')}")
+
+
+def refused() -> Primitive:
+    """No direct sums."""
+    raise AssertionError("what was computed is not finite")
+
+
+HALVES = "F(2,2)*F(2,2)"
+ERRORS = (
+    (4, 2, 2, ("F(2,2)", "F(3,2)", "F(4,2)")),
+    (3, 1, 2, ("F(2,3)", "F(3,2)*F(2,2)", "F(4,3)")),
+    (7, 1, 1, (f"F(1,2)*{HALVES}", f"F(2,2)*{HALVES}", f"F(3,2)*{HALVES}", "F(1,3)*F(3,3)")),
+    (11, 1, 1, (f"F(1,3)*{HALVES}", f"F(2,3)*{HALVES}", "F(1,4)*F(3,3)")),
+)
+"""Kernel, stride and axes of layers, and tiles of each axis."""
+
+
 def errors() -> None:
-    """Print rounding errors of layers of two axes, 32 channels made of C, of all tiles m = m."""
+    """Print rounding errors of layers with 32 channels made of C."""
     engine: Any = load("jit")
     counts = (16, 64, 256, 1024)
     print("tiles    ", *(f"{f'C = {count}':>18}" for count in counts))
-    for kernel, stride, ways in ((4, 2, ("", 2, 3, 4)), (3, 1, ("", 2, 4))):
+    for kernel, stride, rank, tiles in ERRORS:
         found: dict[str, list[str]] = {}
-        for count, m in product(counts, ways):
-            axes = (Axis(24, kernel, stride, 1, 1, 1), Axis(25, kernel, stride, 1, 1, 1))
+        for count in counts:
+            axes = tuple(Axis(24 + i, kernel, stride, 1, 1, 1) for i in (0, 1)[:rank])
             problem = Problem(Direction.FORWARD, axes, 1, count, 32)
             given = testing.operands(problem)
-            name = f"F({m},{kernel // stride})" if m else f"direct, k {kernel} s {stride}"
-            primitive = engine.build(problem, 1, f"winograd {name}x{name}" if m else "")
-            out = np.empty(problem.result_shape, np.float32)
-            primitive.run(out, given.a, primitive.pack(given.b))
-            value = testing.expected(problem, given).value
-            root = math.sqrt(np.mean((out - value) ** 2) / np.mean(value**2))
-            base = found.get(f"direct, k {kernel} s {stride}", [""])[-1].split()
-            ratio = f" ({root / float(base[0]):.2f})" if m else ""
-            found.setdefault(name, []).append(f"{root:.2e}{ratio}")
+            value, base = testing.expected(problem, given).value, 0.0
+            for name in ("", *tiles):
+                variant = "winograd " + "x".join([name] * rank) if name else ""
+                primitive = engine.build(problem, 1, variant)
+                out = np.empty(problem.result_shape, np.float32)
+                primitive.run(out, given.a, primitive.pack(given.b))
+                root = math.sqrt(np.mean((out - value) ** 2) / np.mean(value**2))
+                base = base or root
+                told = f"{root:.1e} ({root / base:.2f})" if name else f"{root:.1e}"
+                found.setdefault(name or f"direct, k {kernel} s {stride}", []).append(told)
         for name, numbers in found.items():
-            print(f"{name:14}", *(f"{number:>18}" for number in numbers))
+            print(f"{name:22}", *(f"{number:>18}" for number in numbers))
 
 
 def main() -> None:
@@ -235,16 +341,27 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each candidate of a layer")
     parser.add_argument("--layout", default="NCX", choices=("NCX", "NXC"))
-    parser.add_argument("--layers", type=Path)
+    parser.add_argument("--layers", type=Path, nargs="+", default=[])
+    parser.add_argument("--vocoders", action="store_true", help="layers of HiFi-GAN and DAC")
+    parser.add_argument("--listed", action="store_true", help="direct sums and auto only")
     parser.add_argument("--only", default="", help="names of layers")
     parser.add_argument("--detail", action="store_true", help="all candidates, with predictions")
+    parser.add_argument("--steps", action="store_true", help="the time of each step of a block")
     parser.add_argument("--errors", action="store_true", help="measure rounding, not time")
     args = parser.parse_args()
     if args.errors:
         errors()
         return
     wanted = set(filter(None, args.only.split(",")))
-    layers = tuple(each for each in layers_of(args.layers) if not wanted or each.name in wanted)
+    given = vocoders() if args.vocoders else layers_of(args.layers)
+    layers = tuple(each for each in given if not wanted or each.name in wanted)
+    if args.listed:
+        listed(layers, args)
+        return
+    if args.steps:
+        for layer in layers:
+            steps(layer, args)
+        return
     print(f"{'layer':18} {'direct':>8} {'best':>8} {'gain':>6} {'auto':>6} {'effic.':>6}  tiles")
     found = list(rows(layers, args))
     for kind in sorted({kind for kind, _, _ in found if kind}):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upconv.engines.index_sets import IndexSet
+from upconv.engines.im2col import IndexSet
 from upconv.errors import ArgumentError, ShapeError
 from upconv.geometry import (
     LIMIT,

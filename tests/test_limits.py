@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from math import inf
 
 import pytest
@@ -19,8 +16,8 @@ from upconv import memory, threads
 
 
 @pytest.fixture
-def count(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """The number of threads by these variables, or the error they end in."""
+def count(monkeypatch: pytest.MonkeyPatch, own_threads: None) -> Iterator[Callable[..., str]]:
+    """`get_num_threads()` with these variables alone, or the error it ends in."""
 
     def counted(**variables: str) -> str:
         for name in ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -34,7 +31,6 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
         except upconv.UpconvError as error:
             return str(error)
 
-    upconv.set_num_threads(None)
     yield counted
     threads._own.cache_clear()
 
@@ -125,42 +121,32 @@ def test_bytes_are_readable(nbytes: int, words: str) -> None:
     assert memory.readable(nbytes) == words
 
 
-@contextmanager
-def spinning(seconds: float) -> Iterator[float]:
-    """A thread that computes for so long, or until the block ends; the moment it would end."""
-    stop, end = threading.Event(), time.perf_counter() + seconds
+class Clock:
+    """Time in which another thread computes until `busy`: no verdict depends on a real one."""
 
-    def spin() -> None:
-        while time.perf_counter() < end and not stop.is_set():
-            pass
+    def __init__(self, busy: float) -> None:
+        self.now, self.used, self._busy = 0.0, 0.0, busy
 
-    spinner = threading.Thread(target=spin)
-    spinner.start()
-    try:
-        yield end
-    finally:
-        stop.set()
-        spinner.join()
+    def perf_counter(self) -> float:
+        return self.now
 
+    def process_time(self) -> float:
+        return self.used
 
-@pytest.mark.skipif(sys.platform == "win32", reason="its clock of processor time is too coarse")
-def test_a_rest_lasts_until_others_are_done() -> None:
-    with spinning(0.08) as end:
-        threads.rest()
-        assert time.perf_counter() >= end
+    def sleep(self, seconds: float) -> None:
+        self.used += seconds if self.now < self._busy else 0.0
+        self.now += seconds
 
 
-def test_a_rest_beside_one_that_never_ends_is_given_up() -> None:
-    with spinning(inf):
-        start = time.perf_counter()
-        threads.rest()
-        assert time.perf_counter() - start < 5.0
-
-
-def test_a_rest_where_nothing_computes_is_short() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        threads.rest()
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(20)) < 0.1
+@pytest.mark.parametrize(
+    ("busy", "least", "most"),
+    [(0.08, 0.08, 0.1), (inf, 0.2, 0.5), (0.0, 0.0, 0.02)],
+    ids=["others are done", "one never ends and is given up", "nothing computes"],
+)
+def test_a_rest_lasts_until(
+    busy: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(busy)
+    monkeypatch.setattr(threads, "time", clock)
+    threads.rest()
+    assert least <= clock.now <= most

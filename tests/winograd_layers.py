@@ -34,7 +34,7 @@ def layer(seed: int) -> tuple[Problem, int]:
 
 
 def _drawn(rng: random.Random) -> Problem | None:
-    rank, convolution = rng.choice((1, 1, 2, 2, 2, 3)), rng.random() < 0.35
+    rank, convolution = rng.choice((1, 1, 2, 2, 2, 3)), rng.random() < 0.5
     most = (0, 400, 40, 14)[rank]
     try:
         axes = tuple(_axis(rng, rng.randint(1, most), convolution) for _ in range(rank))
@@ -60,8 +60,9 @@ def _drawn(rng: random.Random) -> Problem | None:
 
 def _axis(rng: random.Random, size: int, convolution: bool) -> Axis:
     stride = 1 if convolution else rng.choice((1, 2, 2, 2, 3, 4, 8))
-    kernel = 3 if convolution else stride * rng.choice((1, 2, 2, 2, 3)) - rng.choice((0, 0, 0, 1))
-    kernel = max(1, kernel)
+    taps = rng.choice((3, 3, 3, 4, 5, 6, 7, 7, 9, 11) if convolution else (1, 2, 2, 2, 2, 3, 4))
+    kernel = taps if convolution else max(1, stride * taps - rng.choice((0, 0, 0, 1)))
+    dilation = rng.choice((1, 1, 1, 2, 3, 5)) if convolution else rng.choice((1, 1, 1, 1, 1, 2, 3))
     crops = rng.choice(
         [
             (stride // 2, stride // 2),
@@ -70,7 +71,7 @@ def _axis(rng: random.Random, size: int, convolution: bool) -> Axis:
             (rng.randint(-3, kernel), rng.randint(-3, kernel)),
         ]
     )
-    return Axis(size, kernel, stride, 1, *crops)
+    return Axis(size, kernel, stride, dilation, *crops)
 
 
 def computed(problem: Problem, variant: str, threads: int, given: testing.Operands) -> np.ndarray:
@@ -100,9 +101,12 @@ def ratio(problem: Problem, variant: str, threads: int, seed: int) -> float:
 
 
 def tile_of(variant: str) -> str:
-    """The largest tile of a variant, by its number of points."""
-    names = variant.removeprefix("winograd ").split("x")
-    return max(names, key=lambda name: int(name[2]) + int(name[4]))
+    """The transform of a variant that has the most points, without its pieces."""
+    names = [
+        "*".join(part for part in name.split("*") if not part.startswith("F(1,"))
+        for name in variant.removeprefix("winograd ").split("x")
+    ]
+    return max(names, key=lambda name: (name.count("*"), name))
 
 
 def variants(problem: Problem, threads: int) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def tile() -> Drawing:
     _label(drawing, 138, "transformed", "once, by B")
     for i, name in enumerate(INPUTS):
         drawing.cell(_column(i), 58, WIDTH, 32, (name,), "box")
-    for p, row in enumerate(form.b):
+    for p, row in enumerate(form.b[0]):
         for i, factor in enumerate(row):
             if factor:
                 drawing.arrow(_middle(i), 92, _middle(p), 136)
@@ -49,7 +49,7 @@ def tile() -> Drawing:
             )
     _label(drawing, 312, "back, by A", "for each phase")
     half = (3 * WIDTH + 2 * GAP) / 4
-    for b, row in enumerate(form.a):
+    for b, row in enumerate(form.a[0]):
         for phase in range(2):
             x = LEFT + half * (2 * b + phase)
             words = _sum(row, ("z0", "z1", "z2"))

@@ -227,10 +227,13 @@ def variants(
 
 
 def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
-    """The first engine that can do a problem by Winograd's algorithm, if there is one."""
+    """The first engine that knows Winograd's algorithm, if it can do a problem by it.
+
+    No further engine is looked at: loading one takes as long as a first call should.
+    """
     for each in able(problem, engine):
-        if isinstance(each, WinogradEngine) and each.refuses_winograd(problem) is None:
-            return each
+        if isinstance(each, WinogradEngine):
+            return each if each.refuses_winograd(problem) is None else None
     return None
 
 

@@ -57,7 +57,7 @@ def conv_transpose(
         "leaky_relu:slope"), "tanh", "sigmoid", "silu", "gelu" (with erf); it comes last, after bias
         and residual.
     engine: None lets upconv choose; a name from `upconv.engines()`; or an `Engine` object.
-    algorithm: "direct" sums every product; "winograd" needs fewer for kernels of two or three taps
+    algorithm: "direct" sums every product; "winograd" needs fewer for kernels of two or more taps
         per phase, in float32, and rounds differently (`EngineRefusal` elsewhere); "auto" takes it
         where it is expected to be faster, the weight's transform included, and about as exact.
     out: a NumPy array of the result's shape and dtype to write into; it may overlap the inputs.

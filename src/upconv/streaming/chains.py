@@ -98,7 +98,7 @@ class Activate:
 
     def push(self, chunk: Any) -> Array:
         """f(chunk); 16-bit types are computed on as float32."""
-        from ..engines.jit.row_code import activate  # loads the compiler
+        from ..engines.jit.rows import activate  # loads the compiler
 
         x = as_array("chunk", chunk)
         wide = np.float64 if x.dtype == np.float64 else np.float32

@@ -12,11 +12,11 @@ matrices (Toom and Cook; transposed as in Lavin and Gray, https://arxiv.org/abs/
 They are made of fractions, without rounding. The points are powers of two, and so A and B are exact
 in floating point; weights meet G once, in float64.
 
-Longer correlations are *nested*: inner F(R, R) correlate blocks of R numbers, an outer F(m, r) takes
-blocks for numbers. Together they are F(mR, rR), from the product of their numbers of points: F(2, 2)
-of F(2, 2) has 9 for 16 products and matrices of 0, 1 and -1, where the points of F(4, 4) are 7 but
-err. The outer one may be plain sums of P *pieces*, F(1, P): the pieces of a tile read the transforms
-of the tile itself and of the P - 1 behind it, and are summed before they are transformed back.
+Longer correlations are *nested*: an inner F(R, R) correlates blocks of R numbers, and an outer
+F(m, r) takes blocks for numbers. Together they are F(mR, rR) with the product of their numbers of
+points: F(2, 2) of F(2, 2) has 9 for 16 products, and matrices of 0, 1 and -1, where F(4, 4) has 7
+products and larger errors. The outer one may be a sum of P *pieces*, F(1, P): pieces of a tile
+read the transforms of that tile and of the P - 1 behind it, and are added before the way back.
 
 Along several axes the matrices are Kronecker products: each axis is transformed in its turn.
 """
@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, reduce
+from functools import cache
 from math import prod, sqrt
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -85,6 +85,8 @@ class Transform:
         """
         if inner.m == 1:
             return self
+        if self.m == self.r == 1:
+            return inner
         size, (a,), (b,), points = inner.m, self.a, self.b, _identity(self.points)
         return Transform(
             f"{self.name}*{inner.name}",
@@ -128,18 +130,11 @@ class Transform:
         return len(self.g)
 
     @property
-    def window(self) -> int:
-        """Numbers that a tile transforms."""
-        return self.m + self.r // self.pieces - 1
-
-    @property
     def exact(self) -> bool:
         """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
         direct sums, and whole numbers stay whole or are halves."""
-        return all(
-            (2 * number).denominator == 1 for matrix in (self.g, *self.a) for row in matrix
-            for number in row
-        )  # fmt: skip
+        numbers = (n for matrix in (self.g, *self.a) for row in matrix for n in row)
+        return all(number.denominator <= 2 for number in numbers)
 
     @property
     def growth(self) -> float:
@@ -148,17 +143,18 @@ class Transform:
         An error of a sum grows with its length, which here is that of one point: products of
         numbers B and G have made larger are added up, and A adds up the points.
         """
-        a, b = (reduce(lambda x, y: _product(y, x), each) for each in (self.a, self.b))
         squares = [
-            sum(c * c * _square(g) * _square(d) for c, g, d in zip(row, self.g, b, strict=True))
-            for row in a
+            sum(
+                c * c * _dot(g, g) * _dot(b, b)
+                for c, g, b in zip(row, self.g, _whole(self.b), strict=True)
+            )
+            for row in _whole(self.a)
         ]
         return sqrt(max(squares)) * self.pieces / self.r
 
     def __str__(self) -> str:
         rows = [self.name]
-        a, b = (reduce(lambda x, y: _product(y, x), each) for each in (self.a, self.b))
-        for name, matrix in (("A", a), ("G", self.g), ("B", b)):
+        for name, matrix in (("A", _whole(self.a)), ("G", self.g), ("B", _whole(self.b))):
             width = 1 + max(len(str(number)) for row in matrix for number in row)
             for i, row in enumerate(matrix):
                 numbers = "".join(f" {number!s:>{width}}" for number in row)
@@ -179,16 +175,30 @@ def _identity(n: int) -> Matrix:
     return tuple(tuple(Fraction(i == j) for j in range(n)) for i in range(n))
 
 
-def _product(x: Matrix, y: Matrix) -> Matrix:
-    columns = list(zip(*y, strict=True))
-    return tuple(
-        tuple(sum((p * q for p, q in zip(row, c, strict=True) if p), Fraction(0)) for c in columns)
-        for row in x
-    )
+def _whole(stages: Sequence[Matrix]) -> Matrix:
+    """The product of matrices that are applied one after another."""
+    found, *more = stages
+    for matrix in more:
+        columns = list(zip(*found, strict=True))
+        found = tuple(tuple(_dot(row, column) for column in columns) for row in matrix)
+    return found
+
+
+def _dot(row: Sequence[Fraction], column: Sequence[Fraction]) -> Fraction:
+    return sum((p * q for p, q in zip(row, column, strict=True) if p), Fraction(0))
 
 
 def _kronecker(x: Matrix, y: Matrix) -> Matrix:
-    return tuple(tuple(p * q for p in row for q in other) for row in x for other in y)
+    zeros = (Fraction(0),) * len(y[0])
+    return tuple(
+        tuple(
+            number
+            for p in row
+            for number in (other if p == 1 else (p * q for q in other) if p else zeros)
+        )
+        for row in x
+        for other in y
+    )
 
 
 def _overlapping(matrix: Matrix, size: int) -> Matrix:
@@ -209,7 +219,3 @@ def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
         shifted, scaled = (Fraction(0), *found), (*(root * c for c in found), Fraction(0))
         found = tuple(s - c for s, c in zip(shifted, scaled, strict=True))
     return found
-
-
-def _square(row: Sequence[Fraction]) -> Fraction:
-    return sum((number * number for number in row), Fraction(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ...problem import DataLayout
 from . import schedule as positions_schedule
 from .channel_schedule import predicted_cycles
@@ -11,15 +13,15 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .schedule import can_vectorise_positions
 from .winograd import named
-from .winograd_plan import Schedule, refused, schedules
+from .winograd_plan import Schedule, named_schedule, refused, schedules
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
-_MARGIN = 1.13  # what direct sums must be predicted to take, beside this
+_MARGIN = 1.18  # what direct sums must be predicted to take, beside this
 _FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
-_PACK_CYCLES = 25.0  # of each number of a transformed weight: 10 to 20 ns on a Zen 4
+_PACK_CYCLES = 12.0  # of each number of a transformed weight: 2 to 9 ns on a Zen 4
 
 
 def variants_of(
@@ -39,7 +41,7 @@ def by_name(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Sche
     """The schedule that a variant names, if it is one of these."""
     if not is_winograd(name):
         return None
-    return next(each for each in schedules(correlation, threads, cpu) if _name(each) == name)
+    return named_schedule(correlation, name.removeprefix(_PREFIX), threads, cpu)
 
 
 def _name(schedule: Schedule) -> str:
@@ -51,7 +53,8 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
 
     `deferred` says that another engine is likely to compute them faster than this one.
     """
-    each = min(correlation.reduced, correlation.made) // correlation.groups
+    columns = correlation.made * prod(line.stride for line in correlation.lines)
+    each = min(correlation.reduced, columns) // correlation.groups
     few = each < (_FEWEST_DEFERRED if deferred else 2)
     if few or correlation.multiply_adds < _FEWEST_PRODUCTS or refused(correlation):
         return ""

@@ -97,27 +97,28 @@ def products_code(kind: Products, cpu: Cpu) -> Code:
     size = BYTES[kind.element]
     width = kind.vectors * kind.lanes * size
     zeros = [Value(line, "zeroinitializer")] * (kind.rows * kind.vectors)
-    with module.function("products", _PRODUCTS) as f:
-        with f.loop(0, f["panels"]) as panel, f.loop(0, f["rows"]) as group:
-            at_panel = f.at(f["u"], f.mul(panel.index, f["panel_bytes"]))
-            at_rows = f.at(f["v"], f.mul(group.index, kind.rows * kind.pitch))
-            with f.loop(0, f["count"], carried=zeros) as piece:
-                number = f.load(I64, f.at(f["pieces"], piece.index, I64))
-                u = f.at(at_panel, f.mul(number, f["piece_bytes"]))
-                v = f.at(at_rows, f.load(I64, f.at(f["shifts"], number, I64)))
-                # The panel that comes next is asked for by the first groups of this one.
-                part = f.mul(
-                    f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size)
-                )
-                ahead = f.at(f.at(u, f["panel_bytes"]), part)
-                piece.next(_product(f, kind, cpu, [u, v, ahead, *piece.carried]))
-            z = f.at(f["z"], f.mul(panel.index, width))
-            z = f.at(z, f.mul(f.mul(group.index, kind.rows), f["z_row"]))
-            for r in range(kind.rows):
-                for i in range(kind.vectors):
-                    total = piece.results[r * kind.vectors + i]
-                    f.store(total, f.at(z, i * kind.lanes * size))
-                z = f.at(z, f["z_row"])
+    with (
+        module.function("products", _PRODUCTS) as f,
+        f.loop(0, f["panels"]) as panel,
+        f.loop(0, f["rows"]) as group,
+    ):
+        at_panel = f.at(f["u"], f.mul(panel.index, f["panel_bytes"]))
+        at_rows = f.at(f["v"], f.mul(group.index, kind.rows * kind.pitch))
+        with f.loop(0, f["count"], carried=zeros) as piece:
+            number = f.load(I64, f.at(f["pieces"], piece.index, I64))
+            u = f.at(at_panel, f.mul(number, f["piece_bytes"]))
+            v = f.at(at_rows, f.load(I64, f.at(f["shifts"], number, I64)))
+            # The panel that comes next is asked for by the first groups of this one.
+            part = f.mul(f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size))
+            ahead = f.at(f.at(u, f["panel_bytes"]), part)
+            piece.next(_product(f, kind, cpu, [u, v, ahead, *piece.carried]))
+        z = f.at(f["z"], f.mul(panel.index, width))
+        z = f.at(z, f.mul(f.mul(group.index, kind.rows), f["z_row"]))
+        for r in range(kind.rows):
+            for i in range(kind.vectors):
+                total = piece.results[r * kind.vectors + i]
+                f.store(total, f.at(z, i * kind.lanes * size))
+            z = f.at(z, f["z_row"])
     return Code(module, ("products",), cpu)
 
 
@@ -232,17 +233,18 @@ def _transformed(
         for matrix in matrices[axis]:
             made = {}
             for before, after in dict.fromkeys((at[:axis], at[axis + 1 :]) for at in numbers):
-                column = [numbers[(*before, i, *after)] for i in range(len(matrix[0]))]
+                column = [numbers.get((*before, i, *after)) for i in range(len(matrix[0]))]
                 for i, row in enumerate(matrix):
-                    made[(*before, i, *after)] = _combined(f, cpu, row, column)
+                    terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
+                    if terms:  # of points that no tap needs there are none
+                        made[(*before, i, *after)] = _combined(f, cpu, terms)
             numbers = made
     return dict(sorted(numbers.items()))
 
 
-def _combined(f: Function, cpu: Cpu, row: Sequence[Fraction], column: Sequence[Value]) -> Value:
-    """The sum of vectors times the numbers of a row."""
-    terms = [(c, v) for c, v in zip(row, column, strict=True) if c]
-    terms.sort(key=lambda term: term[0] != 1)  # one that is just added comes first
+def _combined(f: Function, cpu: Cpu, terms: list[tuple[Fraction, Value]]) -> Value:
+    """The sum of vectors times numbers."""
+    terms = sorted(terms, key=lambda term: term[0] != 1)  # one that is just added comes first
     factor, total = terms[0]
     if factor != 1:
         total = f.arithmetic("fmul", total, f.constant(total.type, float(factor)))

@@ -44,7 +44,7 @@ SLOTS = Slots(
     ("buffer", "x", "y", "residual", "w", "bias", "phase", "point", "piece",
      "fill", "turn", "turn_back", "finish", "input", "products", "inverse"),
     ("part", "v_at", "z_at", "stage_at", "turned_at", "tile_at", "made_at", "shift_at",
-     "jobs", "blocks", "blocks_n", "box_n", "batch",
+     "jobs", "blocks", "blocks_n", "box_n", "groups_n",
      *(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS),
      "runs", "units", "all_units", "chunks", "depth", "phases", "channels", "chunk", "element",
      "points", "pieces", "rows", "panels", "x_image", "x_channel", "x_position",
@@ -98,16 +98,11 @@ class _Work:
         """A block of a group of channels."""
         starts: list[Value] = []
         counts: list[Value] = []
-        for axis, total in (
-            ("2", "groups_2"),
-            ("1", "groups_1"),
-            ("0", "groups_0"),
-            ("n", "batch"),
-        ):
+        for axis in ("2", "1", "0", "n"):
             start = f.mul(f.rem(block, a[f"blocks_{axis}"]), a[f"box_{axis}"])
             block = f.div(block, a[f"blocks_{axis}"])
             starts.insert(0, start)
-            counts.insert(0, f.min(a[f"box_{axis}"], f.sub(a[total], start)))
+            counts.insert(0, f.min(a[f"box_{axis}"], f.sub(a[f"groups_{axis}"], start)))
         along = tuple(
             f.mul(f.add(count, a[f"behind_{axis}"]), a[f"apart_{axis}"])
             for axis, count in enumerate(counts[1:])
@@ -231,11 +226,10 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
             work.mine, f.mul(_place(f, [image, *rows, f.integer(0)], work.each("span")), wide)
         )
         places = [f.add(first, row) for first, row in zip(firsts, rows, strict=False)]
-        missing = _missing(work, places, "size")
-        branch = f.either(missing)
-        with branch.so():
+        within = _inside(work, places, "size")
+        with f.unless(within):
             _zeros(work, dst, count)
-        with branch.otherwise():
+        with f.when(within):
             _zeros(work, dst, before)
             to = f.at(dst, f.mul(before, wide))
             position = _place(f, [*places, column], [a["size_1"], a["size_2"]])
@@ -252,15 +246,13 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
             _zeros(work, f.at(dst, f.mul(after, wide)), f.sub(count, after))
 
 
-def _missing(work: _Work, places: Sequence[Value], name: str) -> Value:
-    """Whether a row, by its places along the outer axes, is outside an array."""
-    f, found = work.f, []
+def _inside(work: _Work, places: Sequence[Value], name: str) -> Value:
+    """Whether a row, by its places along the outer axes, is part of an array."""
+    f, outside = work.f, work.f.integer(0)
     for axis, place in enumerate(places):
-        found += [f.compare("slt", place, 0), f.compare("sge", place, work.a[f"{name}_{axis}"])]
-    total = f.convert("zext", found[0], I64)
-    for each in found[1:]:
-        total = f.bitwise("or", total, f.convert("zext", each, I64))
-    return f.compare("ne", total, 0)
+        beyond = f.compare("uge", place, work.a[f"{name}_{axis}"])  # or below zero
+        outside = f.add(outside, f.select(beyond, f.integer(1), f.integer(0)))
+    return f.compare("eq", outside, 0)
 
 
 def _zeros(work: _Work, dst: Value, positions: Value) -> None:
@@ -323,7 +315,7 @@ def _emit_results(
             f.add(first, f.mul(stride, row))
             for first, stride, row in zip(firsts, strides, rows, strict=False)
         ]
-        with f.when(f.compare("eq", f.convert("zext", _missing(work, places, "out"), I64), 0)):
+        with f.when(_inside(work, places, "out")):
             place = _place(f, [image, *rows, skip], [*stages, a["line"]])
             src = f.at(work.at("stage_at"), f.mul(place, f.mul(a["padded"], a["element"])))
             to = _place(f, [*places, begin], [a["out_1"], a["out_2"]])
@@ -347,10 +339,10 @@ def _emit_result(
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
         return
-    branch = f.either(f.compare("eq", a["late"], 0))
-    with branch.so():
+    plain = f.compare("eq", a["late"], 0)
+    with f.when(plain):
         f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
-    with branch.otherwise():
+    with f.unless(plain):
         turned, line = f.at(work.mine, a["turned_at"]), f.mul(count, a["element"])
         f.call(a["turn_back"], turned, src, count, live, position, line)
         f.call(a["finish"], turned, y, more, live, line, a["y_channel"], 1, count, 0, 0)

@@ -24,14 +24,15 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Operands
-from .row_code import fill_code, finish_code, plain, turn_code
-from .rows import Finish
+from .rows import Finish, fill_code, finish_code, plain
+from .transpose import turn_code
 from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
 from .winograd_driver import OF_AXIS, SLOTS, driver_code
-from .winograd_plan import Schedule, Window, chunk_of, depth_of, element_of
+from .winograd_plan import Schedule, chunk_of, depth_of, element_of
 from .winograd_weights import Weights
+from .winograd_window import Window
 
 
 class WinogradWeight:
@@ -145,14 +146,9 @@ class Winograd:
 
     def _arguments(self, late: bool) -> dict[str, int]:
         """Arguments that all runs share."""
-        correlation, plan, sizes, weights = (
-            self.correlation,
-            self.schedule,
-            self._sizes,
-            self._weights,
-        )
-        item, made = self._item, correlation.made // correlation.groups
-        names = {"turn_back": "turn"}
+        plan, sizes, weights = self.schedule, self._sizes, self._weights
+        correlation, item, names = self.correlation, self._item, {"turn_back": "turn"}
+        made = correlation.made // correlation.groups
         runs, images = -(-weights.units // plan.units), -(-correlation.batch // plan.box[0])
         blocks = images * prod(axis["blocks"] for axis in sizes.axes)
         whole = plan.channels == plan.padded == correlation.made
@@ -165,7 +161,7 @@ class Winograd:
             "stage_at": sizes.stage_at, "turned_at": sizes.turned_at,
             "tile_at": sizes.tile_at, "made_at": sizes.made_at, "shift_at": sizes.shift_at,
             "jobs": blocks * runs * correlation.groups, "blocks": blocks,
-            "blocks_n": images, "box_n": plan.box[0], "batch": correlation.batch,
+            "blocks_n": images, "box_n": plan.box[0], "groups_n": correlation.batch,
             "runs": runs, "units": plan.units, "all_units": weights.units,
             "chunks": weights.chunks, "depth": weights.depth,
             "phases": len(self._tables["phase"]), "channels": weights.reduced,

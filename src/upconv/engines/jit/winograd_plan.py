@@ -1,12 +1,8 @@
 """How a correlation is computed by Winograd's algorithm, as plain data: transforms, blocks, units.
 
-Along each axis results are numbered o = stride * q + base + g, operands i = step * p + start + h,
-such that the *phases* g of one q read one window of r places p, whatever was cropped, and places
-are d apart: q, q + d, ... are a sequence of their own for each of d *residues*. The phases h
-of operands are reduced like channels. A *tile* is m values of q, d apart, along each axis, a *group*
-the tiles of all residues, which have neighbouring results. A *block* is a box of
-groups whose transformed operands stay in the second-level cache beside what a *unit* makes of them:
-the results of some channels and of one combination of outer phases. A job is some units of a block.
+Axes are cut into groups of tiles (winograd_window.py). A *block* is a box of groups whose
+transformed operands stay in the second-level cache beside what a *unit* makes of them: the results
+of some channels and of one combination of outer phases. A job is some units of a block.
 docs/winograd.md explains it.
 """
 
@@ -14,110 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, product
-from math import ceil, gcd, prod
+from itertools import product
+from math import ceil, gcd, log2, prod
 
 from ...problem import DataLayout, DType
-from .correlation import Correlation, Line
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .correlation import Correlation
+from .cpu import Costs, Cpu, costs_of
 from .values import BYTES, DOUBLE, FLOAT
 from .winograd import Matrix, Transform, named
+from .winograd_window import Window, transforms_of
 
-_MOST_POINTS, _MOST_OF_AXIS = 64, 36  # each is a register, or a place on the stack, of transforms
+_MOST_POINTS = 64  # of all axes
 _MOST_CHOICES = 6  # of exact tiles, and of others, that seem to need the fewest cycles
 _CHUNK = 64  # channels that are transformed together
 _MOST_TAPS = 64
 _UNIT = 64  # columns of a unit, about
 _L2 = 0.75  # part of the second-level cache that blocks may fill
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One axis as tiles see it: `steps` values of q, of which q reads r places from q + low on,
-    `apart` from each other; `taps` are (phase g, phase h, number of the place, index in the kernel).
-    """
-
-    line: Line
-    base: int
-    start: int
-    low: int
-    apart: int
-    r: int
-    steps: int
-    taps: tuple[tuple[int, int, int, int], ...]
-
-    @classmethod
-    def of(cls, line: Line) -> Window:
-        """The numbering that needs the shortest window.
-
-        Phases may begin where shifts change, or with the first operand.
-        """
-        bases, starts = {0}, {0, -(line.high % line.step)}
-        for before, phase in pairwise(line.phases):
-            if {tap.shift for tap in before.taps} != {tap.shift for tap in phase.taps}:
-                bases.add(phase.offset - line.stride)
-        options = (_numbered(line, *each) for each in product(bases, starts))
-        return min(options, key=lambda option: (option.r, option.steps, option.base))
-
-    def groups(self, transform: Transform) -> int:
-        """How many groups of tiles there are."""
-        return ceil(self.steps / (self.apart * transform.m))
-
-    def span(self, transform: Transform, groups: int) -> int:
-        """How many operands so many groups read."""
-        return self.line.step * self.apart * (transform.m * groups + transform.r - 1)
-
-
-def _numbered(line: Line, base: int, start: int) -> Window:
-    found = []
-    for phase in line.phases:
-        lead = int(phase.offset >= base + line.stride)  # q - j
-        for tap in phase.taps:
-            place, h = divmod(-tap.shift - start, line.step)
-            found.append((phase.offset - base - lead * line.stride, h, place - lead, tap.index))
-    places = [place for _, _, place, _ in found]
-    low, high = min(places, default=0), max(places, default=0)
-    apart = gcd(*(place - low for place in places)) or 1
-    taps = tuple((g, h, (place - low) // apart, index) for g, h, place, index in found)
-    steps = (line.out - 1 - base) // line.stride + 1
-    return Window(line, base, start, low, apart, (high - low) // apart + 1, steps, taps)
-
-
-@lru_cache(maxsize=64)
-def transforms_of(r: int) -> tuple[Transform, ...]:
-    """Those worth a trial for r taps: none has another one beside it, as exact, that needs no more
-    products and no more points for an output."""
-    halves = Transform.of(2, 2)
-    quarters = halves.around(halves)
-    inner = (Transform.of(1, 1), halves, quarters, halves.around(quarters), Transform.of(3, 3))
-    made: dict[tuple[float, ...], Transform] = {}
-    for each in inner:
-        blocks = ceil(r / each.r)
-        whole = [each] if blocks == 1 else []
-        if blocks in (2, 3):
-            outer = ((2, 2), (3, 2), (4, 2)) if blocks == 2 else ((2, 3), (4, 3))
-            nested = (Transform.of(*sizes) for sizes in outer)
-            whole += [one.around(each) for one in nested if one.exact or each.m < 3]
-        whole = [one.of_taps(r) for one in whole if one.r <= 2 * r]
-        for one in (*whole, *([each.in_pieces(blocks)] if blocks > 1 else [])):
-            if one.points <= _MOST_OF_AXIS:
-                made.setdefault(_needs(one, r), one)
-    return tuple(
-        one
-        for mine, one in made.items()
-        if not any(_beats(other, mine) for other in made if other != mine)
-    )
-
-
-def _needs(transform: Transform, r: int) -> tuple[float, ...]:
-    """Products and points for an output, whether it errs, and outputs."""
-    products = sum(transform.pieces_of(r)) / transform.m
-    return products, transform.points / transform.m, float(not transform.exact), transform.m
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +138,17 @@ def schedules(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Schedul
     return tuple(sorted(found, key=lambda each: each.cycles))
 
 
+@lru_cache(maxsize=256)
+def named_schedule(correlation: Correlation, names: str, threads: int, cpu: Cpu) -> Schedule:
+    """The best schedule of a choice of tiles, by the names of its transforms."""
+    windows = tuple(Window.of(line) for line in correlation.lines)
+    made = tuple(
+        next(each for each in transforms_of(window.r) if each.name == name)
+        for window, name in zip(windows, names.split("x"), strict=True)
+    )
+    return _best(correlation, windows, made, threads, cpu)
+
+
 def _estimate(windows: tuple[Window, ...], transforms: tuple[Transform, ...], depth: int) -> float:
     """Work of all tiles for one made channel: products, and some 16 steps for each point."""
     pairs = list(zip(windows, transforms, strict=True))
@@ -266,16 +185,18 @@ def _best(
     for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
         box = _box(counts, size)
         tiles = _Tiles.of(box, windows, transforms)
-        large = tiles.transformed * each_tile > _L2 * cpu.l2
+        # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
+        over = tiles.transformed * each_tile / cpu.l2
+        slower = 1 + 0.1 * log2(max(1, over)) + (over * cpu.l2 > _L3)
         blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
         rows = min(
             range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles.made, rows)
         )
         for each in {ceil(units / runs) for runs in (1, 2, 4, units)}:
             jobs = blocks * ceil(units / each) * correlation.groups
-            cycles = costs.job(tiles, rows, each) * ceil(jobs / threads)
-            options.append((large, cycles, jobs, box, rows, each))
-    _, cycles, jobs, box, rows, each = min(options)
+            cycles = slower * costs.job(tiles, rows, each) * ceil(jobs / threads)
+            options.append((cycles, jobs, box, rows, each))
+    cycles, jobs, box, rows, each = min(options)
     return Schedule(
         windows, transforms, box, rows, vectors, channels, padded, each, min(threads, jobs), cycles
     )
@@ -339,9 +260,9 @@ def _lanes(correlation: Correlation, cpu: Cpu) -> int:
 class _Cycles:
     """Cycles, in each of which the processor could do `Costs.adds` multiply-adds.
 
-    `step` is what a row of a register tile takes for a reduced channel beside its multiply-adds,
-    `inputs` what packing and transforming a tile takes, `results` the way back for a unit,
-    `weights` reading a unit's. Fitted on a Zen 4 (2026-11-22) with benchmarks/winograd.py.
+    `sums` are products of all points and pieces, of one reduced and made channel; `inputs` is what
+    packing and transforming a tile takes, `results` its way back for a unit, `stream` reading a
+    unit's weights, in which products hide, and `weights` what of it does not hide.
     """
 
     costs: Costs
@@ -352,6 +273,7 @@ class _Cycles:
     across: int
     inputs: float
     results: float
+    stream: float
     weights: float
 
     @classmethod
@@ -364,19 +286,23 @@ class _Cycles:
         across: int,
         cpu: Cpu,
     ) -> _Cycles:
-        """The figures of a choice of tiles."""
-        lanes = _lanes(correlation, cpu)
-        reduced = depth_of(correlation)
+        """The figures of a choice of tiles, fitted to 920 on a Zen 4 (2026-11-22)."""
+        lanes, reduced = _lanes(correlation, cpu), depth_of(correlation)
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
         sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
-        # Turning rows, and of results writing 16 far apart: fcn8s_final, whose are mostly that.
-        turned, left = (2.5, 10.0) if correlation.layout is DataLayout.NCX else (1.0, 2.5)
-        inputs = 2 * points + _additions([t.b for t in transforms]) / 2 + 2 * outputs
-        results = points + _additions([t.a for t in transforms]) / 2 + outputs * left
+        item, first = BYTES[element_of(correlation)], correlation.layout is DataLayout.NCX
+        turned = 11.0 if first else 5.0  # rows into channels last
+        # Rows of many channels at once are slow to write where caches do not hold them.
+        left = 30.0 if first and prod(correlation.result_shape) * item > _L3 else 13.0
+        inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + turned * outputs
+        results = 0.4 * points + 0.05 * _additions([t.a for t in transforms]) + left * outputs
+        made = correlation.made * prod(window.line.stride for window in windows)
+        nbytes = sums * reduced * made * item
+        weights = sums * reduced * across
         return cls(
             costs_of(cpu.vector_bytes), reduced, points, sums, vectors, across,
-            ceil(reduced / lanes) * inputs * turned, across * results,
-            _WEIGHT_CYCLES * sums * reduced * across,
+            ceil(reduced / lanes) * inputs, across * results,
+            weights * _STREAM * (1.6 if nbytes > _L3 else 1), weights * _WEIGHT,
         )  # fmt: skip
 
     def products(self, tiles: int, rows: int) -> float:
@@ -384,16 +310,18 @@ class _Cycles:
         sums = rows * self.vectors
         step = max(sums / self.costs.adds, (rows + 2 * self.vectors) / self.costs.loads)
         count = ceil(tiles / rows) * (self.across // self.vectors)
-        return count * (self.sums * (self.reduced * step + 6) + self.points * (6 + sums))
+        return count * (self.sums * self.reduced * step + self.points * _REGISTER_TILE)
 
     def job(self, tiles: _Tiles, rows: int, units: int) -> float:
         """A job of some units."""
-        each = self.products(tiles.made, rows) + self.weights + tiles.results * self.results
-        return units * each + tiles.transformed * self.inputs + _JOB_CYCLES
+        each = max(self.products(tiles.made, rows), self.stream) + self.weights
+        each += tiles.results * self.results
+        return units * each + tiles.transformed * self.inputs + _JOB
 
 
-_WEIGHT_CYCLES = 3.0  # for a vector of weights, from the third-level cache
-_JOB_CYCLES = 3000.0
+_STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
+_L3 = 24 << 20  # bytes that stay in it
+_REGISTER_TILE, _JOB = 4.0, 500.0
 
 
 def _additions(axes: list[tuple[Matrix, ...]]) -> int:

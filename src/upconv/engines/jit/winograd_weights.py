@@ -1,4 +1,4 @@
-"""The weight of a correlation as Winograd's algorithm reads it: transformed, in the order of use."""
+"""The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..base import Array
 from .correlation import Correlation
 from .packing import aligned
 from .winograd import Transform
-from .winograd_plan import Schedule, Window, chunk_of, depth_of
+from .winograd_plan import Schedule, chunk_of, depth_of
+from .winograd_window import Window
 
 _PART = 1 << 18  # numbers of the transformed weight that are made at once
 
@@ -57,30 +58,35 @@ class Weights:
         part = max(1, _PART * self.depth * outer // count)
         for group, first in product(range(correlation.groups), range(0, self.reduced, self.chunk)):
             live = min(self.chunk, self.reduced - first)
-            for start, h in product(range(0, live, part), range(phases)):
+            for start in range(0, live, part):
                 stop = min(live, start + part)
-                taps = given[group, ..., first + start : first + stop, :].astype(np.float64)
-                taps = taps.reshape(prod(kernel), -1)
-                place = first * phases + h * live
-                for g in range(outer):
+                taps = self._taps(given[group, ..., first + start : first + stop, :])
+                for g, h in np.ndindex(outer, phases):
+                    place = first * phases + h * live
                     made = self._columns(matrices[g, :, h], taps)
                     packed[group, g, ..., place + start : place + stop, :] = made
         return flat
 
+    def _taps(self, weight: Array) -> Array:
+        """(*kernel, reduced, made) -> (reduced, chunks, taps, channels of a unit)."""
+        *kernel, reduced, made = weight.shape
+        each = self._schedule.channels
+        taps = np.zeros((reduced, prod(kernel), self.chunks * each))
+        taps[..., :made] = np.moveaxis(weight.reshape(-1, reduced, made), 0, 1)
+        return np.moveaxis(taps.reshape(reduced, -1, self.chunks, each), 2, 1)
+
     def _columns(self, matrices: Array, taps: Array) -> Array:
-        """Taps of some reduced channels, (taps, reduced * made), by the matrix of each phase of the
-        last axis: (chunks, points, panels, pieces, reduced, panel's columns)."""
-        schedule = self._schedule
-        each, last = schedule.channels, len(matrices)
-        shape = (schedule.points, self.pieces, taps.shape[1] // self._made)
-        spread = np.zeros((*shape, self.chunks, last, schedule.padded), self._dtype)
+        """`_taps` by the matrix of each phase of the last axis: (chunks, points, panels, pieces,
+        reduced, panel's columns). Many small products: BLAS gives large ones to threads, which wait
+        for each other where others compute."""
+        schedule, last = self._schedule, len(matrices)
+        shape = (*taps.shape[:2], schedule.points, self.pieces)
+        spread = np.zeros((*shape, last, schedule.padded), self._dtype)
         for g, matrix in enumerate(matrices):
             used = matrix.any(0)
-            found = (matrix[:, used] @ taps[used]).reshape(*shape, self._made)
-            for chunk in range(self.chunks):
-                mine = found[..., chunk * each : (chunk + 1) * each]
-                spread[..., chunk, g, : mine.shape[-1]] = mine
-        return spread.reshape(*shape, self.chunks, -1, self._panel).transpose(3, 0, 4, 1, 2, 5)
+            found = matrix[:, used] @ taps[:, :, used]
+            spread[..., g, : schedule.channels] = found.reshape(*shape, schedule.channels)
+        return spread.reshape(*shape, -1, self._panel).transpose(1, 2, 4, 3, 0, 5)
 
 
 def _matrix(window: Window, transform: Transform) -> Array:
