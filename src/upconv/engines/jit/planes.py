@@ -66,9 +66,9 @@ class Planes(Kernel):
     @property
     def description(self) -> str:
         """The schedule in one line."""
-        tile = self._tile
+        tile, rows = self._tile, "positions" if self._tile.last else "rows"
         return (
-            f"planes: tile of {tile.rows} rows x {tile.vectors} vectors of {tile.lanes}, read in"
+            f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"
             f" place, {self._threads} threads"
         )
 
