@@ -66,7 +66,7 @@ def _dot(row: tuple[Fraction, ...], column: list[Fraction]) -> Fraction:
     return sum((a * b for a, b in zip(row, column, strict=True)), Fraction(0))
 
 
-@pytest.mark.parametrize("seed", [*range(48), 31135, 31491, 31588])
+@pytest.mark.parametrize("seed", [*range(48), 167, 439, 810])
 def test_errors_beside_direct_sums(seed: int) -> None:
     problem, threads = winograd_layers.layer(seed)
     names = winograd_layers.variants(problem, threads)
