@@ -27,7 +27,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="upconv-tests-")
     os.environ["UPCONV_TUNING_FILE"] = str(Path(_folder.name) / "tuning.json")
 
-# A shell that starts this run in the background has it ignore Ctrl-C, and so would every process that
-# tests start and interrupt.
+# A shell that starts this run in the background has it ignore Ctrl-C, and so would every process
+# that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -64,7 +64,7 @@ def checked(source: str, target: str) -> int:
     import zarr
 
     import upconv
-    from upconv.engines.invariant import invariant_engine
+    from upconv.engines.ordered_sums import invariant_engine
     from upconv.geometry import Axis
 
     x, y = zarr.open(source, mode="r"), zarr.open(target, mode="r")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
 _TYPES = {"object": dict, "array": list, "string": str, "boolean": bool}
-_TYPES |= {"integer": int, "number": (int, float)}
+_TYPES |= {"integer": int, "number": (int, float), "null": type(None)}
 _KNOWN = {"$schema", "$ref", "$defs", "title", "description", "const", "enum", "type", "required"}
 _KNOWN |= {"properties", "additionalProperties", "items"}
 
@@ -27,13 +27,15 @@ def _require(value, schema, whole, where):
     if "enum" in schema:
         assert value in schema["enum"], where
     if "type" in schema:
-        assert isinstance(value, _TYPES[schema["type"]]), where
-        assert schema["type"] == "boolean" or not isinstance(value, bool), where
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        assert any(isinstance(value, _TYPES[name]) for name in types), where
+        assert "boolean" in types or not isinstance(value, bool), where
+    if value is None:
+        return
     assert set(schema.get("required", ())) <= set(value if isinstance(value, dict) else ()), where
-    properties = schema.get("properties", {})
-    if schema.get("additionalProperties") is False:
-        assert set(value) <= set(properties), where
-    for key in properties.keys() & set(value if isinstance(value, dict) else ()):
-        _require(value[key], properties[key], whole, f"{where}.{key}")
-    for i, entry in enumerate(value if "items" in schema else ()):
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties", {})
+    for key, entry in value.items() if isinstance(value, dict) else ():
+        assert key in properties or rest is not False, where
+        _require(entry, properties.get(key, rest), whole, f"{where}.{key}")
+    for i, entry in enumerate(value if isinstance(value, list) and "items" in schema else ()):
         _require(entry, schema["items"], whole, f"{where}[{i}]")

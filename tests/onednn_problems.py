@@ -12,68 +12,17 @@ import random
 import sys
 from contextlib import suppress
 from importlib import import_module
-from math import prod
 from typing import Any
 
 import numpy as np
 
 import upconv
+from random_problems import case
 from upconv import testing
-from upconv.activations import Activation
 from upconv.engines import load
-from upconv.geometry import Axis
-from upconv.problem import (
-    NO_EPILOGUE,
-    DataLayout,
-    Direction,
-    DType,
-    Epilogue,
-    Problem,
-    WeightLayout,
-)
+from upconv.problem import Direction, Problem
 
 POISON = 0x7F  # 3.4e38 as float32 and bfloat16
-
-
-def problem(seed: int) -> Problem:
-    """A problem small enough for milliseconds, with channels around the sizes of vectors."""
-    rng = random.Random(seed)
-    while True:
-        made = _problem(rng)
-        sizes = map(prod, (made.x_shape, made.y_shape, made.weight_shape))
-        if made.multiply_adds < 4_000_000 and max(sizes) < 100_000:
-            return made
-
-
-def _problem(rng: random.Random) -> Problem:
-    axes = tuple(_axis(rng) for _ in range(rng.choice((1, 2, 2, 2, 3))))
-    groups, widest = rng.choice((1, 1, 1, 2, 3, 4, 16)), rng.choice((1, 3, 8, 16, 17, 32, 40, 64))
-    channels = [groups * rng.choice((widest, rng.randint(1, widest))) for _ in range(2)]
-    if rng.random() < 0.1:
-        groups = channels[0] = channels[1] = rng.choice((7, 16, 32, 40, 64))
-    direction = rng.choice(tuple(Direction))
-    bare = direction is Direction.WEIGHT_GRAD
-    activation = rng.choice((Activation.NONE, *Activation))
-    slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
-    return Problem(
-        direction, axes, rng.choice((1, 1, 2, 3, 5)), channels[0], channels[1], groups,
-        rng.choice((DType.FLOAT32, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)),
-        rng.choice(tuple(DataLayout)), rng.choice(tuple(WeightLayout)),
-        bias=not bare and rng.random() < 0.5,
-        epilogue=NO_EPILOGUE if bare else Epilogue(activation, slope, rng.random() < 0.3),
-        accumulate=rng.random() < 0.25,
-    )  # fmt: skip
-
-
-def _axis(rng: random.Random) -> Axis:
-    size = rng.choice((1, 2, 3, 5, rng.randint(1, 40)))
-    kernel = rng.choice((1, 2, 3, 4, 5, rng.randint(1, 17)))
-    stride = rng.choice((1, 1, 2, 2, 3, rng.randint(1, 9)))
-    dilation = rng.choice((1, 1, 1, 2, 3))
-    full = Axis(size, kernel, stride, dilation).full
-    begin = min(rng.choice((0, 1, kernel // 2, rng.randint(-3, 20))), full - 1)
-    end = rng.choice((0, 1, begin, 1 - stride, rng.randint(-stride - 2, full)))
-    return Axis(size, kernel, stride, dilation, begin, min(end, full - begin - 1))
 
 
 def wrong(seed: int, asked: Problem, threads: int) -> str:
@@ -133,7 +82,7 @@ def main(first: int, last: int) -> None:
     import_module("upconv.engines.onednn.engine")._WORTH = 1  # two threads for small problems too
     found = []
     for seed in range(first, last):
-        asked, threads = problem(seed), 1 + seed % 2
+        asked, threads = case(seed, tuple(Direction)).problem, 1 + seed % 2
         print(f"seed {seed}, threads {threads}: {asked}", flush=True)
         fault = wrong(seed, asked, threads)
         if fault:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from upconv.geometry import Axis
-from upconv.onnx.optimizing.benchmark import Ratio, Timing
 from upconv.onnx.optimizing.results import (
     ORIGINAL,
     Candidate,
     LayerResult,
     Optimization,
     OutputCheck,
+    Ratio,
     SessionResult,
+    Timing,
     WholeResult,
 )
 

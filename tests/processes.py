@@ -66,7 +66,7 @@ def called(*args):
 
     handler, show = signal.getsignal(signal.SIGTERM), warnings.showwarning
     try:
-        done = CliRunner().invoke(app, [*map(str, args)])
+        done = CliRunner().invoke(app, [*map(str, args)], catch_exceptions=False)
     finally:
         signal.signal(signal.SIGTERM, handler)
         warnings.showwarning = show

@@ -30,11 +30,14 @@ class Case:
         return f"seed {self.seed}, threads {self.threads}: {self.problem}"
 
 
-def case(seed: int) -> Case:
+JIT = (Direction.FORWARD, Direction.FORWARD, Direction.INPUT_GRAD)
+
+
+def case(seed: int, directions: tuple[Direction, ...] = JIT) -> Case:
     """A random problem, small enough for a few milliseconds."""
     rng = random.Random(seed)
     while True:
-        problem = _problem(rng)
+        problem = _problem(rng, directions)
         outputs, inputs = prod(problem.y_shape), prod(problem.x_shape)
         if max(outputs, inputs) <= 60_000 and problem.multiply_adds <= 6_000_000:
             return Case(seed, problem, rng.choice((1, 1, 2)), rng.randrange(1 << 20))
@@ -46,7 +49,7 @@ def real_case(seed: int, directions: tuple[Direction, ...] = tuple(Direction)) -
     return Case(seed, testing.layer(seed, direction), (1, 2, 3)[seed // 3 % 3], seed)
 
 
-def _problem(rng: random.Random) -> Problem:
+def _problem(rng: random.Random, directions: tuple[Direction, ...]) -> Problem:
     rank = rng.choices((1, 2, 3, 4), (35, 40, 20, 5))[0]
     axes = tuple(_axis(rng, last=i == rank - 1) for i in range(rank))
     groups = rng.choice((1, 1, 1, 2, 3, 7))
@@ -55,9 +58,12 @@ def _problem(rng: random.Random) -> Problem:
     if rng.random() < 0.1:
         groups = channels[0] = channels[1] = rng.randint(2, 70)
     activation = rng.choice((Activation.NONE, Activation.RELU, *Activation))
+    direction = rng.choice(directions)
+    follows = direction is not Direction.WEIGHT_GRAD
+    activation = activation if follows else Activation.NONE
     slope = 0.2 if activation is Activation.LEAKY_RELU else 0.0
     return Problem(
-        rng.choice((Direction.FORWARD, Direction.FORWARD, Direction.INPUT_GRAD)),
+        direction,
         axes,
         batch=rng.choice((0, 1, 1, 1, 2, 3)) or rng.choice((0, 1)),
         in_channels=channels[0],
@@ -66,8 +72,8 @@ def _problem(rng: random.Random) -> Problem:
         dtype=rng.choice((DType.FLOAT32, *DType)),
         layout=rng.choice((DataLayout.NCX, *DataLayout)),
         weight_layout=rng.choice(tuple(WeightLayout)),
-        bias=rng.random() < 0.5,
-        epilogue=Epilogue(activation, slope, residual=rng.random() < 0.3),
+        bias=rng.random() < 0.5 and follows,
+        epilogue=Epilogue(activation, slope, residual=rng.random() < 0.3 and follows),
         accumulate=rng.random() < 0.2,
     )
 

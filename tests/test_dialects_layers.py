@@ -28,108 +28,44 @@ from upconv.geometry import Axis
 from upconv.problem import DataLayout, WeightLayout
 
 UNSAYABLE = [
-    (
-        to_torch,
-        Layer((Axis(5, 3, 2, 1, 0, 1),)),
-        (
-            "axis 0 is cropped by 0 at its begin and 1 at its end, and PyTorch has one padding "
-            "for both"
-            " ends, so it cannot crop the end more than the begin."
-        ),
-    ),
-    (
-        to_torch,
-        Layer((Axis(5, 3), Axis(5, 3, 2, 1, -1, 0))),
-        (
-            "axis 1 is cropped by -1 at its begin and 0 at its end, and PyTorch cannot add "
-            "positions at"
-            " a begin: its padding is >= 0."
-        ),
-    ),
-    (
-        to_torch,
-        Layer((Axis(5, 3, 2, 1, 1, -1),)),
-        (
-            "axis 0 is cropped by 1 at its begin and -1 at its end, and PyTorch would need output"
-            " padding 2, which must be less than max(stride, dilation) = 2."
-        ),
-    ),
-    (
-        to_torch,
-        Layer((Axis(1, 2, 1, 1, 1, 1),)),
-        (
-            "axis 0 is cropped by 1 at its begin and 1 at its end, and PyTorch refuses an output "
-            "of 0"
-            " positions, fewer than 1."
-        ),
-    ),
-    (
-        to_torch,
-        Layer((Axis(1, 1),) * 4),
-        "the layer has 4 spatial axes, and PyTorch has at most 3.",
-    ),
-    (
-        to_onnx,
-        Layer((Axis(5, 3, 2, 1, 0, -2),)),
-        (
-            "axis 0 is cropped by 0 at its begin and -2 at its end, and ONNX would need output "
-            "padding"
-            " 2, which must be less than max(stride, dilation) = 2."
-        ),
-    ),
-    (
-        to_mxnet,
-        Layer((Axis(5, 3, 2, 3, 1, -1),)),
-        (
-            "axis 0 is cropped by 1 at its begin and -1 at its end, and MXNet would need output "
-            "padding"
-            " 2, which must be less than the stride = 2."
-        ),
-    ),
-    (
-        to_mxnet,
-        Layer((Axis(5, 3, 1, 2),) * 3),
-        "the layer is dilated, and MXNet has no dilation with 3 spatial axes.",
-    ),
-    (
-        to_onednn_graph,
-        Layer((Axis(5, 3, 1, 1, 0, -1),)),
-        (
-            "axis 0 is cropped by 0 at its begin and -1 at its end, and oneDNN Graph would need "
-            "output"
-            " padding 1, which must be less than the stride = 1."
-        ),
-    ),
-    (
-        to_keras,
-        Layer((Axis(5, 3, 2, 1, 1, 0),)),
-        (
-            'axis 0 is cropped by 1 at its begin and 0 at its end, and Keras has only "valid",'
-            ' "same" and an output_padding below the stride, one mode for all axes; the nearest of'
-            " those crops 0 and 0."
-        ),
-    ),
-    (
-        to_keras,
-        Layer((Axis(5, 3, 2, 2),)),
-        "the layer is strided and dilated, and Keras' layers refuse the two together.",
-    ),
-    (
-        to_keras,
-        Layer((Axis(5, 3),), groups=2),
-        "the layer has 2 groups, and Keras' layers have none.",
-    ),
-    (
-        to_keras,
-        Layer((Axis(0, 3),)),
-        "the layer has an axis without input; read it at a size above 0.",
-    ),
-    (
-        to_jax,
-        Layer((Axis(5, 3),), groups=2),
-        "the layer has 2 groups, and jax.lax.conv_transpose has none.",
-    ),
-]
+    (to_torch, Layer((Axis(5, 3, 2, 1, 0, 1),)),
+     ("axis 0 is cropped by 0 at its begin and 1 at its end, and PyTorch has one padding for "
+      "both ends, so it cannot crop the end more than the begin.")),
+    (to_torch, Layer((Axis(5, 3), Axis(5, 3, 2, 1, -1, 0))),
+     ("axis 1 is cropped by -1 at its begin and 0 at its end, and PyTorch cannot add positions "
+      "at a begin: its padding is >= 0.")),
+    (to_torch, Layer((Axis(5, 3, 2, 1, 1, -1),)),
+     ("axis 0 is cropped by 1 at its begin and -1 at its end, and PyTorch would need output "
+      "padding 2, which must be less than max(stride, dilation) = 2.")),
+    (to_torch, Layer((Axis(1, 2, 1, 1, 1, 1),)),
+     ("axis 0 is cropped by 1 at its begin and 1 at its end, and PyTorch refuses an output of "
+      "0 positions, fewer than 1.")),
+    (to_torch, Layer((Axis(1, 1),) * 4),
+     "the layer has 4 spatial axes, and PyTorch has at most 3."),
+    (to_onnx, Layer((Axis(5, 3, 2, 1, 0, -2),)),
+     ("axis 0 is cropped by 0 at its begin and -2 at its end, and ONNX would need output "
+      "padding 2, which must be less than max(stride, dilation) = 2.")),
+    (to_mxnet, Layer((Axis(5, 3, 2, 3, 1, -1),)),
+     ("axis 0 is cropped by 1 at its begin and -1 at its end, and MXNet would need output "
+      "padding 2, which must be less than the stride = 2.")),
+    (to_mxnet, Layer((Axis(5, 3, 1, 2),) * 3),
+     "the layer is dilated, and MXNet has no dilation with 3 spatial axes."),
+    (to_onednn_graph, Layer((Axis(5, 3, 1, 1, 0, -1),)),
+     ("axis 0 is cropped by 0 at its begin and -1 at its end, and oneDNN Graph would need "
+      "output padding 1, which must be less than the stride = 1.")),
+    (to_keras, Layer((Axis(5, 3, 2, 1, 1, 0),)),
+     ('axis 0 is cropped by 1 at its begin and 0 at its end, and Keras has only "valid", '
+      '"same" and an output_padding below the stride, one mode for all axes; the nearest of '
+      "those crops 0 and 0.")),
+    (to_keras, Layer((Axis(5, 3, 2, 2),)),
+     "the layer is strided and dilated, and Keras' layers refuse the two together."),
+    (to_keras, Layer((Axis(5, 3),), groups=2),
+     "the layer has 2 groups, and Keras' layers have none."),
+    (to_keras, Layer((Axis(0, 3),)),
+     "the layer has an axis without input; read it at a size above 0."),
+    (to_jax, Layer((Axis(5, 3),), groups=2),
+     "the layer has 2 groups, and jax.lax.conv_transpose has none."),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("write", "layer", "message"), UNSAYABLE)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layer_oracle import SLOW, agree, arrays, full_of, given_layer, scatter
+from upconv import conv_transpose
 from upconv.dialects import (
     Layer,
     from_jax,
@@ -44,7 +45,6 @@ def test_the_oracle_itself_worked_by_hand():
 @pytest.mark.parametrize("weights", WeightLayout)
 @pytest.mark.parametrize("data", DataLayout)
 def test_conv_transpose_takes_the_keywords_of_a_layer(data, weights, flipped):
-    conv_transpose = pytest.importorskip("upconv").conv_transpose
     axes = (Axis(5, 3, 2, 1, 1, -1), Axis(4, 2, 3, 2, -1, 2))
     layer = Layer(axes, 3, data, weights, flipped)
     x, w = arrays(layer, dtype=np.float64)

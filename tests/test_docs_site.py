@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -126,10 +125,3 @@ def test_the_figure_of_speed_shows_what_benchmarks_say(monkeypatch: pytest.Monke
     means = sorted(mean(values) for values in ratios.values())
     told = f"geometric means between {means[0]:.1f} and {means[-1]:.1f}"
     assert told in (DOCS / "index.md").read_text(encoding="utf-8")
-
-
-def test_every_extra_is_used() -> None:
-    """An extra whose packages nothing imports leaves pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert "cuda" not in project["optional-dependencies"]
-    assert "matplotlib" in " ".join(project["optional-dependencies"]["docs"])

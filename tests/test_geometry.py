@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upconv.engines.index_sets import IndexSet
+from upconv.engines.im2col import IndexSet
 from upconv.errors import ArgumentError, ShapeError
 from upconv.geometry import (
     LIMIT,
@@ -203,13 +203,10 @@ def test_a_convolution_reads_what_the_transpose_writes(axis: Axis, length: int) 
         ((3, 3, True), ArgumentError, "stride is True (bool); expected an int."),
         ((3, 3.0), ArgumentError, "kernel is 3.0 (float); expected an int."),
         ((LIMIT + 1, 3), ArgumentError, "expected an integer <= 2**48"),
-        (
-            (3, 3, 2, 1, 4, 4),
-            ShapeError,
-            "the output size is -1 = (3 - 1)*2 + 1*(3 - 1) + 1 - 4 - 4",
-        ),
+        ((3, 3, 2, 1, 4, 4), ShapeError,
+         "the output size is -1 = (3 - 1)*2 + 1*(3 - 1) + 1 - 4 - 4"),
     ],
-)
+)  # fmt: skip
 def test_refusals(values: tuple, kind: type, message: str) -> None:
     with pytest.raises(kind) as caught:
         Axis(*values)

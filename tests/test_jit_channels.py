@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("llvmlite")
-
 import upconv
 from upconv import testing
 from upconv.engines.base import Primitive

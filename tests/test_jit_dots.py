@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("llvmlite")
 pytest.importorskip("ml_dtypes")
 
 import llvmlite.binding as llvm

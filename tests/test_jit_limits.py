@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("llvmlite", reason="the ceilings are measured by compiled code")
-
 from upconv import memory
 from upconv.engines.jit import limits
 from upconv.engines.jit.compile import Code, assembly
@@ -46,16 +44,23 @@ def test_the_clock_is_two_vectors_a_cycle() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_ceilings_of_this_machine(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy's own product and copy, which are good at it, come near and never far above."""
+def test_the_ceilings_of_this_machine(threads: int) -> None:
     start = time.process_time()
     found = limits.measure(threads)
     assert time.process_time() - start < 1.5 * threads
     assert found.threads == threads
     assert 1e8 < found.clock < 1e10
+
+
+def test_a_copy_by_numpy_comes_near_the_bandwidth() -> None:
     source, target = (np.ones(32 << 20, np.uint8) for _ in range(2))
-    copies = [timed(lambda: np.copyto(target, source)) for _ in range(5)]
-    assert 0.1 < 2 * source.nbytes / min(copies) / found.bandwidth < 3 if threads == 1 else True
+    ratios = []
+    for _ in range(10):  # whoever else computes may disturb one of the two
+        copied = min(timed(lambda: np.copyto(target, source)) for _ in range(5))
+        ratios.append(2 * source.nbytes / copied / limits.measure(1).bandwidth)
+        if 0.1 < ratios[-1] < 3:
+            return
+    pytest.fail(f"a copy reaches {ratios} times the bandwidth")
 
 
 def timed(work) -> float:
@@ -112,8 +117,8 @@ def test_little_memory_makes_small_arrays(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_workers_run_at_the_same_time() -> None:
-    seconds = limits._together(lambda worker: time.sleep(0.1 + 0.1 * worker), 2)
-    assert 0.2 <= seconds < 0.29
+    meeting = threading.Barrier(3)
+    assert 0 <= limits._together(lambda worker: meeting.wait(60), 3) < 60
 
 
 def test_a_leader_that_gives_up_leaves_nobody_waiting() -> None:

@@ -34,18 +34,23 @@ SIDES = [
 ]
 
 
+OTHERS = [
+    ((), {}),
+    ((Axis(9, 3, 1, 2, 1, 2),), {"bias": True, "epilogue": Epilogue(Activation.RELU)}),
+    ((Axis(4, 2, 3),), {"dtype": DType.BFLOAT16, "epilogue": Epilogue(Activation.RELU)}),
+    ((Axis(3, 3, 2, 1, 1, 1), Axis(8, 5, 1, 1, 2, 2)), {"accumulate": True}),
+    ((Axis(5, 4),), {"dtype": DType.FLOAT64, "epilogue": Epilogue(residual=True)}),
+]
+
+
 @needs_masks
-@pytest.mark.parametrize("last", SIDES, ids=str)
-def test_values(last: Axis) -> None:
+@pytest.mark.parametrize(("layout", "channels"), [(DataLayout.NCX, 3), (DataLayout.NXC, 19)])
+@pytest.mark.parametrize(("number", "last"), list(enumerate(SIDES)), ids=str)
+def test_values(number: int, last: Axis, layout: DataLayout, channels: int) -> None:
+    """Each last axis with two of the other axes and epilogues, in turn."""
     engine = load("jit")
-    for rows, more in (
-        ((), {}),
-        ((Axis(9, 3, 1, 2, 1, 2),), {"bias": True, "epilogue": Epilogue(Activation.RELU)}),
-        ((Axis(4, 2, 3),), {"dtype": DType.BFLOAT16, "epilogue": Epilogue(Activation.RELU)}),
-        ((Axis(3, 3, 2, 1, 1, 1), Axis(8, 5, 1, 1, 2, 2)), {"accumulate": True}),
-        ((Axis(5, 4),), {"dtype": DType.FLOAT64, "epilogue": Epilogue(residual=True)}),
-    ):
-        asked = problem(*rows, last, **more)
+    for rows, more in (OTHERS[number % 5], OTHERS[(number + 1) % 5]):
+        asked = problem(*rows, last, channels=channels, layout=layout, **more)
         assert described(asked).startswith("planes"), asked
         given = testing.operands(asked)
         found = testing.compute(engine, asked, given, threads=1)
@@ -65,6 +70,7 @@ def test_what_it_leaves_to_others() -> None:
         problem(Axis(40, 3, 3)),  # every third position
         problem(Axis(400, 3, 1, 60)),  # shifts far apart
         problem(wide, channels=1),
+        problem(wide, channels=6, layout=DataLayout.NXC),
         problem(wide, layout=DataLayout.NXC),
     ):
         assert not described(other).startswith("planes"), other

@@ -9,9 +9,6 @@ import sys
 import pytest
 
 from processes import python
-
-pytest.importorskip("llvmlite")
-
 from upconv.engines.jit.cpu import host
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -96,7 +93,7 @@ def lead(number):
         works(2 + number, 5)
 leaders = [threading.Thread(target=lead, args=(number,)) for number in range(3)]
 for leader in leaders: leader.start()
-for _ in range(40):
+for _ in range(12):
     child(lambda: (works(2), works(5), meets(3)))
 stop = True
 for leader in leaders: leader.join()

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from math import inf
 
 import pytest
@@ -18,14 +15,24 @@ from processes import printed
 from upconv import memory, threads
 
 
-def count(**variables: str) -> str:
-    """`get_num_threads()` in a process with these variables, or the error it ends in."""
-    code = (
-        "import upconv\n"
-        "try: print(upconv.get_num_threads())\n"
-        "except upconv.UpconvError as error: print(error)"
-    )
-    return printed(code, **({"OMP_NUM_THREADS": ""} | variables))
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch, own_threads: None) -> Iterator[Callable[..., str]]:
+    """`get_num_threads()` with these variables alone, or the error it ends in."""
+
+    def counted(**variables: str) -> str:
+        for name in ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(threads, "_default", None)
+        threads._own.cache_clear()
+        try:
+            return str(upconv.get_num_threads())
+        except upconv.UpconvError as error:
+            return str(error)
+
+    yield counted
+    threads._own.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,17 +44,17 @@ def count(**variables: str) -> str:
         ({"UPCONV_NUM_THREADS": " 7 "}, "7"),
     ],
 )
-def test_the_environment_says_how_many_threads(variables: dict, wanted: str) -> None:
+def test_the_environment_says_how_many_threads(count, variables: dict, wanted: str) -> None:
     assert count(**variables) == wanted
 
 
 @pytest.mark.parametrize("junk", ["", "0", "-1", "many", "1e3", "9" * 5000])
-def test_junk_meant_for_openmp_is_passed_over(junk: str) -> None:
+def test_junk_meant_for_openmp_is_passed_over(count, junk: str) -> None:
     assert count(OMP_NUM_THREADS=junk) == count()
 
 
 @pytest.mark.parametrize("junk", ["0", "-1", "many", "5000", "9" * 5000])
-def test_junk_meant_for_upconv_is_refused(junk: str) -> None:
+def test_junk_meant_for_upconv_is_refused(count, junk: str) -> None:
     assert count(UPCONV_NUM_THREADS=junk).startswith("UPCONV_NUM_THREADS is ")
 
 
@@ -70,45 +77,23 @@ def test_affinity_bounds_the_default() -> None:
 
 
 GIB = 1 << 30
+MEMINFO = "/proc/meminfo"
+V1, V2 = "/sys/fs/cgroup/memory/memory", "/sys/fs/cgroup/memory"
 
 
 @pytest.mark.parametrize(
     ("files", "wanted"),
     [
-        ({"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
-        (
-            {
-                "/proc/meminfo": "MemAvailable: 4194304 kB\n",
-                "/sys/fs/cgroup/memory.max": f"{3 * GIB}\n",
-                "/sys/fs/cgroup/memory.current": f"{2 * GIB}\n",
-            },
-            GIB,
-        ),
-        (
-            {
-                "/sys/fs/cgroup/memory.max": f"{3 * GIB}",
-                "/sys/fs/cgroup/memory.current": f"{2 * GIB}",
-                "/sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB}\n",
-            },
-            2 * GIB,
-        ),
-        (
-            {
-                "/proc/meminfo": "MemAvailable: 1048576 kB\n",
-                "/sys/fs/cgroup/memory.max": "max\n",
-                "/sys/fs/cgroup/memory.current": "12\n",
-            },
-            GIB,
-        ),
-        (
-            {
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}",
-                "/sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GIB}",
-            },
-            0,
-        ),
+        ({MEMINFO: "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}, 4 * GIB),
+        ({MEMINFO: "MemAvailable: 4194304 kB\n", f"{V2}.max": f"{3 * GIB}\n",
+          f"{V2}.current": f"{2 * GIB}\n"}, GIB),
+        ({f"{V2}.max": f"{3 * GIB}", f"{V2}.current": f"{2 * GIB}",
+          f"{V2}.stat": f"anon 5\ninactive_file {GIB}\n"}, 2 * GIB),
+        ({MEMINFO: "MemAvailable: 1048576 kB\n", f"{V2}.max": "max\n", f"{V2}.current": "12\n"},
+         GIB),
+        ({f"{V1}.limit_in_bytes": f"{2 * GIB}", f"{V1}.usage_in_bytes": f"{3 * GIB}"}, 0),
     ],
-)
+)  # fmt: skip
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="these files are Linux's")
 def test_the_least_limit_counts(files: dict, wanted: int, monkeypatch) -> None:
     monkeypatch.setattr(memory, "_read", lambda path: files.get(path, ""))
@@ -136,42 +121,32 @@ def test_bytes_are_readable(nbytes: int, words: str) -> None:
     assert memory.readable(nbytes) == words
 
 
-@contextmanager
-def spinning(seconds: float) -> Iterator[float]:
-    """A thread that computes for so long, or until the block ends; the moment it would end."""
-    stop, end = threading.Event(), time.perf_counter() + seconds
+class Clock:
+    """Time in which another thread computes until `busy`: no verdict depends on a real one."""
 
-    def spin() -> None:
-        while time.perf_counter() < end and not stop.is_set():
-            pass
+    def __init__(self, busy: float) -> None:
+        self.now, self.used, self._busy = 0.0, 0.0, busy
 
-    spinner = threading.Thread(target=spin)
-    spinner.start()
-    try:
-        yield end
-    finally:
-        stop.set()
-        spinner.join()
+    def perf_counter(self) -> float:
+        return self.now
 
+    def process_time(self) -> float:
+        return self.used
 
-@pytest.mark.skipif(sys.platform == "win32", reason="its clock of processor time is too coarse")
-def test_a_rest_lasts_until_others_are_done() -> None:
-    with spinning(0.08) as end:
-        threads.rest()
-        assert time.perf_counter() >= end
+    def sleep(self, seconds: float) -> None:
+        self.used += seconds if self.now < self._busy else 0.0
+        self.now += seconds
 
 
-def test_a_rest_beside_one_that_never_ends_is_given_up() -> None:
-    with spinning(inf):
-        start = time.perf_counter()
-        threads.rest()
-        assert time.perf_counter() - start < 5.0
-
-
-def test_a_rest_where_nothing_computes_is_short() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        threads.rest()
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(20)) < 0.1
+@pytest.mark.parametrize(
+    ("busy", "least", "most"),
+    [(0.08, 0.08, 0.1), (inf, 0.2, 0.5), (0.0, 0.0, 0.02)],
+    ids=["others are done", "one never ends and is given up", "nothing computes"],
+)
+def test_a_rest_lasts_until(
+    busy: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(busy)
+    monkeypatch.setattr(threads, "time", clock)
+    threads.rest()
+    assert least <= clock.now <= most

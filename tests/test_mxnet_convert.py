@@ -81,14 +81,12 @@ def test_double_precision_stays():
     [
         (torch.nn.Conv2d(2, 3, 3), "no transposed convolution of PyTorch"),
         (torch.nn.Linear(2, 3), "no transposed convolution of PyTorch"),
-        (
-            torch.nn.ConvTranspose1d(2, 3, 3, stride=1, dilation=3, output_padding=2),
-            "less than the",
-        ),
+        (torch.nn.ConvTranspose1d(2, 3, 3, stride=1, dilation=3, output_padding=2),
+         "less than the"),
         (torch.nn.ConvTranspose1d(2, 3, 3, dtype=torch.bfloat16), "weight: "),
         (SimpleNamespace(transposed=True, padding_mode="reflect"), "no transposed convolution"),
     ],
-)
+)  # fmt: skip
 def test_what_gluon_has_no_layer_for_is_refused(module, says):
     with pytest.raises(mx.MXNetError, match=says):
         from_torch(module)

@@ -191,8 +191,8 @@ class TestWays:
                     found = candidate(runtime(), problem, 1, layout_strategies(problem)[0])
                     if (
                         found is not None
-                        and found.operation.kind is fault.kind
-                        and fault.when(problem, found.operation)
+                        and found.offer.operation.kind is fault.kind
+                        and fault.when(problem, found.offer.operation)
                     ):
                         assert fault.name not in found.implementation
 

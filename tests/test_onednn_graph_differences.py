@@ -304,12 +304,12 @@ def unwritten(one: Case) -> np.ndarray | bool:
     return one.oracle(magnitudes=True) == 0 if weights else False
 
 
-def test_300_random_calls_agree_with_the_library(bench: Bench) -> None:
+def test_random_calls_agree_with_the_library(bench: Bench) -> None:
     if bench.library is None:
         pytest.skip("libdnnl is not installed")
-    counted = agreed(bench.library, 0, 300)
-    assert sum(counted.values()) == 300
-    assert min(counted[kind] for kind in KINDS) >= 30
+    counted = agreed(bench.library, 0, 100)
+    assert sum(counted.values()) == 100
+    assert min(counted[kind] for kind in KINDS) >= 10
 
 
 @pytest.mark.long

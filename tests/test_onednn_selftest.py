@@ -41,8 +41,9 @@ layers = [
     )
     if i * o * k**rank < 4e6
 ]
-for (rank, k, s, i, o), layout, after in product(layers, DataLayout, (False, True)):
+for (rank, k, s, i, o), layout in product(layers, DataLayout):
     for direction in (Direction.FORWARD, Direction.INPUT_GRAD):
+        after = bool(seen % 2)  # both about as often, as layers have one variant or more
         axes = (Axis(5, k, s, 1, (k - s) // 2, (k - s) // 2),) * rank
         epilogue = Epilogue(Activation.LEAKY_RELU, 0.5, residual=True) if after else Epilogue()
         problem = Problem(direction, axes, 1, i, o, layout=layout, bias=True, epilogue=epilogue)
@@ -56,27 +57,19 @@ for (rank, k, s, i, o), layout, after in product(layers, DataLayout, (False, Tru
             wanted = -1 if after else 1
             assert (out == wanted).all(), (str(problem), primitive.description, out.max())
             seen += 1
-print(seen)
+from upconv.engines.onednn import selftest
+for direction in Direction:
+    selftest.ensure(engine._runtime, direction)
+print(engine._runtime, seen)
 """
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_bias_is_added_once(isa: str) -> None:
     """By every way, with every instruction set: parts of kernels once added it 28 times."""
-    assert int(printed(BIAS, ONEDNN_MAX_CPU_ISA=isa)) > 200
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_the_self_test_passes_here(isa: str) -> None:
-    code = (
-        "from upconv.engines import load\n"
-        "from upconv.engines.onednn import selftest\n"
-        "from upconv.problem import Direction\n"
-        "runtime = load('onednn')._runtime\n"
-        "for direction in Direction: selftest.ensure(runtime, direction)\n"
-        "print(runtime)"
-    )
-    assert "self-test: right" in printed(code, ONEDNN_MAX_CPU_ISA=isa)
+    told, _, seen = printed(BIAS, ONEDNN_MAX_CPU_ISA=isa).rpartition(" ")
+    assert int(seen) > 100
+    assert "self-test: right" in told
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -99,7 +92,7 @@ def test_an_implementation_that_errs_here_is_not_taken(
     monkeypatch.setattr(OnednnPrimitive, "run", erring)
     monkeypatch.setattr(mine, "distrusted", frozenset())
     selftest.run(mine, direction)
-    assert (first.operation.kind.value, wrong) in mine.distrusted
+    assert (first.offer.operation.kind.value, wrong) in mine.distrusted
     assert wrong in str(mine)
     second = best(mine, problem, 1)
     assert second is None or second.implementation != wrong

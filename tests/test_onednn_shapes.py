@@ -1,7 +1,7 @@
-"""The layers that oneDNN tests its own deconvolution with, in every direction, both layouts.
+"""The layers that oneDNN tests its own deconvolution with, by every engine, in both layouts.
 
 The shapes are public inputs of its test driver; tests/data/onednn_shapes.json says which. Those of
-less than 8 MFLOP run by default, all of them with `-m long`.
+less than 8 MFLOP run by default, each in two directions; all in every direction with `-m long`.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ def layer(row: dict[str, list[int]]) -> Problem:
 
 LAYERS = tuple(map(layer, ROWS))
 SMALL = tuple(problem for problem in LAYERS if problem.multiply_adds <= 4e6)
-LARGE = tuple(problem for problem in LAYERS if problem.multiply_adds > 4e6)
 
 
-def check(engine: Engine, problems: tuple[Problem, ...], layout: DataLayout) -> None:
-    done = 0
-    for problem in problems:
-        for direction in Direction:
-            bias = direction is not Direction.WEIGHT_GRAD
-            one = problem.replace(direction=direction, layout=layout, bias=bias)
-            if engine.refuses(one) is None:
-                testing.check(engine, one, threads=2)
-                done += 1
-    assert done >= len(problems)
+def check(engine: Engine, problem: Problem, direction: Direction, layout: DataLayout) -> bool:
+    """False where the engine refuses."""
+    bias = direction is not Direction.WEIGHT_GRAD
+    one = problem.replace(direction=direction, layout=layout, bias=bias)
+    if engine.refuses(one) is not None:
+        return False
+    testing.check(engine, one, threads=2)
+    return True
 
 
 @pytest.mark.parametrize("layout", DataLayout)
 def test_small_layers(engine: Engine, layout: DataLayout) -> None:
-    check(engine, SMALL, layout)
+    turns, first = tuple(Direction), tuple(DataLayout).index(layout)
+    done = [check(engine, one, turns[i % 3], layout) for i, one in enumerate(SMALL, first)]
+    assert sum(done) >= 0.8 * len(SMALL)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("layout", DataLayout)
-def test_large_layers(engine: Engine, layout: DataLayout) -> None:
-    check(engine, LARGE, layout)
+def test_all_layers(engine: Engine, layout: DataLayout, direction: Direction) -> None:
+    assert sum(check(engine, one, direction, layout) for one in LAYERS) >= 0.5 * len(LAYERS)
 
 
 def test_they_are_all_there() -> None:

@@ -44,10 +44,6 @@ def normed(rest: str, opset: int = 17, outputs: str = "z", **arrays: np.ndarray)
     return parsed(text, opset, **{k: v for k, v in given.items() if k in text})
 
 
-def extra(**arrays: np.ndarray) -> dict[str, np.ndarray]:
-    return arrays
-
-
 @pytest.mark.parametrize("opset", [13, 14, 15, 22])
 def test_a_normalisation_of_every_form_is_folded(opset: int) -> None:
     before = normed(NORM, opset)
@@ -58,25 +54,20 @@ def test_a_normalisation_of_every_form_is_folded(opset: int) -> None:
     assert_same_values(before, after)
 
 
+FORMS = ("Mul(y, c)", "Mul(c, y)", "Add(y, c)", "Add(c, y)", "Sub(y, c)", "Sub(c, y)", "Div(y, c)")
+
+
 @pytest.mark.parametrize(
     "rest",
     [
-        "z = Mul(y, c)",
-        "z = Mul(c, y)",
-        "z = Add(y, c)",
-        "z = Add(c, y)",
-        "z = Sub(y, c)",
-        "z = Sub(c, y)",
-        "z = Div(y, c)",
-        "z = Mul(y, one)",
+        *(f"z = {form}" for form in FORMS),
         "m = Mul(y, c) a = Add(m, flat) z = Div(a, one)",
         "m = Sub(flat, y) z = BatchNormalization(m, gamma, beta, mean, var)",
     ],
 )
 def test_arithmetic_by_a_constant_per_channel_is_folded(rest: str) -> None:
-    constants = extra(
-        c=normal(7, 1, CHANNELS, 1, 1) + 3, flat=normal(8, CHANNELS, 1, 1), one=np.float32(0.7)
-    )
+    constants = {"c": normal(7, 1, CHANNELS, 1, 1) + 3, "flat": normal(8, CHANNELS, 1, 1)}
+    constants["one"] = np.float32(0.7)
     before = normed(rest, **constants)
     after, [step] = rewritten(before, "fold_batch_norm")
     assert step.fired, step.refusal

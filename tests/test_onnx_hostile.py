@@ -121,7 +121,7 @@ def outlived(folder: Path, seed: int) -> bool:
 
 @pytest.mark.filterwarnings("ignore:The model's information for training:UserWarning")
 @pytest.mark.parametrize(
-    "count", [200, pytest.param(4000, marks=pytest.mark.long)], ids=["some", "all"]
+    "count", [100, pytest.param(4000, marks=pytest.mark.long)], ids=["some", "all"]
 )
 def test_damaged_models_are_read_or_refused(count: int, tmp_path: Path) -> None:
     read = sum(outlived(tmp_path, seed) for seed in range(count))

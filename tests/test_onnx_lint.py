@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from pathlib import Path
 
@@ -32,9 +31,10 @@ from lint_cases import (
     weights,
     with_batch_norm,
 )
+from onnx_texts import parsed
 from upconv.errors import ArgumentError, FileError, ShapeError
 from upconv.onnx import rewrite
-from upconv.onnx.linting import RULES, Findings, Severity, chosen, fix, lint
+from upconv.onnx.linting import RULES, chosen, fix, lint
 from upconv.onnx.passes import PASSES
 
 CHECKED = [code for code in RULES if code != "UPC900"]
@@ -181,16 +181,6 @@ def test_nodes_in_subgraphs_and_functions_are_found():
     assert found.nodes == 4
 
 
-def test_findings_are_values():
-    found = lint(BAD["UPC101"][0])
-    assert isinstance(found, Findings)
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert hash(found[0]) == hash(pickle.loads(pickle.dumps(found))[0])
-    assert found.count(Severity.WARNING)
-    assert not found.count(Severity.ERROR)
-    assert json.loads(json.dumps(found.as_json()))["counts"]["warning"] == len(found)
-
-
 def test_metadata_leaves_rules_out():
     model = deconv(WIDE, **S2)
     entry = model.graph.node[0].metadata_props.add(key="upconv.lint.ignore", value="UPC001")
@@ -273,25 +263,25 @@ def test_what_cannot_be_repaired_is_left_whole(tmp_path):
     [
         {"strides": [1 << 47, 2]},
         {"strides": [2, 2], "dilations": [1 << 47, 1]},
-        {"strides": [1 << 62, 2]},
         {"group": 5},
         {"output_shape": [1 << 45, 1 << 45], "strides": [2, 2]},
-        {"pads": [1 << 40] * 4},
-        {"strides": [2]},
         {"kernel_shape": [1 << 40, 3], "strides": [2, 2]},
         {**SAME, "pads": [0] * 4},
     ],
 )
 def test_absurd_attributes_end_quickly(said):
-    for runtime in (None, "onnxruntime", "openvino"):
-        found = lint(deconv(W33, **said), runtime=runtime)
+    for w in (W33, (6, 4, 1 << 40, 1 << 40)):
+        found = lint(deconv(w, **said), runtime="onnxruntime")
         json.dumps(found.as_json(), allow_nan=False)
         assert found.as_text()
 
 
-def test_an_absurd_kernel_ends_quickly():
-    found = lint(deconv((6, 4, 1 << 40, 1 << 40), strides=[1 << 39, 2]))
-    assert {f.rule for f in found} <= {"UPC902"}
+def test_a_weight_declared_with_too_few_axes():
+    model = parsed(
+        "g (float[1, 1, 3] x) => (float[1, 1, M] y) <float[1, 1, 4] v = {1, 2, 3, 4}, float[9] w>"
+        '{ w = Identity(v) y = ConvTranspose<auto_pad = "SAME_UPPER", strides = [2]>(x, w) }'
+    )
+    assert lint(model).nodes == 1
 
 
 def test_a_model_without_transposed_convolutions():

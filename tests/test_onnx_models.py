@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from upconv import FileError
 from upconv.errors import DTypeError, ModelError
-from upconv.onnx import checker, models
-from upconv.onnx.constants import constant_value
+from upconv.onnx import checker
 from upconv.onnx.models import from_model, load, save, to_proto
 
 W = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
@@ -147,10 +145,11 @@ def test_what_runtimes_take_and_the_checker_does_not_is_taken() -> None:
     assert meaning(to_proto(from_model(proto))) == meaning(proto)
 
 
-def test_a_copy_shares_nothing_that_changes() -> None:
+def test_a_copy_shares_nothing_that_changes(tmp_path: Path) -> None:
     proto = parsed("{ y = Mul(x, w) }", w=W)
     own = ir.from_proto(proto)
-    for source in (proto, own, from_model(proto)):
+    path = written(tmp_path, proto)
+    for source in (proto, own, from_model(proto), path, str(path), path.read_bytes()):
         model = from_model(source)
         model.graph.initializers["w"].name = "renamed"
         model.graph[0].op_type = "Add"
@@ -158,13 +157,6 @@ def test_a_copy_shares_nothing_that_changes() -> None:
     assert proto == parsed("{ y = Mul(x, w) }", w=W)
     assert own.graph[0].op_type == "Mul"
     assert list(own.graph.initializers) == ["w"]
-
-
-def test_paths_and_bytes_are_models_too(tmp_path: Path) -> None:
-    proto = parsed("{ y = Neg(x) }")
-    path = written(tmp_path, proto)
-    for source in (path, str(path), path.read_bytes(), proto):
-        assert from_model(source).graph[0].op_type == "Neg"
     with pytest.raises(DTypeError, match=r"model is 7 .* expected a path"):
         from_model(7)  # type: ignore[arg-type]
 
@@ -178,126 +170,6 @@ def test_nodes_out_of_order_are_sorted() -> None:
     assert [node.output[0] for node in branch.node] == ["v", "u"]
     ordered = parsed("{ c = Relu(x) a = Neg(x) b = Neg(c) y = Add(a, b) }")
     assert meaning(to_proto(from_model(ordered))) == meaning(ordered)
-
-
-# Outside data
-
-
-def outside(
-    folder: Path, entries: dict[str, str], name: str = "m.onnx", array: np.ndarray = W
-) -> Path:
-    """A model whose weight lies outside as `entries` say."""
-    proto = parsed("{ y = Mul(x, w) }", w=array)
-    tensor = proto.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=value)
-    return written(folder, proto, name)
-
-
-def test_outside_data_is_read_where_it_is_used(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "w.bin").write_bytes(bytes(64) + W.tobytes() + bytes(8))
-    entries = {"location": "sub/w.bin", "offset": "64", "length": str(W.nbytes)}
-    model = load(outside(tmp_path, entries))
-    found = constant_value(model.graph.initializers["w"])
-    assert found.array is not None
-    np.testing.assert_array_equal(found.array, W)
-    np.testing.assert_array_equal(numpy_helper.to_array(to_proto(model).graph.initializer[0]), W)
-    copy = from_model(from_model(model))
-    save(copy, tmp_path / "out.onnx")
-    whole = onnx.load(tmp_path / "out.onnx", load_external_data=False)
-    np.testing.assert_array_equal(numpy_helper.to_array(whole.graph.initializer[0]), W)
-
-
-def test_outside_data_of_constant_nodes_is_read(tmp_path: Path) -> None:
-    proto = parsed("{ w = Constant <value = float[1] {1}> () y = Mul(x, w) }")
-    tensor = proto.graph.node[0].attribute[0].t
-    tensor.CopyFrom(TensorProto(dims=BIG.shape, data_type=1, data_location=TensorProto.EXTERNAL))
-    tensor.external_data.add(key="location", value="w.bin")
-    (tmp_path / "w.bin").write_bytes(BIG.tobytes())
-    after = to_proto(load(written(tmp_path, proto)))
-    np.testing.assert_array_equal(numpy_helper.to_array(after.graph.node[0].attribute[0].t), BIG)
-
-
-def test_links_are_followed_within_the_model_s_folder(tmp_path: Path) -> None:
-    """As caches keep models: a folder of links into one of files."""
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
-    blobs.mkdir()
-    snapshot.mkdir()
-    (blobs / "1").write_bytes(W.tobytes())
-    outside(blobs, {"location": "w.bin"}, "0")
-    (snapshot / "m.onnx").symlink_to("../blobs/0")
-    (snapshot / "w.bin").symlink_to("../blobs/1")
-    found = constant_value(load(snapshot / "m.onnx").graph.initializers["w"])
-    assert found.array is not None
-    np.testing.assert_array_equal(found.array, W)
-
-
-ESCAPES = {
-    "/etc/passwd": "expected a path from the model's own folder",
-    "\\\\host\\share": "expected a path from the model's own folder",
-    "": "expected a path from the model's own folder",
-    "a\0b": "expected a path from the model's own folder",
-    "../secret": "outside the model's folder",
-    "link": "outside the model's folder",
-    "linked/secret": "outside the model's folder",
-}
-
-
-@pytest.mark.parametrize("location", ESCAPES)
-def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    (folder / "sub").mkdir(parents=True)
-    (tmp_path / "secret").write_bytes(W.tobytes())
-    (folder / "link").symlink_to("../secret")
-    (folder / "linked").symlink_to("..")
-    with pytest.raises(ModelError, match=ESCAPES[location]) as caught:
-        load(outside(folder, {"location": location}))
-    assert "m.onnx': The tensor 'w': " in str(caught.value)
-
-
-WRONG = {
-    "missing": ({"location": "none"}, FileError, "No such file"),
-    "folder": ({"location": "sub"}, FileError, "is a directory"),
-    "pipe": ({"location": "pipe"}, FileError, "not a regular file"),
-    "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes; it ends at 104"),
-    "length": ({"location": "w", "length": "95"}, ModelError, "has 95 bytes; expected 96 for"),
-    "negative": ({"location": "w", "offset": "-8"}, ModelError, "cannot be|cannot hold"),
-    "words": ({"location": "w", "offset": "ten"}, ModelError, "cannot hold"),
-    "nowhere": ({}, ModelError, "lies at ''"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_outside_data_that_is_not_there_is_refused(case: str, tmp_path: Path) -> None:
-    entries, kind, message = WRONG[case]
-    (tmp_path / "w").write_bytes(W.tobytes())
-    (tmp_path / "sub").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(kind, match=message) as caught:
-        load(outside(tmp_path, entries))
-    assert str(tmp_path / "m.onnx") in str(caught.value)
-
-
-def test_outside_data_cut_after_reading_is_an_error_not_a_crash(tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(BIG.tobytes())
-    model = load(outside(tmp_path, {"location": "w"}, array=BIG))
-    (tmp_path / "w").write_bytes(b"12")
-    with pytest.raises(FileError, match="The tensor 'w': "):
-        to_proto(model)
-    assert "'w' cannot be read" in constant_value(model.graph.initializers["w"]).reason
-    with pytest.raises(FileError):
-        save(model, tmp_path / "out.onnx")
-    assert files(tmp_path) == {"m.onnx", "w"}
-
-
-def test_outside_data_needs_a_path() -> None:
-    proto = parsed("{ y = Mul(x, w) }", w=W)
-    proto.graph.initializer[0].data_location = TensorProto.EXTERNAL
-    with pytest.raises(ModelError, match="load the model by its path"):
-        from_model(proto)
 
 
 # Hostile files
@@ -346,12 +218,10 @@ TEXTS = {
     ),
 }
 TENSORS: dict[str, tuple[dict[str, Any], str]] = {
-    "short": ({"raw_data": b"1234"}, "'w' cannot be read: 'cannot reshape"),
     "long": ({"raw_data": bytes(97)}, "'w' cannot be read: 'buffer size must be"),
     "empty": ({}, "'w': It declares 96 bytes, and has fewer"),
     "2**40": ({"dims": [1 << 40]}, "It declares 4398046511104 bytes, and has fewer"),
     "negative": ({"dims": [-2, -12], "raw_data": bytes(96)}, "'w' cannot be read"),
-    "axes": ({"dims": [1] * 65, "raw_data": bytes(4)}, "'w' cannot be read"),
     "type": ({"data_type": 99}, "99 is not a valid DataType"),
     "list": ({"int64_data": [1] * 24}, "Unsupported dtype FLOAT for int64_data"),
     "nameless": ({"raw_data": bytes(96), "name": ""}, "Two initialisers have one name"),
@@ -397,15 +267,6 @@ def test_versions_that_are_not_read(opset: int, ir_version: int, message: str) -
         from_model(proto)
 
 
-def test_declared_shapes_never_allocate() -> None:
-    proto = parsed("{ y = Neg(x) }")
-    for dim in proto.graph.input[0].type.tensor_type.shape.dim:
-        dim.dim_value = 1 << 40
-    model = from_model(proto)
-    assert list(model.graph.inputs[0].shape or ()) == [1 << 40] * 3
-    assert meaning(to_proto(model)) == meaning(proto)
-
-
 def nested(levels: int) -> ModelProto:
     proto = parsed("{ y = Neg(x) }")
     graph = proto.graph
@@ -426,12 +287,10 @@ def test_deep_nesting_is_refused_and_shallow_kept(tmp_path: Path) -> None:
 
 
 def test_huge_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = parsed("{ y = Neg(x) }")
-    for i in range(50):
-        nodes.graph.node.add(op_type="Neg", input=["x"], output=[f"n{i}"])
+    nodes = parsed("{ a = Neg(x) b = Neg(a) y = Neg(b) }")
     from_model(nodes)
-    monkeypatch.setattr(checker, "MOST_NODES", 50)
-    with pytest.raises(ModelError, match="has 51 nodes; expected at most 50"):
+    monkeypatch.setattr(checker, "MOST_NODES", 2)
+    with pytest.raises(ModelError, match="has 3 nodes; expected at most 2"):
         from_model(nodes)
 
 
@@ -447,117 +306,13 @@ def test_sizes_that_no_array_has_are_refused_and_minus_one_is_open() -> None:
 
 def test_long_chains_in_the_worst_order_are_sorted() -> None:
     proto = parsed("{ y = Neg(n0) }")
-    for i in range(3000):
+    for i in range(1000):
         proto.graph.node.add(op_type="Neg", input=[f"n{i + 1}"], output=[f"n{i}"])
-    proto.graph.node.add(op_type="Neg", input=["x"], output=["n3000"])
+    proto.graph.node.add(op_type="Neg", input=["x"], output=["n1000"])
     assert to_proto(from_model(proto)).graph.node[-1].output[0] == "y"
     proto.graph.node[-1].input[0] = "y"
     with pytest.raises(ModelError, match="stand in a cycle"):
         from_model(proto)
-
-
-# Writing
-
-
-def test_nothing_is_written_over_or_left_behind(tmp_path: Path) -> None:
-    source = written(tmp_path, parsed("{ y = Mul(x, w) }", w=W))
-    model, before = load(source), source.read_bytes()
-    for force in (False, True):
-        with pytest.raises(FileError, match="is an input of this very call"):
-            save(model, source, force=force)
-    assert source.read_bytes() == before
-    (tmp_path / "there.onnx").write_bytes(b"old")
-    with pytest.raises(FileError, match=r"exists. Overwrite it with force=True"):
-        save(model, tmp_path / "there.onnx")
-    assert (tmp_path / "there.onnx").read_bytes() == b"old"
-    save(model, tmp_path / "there.onnx", force=True)
-    assert load(tmp_path / "there.onnx").graph[0].op_type == "Mul"
-    for name, message in {"no/m.onnx": "is not a directory", ".": "is a directory"}.items():
-        with pytest.raises(FileError, match=message):
-            save(model, tmp_path / name)
-    assert files(tmp_path) == {"m.onnx", "there.onnx"}
-
-
-def test_outside_files_of_the_model_are_inputs_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "o.onnx.data").write_bytes(W.tobytes())
-    model = load(outside(tmp_path, {"location": "o.onnx.data"}))
-    monkeypatch.setattr(models, "INLINE_BYTES", 0)
-    with pytest.raises(FileError, match="is an input of this very call"):
-        save(model, tmp_path / "o.onnx", force=True)
-    with pytest.raises(FileError, match="is an input of this very call"):
-        save(from_model(model.clone()), tmp_path / "o.onnx.data", force=True)
-    assert (tmp_path / "o.onnx.data").read_bytes() == W.tobytes()
-    assert files(tmp_path) == {"m.onnx", "o.onnx.data"}
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-@pytest.mark.parametrize("parted", [False, True])
-def test_an_interrupted_save_leaves_nothing(
-    error: BaseException, parted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = from_model(parsed("{ y = Mul(x, w) }", w=BIG))
-    if parted:
-        monkeypatch.setattr(models, "INLINE_BYTES", 20_000)
-
-    def sync(_: int) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", sync)
-        with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else FileError):
-            save(model, tmp_path / "out.onnx")
-    assert files(tmp_path) == set()
-    save(model, tmp_path / "out.onnx")
-    assert files(tmp_path) == {"out.onnx"} | ({"out.onnx.data"} if parted else set())
-
-
-def test_models_beyond_the_limit_are_saved_in_two_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proto = parsed("{ a = Max(big, twice) y = Mul(a, w) }", big=BIG, twice=BIG, w=W)
-    model = from_model(proto)
-    limit = 2 * BIG.nbytes + W.nbytes
-    monkeypatch.setattr(models, "INLINE_BYTES", limit)
-    assert len(save(model, tmp_path / "one.onnx")) == 1
-    monkeypatch.setattr(models, "INLINE_BYTES", limit - 1)
-    paths = save(model, tmp_path / "two.onnx")
-    assert paths == (tmp_path / "two.onnx", tmp_path / "two.onnx.data")
-    assert paths[0].stat().st_size < 5000
-    monkeypatch.undo()
-    for found in (onnx.load(paths[0]), to_proto(load(paths[0]))):
-        for ours, theirs in zip(proto.graph.initializer, found.graph.initializer, strict=True):
-            assert ours.name == theirs.name
-            np.testing.assert_array_equal(
-                numpy_helper.to_array(ours), numpy_helper.to_array(theirs)
-            )
-    onnx.checker.check_model(paths[0])
-
-
-def test_data_stays_on_disk_until_it_is_used(tmp_path: Path) -> None:
-    """A weight of 3 GiB, of a sparse file: read, copied and looked into within 200 MiB."""
-    with (tmp_path / "w").open("wb") as file:
-        file.truncate(3 << 30)
-    proto = parsed("{ y = Mul(x, w) }", w=W)
-    tensor = proto.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.dims[:] = [3, 1 << 28]
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="w")
-    path, before = written(tmp_path, proto), peak()
-    found = constant_value(from_model(load(path)).graph.initializers["w"])
-    assert found.array is not None
-    assert found.array.shape == (3, 1 << 28)
-    assert found.array[2, -1] == 0
-    assert peak() - before < 200 << 20
-    with pytest.raises(ModelError, match="3221225472 bytes of weights; protobuf holds"):
-        to_proto(load(path))
-    assert peak() - before < 200 << 20
-
-
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def test_a_model_of_onnx_ir_s_own_is_taken_and_refused() -> None:

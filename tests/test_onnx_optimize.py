@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,49 +23,35 @@ pytest.importorskip("onnxruntime", reason="forms are run in it")
 
 import onnx
 import onnx_ir as ir
-from onnx import numpy_helper
 
+from json_schemas import SCHEMAS, require_schema
 from onnx_cases import random_case
 from onnx_clock import Clock, decided_by
-from upconv.onnx import optimize, rewrite
+from onnx_rewriting import values
+from onnx_texts import normal, parsed
+from upconv.onnx import optimize
 from upconv.onnx.building import Builder
 from upconv.onnx.models import from_model, to_proto
 from upconv.onnx.nodes import ConvTransposeNode
 from upconv.onnx.optimizing import candidates, extract, select
-from upconv.onnx.optimizing.benchmark import Ratio, Timing
-from upconv.onnx.optimizing.results import ORIGINAL, Candidate, OutputCheck, WholeResult
-from upconv.onnx.optimizing.select import LEAST_GAIN, choose
+from upconv.onnx.optimizing.results import ORIGINAL, OutputCheck, Ratio, Timing, WholeResult
 from upconv.onnx.passes import PASSES, Pass, Rewriting
 from upconv.onnx.passes.sub_pixel import sub_pixel
 from upconv.onnx.runtimes import ready, worker
-from upconv.onnx.runtimes.timing import Rounds, interleaved
 
-TEXT = """
-<ir_version: 8, opset_import: ["": 17], producer_name: "maker">
-two (float[1, 3, 5, 7] x) => (float[1, 2, 24, 32] y) {
-  a = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w, b)
+TEXT = """two (float[1, 3, 5, 7] x) => (float[1, 2, 24, 32] y) {
+  [up_a] a = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w, b)
   r = Relu(a)
-  y = ConvTranspose <strides = [2, 2], kernel_shape = [6, 6]> (r, v)
-}
-"""
+  [up_y] y = ConvTranspose <strides = [2, 2], kernel_shape = [6, 6]> (r, v)
+}"""
+WEIGHTS = {"w": normal(0, 3, 4, 4, 4), "b": normal(1, 4), "v": normal(2, 4, 2, 6, 6)}
 
 
 def model() -> onnx.ModelProto:
-    """Two deconvolutions with a Relu between them, weights drawn."""
-    proto = onnx.parser.parse_model(TEXT)
-    for i, name in enumerate(("a", "y")):
-        proto.graph.node[2 * i].name = f"up_{name}"
-    rng = np.random.default_rng(0)
-    shapes = {"w": (3, 4, 4, 4), "b": (4,), "v": (4, 2, 6, 6)}
-    for name, shape in shapes.items():
-        array = rng.standard_normal(shape).astype(np.float32)
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    """Two deconvolutions with a Relu between them."""
+    proto = parsed(TEXT, **WEIGHTS)
+    proto.producer_name = "maker"
     return proto
-
-
-def outputs(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    with ready("onnxruntime").session(proto, threads=1) as session:
-        return list(session.run({"x": x}).values())
 
 
 def plain(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -97,8 +82,10 @@ FAST = {"sub_pixel:unfolded": 0.5, "whole": 0.7}
 
 def test_what_is_faster_is_kept_and_verified(clock: Clock) -> None:
     clock(FAST)
-    before = model()
-    found = optimize(before, fresh=True)
+    before, said = model(), list[tuple[str, int, int]]()
+    found = optimize(before, fresh=True, progress=lambda *one: said.append(one))
+    assert said[:2] == [("measuring up_a", 1, 2), ("measuring up_y", 2, 2)]
+    assert all(1 <= number <= of for _, number, of in said)
     assert [layer.chosen for layer in found.layers] == ["sub_pixel:unfolded"] * 2
     assert found.verified
     assert [(one.output, one.rule, one.runtime) for one in found.checks] == [
@@ -110,92 +97,24 @@ def test_what_is_faster_is_kept_and_verified(clock: Clock) -> None:
     assert found.proto.producer_name == "maker"
     assert [o.name for o in found.proto.graph.output] == ["y"]
     x = np.random.default_rng(3).standard_normal((1, 3, 5, 7)).astype(np.float32)
-    np.testing.assert_allclose(outputs(found.proto, x)[0], outputs(before, x)[0], atol=1e-4)
+    [y], [z] = (values(one, {"x": x}) for one in (before, found.proto))
+    np.testing.assert_allclose(y, z, atol=1e-4)
     assert before == model(), "the caller's model was changed"
 
 
-def test_what_is_slower_stays_as_it_is(clock: Clock, tmp_path: Path) -> None:
-    clock({"sub_pixel:unfolded": 1.5})
+@pytest.mark.parametrize("times", [
+    {"sub_pixel:unfolded": 1.5}, {"sub_pixel:unfolded": 0.5, "whole": 1.1}
+])  # fmt: skip
+def test_what_is_slower_stays_as_it_is(clock: Clock, tmp_path: Path, times: dict) -> None:
+    clock(times)
     found = optimize(model(), tmp_path / "out.onnx", fresh=True)
     assert not found.rewritten
-    assert (found.whole, found.verified) == ((), None)
+    assert found.verified is None
     assert "stays as it is" in found.verdict
     assert plain(onnx.load(tmp_path / "out.onnx")) == unchanged()
 
 
 SECOND = Timing(1.0, 1.0, 1.0, 1.0, 9)
-
-
-def timed(name: str, *ratios: Ratio) -> Candidate:
-    return Candidate(name, timings=(SECOND,) * len(ratios), ratios=ratios)
-
-
-def test_a_gain_within_the_noise_is_none() -> None:
-    for low, chosen in ((LEAST_GAIN - 0.01, ORIGINAL), (LEAST_GAIN + 0.01, "form")):
-        found = [Candidate(ORIGINAL, timings=(SECOND,)), timed("form", Ratio(1.2, low, 1.4))]
-        assert choose(found)[0] == chosen
-
-
-def test_of_several_the_surest_gain_wins() -> None:
-    sure, wild = timed("sure", Ratio(1.3, 1.25, 1.35)), timed("wild", Ratio(1.5, 1.1, 1.9))
-    assert choose([Candidate(ORIGINAL), wild, sure])[0] == "sure"
-
-
-def test_what_gains_at_one_shape_only_is_not_chosen() -> None:
-    fast, slow = Ratio(1.5, 1.4, 1.6), Ratio(0.9, 0.8, 1.0)
-    assert choose([Candidate(ORIGINAL), timed("form", fast, slow)])[0] == ORIGINAL
-    assert choose([Candidate(ORIGINAL), timed("form", fast, fast)])[0] == "form"
-
-
-def test_a_whole_is_faster_that_gains_somewhere_and_loses_nowhere() -> None:
-    ratios = {
-        "gain": Ratio(1.5, 1.4, 1.6),
-        "even": Ratio(1.0, 0.9, 1.1),
-        "loss": Ratio(0.8, 0.7, 0.9),
-    }
-    for names, answer in (("gain even", True), ("gain loss", False), ("even even", False)):
-        whole = [WholeResult(SECOND, SECOND, ratios[name]) for name in names.split()]
-        assert select.faster(whole) is answer
-
-
-def test_noise_between_two_series_of_one_call_widens_every_ratio() -> None:
-    calm = Rounds(([2.0] * 7, [1.0] * 7), [2.0] * 7)
-    noisy = Rounds(([2.0] * 7, [1.0] * 7), [4.0] * 7)
-    assert Ratio.of(calm, 1) == Ratio(2.0, 2.0, 2.0)
-    assert Ratio.of(noisy, 1).low == pytest.approx(1.0)
-    assert Ratio.of(noisy, 1).high >= 4.0
-
-
-def test_what_disturbs_some_rounds_does_not_decide() -> None:
-    rng = np.random.default_rng(0)
-
-    def samples(seconds: float) -> list[float]:
-        return [float(seconds * (1 + rng.exponential(0.5))) for _ in range(30)]
-
-    rounds = Rounds((samples(1.0), samples(0.5), samples(0.99)), samples(1.0))
-    assert Ratio.of(rounds, 1).low > 1.5
-    assert Ratio.of(rounds, 2).low < 1.01 < Ratio.of(rounds, 2).high
-
-
-def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
-    order: list[str] = []
-
-    def call(name: str, seconds: float) -> Callable[[], None]:
-        import time
-
-        def run() -> None:
-            order.append(name)
-            time.sleep(seconds)
-
-        return run
-
-    rounds = interleaved([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
-    assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 5
-    assert len(rounds.samples[2]) == 3
-    assert all(0.001 <= s < 0.02 for s in rounds.samples[0])
-    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
-    assert turns[3:9] == ["a", "b", "slow", "a", "b", "slow"]
-
 
 # Faults planted ----------------------------------------------------------------------------------
 
@@ -295,13 +214,6 @@ def test_a_candidate_that_ends_its_process_is_refused_and_the_next_is_tried(
 CHECKED = (OutputCheck("y", "onnxruntime", 0, "float32", "float64", 0.0, 1.0, True),)
 
 
-def test_a_whole_that_no_layer_makes_faster_is_not_kept(clock: Clock) -> None:
-    clock({"sub_pixel:unfolded": 0.5, "whole": 1.1})
-    found = optimize(model(), fresh=True)
-    assert not found.rewritten
-    assert plain(found.proto) == unchanged()
-
-
 # Sizes, memory, files -----------------------------------------------------------------------------
 
 
@@ -323,8 +235,7 @@ def test_layers_have_the_sizes_they_have_when_the_model_runs() -> None:
     assert not any(isinstance(n, int) for one in found for n in one.model.graph.inputs[0].shape[2:])
 
 
-BRANCHES = """<ir_version: 8, opset_import: ["": 17]>
-g (bool c, float[N, 8, H, 7] x) => (z) {
+BRANCHES = """g (bool c, float[N, 8, H, 7] x) => (z) {
   y = If (c) <
     then_branch = a () => (t) { r = Relu(x) t = ConvTranspose <strides = [2, 2]> (r, w) },
     else_branch = b () => (e) { q = GlobalAveragePool(x)
@@ -335,9 +246,7 @@ g (bool c, float[N, 8, H, 7] x) => (z) {
 
 def test_layers_within_nodes_are_rewritten_and_verified(clock: Clock) -> None:
     clock(FAST)
-    proto = onnx.parser.parse_model(BRANCHES)
-    w = np.random.default_rng(1).standard_normal((8, 8, 2, 2)).astype(np.float32)
-    proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    proto = parsed(BRANCHES, w=normal(1, 8, 8, 2, 2))
     given = {"c": np.array(True), "x": np.ones((2, 8, 5, 7), np.float32)}
     found = optimize(proto, inputs=given, fresh=True)
     told = {(layer.graph, layer.shapes[0], layer.chosen) for layer in found.layers}
@@ -354,6 +263,9 @@ def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     proto = random_case(77, rank=2).model
     first = optimize(proto, seconds=0.01, float64=False, fresh=True)
     monkeypatch.setattr(candidates, "timed", None)  # whoever measures now fails
+    kept = candidates.shared_tuner().store
+    read = SimpleNamespace(store=type(kept)(kept.path))  # as another process does
+    monkeypatch.setattr(candidates, "shared_tuner", lambda: read)
     again = optimize(proto, seconds=0.01, float64=False)
     assert not any(one.remembered for layer in first.layers for one in layer.candidates)
     timed_ = [one for layer in again.layers for one in layer.candidates if one.timings]
@@ -363,78 +275,22 @@ def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [one.timings for one in timed_] == before
 
 
-def test_progress_counts_from_one_to_all(clock: Clock) -> None:
+def test_the_result_is_plain_json_as_its_schema_says(clock: Clock) -> None:
     clock(FAST)
-    said: list[tuple[str, int, int]] = []
-    optimize(model(), fresh=True, progress=lambda *one: said.append(one))
-    assert said[:2] == [("measuring up_a", 1, 2), ("measuring up_y", 2, 2)]
-    assert all(1 <= number <= of for _, number, of in said)
-
-
-def test_a_session_is_measured_or_said_why_not(clock: Clock) -> None:
-    clock(FAST)
-    session = optimize(model(), fresh=True, session=True).session
-    assert session is not None
-    assert bool(session.why) != bool(session.whole)
-
-
-def test_the_result_is_plain_json(clock: Clock) -> None:
-    clock(FAST)
-    document = json.loads(json.dumps(optimize(model(), fresh=True).as_json(), allow_nan=False))
+    found = optimize(model(), fresh=True, session=True)
+    assert bool(found.session.why) != bool(found.session.whole)
+    document = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert document["schema"] == 2
     assert document["layers"][0]["axes"][0]["stride"] == 2
     assert document["layers_alone"]["after"] == pytest.approx(1.0)
     assert (document["verified"], document["written"]) == (True, None)
     assert "proto" not in document
-    assert problems(document, json.loads(SCHEMA.read_text())) == []
-
-
-def test_the_schema_describes_all_that_is_written(clock: Clock) -> None:
-    clock(FAST)
-    document = optimize(model(), fresh=True).as_json()
-    schema = json.loads(SCHEMA.read_text())
+    require_schema(document, "optimize")
+    schema = json.loads((SCHEMAS / "optimize.json").read_text())
     assert set(schema["properties"]) == set(document)
     for change in ({"schema": 1}, {"layers": [{}]}, {"verified": "yes"}, {"more": 1}):
-        assert problems(json.loads(json.dumps({**document, **change})), schema)
-
-
-SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "optimize.json"
-TYPES = {
-    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
-    "integer": int, "number": (int, float),
-}  # fmt: skip
-
-
-def problems(value: object, schema: dict[str, object], at: str = "it") -> list[str]:
-    """What of a document breaks a schema: type, const, properties, required, items, $ref."""
-    if "$ref" in schema:
-        return problems(value, DEFINITIONS[schema["$ref"].rpartition("/")[2]], at)
-    if "const" in schema and value != schema["const"]:
-        return [f"{at} is {value}"]
-    kinds_ = schema.get("type", list(TYPES))
-    kinds_ = [kinds_] if isinstance(kinds_, str) else kinds_
-    fits = [
-        k for k in kinds_ if isinstance(value, TYPES[k]) and (k == "boolean" or value is not True)
-    ]
-    if not fits:
-        return [f"{at} is no {' or '.join(kinds_)}"]
-    if isinstance(value, list):
-        items = schema.get("items", {})
-        return [p for i, one in enumerate(value) for p in problems(one, items, f"{at}[{i}]")]
-    if not isinstance(value, dict):
-        return []
-    known = schema.get("properties", {})
-    found = [f"{at} has no {name}" for name in schema.get("required", ()) if name not in value]
-    for name, one in value.items():
-        rest = schema.get("additionalProperties", {})
-        if name not in known and rest is False:
-            found.append(f"{at} has {name}")
-        else:
-            found += problems(one, known.get(name, rest), f"{at}.{name}")
-    return found
-
-
-DEFINITIONS = json.loads(SCHEMA.read_text())["$defs"]
+        with pytest.raises(AssertionError):
+            require_schema({**document, **change}, "optimize")
 
 
 def test_an_output_that_exists_is_kept_unless_forced(clock: Clock, tmp_path: Path) -> None:
@@ -500,24 +356,26 @@ def test_a_model_that_the_runtime_does_not_take_is_an_error() -> None:
 
 
 def test_a_model_without_a_deconvolution_stays_as_it_is(tmp_path: Path) -> None:
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {y = Neg(x)}'
-    found = optimize(onnx.parser.parse_model(text), tmp_path / "out.onnx")
+    proto = parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}")
+    found = optimize(proto, tmp_path / "out.onnx")
     assert "no ConvTranspose" in found.verdict
     assert kinds(onnx.load(tmp_path / "out.onnx")) == ["Neg"]
 
 
-def test_a_hostile_stride_is_refused_at_once() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[1, 1, 2, 2] x) => (float[1, 1, N, M] y) <float[1, 1, 1, 1] w = {1}>
-    { y = ConvTranspose <strides = [1099511627776, 2]> (x, w) }"""
-    steps = rewrite(onnx.parser.parse_model(text), list(PASSES)).steps
-    refused = [step for step in steps if step.by.startswith("sub_pixel")]
-    assert len(refused) == 4
-    assert all("phases" in str(step.refusal) for step in refused)
+# Models that are odd ------------------------------------------------------------------------------
+
+ODD = {
+    "an output of another rank than declared": "(float[1, 2] y) <float[1] k = {2}, float[1, 2] c>"
+    " { c = ConvTranspose<strides = [2, 2], output_shape = [8, 8]>(x, w) y = Mul(c, k) }",
+    "a function called as the operator": "(y)"
+    " { q = my.ConvTranspose(x, w) y = ConvTranspose<strides = [2, 2]>(q, w) }"
+    ' <domain: "my", opset_import: ["": 17]> ConvTranspose (x, w) => (q) { q = Relu(x) }',
+}
 
 
-def test_json_has_null_for_what_is_no_number(clock: Clock) -> None:
-    clock({})
-    lost = replace(CHECKED[0], error=float("inf"))
-    found = replace(optimize(model(), fresh=True), checks=(lost,))
-    assert found.as_json()["checks"][0]["error"] is None
+@pytest.mark.parametrize("name", ODD)
+def test_odd_models_that_onnx_runtime_takes_are_measured(name: str) -> None:
+    proto = parsed(f"g (float[1, 2, 4, 4] x) => {ODD[name]}", w=np.ones((2, 2, 4, 4), np.float32))
+    if proto.functions:
+        proto.opset_import.add(domain="my", version=1)
+    assert len(optimize(proto, seconds=0.01, threads=1).layers) == 1

@@ -349,26 +349,19 @@ def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, compu
         assert_same_values(before, after)
 
 
-def test_an_activation_goes_before_the_shuffle() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y)
-    <float[1, 1, 2, 2] w = {1, -2, 3, -4}>
-    { a = ConvTranspose <strides = [2, 2]> (x, w) y = LeakyRelu <alpha = 0.3> (a) }"""
-    model = onnx.parser.parse_model(text)
-    rewritten = rewrite(model, ["sub_pixel"]).proto()
-    assert [node.op_type for node in rewritten.graph.node] == ["Conv", "LeakyRelu", "DepthToSpace"]
-    assert rewritten.graph.node[1].attribute[0].f == pytest.approx(0.3)
-    assert verify(model, rewritten).equal
-
-
-def test_an_activation_that_is_not_alone_stays() -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]>
-    g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y, float[1, 1, 6, 6] a)
-    <float[1, 1, 2, 2] w = {1, -2, 3, -4}>
-    { a = ConvTranspose <strides = [2, 2]> (x, w) y = Relu (a) }"""
-    model = onnx.parser.parse_model(text)
+@pytest.mark.parametrize(("output", "kinds"), [
+    ("", ["Conv", "LeakyRelu", "DepthToSpace"]),
+    (", float[1, 1, 6, 6] a", ["Conv", "DepthToSpace", "LeakyRelu"]),
+])  # fmt: skip
+def test_an_activation_that_alone_reads_it_goes_before_the_shuffle(
+    output: str, kinds: list[str]
+) -> None:
+    model = parsed(
+        f"""g (float[1, 1, 3, 3] x) => (float[1, 1, 6, 6] y{output})
+        <float[1, 1, 2, 2] w = {{1, -2, 3, -4}}>
+        {{ a = ConvTranspose <strides = [2, 2]> (x, w) y = LeakyRelu <alpha = 0.3> (a) }}"""
+    )
     found = rewrite(model, ["sub_pixel"])
-    rewritten = found.proto()
-    assert [node.op_type for node in rewritten.graph.node] == ["Conv", "DepthToSpace", "Relu"]
-    assert verify(model, rewritten).equal
+    assert [node.op_type for node in found.proto().graph.node] == kinds
+    assert verify(model, found.proto()).equal
     assert [step.node for step in found.steps] == ["a"]  # by its output: it has no name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ import browser as browsers
 import onnx_reports as cases
 from upconv.errors import ArgumentError, FileError
 from upconv.onnx.report import as_html, as_text, write_report
-from upconv.onnx.report.drawing import drawn
+from upconv.onnx.report.page import drawn
 
 PROGRAM = browsers.found()
 needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")
@@ -154,8 +154,3 @@ def test_a_script_that_is_planted_is_not_run(page: browsers.Browser, tmp_path: P
     page.open(spoilt)
     assert page.value("document.title") != "1"
     assert any("Content Security Policy" in each for each in page.complaints())
-
-
-def test_the_picture_of_the_documentation_is_there() -> None:
-    picture = Path(__file__).parents[1] / "docs" / "pictures" / "onnx-report.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -22,7 +22,6 @@ from upconv.errors import (
     EngineMissing,
     EngineRefusal,
     MemoryLimitError,
-    ModelError,
     ShapeError,
 )
 
@@ -30,16 +29,14 @@ pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="most are run in it")
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from onnx_texts import normal, parsed
 from processes import environment
+from upconv.onnx import models
 from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
 from upconv.onnx.runtimes import runtime as module
-from upconv.onnx import models
-from upconv.onnx.backend import conv, conv_transpose
-from upconv.onnx.runtimes.random_inputs import OPEN
+from upconv.onnx.runtimes.inputs import OPEN
 
 NAMES = ("onnxruntime", "openvino", "openvino:f32", "reference")
 HERE = [name for name in NAMES if Runtime.parse(name).missing() is None]
@@ -92,16 +89,13 @@ def test_what_is_no_runtime_is_refused_in_words(text, words):
 def test_what_is_not_installed_is_refused_with_the_command(monkeypatch):
     with pytest.raises(EngineMissing, match=r"has no CUDA \(it has .*CPU\): pip install onnxrunt"):
         ready("onnxruntime:CUDA")
+    if "openvino" in HERE:
+        with pytest.raises(EngineRefusal, match=r"no device NPU here \(it has CPU"):
+            run(Runtime.parse("openvino:NPU"), negative(), {"x": normal(0, 2, 3)})
     monkeypatch.setattr(module, "import_module", lambda name: __import__("no_such_module_at_all"))
     with pytest.raises(EngineMissing, match=r"openvino is not here.*pip install openvino$"):
         ready("openvino")
     assert RUNTIMES["onnxruntime"].missing().endswith("pip install 'upconv[onnx]'")
-
-
-def test_a_device_that_is_not_there_is_refused():
-    pytest.importorskip("openvino")
-    with pytest.raises(EngineRefusal, match=r"no device NPU here \(it has CPU"):
-        run(Runtime.parse("openvino:NPU"), negative(), {"x": normal(0, 2, 3)})
 
 
 # A process of its own -----------------------------------------------------------------------------
@@ -139,11 +133,10 @@ def test_an_abort_is_an_error_and_the_next_session_works():
     assert run(RUNTIMES["onnxruntime"], negative(), {"x": normal(0, 2, 3)})["y"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "reference"])
-def test_a_run_that_does_not_come_back_is_ended(runtime):
+def test_a_run_that_does_not_come_back_is_ended():
     given = {"x": normal(0, 2), "n": np.array(1 << 60), "c": np.array(True)}
     with worker.Worker(1.0) as process:
-        session = RUNTIMES[runtime].session(parsed(FOREVER), threads=1, worker=process)
+        session = RUNTIMES["onnxruntime"].session(parsed(FOREVER), threads=1, worker=process)
         began = time.monotonic()
         with pytest.raises(EngineError, match="did not come back within 1 s and was ended"):
             session.run(given)
@@ -171,8 +164,7 @@ session.run({"x": np.ones(2, "f"), "n": np.array(1 << 60), "c": np.array(True)})
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_who_started_it(how):
+def test_nothing_outlives_who_started_it():
     path = str(Path(__file__).parent)
     env = environment(PYTHONPATH=os.pathsep.join([*sys.path, path]))
     started = subprocess.Popen(
@@ -181,7 +173,7 @@ def test_nothing_outlives_who_started_it(how):
     with started:
         pid = int(started.stdout.readline())
         time.sleep(0.5)
-        started.send_signal(how)
+        started.send_signal(signal.SIGKILL)
         started.wait(20)
     for _ in range(100):
         if not Path(f"/proc/{pid}").exists():
@@ -242,6 +234,7 @@ def test_outputs_are_the_callers_own(runtime):
         "g (float[2] x) => (float[2] y, float[2] w) {y = Identity(x)}", w=np.ones(2, "f")
     )
     x = normal(0, 2)
+    x.flags.writeable = False
     with runtime.session(model, threads=1) as session:
         first = session.run({"x": x})
         kept = x.copy()
@@ -265,14 +258,6 @@ def test_narrow_floats_go_in_and_come_out(runtime, kind):
     assert got["y"].dtype == np.dtype(kind)
     np.testing.assert_array_equal(got["y"].astype(np.float32), -x.astype(np.float32))
     np.testing.assert_array_equal(got["z"], x.astype(np.float32))
-
-
-def test_arrays_that_are_read_only_or_strided_are_taken(runtime):
-    model = parsed("g (float[3, 2] x) => (float[3, 2] y) {y = Neg(x)}")
-    x = normal(0, 2, 3)
-    x.flags.writeable = False
-    for given in (x.T, x.reshape(3, 2)):
-        np.testing.assert_array_equal(run(runtime, model, {"x": given})["y"], -given)
 
 
 # Refusals -----------------------------------------------------------------------------------------
@@ -309,14 +294,9 @@ def test_a_failing_run_is_an_engine_error_in_one_line(runtime):
         assert not isinstance(caught.value, EngineRefusal)
         assert str(caught.value).startswith(f"{runtime} failed: ")
         assert "\n" not in str(caught.value)
-
-
-def test_a_closed_session_raises_and_closes_twice(runtime):
-    session = runtime.session(parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}"), threads=1)
-    session.close()
     session.close()
     with pytest.raises(EngineError, match="is closed"):
-        session.run({"x": normal(0, 2)})
+        session.run({"a": normal(0, 4, 3), "b": normal(0, 4, 3)})
 
 
 # Large models, settings ---------------------------------------------------------------------------
@@ -340,173 +320,6 @@ def test_a_model_too_large_for_a_message_goes_through_a_folder(name, monkeypatch
         Runtime.parse(name).session(model, threads=1)
     gc.collect()
     assert list(tmp_path.iterdir()) == []
-
-
-# Conv and ConvTranspose of the reference ----------------------------------------------------------
-
-CONVS = {
-    "asymmetric": "pads = [0, 2, 1, 0], strides = [2, 1]",
-    "upper": 'auto_pad = "SAME_UPPER", strides = [2, 3]',
-    "lower": 'auto_pad = "SAME_LOWER", strides = [3, 2]',
-    "valid": 'auto_pad = "VALID", dilations = [2, 1]',
-    "bare": "group = 1",
-}
-
-
-@pytest.mark.parametrize("how", CONVS.values(), ids=CONVS)
-def test_conv_agrees_with_onnxruntime(how):
-    model = parsed(f"g (float[2, 4, 7, 8] x) => (y) {{y = Conv<{how}>(x, w, b)}}",
-                   w=normal(1, 6, 4, 3, 2), b=normal(2, 6))  # fmt: skip
-    x = normal(3, 2, 4, 7, 8)
-    right, got = (run(RUNTIMES[n], model, {"x": x})["y"] for n in ("onnxruntime", "reference"))
-    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
-
-
-TRANSPOSED = {
-    "group, bias, M/group > 1": "group = 2, strides = [2, 3], pads = [1, 0, 0, 2]",
-    "output_shape": "group = 2, strides = [2, 2], output_shape = [13, 16]",
-    "output_shape, upper": "group = 2, strides = [2, 2], output_shape = [14, 15],"
-    ' auto_pad = "SAME_UPPER"',
-    "lower": 'group = 2, strides = [2, 1], auto_pad = "SAME_LOWER"',
-    "dilated": "group = 2, strides = [2, 2], dilations = [2, 3], output_padding = [1, 0]",
-}
-
-
-@pytest.mark.parametrize("how", TRANSPOSED.values(), ids=TRANSPOSED)
-@pytest.mark.parametrize("nested", [False, True], ids=["flat", "in a function in an If"])
-def test_conv_transpose_agrees_with_onnxruntime(how, nested):
-    node = f"ConvTranspose<{how}>(x, w, b)"
-    body = f"y = {node}"
-    if nested:
-        body = """y = If (c) <
-            then_branch = a () => (float[?, ?, ?, ?] t) {t = local.up(x, w, b)},
-            else_branch = b () => (float[?, ?, ?, ?] e) {e = Neg(x)}>"""
-    model = parsed(f"g (float[2, 4, 7, 8] x) => (float[A, B, C, D] y) {{{body}}}",
-                   w=normal(1, 4, 3, 3, 2), b=normal(2, 6), c=np.array(True))  # fmt: skip
-    if nested:
-        inner = onnx.parser.parse_function(
-            f'<opset_import: ["": 17], domain: "local"> up (x, w, b) => (y) {{y = {node}}}'
-        )
-        model.functions.append(inner)
-        model.opset_import.append(helper.make_opsetid("local", 1))
-    x = normal(3, 2, 4, 7, 8)
-    right, got = (run(RUNTIMES[n], model, {"x": x})["y"] for n in ("onnxruntime", "reference"))
-    np.testing.assert_allclose(got, right, rtol=0, atol=32 * EPSILON * np.abs(right).max())
-
-
-def test_the_rule_decides_where_readings_part():
-    """output_shape with an odd total: the text of opset 17 cuts the begin, OpenVINO alike only
-    without SAME_UPPER (see `dialects.onnx`)."""
-    model = parsed("""g (float[1, 1, 3] x) => (y) {
-        y = ConvTranspose<strides = [2], output_shape = [6], auto_pad = "SAME_UPPER">(x, w)
-    }""", w=np.array([[[1, 10, 100]]], np.float32))  # fmt: skip
-    x = np.array([[[1, 2, 3]]], np.float32)
-    full = np.array([1, 10, 102, 20, 203, 30, 300], np.float32)
-    wanted = {"spec": full[:6], "onnxruntime": full[:6], "openvino": full[1:]}
-    for rule, right in wanted.items():
-        found = run(Runtime("reference", rule=rule), model, {"x": x})["y"]
-        np.testing.assert_array_equal(found[0, 0], right)
-
-
-def test_errors_of_the_operators_name_the_node():
-    model = parsed("g (float[1, 2, 3] x) => (y) {y = ConvTranspose<output_padding = [5]>(x, w)}",
-                   w=normal(1, 2, 1, 3))  # fmt: skip
-    model.graph.node[0].name = "up1"
-    with pytest.raises(ModelError, match=r"ConvTranspose node 'up1': output_padding\[0\] is 5"):
-        run(RUNTIMES["reference"], model, {"x": normal(0, 1, 2, 3)})
-
-
-@pytest.mark.parametrize(("compute", "how", "words"), [
-    (conv, {"kernel_shape": [2]}, "kernel_shape"),
-    (conv, {"pads": [1]}, "1 begins, then 1 ends"),
-    (conv, {"auto_pad": b"SAME"}, "auto_pad is 'SAME'"),
-    (conv_transpose, {"kernel_shape": [2]}, "that of W"),
-    (conv_transpose, {"pads": [1]}, "1 begins, then 1 ends"),
-])  # fmt: skip
-def test_attributes_that_do_not_fit_are_refused(compute, how, words):
-    with pytest.raises(ArgumentError, match=words):
-        compute(normal(0, 1, 2, 5), normal(1, 2, 2, 3), **how)
-
-
-# float64 ------------------------------------------------------------------------------------------
-
-
-def test_float64_reaches_every_corner():
-    """Weights, Constants, Casts, shapes filled, an If: results far below float32's rounding."""
-    model = parsed("""g (float16[2, 3] x, bool c) => (float[2, 3] y, float16[2, 3] z) {
-        third = Constant<value_float = 0.3333333432674408>()
-        many = Constant<value_floats = [1.0, 2.0, 0.1]>()
-        size = Shape(x)
-        zeros = ConstantOfShape(size)
-        wide = Cast<to = 1>(x)
-        t = If (c) <
-            then_branch = a () => (float[2, 3] p) {
-                k = Constant<value = float[1] {0.1}>()
-                p = Mul(wide, k)
-            },
-            else_branch = b () => (float[2, 3] q) {q = Neg(wide)}>
-        u = Mul(t, third)
-        v = Div(u, many)
-        y0 = Add(v, w)
-        y = Add(y0, zeros)
-        z = Cast<to = 10>(y)
-    }""", w=normal(5, 3))  # fmt: skip
-    x = normal(1, 2, 3).astype(np.float16)
-    got = run(WIDE, model, {"x": x, "c": np.array(True)})
-    f = lambda v: np.float64(np.float32(v))  # noqa: E731
-    wanted = x.astype(np.float64) * f(0.1) * f(0.3333333432674408) / f([1, 2, 0.1])
-    wanted = wanted + f(normal(5, 3))
-    assert got["y"].dtype == got["z"].dtype == np.float64
-    np.testing.assert_allclose(got["y"], wanted, rtol=1e-15)
-    np.testing.assert_array_equal(got["z"], got["y"])
-
-
-def test_float64_runs_a_deconvolution_in_float64():
-    x, w, b = normal(0, 2, 6, 5, 7), normal(1, 6, 4, 3, 2), normal(2, 12)
-    got = run(WIDE, parsed(UP, w=w, b=b), {"x": x})["y"]
-    how = {"stride": (2, 3), "padding": ((0, 1), (1, 2)), "groups": 3, "activation": "relu"}
-    wanted = upconv.conv_transpose(*(a.astype(np.float64) for a in (x, w, b)), **how)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize(("body", "words"), [
-    ("y = DynamicQuantizeLinear(x)", "DynamicQuantizeLinear .*goes through float32"),
-    ("s = Constant<value_ints = [1, 1, 2, 2]>() y = AffineGrid(x, s)", "AffineGrid .*float32"),
-])  # fmt: skip
-def test_float64_says_where_it_cannot_be(body, words):
-    body = body.replace("y = Dyn", "y, a, b = Dyn")
-    model = parsed(f"g (float[1, 2, 3] x) => (y) {{{body}}}", opset=20)
-    with pytest.raises(EngineRefusal, match=f"cannot be run in float64: .*{words}"):
-        run(WIDE, model, {"x": normal(0, 1, 2, 3)})
-
-
-NORM = """g (float[1, 2, 5] x) => (float[1, 3, 12] y) {
-  c = ConvTranspose <strides = [2]> (x, w)
-  y = BatchNormalization <epsilon = 0.1> (c, s, b, m, v)
-}"""
-DEQUANTISED = """g (float[1, 2, 5] x) => (float[1, 3, 12] y) {
-  w = DequantizeLinear <axis = 1> (q, s, z)
-  y = ConvTranspose <strides = [2]> (x, w)
-}"""
-
-
-@pytest.mark.parametrize("opset", [13, 14, 17, 18, 19, 21])
-@pytest.mark.parametrize("precision", ["", "f64"])
-def test_operators_that_onnx_changed_are_right_in_every_opset(opset, precision):
-    rng, x = np.random.default_rng(0), normal(9, 1, 2, 5)
-    quantised = {
-        "q": rng.integers(-128, 128, (2, 3, 4)).astype(np.int8),
-        "s": rng.uniform(0.01, 0.1, 3).astype(np.float32),
-        "z": rng.integers(-5, 5, 3).astype(np.int8),
-    }
-    norm = {name: normal(i, 3) ** 2 for i, name in enumerate("sbmv")}
-    for model in (
-        parsed(NORM, opset, w=normal(0, 2, 3, 4), **norm),
-        parsed(DEQUANTISED, opset, **quantised),
-    ):
-        right = run(RUNTIMES["onnxruntime"], model, {"x": x})["y"]
-        found = run(Runtime("reference", precision=precision), model, {"x": x})["y"]
-        np.testing.assert_allclose(found, right, rtol=0, atol=1e-5 * np.abs(right).max())
 
 
 # Random inputs ------------------------------------------------------------------------------------
@@ -556,11 +369,3 @@ def test_feeds_that_cannot_be(text, sizes, kind, words):
         assert feeds(model, {"x": ()})["x"].shape == ()
     with pytest.raises(kind, match=words):
         feeds(model, sizes)
-
-
-def test_too_many_axes_are_too_many():
-    model = parsed("g (float[2] x) => (y) {y = Neg(x)}")
-    for _ in range(70):
-        model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 1
-    with pytest.raises(MemoryLimitError, match="71 axes"):
-        feeds(model)

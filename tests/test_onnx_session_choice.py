@@ -119,7 +119,6 @@ def test_a_layer_that_computes_something_else_is_reverted(
         (None, {"x": image()["x"], "z": 1}, ArgumentError, "with 'z'"),
         (None, {"x": np.zeros((1, 16, 5, 5))}, DTypeError, "float64; expected float32"),
         (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
-        (None, {"x": np.zeros((16, 5, 5), np.float32)}, ShapeError, "(16, 5, 5)"),
         (["nothing"], image(), ArgumentError, "with 'nothing'; expected some of 'y', 'skip'"),
         ("y", image(), ArgumentError, "a list of names"),
     ],
@@ -179,7 +178,6 @@ sys.path.insert(0, {tests!r})
 import numpy as np
 from onnx_sessions import decoder, image
 from upconv.onnx import Session
-from upconv.onnx.runtimes.timing import Rounds
 session, feeds = Session(decoder(), measure=False), image(1, 50, 50)
 wanted, found = session.run(None, feeds), 0
 
@@ -216,7 +214,7 @@ import sys, threading, time
 sys.path.insert(0, {tests!r})
 from onnx_sessions import decoder, image
 from upconv.onnx import Session
-from upconv.onnx.runtimes.timing import Rounds
+from upconv.onnx.session import native
 session, feeds = Session(decoder(), measure=False), image()
 
 def forever():
@@ -227,6 +225,7 @@ threading.excepthook = lambda *_: None
 threading.Thread(target=forever, daemon=True).start()
 time.sleep(0.2)
 kept = session.run(None, feeds)
+native._running.__enter__()  # Ctrl-C came before it could leave
 """
 
 

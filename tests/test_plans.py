@@ -114,16 +114,14 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (
-                lambda p: p(X[:1]),
-                r"x\.shape is \(1, 6, 5, 7\); expected \(2, 6, 5, 7\), as planned",
-            ),
+            (lambda p: p(X[:1]),
+             "x\\.shape is \\(1, 6, 5, 7\\); expected \\(2, 6, 5, 7\\), as planned"),
             (lambda p: p(X.astype(float)), r"x\.dtype is float64; expected float32, as planned"),
             (lambda p: p(X, X), r"residual\.shape is .* expected \(2, 12, 10, 15\)"),
             (lambda p: p(X, out=X), r"out\.shape"),
             (lambda p: p([1.0]), r"x is \[1\.0\] \(list\)"),
         ],
-    )
+    )  # fmt: skip
     def test_refuses_in_words(self, call, message: str) -> None:
         with pytest.raises(upconv.ArgumentError, match=message):
             call(upconv.plan(X.shape, W, B, **HOW))

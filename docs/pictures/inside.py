@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from strips import CELL, LEFT, Link, hue_of, links, values
 from svg import Drawing
 
-from upconv.engines.index_sets import IndexSet
+from upconv.engines.im2col import IndexSet
 from upconv.geometry import Axis
 
 

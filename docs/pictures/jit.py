@@ -14,8 +14,7 @@ from svg import Drawing
 
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
-from upconv.engines.jit.padded_positions import Cells
-from upconv.engines.jit.schedule import schedule
+from upconv.engines.jit.schedule import Cells, schedule
 from upconv.engines.jit.tile import Tile, interleaved
 from upconv.geometry import Axis, Phase
 from upconv.problem import Direction, Problem

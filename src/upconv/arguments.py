@@ -73,9 +73,6 @@ def integer(
     """`value` as an int from `low` to `high`.
 
     Raises `DTypeError` for what is no integer and `kind` for one out of range.
-
-    >>> integer("group", np.int64(3), low=1)
-    3
     """
     number = _whole(argument, value, "an integer", remedy)
     if low <= number <= high:
@@ -124,12 +121,7 @@ _LETTERS = "N is the batch, C channels, I and O channels in and out, X all spati
 
 
 def one_of(argument: str, value: Frozen, kinds: type[Choice], remedy: str = _LETTERS) -> Choice:
-    """The member of an enum that `value` spells.
-
-    >>> from upconv.problem import DataLayout
-    >>> one_of("layout", "NXC", DataLayout)
-    <DataLayout.NXC: 'NXC'>
-    """
+    """The member of an enum that `value` spells."""
     for kind in kinds:
         if kind.value == value:
             return kind

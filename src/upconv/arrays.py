@@ -32,9 +32,6 @@ def as_array(argument: str, value: object) -> Array:
     """`value` as a NumPy array of a supported type in native byte order, copied only for that.
 
     Raises `DTypeError` naming `argument` otherwise.
-
-    >>> as_array("x", np.zeros(3, np.float32)).dtype
-    dtype('float32')
     """
     array = value if type(value) is np.ndarray else _foreign(argument, value)
     if array.dtype in _KNOWN:  # none in the other byte order is
@@ -78,11 +75,7 @@ _AS_SHAPE = "Give it as an array's .shape has it."
 
 
 def as_shape(argument: str, value: object) -> tuple[int, ...]:
-    """A shape as a tuple of non-negative ints.
-
-    >>> as_shape("input_shape", [1, np.int64(3)])
-    (1, 3)
-    """
+    """A shape as a tuple of non-negative ints."""
     shape = frozen(argument, value, depth=1)
     if not isinstance(shape, tuple):
         raise DTypeError(argument, brief(value), "a tuple of ints", _AS_SHAPE)

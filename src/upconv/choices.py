@@ -33,11 +33,7 @@ class Algorithm(Enum):
 
     @classmethod
     def of(cls, value: object) -> Algorithm:
-        """The algorithm that an argument names; `ArgumentError` for another value.
-
-        >>> Algorithm.of("direct")
-        <Algorithm.DIRECT: 'direct'>
-        """
+        """The algorithm that an argument names; `ArgumentError` for another value."""
         return one_of("algorithm", frozen("algorithm", value), cls, _ALGORITHMS)
 
 
@@ -58,11 +54,7 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One engine's sentence on why it does not do a problem.
-
-    >>> str(Refusal("jit", "float16 needs AVX512-FP16"))
-    'jit: float16 needs AVX512-FP16'
-    """
+    """One engine's sentence on why it does not do a problem."""
 
     engine: str
     reason: str
@@ -86,9 +78,6 @@ def tuning_asked(tune: object = None) -> bool:
     """Whether to choose by measurement: `tune` if it is a bool; None leaves it to `UPCONV_TUNE`.
 
     The variable is read once, as `UPCONV_ENGINE` is. Raises `ArgumentError` for what is neither.
-
-    >>> tuning_asked(True)
-    True
     """
     return _tuning_variable() if tune is None else boolean("tune", tune)
 
@@ -238,10 +227,13 @@ def variants(
 
 
 def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
-    """The first engine that can do a problem by Winograd's algorithm, if there is one."""
+    """The first engine that knows Winograd's algorithm, if it can do a problem by it.
+
+    No further engine is looked at: loading one takes as long as a first call should.
+    """
     for each in able(problem, engine):
-        if isinstance(each, WinogradEngine) and each.refuses_winograd(problem) is None:
-            return each
+        if isinstance(each, WinogradEngine):
+            return each if each.refuses_winograd(problem) is None else None
     return None
 
 

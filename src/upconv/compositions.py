@@ -21,11 +21,7 @@ from .geometry import Axis, fitted
 
 
 def cropped(axis: Axis, begin: int, end: int) -> Axis:
-    """The axis whose output has lost `begin` and `end` more positions, or gained them.
-
-    >>> cropped(Axis(size=5, kernel=3, stride=2), 1, -2).out
-    12
-    """
+    """The axis whose output has lost `begin` and `end` more positions, or gained them."""
     return replace(axis, crop_begin=axis.crop_begin + begin, crop_end=axis.crop_end + end)
 
 

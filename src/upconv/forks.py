@@ -21,8 +21,6 @@ def hold(lock: AbstractContextManager[Any]) -> None:
     """Hold a lock over every fork from now on.
 
     Of two that are ever taken together, the one that is taken first has to be told of last.
-
-    >>> hold(threading.Lock())
     """
     _locks.append(lock)
 

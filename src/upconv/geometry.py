@@ -24,11 +24,7 @@ from .errors import ArgumentError, ShapeError
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One tap of a phase: kernel index `index`, reading the input `shift` positions back.
-
-    >>> Tap(index=3, shift=1)
-    Tap(index=3, shift=1)
-    """
+    """One tap of a phase: kernel index `index`, reading the input `shift` positions back."""
 
     index: int
     shift: int
@@ -36,11 +32,7 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What one tap makes of one input: x[input] * w[tap].
-
-    >>> Product(input=1, tap=0)
-    Product(input=1, tap=0)
-    """
+    """What one tap makes of one input: x[input] * w[tap]."""
 
     input: int
     tap: int

@@ -6,7 +6,7 @@ sum. Every call is prepared before anything of the caller's is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
@@ -102,13 +102,8 @@ def gradients(
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
     shapes = {"x": x.shape, "weight": weight.shape, "bias": (grad.shape[channel_axis],)}
-    given = {
-        name: check_out(f"out.{name}", target, shapes[name], grad.dtype)
-        for name, target in targets.items()
-        if target is not None
-    }
+    given = fitting(targets, shapes, dict.fromkeys(shapes, grad.dtype))
     if given:
-        require_separate(given)
         # An operand that a result is written over is copied: the next gradient still reads it.
         grad, x, weight = (
             copied("a copy of an operand that out overlaps", operand)
@@ -180,6 +175,21 @@ def rounded_total(
             return total.astype(dtype)
         out[...] = out + total if accumulate else total
     return out
+
+
+def fitting(
+    targets: Mapping[str, Array | None],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, np.dtype[Any]],
+) -> dict[str, Array]:
+    """The targets that there are, each fit for its result and apart from the others."""
+    given = {
+        name: check_out(f"out.{name}", target, shapes[name], dtypes[name])
+        for name, target in targets.items()
+        if target is not None
+    }
+    require_separate(given)
+    return given
 
 
 def require_separate(given: dict[str, Array]) -> None:

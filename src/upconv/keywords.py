@@ -6,7 +6,7 @@ they mean; it runs when a call is prepared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -66,11 +66,7 @@ _EXACT = (int, str, type(None))
 
 
 def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ...]:
-    """One integer per axis, each >= `low`; a single one stands for all axes.
-
-    >>> integers("stride", 2, rank=3, low=1)
-    (2, 2, 2)
-    """
+    """One integer per axis, each >= `low`; a single one stands for all axes."""
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
     if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):
@@ -234,10 +230,8 @@ def transposed_axes(
     Raises `ArgumentError` where output_size and output_padding both speak of the size, differently.
     """
     rank = len(kernel)
-    strides, dilations = (
-        integers("stride", stride, rank, 1),
-        integers("dilation", dilation, rank, 1),
-    )
+    strides = integers("stride", stride, rank, 1)
+    dilations = integers("dilation", dilation, rank, 1)
     extra = integers("output_padding", output_padding, rank, 0)
     pairs = paddings(padding, rank)
     wanted = None if output_size is None else integers("output_size", output_size, rank, 0)
@@ -248,21 +242,16 @@ def transposed_axes(
             f"0 when output_size is given ({brief(output_size)})",
             "output_size fixes the end; for ONNX's rule see dialects.from_onnx.",
         )
-    axes = []
-    for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
-        try:
-            if isinstance(pairs, Same):
-                out = scaled(n, s) if wanted is None else wanted[i]
-                upper = pairs is Same.UPPER
-                axis = centred(n, k, s, d, out, upper=upper, output_padding=extra[i])
-            elif wanted is not None:
-                axis = fitted(n, k, s, d, pairs[i][0], wanted[i])
-            else:
-                axis = padded(n, k, s, d, *pairs[i], extra[i])
-        except ArgumentError as error:
-            raise _on_axis(i, error) from None
-        axes.append(axis)
-    return tuple(axes)
+
+    def axis(i: int, n: int, k: int, s: int, d: int) -> Axis:
+        if isinstance(pairs, Same):
+            out, upper = scaled(n, s) if wanted is None else wanted[i], pairs is Same.UPPER
+            return centred(n, k, s, d, out, upper=upper, output_padding=extra[i])
+        if wanted is not None:
+            return fitted(n, k, s, d, pairs[i][0], wanted[i])
+        return padded(n, k, s, d, *pairs[i], extra[i])
+
+    return _axes(axis, size, kernel, strides, dilations)
 
 
 def convolved_axes(
@@ -270,25 +259,26 @@ def convolved_axes(
 ) -> tuple[Axis, ...]:
     """The axes of the transposed convolution whose input gradient is `conv` on `size` positions."""
     rank = len(kernel)
-    strides, dilations = (
-        integers("stride", stride, rank, 1),
-        integers("dilation", dilation, rank, 1),
-    )
+    strides = integers("stride", stride, rank, 1)
+    dilations = integers("dilation", dilation, rank, 1)
     pairs = paddings(padding, rank)
-    axes = []
-    for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
+
+    def axis(i: int, n: int, k: int, s: int, d: int) -> Axis:
+        if isinstance(pairs, Same):
+            begin, _ = same_padding(n, k, s, d, upper=pairs is Same.UPPER)
+            return fitted(strided(n, s), k, s, d, begin, n)
+        return convolved(n, k, s, d, *pairs[i])
+
+    return _axes(axis, size, kernel, strides, dilations)
+
+
+def _axes(make: Callable[..., Axis], *columns: Sequence[int]) -> tuple[Axis, ...]:
+    """`make` for every axis, of its number and an entry of each column; errors say which it is."""
+    made = []
+    for i, row in enumerate(zip(*columns, strict=True)):
         try:
-            if isinstance(pairs, Same):
-                begin, _ = same_padding(n, k, s, d, upper=pairs is Same.UPPER)
-                axes.append(fitted(strided(n, s), k, s, d, begin, n))
-            else:
-                axes.append(convolved(n, k, s, d, *pairs[i]))
+            made.append(make(i, *row))
         except ArgumentError as error:
-            raise _on_axis(i, error) from None
-    return tuple(axes)
-
-
-def _on_axis(i: int, error: ArgumentError) -> ShapeError:
-    """The same error, saying which spatial axis it is about."""
-    name = f"spatial axis {i}: {error.argument}"
-    return ShapeError(name, error.got, error.expected, error.remedy)
+            name = f"spatial axis {i}: {error.argument}"
+            raise ShapeError(name, error.got, error.expected, error.remedy) from None
+    return tuple(made)

@@ -38,11 +38,7 @@ def require(nbytes: int, purpose: str) -> None:
 
 
 def refused(purpose: str, error: Exception) -> MemoryLimitError:
-    """The error to raise where an allocation failed all the same.
-
-    >>> str(refused("the result", MemoryError("no")))
-    'the result does not fit: no. Work on smaller pieces of the input.'
-    """
+    """The error to raise where an allocation failed all the same."""
     if isinstance(error, MemoryLimitError):
         return error
     return MemoryLimitError(

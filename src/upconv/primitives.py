@@ -147,9 +147,6 @@ class PrimitiveCache:
     """Built primitives by signature; see the module's docstring. Safe to use from any thread.
 
     Bounds left None come from `UPCONV_CACHE_ENTRIES` (1024) and `UPCONV_CACHE_BYTES` (256 MiB).
-
-    >>> PrimitiveCache(max_entries=2, max_bytes=1 << 20).info().entries
-    0
     """
 
     def __init__(self, max_entries: int | None = None, max_bytes: int | None = None) -> None:

@@ -87,11 +87,7 @@ class DataLayout(Enum):
     NXC = "NXC"
 
     def shape(self, batch: int, channels: int, size: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of an array in this order.
-
-        >>> DataLayout.NXC.shape(2, 3, (5, 7))
-        (2, 5, 7, 3)
-        """
+        """The shape of an array in this order."""
         return (batch, channels, *size) if self is DataLayout.NCX else (batch, *size, channels)
 
     def to_ncx(self, rank: int) -> tuple[int, ...]:
@@ -120,11 +116,7 @@ class WeightLayout(Enum):
     OXI = "OXI"
 
     def shape(self, i: int, o: int, kernel: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a weight in this order, `i` and `o` being the extents of axes I and O.
-
-        >>> WeightLayout.XOI.shape(6, 4, (3, 2))
-        (3, 2, 4, 6)
-        """
+        """The shape of a weight in this order, `i` and `o` being the extents of axes I and O."""
         sizes = {"I": (i,), "O": (o,), "X": kernel}
         return tuple(size for letter in self.value for size in sizes[letter])
 
@@ -151,9 +143,6 @@ class Epilogue:
     """What happens to a result after the bias: + residual, then the activation.
 
     `slope` is the factor of negative values in LEAKY_RELU and 0.0 for every other activation.
-
-    >>> Epilogue(Activation.LEAKY_RELU, slope=0.2).slope
-    0.2
     """
 
     activation: Activation = Activation.NONE
@@ -314,12 +303,7 @@ class Problem:
         return self.dtype.itemsize * sum(prod(shape) for shape in shapes)
 
     def replace(self, **changes: Any) -> Problem:
-        """This problem with some fields changed.
-
-        >>> axes = (Axis(4, 2, 2),)
-        >>> Problem(Direction.FORWARD, axes, 1, 3, 5).replace(batch=2).x_shape
-        (2, 3, 4)
-        """
+        """This problem with some fields changed."""
         return replace(self, **changes)
 
     def __str__(self) -> str:

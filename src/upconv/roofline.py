@@ -28,12 +28,7 @@ def roofline(threads: int, *, measure: bool) -> Limits | None:
 
 
 def measured(threads: int) -> Limits | None:
-    """The roofline, measured now; remembered figures that are higher stand. None without llvmlite.
-
-    >>> found = measured(1)
-    >>> found is None or found.flops > 0
-    True
-    """
+    """The roofline measured now, or what is remembered if higher; None without llvmlite."""
     limits = _limits()
     if limits is None:
         return None

@@ -57,11 +57,8 @@ def transposed(
     activation: Frozen,
 ) -> Signature:
     """The signature of `conv_transpose`."""
-    problem, batched = _transposed_problem(x, weight, keywords)
-    problem = problem.replace(
-        bias=bias is not None, epilogue=epilogue(activation, residual is not None)
-    )
-    return _with_extras(problem, batched, weight, bias, residual)
+    made = _transposed_problem(x, weight, keywords)
+    return _with_extras(*made, Direction.FORWARD, weight, bias, residual, activation)
 
 
 class Request(NamedTuple):
@@ -114,47 +111,48 @@ def convolution(
     activation: Frozen,
 ) -> Signature:
     """The signature of `conv`: the input gradient of its transpose."""
-    problem, batched = _convolution_problem(x, weight, keywords)
-    problem = problem.replace(
-        direction=Direction.INPUT_GRAD,
-        bias=bias is not None,
-        epilogue=epilogue(activation, residual is not None),
-    )
-    return _with_extras(problem, batched, weight, bias, residual)
+    made = _convolution_problem(x, weight, keywords)
+    return _with_extras(*made, Direction.INPUT_GRAD, weight, bias, residual, activation)
 
 
 def transposed_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
     """The signatures of `conv_transpose_backward`: "x" and "weight"."""
-    problem, batched = _transposed_problem(x, weight, keywords)
-    _check_gradient(grad, problem.y_shape, batched, x)
-    directions = {"x": Direction.INPUT_GRAD, "weight": Direction.WEIGHT_GRAD}
-    return _gradients_of(problem, directions, (x, weight), batched, accumulate)
+    made = _transposed_problem(x, weight, keywords)
+    return _gradients_of(*made, Direction.INPUT_GRAD, grad, x, weight, accumulate)
 
 
 def convolution_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
     """The signatures of `conv_backward`: "x" (the transpose's forward) and "weight"."""
-    problem, batched = _convolution_problem(x, weight, keywords)
-    _check_gradient(grad, problem.x_shape, batched, x)
-    directions = {"x": Direction.FORWARD, "weight": Direction.WEIGHT_GRAD}
-    return _gradients_of(problem, directions, (x, weight), batched, accumulate)
+    made = _convolution_problem(x, weight, keywords)
+    return _gradients_of(*made, Direction.FORWARD, grad, x, weight, accumulate)
 
 
 def _gradients_of(
     problem: Problem,
-    directions: dict[str, Direction],
-    operands: tuple[Operand, Operand],
     batched: bool,
+    way: Direction,
+    grad: Operand,
+    x: Operand,
+    weight: Operand,
     accumulate: bool,
 ) -> dict[str, Signature]:
-    """One signature for each operand, in the direction that makes its gradient."""
-    problem = problem.replace(accumulate=accumulate)
+    """The signatures of both gradients, `way` being the direction that makes that of x."""
+    same_dtype("x", x.dtype, "grad", grad.dtype)
+    expected = problem.y_shape if way is Direction.INPUT_GRAD else problem.x_shape
+    shape = expected if batched else expected[1:]
+    if grad.shape != shape:
+        remedy = "Pass the keywords of the forward call."
+        expected_text = f"{shape}, the shape of the forward result"
+        raise ShapeError("grad.shape", str(grad.shape), expected_text, remedy)
+    of_x = problem.replace(accumulate=accumulate, direction=way)
+    of_weight = of_x.replace(direction=Direction.WEIGHT_GRAD)
     return {
-        name: Signature.of(problem.replace(direction=way), operand.shape, batched=batched)
-        for (name, way), operand in zip(directions.items(), operands, strict=True)
+        "x": Signature.of(of_x, x.shape, batched=batched),
+        "weight": Signature.of(of_weight, weight.shape, batched=batched),
     }
 
 
@@ -302,9 +300,17 @@ def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:
 
 
 def _with_extras(
-    problem: Problem, batched: bool, weight: Operand, bias: Operand | None, residual: Operand | None
+    problem: Problem,
+    batched: bool,
+    direction: Direction,
+    weight: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    activation: Frozen,
 ) -> Signature:
-    """Check bias and residual against the result."""
+    """The signature with an epilogue: bias and residual have to fit the result."""
+    end = epilogue(activation, residual is not None)
+    problem = problem.replace(direction=direction, bias=bias is not None, epilogue=end)
     shape = problem.result_shape if batched else problem.result_shape[1:]
     if bias is not None:
         same_dtype("weight", weight.dtype, "bias", bias.dtype)
@@ -319,15 +325,3 @@ def _with_extras(
             remedy = "upconv.output_shape tells it beforehand."
             raise ShapeError("residual.shape", str(residual.shape), expected, remedy)
     return Signature.of(problem, shape, batched=batched)
-
-
-def _check_gradient(grad: Operand, expected: Shape, batched: bool, x: Operand) -> None:
-    same_dtype("x", x.dtype, "grad", grad.dtype)
-    shape = expected if batched else expected[1:]
-    if grad.shape != shape:
-        raise ShapeError(
-            "grad.shape",
-            str(grad.shape),
-            f"{shape}, the shape of the forward result",
-            "Pass the keywords of the forward call.",
-        )

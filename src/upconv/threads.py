@@ -62,11 +62,6 @@ def asked_for() -> int | None:
     """The number that `set_num_threads` or `UPCONV_NUM_THREADS` says; None where neither does.
 
     Inside another library that has threads of its own, those are followed then.
-
-    >>> set_num_threads(2)
-    >>> asked_for()
-    2
-    >>> set_num_threads(None)
     """
     return _own() if _chosen is None else _chosen
 
@@ -130,8 +125,6 @@ def borrow(team: Team | None) -> None:
     """Let another library's threads do the engines' work while they are awake; None: only ours.
 
     For a library whose threads spin after their work: ours beside them would share the processors.
-
-    >>> borrow(borrowed())
     """
     global _team
     _team = team

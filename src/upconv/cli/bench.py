@@ -16,7 +16,7 @@ from ..errors import EngineMissing, FileError
 from ..explanations import EngineStatus, engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
-from . import layers, machine, options, report
+from . import doctor, layers, options, report
 from .candidates import PEERS, Case
 from .endings import Ending, say
 from .layers import Layer
@@ -94,7 +94,7 @@ def bench(
     if output_format == "json":
         report.document(
             "bench",
-            machine=machine.facts(count),
+            machine=doctor.facts(count),
             engines=[asdict(status) for status in statuses],
             peers=peers,
             direction=direction.value,
@@ -145,7 +145,7 @@ def _chosen_engines(
 
 def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
     if wanted is None:
-        return tuple(name for name in PEERS if machine.version_of(name) is not None)
+        return tuple(name for name in PEERS if doctor.version_of(name) is not None)
     options.require_known("--peers", wanted, (*PEERS, "none"))
     return tuple(name for name in wanted if name != "none")
 

@@ -1,13 +1,19 @@
-"""`upconv doctor`: what is here, what is not and why, and whether what is here works."""
+"""`upconv doctor`: what is here, what is not and why, and whether what is here works.
+
+Packages are asked about by their metadata; nothing large is imported to learn its version.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from .. import memory, testing
@@ -22,9 +28,9 @@ from ..primitives import PrimitiveCache
 from ..problem import Direction, Problem
 from ..roofline import roofline
 from ..threads import get_num_threads
-from ..tuning import tuning_info
+from ..tuning import processor_model, tuning_info
 from ..tuning.store import cache_directory
-from . import machine, report
+from . import report
 from .endings import Ending
 from .options import OutputFormat
 
@@ -42,7 +48,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
     \b
     Examples:
       upconv doctor
-      upconv doctor --output-format json > machine.json
+      upconv doctor --output-format json > json
     """
     statuses, findings, threads, limits = engines(), [], None, None
     try:
@@ -57,7 +63,7 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
     findings += [*_missing(), *_variables(), *_cache(), *(str(each.message) for each in said)]
     if threads is not None:  # without a number of threads nothing can compute
         findings += _checked(statuses, threads)
-    facts = machine.facts(threads) | {
+    told = facts(threads) | {
         "engines": [asdict(status) for status in statuses],
         "libdnnl": _libdnnl(),
         "roofline": limits and asdict(limits),
@@ -66,39 +72,39 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
         "findings": findings,
     }
     if output_format == "json":
-        report.document("doctor", **facts)
+        report.document("doctor", **told)
     else:
-        report.table(_rows(facts, limits, statuses))
+        report.table(_rows(told, limits, statuses))
     if findings:
         raise typer.Exit(int(Ending.FINDINGS))
 
 
 def _rows(
-    facts: dict[str, Any], limits: Limits | None, statuses: tuple[EngineStatus, ...]
+    told: dict[str, Any], limits: Limits | None, statuses: tuple[EngineStatus, ...]
 ) -> list[tuple[str, str]]:
     rates = "unknown: llvmlite is not installed"
     if limits is not None:
         rates = f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
         rates += f" on {limits.threads} threads"
-    directory, tuning, cpu = cache_directory(), facts["tuning"], facts["cpu"]
+    directory, tuning, cpu = cache_directory(), told["tuning"], told["cpu"]
     return [
-        *facts["versions"].items(),
-        ("NumPy's BLAS", facts["numpy_blas"]),
-        *((f"engine {status.name}", _told(status)) for status in statuses),
-        ("libdnnl", facts["libdnnl"]),
+        *told["versions"].items(),
+        ("NumPy's BLAS", told["numpy_blas"]),
+        *((f"engine {status.name}", _availability(status)) for status in statuses),
+        ("libdnnl", told["libdnnl"]),
         ("processor", f"{cpu['model']} ({cpu['name']})"),
         ("features", " ".join(cpu["features"]) or "unknown: llvmlite is not installed"),
-        ("threads", f"{facts['threads'] or 'unknown'}, from {facts['threads_from']}"),
-        ("memory available", memory.readable(facts["memory_available_bytes"])),
+        ("threads", f"{told['threads'] or 'unknown'}, from {told['threads_from']}"),
+        ("memory available", memory.readable(told["memory_available_bytes"])),
         ("roofline", rates),
         ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
         ("tuning file", f"{tuning['file']}: {tuning['winners']} winners"),
-        *facts["environment"].items(),
-        *(("FINDING", finding) for finding in facts["findings"]),
+        *told["environment"].items(),
+        *(("FINDING", finding) for finding in told["findings"]),
     ]
 
 
-def _told(status: EngineStatus) -> str:
+def _availability(status: EngineStatus) -> str:
     if status.available:
         return f"available: {status.fingerprint}"
     return f"not available: {' '.join(status.reason.split())}"
@@ -118,8 +124,8 @@ def _libdnnl() -> str:
 def _missing() -> list[str]:
     return [
         f"{package} is not installed; upconv depends on it: pip install {package}"
-        for package in machine.REQUIRED
-        if machine.version_of(package) is None
+        for package in REQUIRED
+        if version_of(package) is None
     ]
 
 
@@ -164,3 +170,70 @@ def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
             yield f"engine {status.name} is wrong: {error}"
         except UpconvError as error:
             yield f"engine {status.name} fails: {error}"
+
+
+# Facts about this machine, for the head of a `bench` file too -------------------------------------
+
+REQUIRED = ("numpy", "llvmlite", "platformdirs")
+"""What upconv's own metadata calls its dependencies."""
+
+_OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
+             "onednn-cpu-gomp", "onednn", "nvidia-cudnn-frontend", "dask")  # fmt: skip
+
+_NOTABLE = ("sse4", "avx", "fma", "f16c", "amx", "neon", "sve", "bf16", "fp16", "dotprod")
+"""Beginnings and parts of the CPU features that decide how fast a convolution can be."""
+
+_THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
+"""Where the number of threads comes from, the first first, as in `upconv.threads`."""
+
+_ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numpy_blas() -> str:
+    """The BLAS that NumPy was built with."""
+    show: Callable[..., Any] = np.show_config
+    blas = (show(mode="dicts") or {}).get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def _processor() -> dict[str, Any]:
+    """The CPU: its name to compilers, its model to people, and the features that decide speed."""
+    model = processor_model()
+    try:
+        from llvmlite import binding
+    except ImportError:
+        return {"name": platform.machine() or "unknown", "model": model, "features": ()}
+    features = (name for name, present in binding.get_host_cpu_features().items() if present)
+    notable = sorted(name for name in features if any(part in name for part in _NOTABLE))
+    return {"name": binding.get_host_cpu_name(), "model": model, "features": tuple(notable)}
+
+
+def facts(threads: int | None) -> dict[str, Any]:
+    """What a measurement depends on, for JSON; packages that are not installed are left out."""
+    versions = {package: version_of(package) for package in (*REQUIRED, *_OPTIONAL)}
+    installed = {package: version for package, version in versions.items() if version is not None}
+    variables = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("UPCONV_") or name in _ALSO_READ
+    }
+    asked = (name for name in _THREADS if variables.get(name, "").strip())
+    return {
+        "system": platform.platform(),
+        "cpu": _processor(),
+        "processors": os.cpu_count(),
+        "threads": threads,
+        "threads_from": next(asked, "the processors this process may use"),
+        "memory_available_bytes": memory.available_bytes(),
+        "versions": {"python": platform.python_version(), **installed},
+        "numpy_blas": _numpy_blas(),
+        "environment": variables,
+    }

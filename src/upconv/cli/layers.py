@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import memory
+from ..arguments import LIMIT
 from ..arrays import Operand, dtype_of
+from ..dialects import values
 from ..errors import ArgumentError, FileError, brief
 from ..files import opened, reported
 from ..keywords import Keywords
@@ -24,10 +26,8 @@ from ..signatures import transposed
 BUILT_IN = "the built-in layers"
 
 _LARGEST_FILE = 4 << 20
-_MOST = 1 << 30  # of any field: far beyond any model, far below an overflow
-_LEAST = {"p": -_MOST, "op": 0}
+_LEAST = {"p": -LIMIT, "op": 0}
 _MOST_MULTIPLY_ADDS = 1 << 42  # about two minutes a call at 70 GFLOP/s
-_PER_AXIS = ("size", "k", "s", "p", "op", "d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,33 +120,24 @@ def _layer(entry: object, where: str) -> Layer:
     where = f"{where} ({name})"
     if not isinstance(size, list) or not 1 <= len(size) <= 8:
         raise FileError(f"{where}: 'size' is {brief(size)}; expected a list of 1 to 8 integers.")
-    numbers = {key: _integers(where, key, entry[key], len(size)) for key in wanted[1:]}
-    layer = Layer(name, **numbers)
-    _check(where, layer)
+    try:
+        single = {key: values.integer(key, entry[key], low=1) for key in ("n", "ic", "oc", "g")}
+        each = {
+            key: values.per_axis_or_one(key, entry[key], len(size), _LEAST.get(key, 1))
+            for key in ("size", "k", "s", "p", "op", "d")
+        }
+        layer = Layer(name=name, **single, **each)  # type: ignore[arg-type]  # by the names above
+        _check(where, layer)
+    except ArgumentError as error:
+        raise FileError(f"{where}: {error}") from None
     return layer
-
-
-def _integers(where: str, key: str, value: object, rank: int) -> Any:
-    """An integer; one per axis, from one for all or a list, where there are several."""
-    several, low = key in _PER_AXIS, _LEAST.get(key, 1)
-    entries = value if several and isinstance(value, list) else [value] * (rank if several else 1)
-    if several and len(entries) != rank:
-        raise FileError(f"{where}: {key!r} is {brief(value)}; expected one or {rank} integers.")
-    for entry in entries:
-        if type(entry) is not int or not low <= entry <= _MOST:
-            expected = f"an integer from {low} to {_MOST}"
-            raise FileError(f"{where}: {key!r} is {brief(entry)}; expected {expected}.")
-    return tuple(entries) if several else entries[0]
 
 
 def _check(where: str, layer: Layer) -> None:
     """Whether the fields fit together, and into time and memory."""
     if layer.oc % layer.g or layer.ic % layer.g:
         raise FileError(f"{where}: 'g' is {layer.g}; expected a divisor of 'ic' and 'oc'.")
-    try:
-        problem = layer.problem(DType.FLOAT64)
-    except ArgumentError as error:
-        raise FileError(f"{where}: {error}") from None
+    problem = layer.problem(DType.FLOAT64)
     if not prod(problem.y_shape):
         raise FileError(f"{where}: 'p' is {layer.p}, which leaves no output; expected less.")
     needed, available = 2 * problem.nbytes, memory.available_bytes()  # in float64 and as measured

@@ -183,14 +183,14 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _print(reports: Sequence[Findings], output_format: str, runtime: str | None) -> None:
-    from ..onnx.linting import formats, sarif
+    from ..onnx.linting import findings, sarif
 
     if output_format == "json":
-        words = report.document_text("lint", runtime=runtime, **formats.document(reports))
+        words = report.document_text("lint", runtime=runtime, **findings.document(reports))
     elif output_format == "sarif":
         words = json.dumps(sarif.log(reports), indent=1, allow_nan=False)
     else:
-        words = (formats.github if output_format == "github" else formats.text)(reports)
+        words = (findings.github if output_format == "github" else findings.text)(reports)
     if words:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         report.text(words.encode(encoding, "backslashreplace").decode(encoding))

@@ -63,11 +63,7 @@ def padding(text: str) -> int | str | tuple[Ends, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas, each once.
-
-    >>> names("torch, openvino")
-    ('torch', 'openvino')
-    """
+    """Names between commas, each once."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -247,11 +243,7 @@ def takes_geometry(command: Command) -> Command:
 
 
 def keywords(geometry: dict[str, Any]) -> dict[str, Any]:
-    """The options as `upconv.conv_transpose` takes them: its layouts are plain words.
-
-    >>> keywords({"stride": 2, "layout": DataLayout.NXC})
-    {'stride': 2, 'layout': 'NXC'}
-    """
+    """The options as `upconv.conv_transpose` takes them: its layouts are plain words."""
     return {
         name: value.value if isinstance(value, DataLayout | WeightLayout) else value
         for name, value in geometry.items()

@@ -120,7 +120,7 @@ def _cells(run: Run, output: Difference) -> tuple[str, ...]:
 
 
 def _findings(run: Run) -> Iterator[str]:
-    from ..onnx.verifying.comparison import line
+    from ..onnx.verifying.differences import line
 
     yield from (f"{run.runtime}: {finding}" for finding in run.findings)
     told = [output for output in run.outputs if output.words]

@@ -22,7 +22,7 @@ from ..arrays import Array
 from ..choices import select
 from ..engines.base import Engine
 from ..engines.interior import is_point
-from ..engines.invariant import invariant_engine
+from ..engines.ordered_sums import invariant_engine
 from ..errors import ArgumentError, brief
 from ..execution import run
 from ..geometry import Axis, scaled, strided

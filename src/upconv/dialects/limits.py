@@ -21,11 +21,7 @@ from .layer import Layer
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """One axis in a dialect's words.
-
-    >>> Padding(begin=1, end=1, output_padding=1).end
-    1
-    """
+    """One axis in a dialect's words."""
 
     begin: int
     end: int

@@ -144,11 +144,7 @@ def has_target(target_shape: object) -> bool:
 
 
 def kernel_rank(kernel: object) -> int:
-    """How many spatial axes a kernel attribute has.
-
-    >>> kernel_rank("(3, 3)")
-    2
-    """
+    """How many spatial axes a kernel attribute has."""
     return len(_shape("kernel", kernel, low=1))
 
 

@@ -243,11 +243,7 @@ def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...
 
 
 def weight_order(weights_format: object, operation: Operation) -> WeightLayout:
-    """The order that weights_format names; None is the operation's default.
-
-    >>> weight_order("OIX", Operation.CONVOLUTION_BACKWARD_DATA).value
-    'IOX'
-    """
+    """The order that weights_format names; None is the operation's default."""
     names = WEIGHTS[operation]
     word = (
         next(iter(names))

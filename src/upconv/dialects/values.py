@@ -21,11 +21,7 @@ Member = TypeVar("Member", bound=Enum)
 
 
 def integers(name: str, value: object, low: int) -> tuple[int, ...]:
-    """A list, tuple or array of integers, each of at least `low`, as a tuple.
-
-    >>> integers("pads", [1, 0], low=0)
-    (1, 0)
-    """
+    """A list, tuple or array of integers, each of at least `low`, as a tuple."""
     if not is_sequence(value):
         raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "a tuple of integers")
     return tuple(integer(f"{name}[{i}]", entry, low) for i, entry in enumerate(value))
@@ -39,11 +35,7 @@ def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
 
 
 def sizes(value: object) -> tuple[int, ...]:
-    """The spatial input size: one int per axis; a bare int is one axis.
-
-    >>> sizes(5), sizes([5, 7])
-    ((5,), (5, 7))
-    """
+    """The spatial input size: one int per axis; a bare int is one axis."""
     if not is_sequence(value):
         return (integer("size", value, low=0),)
     size = integers("size", value, low=0)
@@ -71,11 +63,7 @@ def per_axis(
 
 
 def per_axis_or_one(name: str, value: object, rank: int, low: int) -> tuple[int, ...]:
-    """One integer per spatial axis; a bare int stands for every axis (PyTorch, Keras).
-
-    >>> per_axis_or_one("stride", 2, rank=3, low=1)
-    (2, 2, 2)
-    """
+    """One integer per spatial axis; a bare int stands for every axis (PyTorch, Keras)."""
     if not is_sequence(value):
         return (integer(name, value, low),) * rank
     return _counted(name, integers(name, value, low), rank)
@@ -100,11 +88,7 @@ def digits(name: str, word: str) -> int:
 
 
 def text(name: str, value: object) -> str:
-    """Text, or ASCII bytes as ONNX stores it, as str.
-
-    >>> text("auto_pad", b"VALID")
-    'VALID'
-    """
+    """Text, or ASCII bytes as ONNX stores it, as str."""
     if isinstance(value, bytes):
         return value.decode("ascii", "backslashreplace")
     if not isinstance(value, str):

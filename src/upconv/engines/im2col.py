@@ -2,20 +2,21 @@
 
 A padded output is (N, G, F, *length), its columns for a box of inputs are (G, F, *taps, N,
 *inputs). On every axis tap t of input i lies at position origin + s*i + d*t of the padded output,
-so for conflict-free taps and inputs (`index_sets.ConflictFree`) the columns are one strided view.
+so for conflict-free taps and inputs (`ConflictFree`) the columns are one strided view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
+from math import gcd
 from typing import Any
 
 import numpy as np
 
+from ..geometry import Axis
 from .base import Array
-from .index_sets import ConflictFree, IndexSet
 
 Box = tuple[slice, ...]
 """A box of inputs: one interval per spatial axis."""
@@ -87,3 +88,83 @@ def _combinations(each: Iterable[Iterable[ConflictFree]]) -> Iterator[tuple[Conf
     for one in first:
         for others in product(*later):
             yield (one, *others)
+
+
+# Index sets ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictFree:
+    """Some taps of some inputs, whose positions in the padded output are pairwise different."""
+
+    taps: slice
+    inputs: slice
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSet:
+    """Where an axis's inputs and taps lie in its *padded output*, for engines that write to one.
+
+    The padded output is the full result, extended where a crop is negative; the outputs are its
+    `window`. Tap t of input i lies at its position origin + stride*i + dilation*t. Only `size`
+    inputs, the slice `inputs` of all, and `kernel` taps, the slice `taps` of all, reach the window.
+
+    >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2, crop_begin=1, crop_end=-1))
+    >>> index_set.length, index_set.window
+    (10, slice(1, 10, None))
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    length: int
+    origin: int
+    window: slice
+    inputs: slice
+    taps: slice
+
+    @classmethod
+    def of(cls, axis: Axis) -> IndexSet:
+        """The index set of an axis, from only the inputs and taps that reach its outputs."""
+        trimmed = axis.trimmed()
+        axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
+        begin, end = axis.crop_begin, axis.crop_end
+        start = max(0, begin) if axis.size else 0
+        return cls(
+            size=axis.size,
+            kernel=axis.kernel,
+            stride=axis.stride,
+            dilation=axis.dilation,
+            length=axis.full + max(0, -begin) + max(0, -end) if axis.size else axis.out,
+            origin=max(0, -begin),
+            window=slice(start, start + axis.out),
+            inputs=slice(inputs.start, inputs.stop),
+            taps=slice(taps.start, taps.stop),
+        )
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether one set covers the padded output exactly, each position once."""
+        single = sum(1 for _ in islice(self.conflict_free(self.size), 2)) == 1
+        return single and self.length == self.size * self.kernel
+
+    def conflict_free(self, inputs: int) -> Iterator[ConflictFree]:
+        """Sets that together hold every pair of a tap and one of `inputs` consecutive inputs once.
+
+        Positions s*i + d*t are pairwise different for all inputs and s / gcd(s, d) taps in a row,
+        and for all taps and d / gcd(s, d) inputs in a row. Of the two ways to cut, the one with
+        fewer sets is taken.
+
+        >>> index_set = IndexSet.of(Axis(size=3, kernel=5, stride=2))
+        >>> [each.taps for each in index_set.conflict_free(3)]
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+        """
+        common = gcd(self.stride, self.dilation)
+        taps, rows = self.stride // common, self.dilation // common
+        if -(-self.kernel // taps) <= -(-inputs // rows):
+            for start in range(0, self.kernel, taps):
+                yield ConflictFree(slice(start, min(start + taps, self.kernel)), slice(0, inputs))
+        else:
+            for start in range(0, inputs, rows):
+                yield ConflictFree(slice(0, self.kernel), slice(start, min(start + rows, inputs)))

@@ -17,6 +17,7 @@ from ..problem import Problem
 from . import load
 from .base import Array, Primitive
 
+_SMALL = 1 << 12  # numbers
 _lock = threading.Lock()
 forks.hold(_lock)
 _count = 0
@@ -42,6 +43,8 @@ def reference(problem: Problem, threads: int) -> Primitive:
 
 def is_finite(array: Array) -> bool:
     """Whether all of it is finite: a sum is quick to look at; where it overflows, all are."""
+    if array.size <= _SMALL:  # where heeding no warnings would take longer
+        return bool(np.isfinite(array).all())
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.sum(array, dtype=np.float64)) or np.isfinite(array).all())
 

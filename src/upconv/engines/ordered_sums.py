@@ -1,20 +1,27 @@
-"""One axis by NumPy, product after product, in an order that no size changes; slow.
+"""Engines that keep one order of sums: the same bits for an output, whatever the size.
 
-Matrix products of BLAS add up in an order that depends on their sizes, so the reference engine has
-other bits for a part than for the whole. Here every output starts as its bias and adds, tap by tap
-and channel by channel, the products there are. It is for streams of what the JIT engine refuses.
+Whoever computes a result in pieces, and wants the bits of the whole, asks for one of these in both.
+
+1. The JIT engine, held to one kernel. Left to itself it takes one of two, by size, and each adds up
+   in an order of its own.
+2. NumPy, product after product, along one axis; slow. Matrix products of BLAS add up in an order
+   that depends on their sizes, so the reference engine has other bits for a part than for the
+   whole. Here every output starts as its bias and adds, tap by tap and channel by channel, the
+   products there are. It is for streams of what the JIT engine refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..activations import apply
 from ..geometry import Axis
 from ..problem import DataLayout, Direction, Problem
+from . import load
 from .base import Array, Primitive
 
 
@@ -151,3 +158,63 @@ def _overlap(axis: Axis, full: int) -> tuple[slice, slice]:
 
 def _count(shape: Any) -> int:
     return int(np.prod(shape))
+
+
+# The JIT engine -----------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from .jit import JitEngine
+
+
+class InvariantEngine:
+    """The JIT engine with the kernel `variant`; weight gradients have one kernel only.
+
+    One for each variant in a process: pickling keeps that.
+    """
+
+    name = "jit"
+    finite_weights_only = True
+
+    def __init__(self, variant: str) -> None:
+        jit: Any = load("jit")
+        self._jit: JitEngine = jit
+        self.variant = variant
+
+    def fingerprint(self) -> str:
+        """The JIT engine's."""
+        return self._jit.fingerprint()
+
+    def refuses(self, problem: Problem) -> str | None:
+        """What the JIT engine says."""
+        return self._jit.refuses(problem)
+
+    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
+        """There is no choice."""
+        return ("",)
+
+    def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
+        """The JIT engine's primitive."""
+        only = problem.direction is Direction.WEIGHT_GRAD
+        return self._jit.build(problem, threads, "" if only else self.variant)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with, (self.variant,)
+
+    def __repr__(self) -> str:
+        return f"<jit {self.variant}>".replace(" >", ">")
+
+
+@lru_cache(maxsize=8)
+def _with(variant: str) -> InvariantEngine:
+    return InvariantEngine(variant)
+
+
+def invariant_engine(problem: Problem) -> InvariantEngine:
+    """The engine that sums at every size as the JIT engine does `problem`.
+
+    Raises `EngineMissing` where llvmlite is not installed.
+    """
+    jit: Any = load("jit")
+    engine: JitEngine = jit
+    return _with("" if engine.refuses(problem) else engine.settled(problem))

@@ -34,8 +34,7 @@ from ..errors import EngineMissing
 from ..problem import Direction, Problem
 from .base import Array
 from .blocks import Block, Blocking, count
-from .im2col import Box, Im2col, box_size
-from .index_sets import IndexSet
+from .im2col import Box, Im2col, IndexSet, box_size
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
 

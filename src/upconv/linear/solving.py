@@ -124,25 +124,26 @@ def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) 
     Of a transposed convolution it is the size of the convolution that goes back; of a convolution
     the output of the transposed one. Where the size is another one, y does not fit.
     """
-    rank = weight.ndim - 2
+    rank = max(1, weight.ndim - 2)  # else the weight is refused, further on
     given = paddings(keywords.padding, rank)
-    named, back = isinstance(given, Same), signatures.convolution
-    if named and not transposed:
+    if isinstance(given, Same):
+        if transposed:
+            return _before(y, weight, keywords._replace(output_padding=0), transposed)
         remedy = "'same' does not say of which input y is the result."
         raise ArgumentError("input_shape", "None", "the shape of x", remedy)
     extra = integers("output_padding", keywords.output_padding, rank, 0)
-    pairs = ((0, 0),) * rank if isinstance(given, Same) else given
-    ends = tuple((b, e - more) for (b, e), more in zip(pairs, extra, strict=True))
-    if not transposed:
-        back = signatures.transposed
-    call = keywords._replace(
-        padding=keywords.padding if named else ends,
-        output_padding=0,
-        weight_layout=keywords.weight_layout.translate(str.maketrans("IO", "OI")),
-    )
-    swapped = Operand(weight.shape, weight.dtype)
+    ends = tuple((b, e - more) for (b, e), more in zip(given, extra, strict=True))
+    call = keywords._replace(padding=ends, output_padding=0)
+    return _before(y, weight, call, transposed)
+
+
+def _before(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
+    """The shape of what the layer goes back to, whose weight has its channels swapped."""
+    back = signatures.convolution if transposed else signatures.transposed
+    order = str(keywords.weight_layout).translate(str.maketrans("IO", "OI"))
+    call, operands = keywords._replace(weight_layout=order), (described(y), described(weight))
     try:
-        return back(Operand(y.shape, y.dtype), swapped, None, None, call, None).shape
+        return back(*operands, None, None, call, None).shape
     except ShapeError as error:
         raise error.renamed("x.shape", "y.shape") from None
 
@@ -214,14 +215,14 @@ def _by_frequency(
     W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)); a convolution's is the conjugate
     transpose of its transposed one's.
     """
-    shape = _as_input(y, weight, keywords, transposed)
-    call = signatures.transposed if transposed else signatures.convolution
-    wide = keywords._replace(padding="same_upper", output_padding=0)
-    signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
-    problem, rank = signature.problem, signature.problem.rank
-    if any(axis.stride > 1 for axis in problem.axes):
+    if any(stride > 1 for stride in integers("stride", keywords.stride, weight.ndim - 2, 1)):
         remedy = "With a stride there is no closed form: use border='zero'."
         raise ArgumentError("stride", brief(keywords.stride), "1 for circular borders", remedy)
+    wide = keywords._replace(padding="same_upper", output_padding=0)
+    shape = _before(y, weight, wide, transposed)
+    call = signatures.transposed if transposed else signatures.convolution
+    signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
+    problem, rank = signature.problem, signature.problem.rank
     given = paddings(keywords.padding, rank)
     if isinstance(given, Same):
         given = tuple((axis.crop_begin, 0) for axis in problem.axes)
@@ -243,20 +244,6 @@ def _by_frequency(
     slope = _ratio(gradient, W.conj().swapaxes(-1, -2) @ right)
     result = np.ascontiguousarray(there if signature.batched else there[0])
     return Deconvolved(result, _ratio(residual, right), slope, True, 0, "the closed form")
-
-
-def _as_input(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
-    """The shape of x: y's, with the other channels."""
-    layout = keywords.weight_layout
-    if weight.ndim < 3 or not isinstance(layout, str) or sorted(layout) != list("IOX"):
-        return y.shape  # what is wrong is said when the layer is checked
-    place = layout.replace("X", "X" * (weight.ndim - 2)).index("I")
-    groups = keywords.groups if isinstance(keywords.groups, int) and not transposed else 1
-    shape = list(y.shape)
-    if y.ndim >= weight.ndim - 1:
-        first = y.ndim - (weight.ndim - 2) - 1
-        shape[first if keywords.layout == "NCX" else -1] = weight.shape[place] * groups
-    return tuple(shape)
 
 
 def _spectrum(problem: Problem, weight: Array, begin: list[int], size: tuple[int, ...]) -> Array:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..arguments import boolean
-from ..arrays import Array, as_array, check_out, same_dtype
+from ..arrays import Array, as_array, same_dtype
 from ..errors import ShapeError
 from ..execution import delivered
-from ..gradients import gradient_targets, require_separate, rounded_total
+from ..gradients import fitting, gradient_targets, rounded_total
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, ChannelAxis, epsilon
 from .results import BatchNormGradients
@@ -78,110 +78,59 @@ def batch_norm_backward(
     gamma, beta = channel_axis.parameter("gamma", gamma), channel_axis.parameter("beta", beta)
     uses_batch = channel_axis.uses_batch(training, use_global_stats)
     fixed, adds = boolean("fix_gamma", fix_gamma), boolean("accumulate", accumulate)
-    saved = (
-        channel_axis.parameter("saved_mean", saved_mean, any_type=True),
-        channel_axis.parameter("saved_invstd", saved_invstd, any_type=True),
-    )
-    moving = (channel_axis.parameter("mean", mean), channel_axis.parameter("var", var))
-    center, invstd = _statistics(
-        channel_axis, saved if uses_batch else moving, eps, batch=uses_batch
-    )
+    names = ("saved_mean", "saved_invstd") if uses_batch else ("mean", "var")
+    given = {"saved_mean": saved_mean, "saved_invstd": saved_invstd, "mean": mean, "var": var}
+    saved = {
+        name: channel_axis.parameter(name, value, any_type=name.startswith("saved"))
+        for name, value in given.items()
+    }
+    number, why = epsilon(eps), _SAVED if uses_batch else GIVEN
+    center, invstd = channel_axis.statistics(names, (saved[names[0]], saved[names[1]]), why)
+    if not uses_batch:
+        invstd = inverse_deviation(invstd, number, batch=False)
     wanted = gradient_targets(_NEEDS, BatchNormGradients, needs, out, accumulate=adds)
     dtypes = {
         name: x.dtype if parameter is None else parameter.dtype
         for name, parameter in (("x", x), ("gamma", gamma), ("beta", beta))
     }
-    targets = _checked(wanted, channel_axis, dtypes)
-    dx = (
-        channel_axis.place("the gradient of x", targets.get("x"), (x, grad))
-        if "x" in wanted
-        else None
-    )
+    targets = fitting(wanted, {name: channel_axis.shape_of(name) for name in wanted}, dtypes)
     scale = channel_axis.vector(None if fixed else gamma, 1) * invstd
-    work = _Gradients(channel_axis, x, grad, center, invstd, uses_batch)
-    totals = work.totals()
-    if dx is not None:
-        work.input_gradient(dx, scale, totals, accumulate=adds)
-    values: dict[str, Array] = {"beta": totals[0], "gamma": totals[1] * (0 if fixed else 1)}
-    results = {
-        name: rounded_total(values[name], dtypes[name], targets.get(name), accumulate=adds)
-        for name in values
-        if name in wanted
-    }
-    if dx is not None:
-        results["x"] = delivered(dx, targets.get("x"))
-    # The very objects the caller passed, where some were passed.
-    return BatchNormGradients(
-        **{
-            name: result if wanted[name] is None else wanted[name]
-            for name, result in results.items()
-        }
-    )
-
-
-def _checked(
-    wanted: dict[str, Array | None], channel_axis: ChannelAxis, dtypes: dict[str, np.dtype[Any]]
-) -> dict[str, Array]:
-    """The arrays given for results, each fit for its own."""
-    targets = {
-        name: check_out(f"out.{name}", target, channel_axis.shape_of(name), dtypes[name])
-        for name, target in wanted.items()
-        if target is not None
-    }
-    require_separate(targets)
-    return targets
-
-
-def _statistics(
-    channel_axis: ChannelAxis, given: tuple[Array | None, Array | None], eps: float, *, batch: bool
-) -> tuple[Array, Array]:
-    """The mean and the inverse deviation that x was normalised with, float64."""
-    number = epsilon(eps)
-    if batch:
-        why = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
-        return channel_axis.statistics(("saved_mean", "saved_invstd"), given, why)
-    mean, var = channel_axis.statistics(("mean", "var"), given, GIVEN)
-    return mean, inverse_deviation(var, number, batch=False)
-
-
-class _Gradients:
-    """Sums, and the gradient of x, by what x was normalised with."""
-
-    def __init__(
-        self,
-        channel_axis: ChannelAxis,
-        x: Array,
-        grad: Array,
-        mean: Array,
-        invstd: Array,
-        uses_batch: bool,
-    ) -> None:
-        self._channels = Channels.of(x, channel_axis.axis)
-        self._x, self._grad = self._channels.matrix(x), self._channels.matrix(grad)
-        self._mean, self._invstd = mean, invstd
-        self._count = channel_axis.count if uses_batch else 0
-        self._kind = channel_axis.dtype.accumulator.numpy
-
-    def totals(self) -> tuple[Array, Array]:
-        """sum(g) and sum(g * xh) of every channel."""
-        with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
-            total, products = self._channels.totals(self._mean, self._x, self._grad)
-            return total, products * self._invstd
-
-    def input_gradient(
-        self, dx: Array, scale: Array, totals: tuple[Array, Array], *, accumulate: bool
-    ) -> None:
-        """Put d_x into dx, or add it; `scale` is gamma * r."""
-        channels, kind, n = self._channels, self._kind, self._count
-        result = channels.matrix(dx)
-        with np.errstate(all="ignore"):
-            if n:
-                slope, constant = -scale * self._invstd * totals[1] / n, -scale * totals[0] / n
-                vectors = affine(self._mean, slope, constant, kind)
-                grad = (scale.astype(kind), self._grad)
-                channels.combine(result, self._x, vectors, grad, accumulate=accumulate)
-            else:  # no batch that statistics depend on
-                zero = np.zeros_like(scale)
-                vectors = affine(zero, scale, zero, kind)
-                channels.combine(result, self._grad, vectors, accumulate=accumulate)
+    results: dict[str, Array] = {}
+    if "x" in wanted:
+        results["x"] = channel_axis.place("the gradient of x", targets.get("x"), (x, grad))
+    channels = Channels.of(x, channel_axis.axis)
+    matrices = channels.matrix(x), channels.matrix(grad)
+    with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
+        total, products = channels.totals(center, *matrices)
+        products *= invstd
+        if "x" in wanted:
+            dx, count = results["x"], channel_axis.count if uses_batch else 0
+            kind, sums = channel_axis.dtype.accumulator.numpy, (total, products, center, invstd)
+            result = channels.matrix(dx)
+            _input_gradient(channels, result, *matrices, scale, sums, count, kind, adds)
             channels.store(dx, result)
+            results["x"] = delivered(dx, targets.get("x"))
+    for name, value in (("beta", total), ("gamma", products * (0 if fixed else 1))):
+        if name in wanted:
+            results[name] = rounded_total(value, dtypes[name], targets.get(name), accumulate=adds)
+    # The very objects the caller passed, where some were passed.
+    own = {name: target for name, target in wanted.items() if target is not None}
+    return BatchNormGradients(**results | own)
+
+
+_SAVED = "In training it is the forward's result: result.saved_mean, result.saved_invstd."
+
+
+def _input_gradient(
+    channels: Channels, result: Array, x: Array, grad: Array, scale: Array,
+    given: tuple[Array, Array, Array, Array], count: int, kind: np.dtype[Any], adds: bool,
+) -> None:  # fmt: skip
+    """Put d_x into a matrix, or add it; `scale` is gamma * r, `count` 0 where no batch is used."""
+    total, products, mean, invstd = given
+    if count:
+        slope, constant = -scale * invstd * products / count, -scale * total / count
+        vectors = affine(mean, slope, constant, kind)
+        channels.combine(result, x, vectors, (scale.astype(kind), grad), accumulate=adds)
+    else:
+        zero = np.zeros_like(scale)
+        channels.combine(result, grad, affine(zero, scale, zero, kind), accumulate=adds)

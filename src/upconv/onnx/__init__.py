@@ -16,10 +16,10 @@ from ..errors import EngineMissing
 if find_spec("onnx") is None or find_spec("onnx_ir") is None:
     raise EngineMissing("upconv.onnx needs onnx and onnx-ir: pip install 'upconv[onnx]'")
 
-from .backend import conv_transpose
 from .linting import Finding, Findings, Severity, lint
 from .models import Source, load, save, to_proto
 from .nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
+from .operators import conv_transpose
 from .optimizing import Optimization, optimize
 from .passes import PASSES, Pass, Step
 from .report import as_html, as_text, write_report

@@ -3,7 +3,7 @@
 1. Opset 13 and IR version 4 or later, at most `MOST_NODES` nodes, no cycle.
 2. ONNX's checker. Three things that runtimes take and it does not are allowed: operators that ONNX
    does not define (plugins of TensorRT stand in its domain), inputs and outputs without a declared
-   type or shape, and data outside the model, which `tensors` looks after.
+   type or shape, and data outside the model, which `models` looks after.
 3. No declared size is negative: ONNX's shape inference ends the process over one (onnx issue 8481).
    Exporters write -1 for a size that is open, and so it is read.
 """

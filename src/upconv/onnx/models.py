@@ -1,8 +1,11 @@
 """Models read and written: an `ir.Model` from the file to the file.
 
-1. `load` and `from_model` check a model before anything is made of it (`checker`, `tensors`), sort
+1. `load` and `from_model` check a model before anything is made of it (`checker`), sort
    nodes that are out of order, and fold constants (`constants`).
-2. Data outside the model's file stays outside, and is memory mapped when it is used.
+2. Data outside the model's file must lie in the model's own folder, or below it. Where the model or
+   its data is a link, as in the caches of model hubs, the data may lie beside the file that the
+   model leads to. It stays where it is and is memory mapped where it is used; up to `SMALL` bytes
+   are read.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
 4. Whatever is wrong ends in `ModelError` or `FileError` that names the file and the place in it.
@@ -14,7 +17,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
@@ -27,9 +30,8 @@ from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, published, reported, require_free
 from .checker import require_sound
 from .constants import fold
-from .graphs import DEFAULT_DOMAINS
+from .graphs import DEFAULT_DOMAINS, roots
 from .names import one_line
-from .tensors import SMALL, inside, settle
 
 MOST_BYTES = (1 << 31) - 1
 """What protobuf can hold in one message."""
@@ -37,6 +39,10 @@ MOST_BYTES = (1 << 31) - 1
 INLINE_BYTES = MOST_BYTES - (64 << 20)
 """Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
 
+SMALL = 1024
+"""Bytes up to which outside data is read at once: ONNX's checker and inference look at values."""
+
+_SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
 _SOURCES = "upconv.onnx.sources"
 
 Source: TypeAlias = ModelProto | ir.Model | bytes | str | os.PathLike[str]
@@ -149,17 +155,24 @@ def _inside(model: ir.Model) -> ModelProto:
     """The model's proto with all data inside."""
     copy = model.clone()
     for value, tensor in _weights(copy):
-        value.const_value = inside(tensor)
+        value.const_value = _in_memory(tensor)
     return ir.to_proto(copy)
 
 
 def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> None:
     """The large tensors into the file beside, then the rest: who finds the model finds both."""
     new, copy = not beside.exists(), model.clone()
+    held = [value for graph in copy.graphs() for value in graph.initializers.values()]
+    outside = {id(value) for value, _ in _weights(copy)}
+    texts = [(value, value.const_value) for value in held if id(value) not in outside]
+    for value, _ in texts:
+        value.const_value = None  # onnx-ir would put text outside too, where ONNX has none
     try:
         with published(target, force=force) as file:
             unload = ir.external_data.unload_from_model
             unload(copy, target.parent, beside.name, size_threshold_bytes=SMALL)
+            for value, text in texts:
+                value.const_value = text
             file.write(_bytes(ir.to_proto(copy)))
     except BaseException:
         if new:
@@ -218,7 +231,7 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
 
 
 def _checked(model: ir.Model, path: Path | None) -> ir.Model:
-    files = settle(model, path)
+    files = _settle(model, path)
     require_sound(model)
     fold(model)
     model.graph.meta[_SOURCES] = (*([path] if path else []), *sorted(files))
@@ -247,3 +260,91 @@ def _named(where: str) -> Iterator[None]:
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
         raise ModelError(f"{where}: onnx-ir cannot hold it: {one_line(deepest)}.") from error
+
+
+def _settle(model: ir.Model, path: Path | None) -> set[Path]:
+    """Put a tensor whose data is there in the place of each that a file has told; other files.
+
+    path: the model's own file, None where data outside it cannot be found.
+    """
+    files: set[Path] = set()
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _settled(value.const_value, path, files)
+    for body in roots(model):
+        for node in body.all_nodes():
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    tensor = _settled(attribute.as_tensor(), path, files)
+                    node.attributes[name] = ir.AttrTensor(name, _in_memory(tensor))
+    return files
+
+
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor with its data in memory; raises `FileError` where the file is cut or gone."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    try:
+        array = tensor.numpy()
+    except (OSError, ValueError) as error:
+        raise FileError(f"The tensor {brief(tensor.name)}: {error}.") from None
+    return ir.Tensor(array.copy(), tensor.dtype, name=tensor.name)
+
+
+def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
+    where = f"The tensor {brief(tensor.name)}"
+    try:
+        if isinstance(tensor, ir.ExternalTensor):
+            return _outside(tensor, path, files)
+        if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
+            return tensor
+        if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
+            raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
+        made = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+        made.doc_string = tensor.doc_string
+        made.metadata_props.update(tensor.metadata_props)
+        return made
+    except (FileError, ModelError) as error:
+        raise type(error)(f"{where}: {error}") from None
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ModelError(f"{where} cannot be read: {brief(str(error))}.") from None
+
+
+def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
+    """The tensor with the real path of its file; none of the file is read unless it is small."""
+    if path is None and tensor.base_dir:
+        path = Path(tensor.base_dir, "model").absolute()
+    if path is None:
+        raise ModelError("Its data lies in a file; load the model by its path.")
+    offset, length = tensor.offset or 0, tensor.nbytes
+    if tensor.dtype == ir.DataType.STRING or min(offset, *tensor.shape.numpy(), 0) < 0:
+        raise ModelError(f"It is {tensor.dtype}{tensor.shape} at byte {offset}, which cannot be.")
+    if tensor.length not in (None, length):
+        raise ModelError(f"It has {tensor.length} bytes; expected {length} for {tensor.shape}.")
+    file = _located(path, str(tensor.location))
+    with reported(str(file), "read"), opened(file) as opened_file:
+        size = os.fstat(opened_file.fileno()).st_size
+    if size < offset + length:
+        raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
+    files.add(file)
+    real = ir.ExternalTensor(
+        file, offset, length, tensor.dtype, shape=tensor.shape, name=tensor.name,
+        doc_string=tensor.doc_string, metadata_props=dict(tensor.metadata_props),
+    )  # fmt: skip
+    return real if length > SMALL else _in_memory(real)
+
+
+def _located(model: Path, location: str) -> Path:
+    """The file at a location that the model names; `ModelError` for one outside its folder."""
+    anchored = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor
+    if not location or anchored or "\0" in location:
+        raise ModelError(
+            f"Its data lies at {brief(location)}; expected a path from the model's own folder."
+        )
+    folder, beside = model.parent, Path(os.path.realpath(model)).parent
+    named, real = os.path.normpath(folder / location), Path(os.path.realpath(folder / location))
+    inside = real.is_relative_to(os.path.realpath(folder)) or real.parent == beside
+    if not (inside and Path(named).is_relative_to(os.path.normpath(folder))):
+        raise ModelError(f"Its data lies at {brief(location)}, outside the model's folder.")
+    return real

@@ -1,4 +1,10 @@
-"""`rewrite`: passes or a profile over a whole model, and what became of every node."""
+"""`rewrite`: passes or a profile over a whole model, and what became of every node.
+
+A profile rewrites by rule, for runtimes that lack the operator or a part of it. It is a list of
+limits; a limit says which passes see to it and how a node is recognised that is beyond it. What
+cannot be brought within a limit is named, with the reason. Nothing is measured. `docs/onnx.md` has
+the source of every limit of `tflite`, `coreml`, `tensorrt` and `webnn`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +15,13 @@ import onnx
 import onnx_ir as ir
 
 from ..dialects import values
-from ..dialects.onnx import Rule
+from ..dialects.onnx import AutoPad, Rule
 from ..errors import ArgumentError, brief
 from .models import Source, from_model, to_proto
+from .nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 from .passes import PASSES, Pass, Step
 from .passes.base import run
-from .passes.profiles import apply_profile
+from .passes.quantised import known
 
 DEFAULT_PASSES = ("replace_deconv", "sub_pixel")
 """What `rewrite` applies where nothing is asked for: convolutions in the place of every node."""
@@ -79,7 +86,7 @@ def rewrite(
         if passes is not None or only is not None:
             raise ArgumentError("profile", brief(profile), "given without passes and only")
         copy = from_model(model)
-        return Rewritten(copy, *apply_profile(copy, profile, reader))
+        return Rewritten(copy, *_apply_profile(copy, profile, reader))
     wanted = DEFAULT_PASSES if passes is None else passes
     chosen = [named(one) if isinstance(one, str) else one for one in wanted]
     copy = from_model(model)
@@ -96,3 +103,145 @@ def named(name: str) -> Pass:
         known = ", ".join(PASSES)
         raise ArgumentError("passes", brief(name), f"one of {known}")
     return PASSES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What must not be left: how it is recognised, in words, and the passes that see to it."""
+
+    broken_by: Callable[[ConvTransposeNode], bool]
+    words: str
+    passes: tuple[str, ...] = ()
+
+
+def _pads(conv: ConvTransposeNode) -> list[tuple[int, int]]:
+    pads = [int(entry) for entry in conv.node.attributes.get_ints("pads", ())]
+    return list(zip(pads[: conv.rank], pads[conv.rank :], strict=True))
+
+
+def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
+    """Not VALID, no pads, nor SAME: a result of s positions per input, the odd one at the end."""
+    same = [
+        ((a.kernel - a.stride) // 2, (a.kernel - a.stride + 1) // 2) if a.kernel >= a.stride else ()
+        for a in conv.axes
+    ]
+    pads = _pads(conv)
+    return any(map(any, pads)) and pads != same
+
+
+def _is_computed(conv: ConvTransposeNode) -> bool:
+    operands = [known(value) for value in (conv.w, conv.b) if value is not None]
+    return any(isinstance(one, ir.Value) for one in operands)
+
+
+def _is_dilated(conv: ConvTransposeNode) -> bool:
+    return any(a.dilation > 1 and a.kernel > 1 for a in conv.axes)
+
+
+def _is_asymmetric(conv: ConvTransposeNode) -> bool:
+    return any(begin != end for begin, end in _pads(conv))
+
+
+def _is_padded_out(conv: ConvTransposeNode) -> bool:
+    return any(conv.node.attributes.get_ints("output_padding", ()))
+
+
+LIMITS: dict[str, Limit] = {
+    "no-auto-pad": Limit(
+        lambda conv: conv.auto_pad is not AutoPad.NOTSET or conv.has_output_shape,
+        "it has auto_pad or output_shape",
+        ("normalise",),
+    ),
+    "no-1d": Limit(lambda conv: conv.rank == 1, "it has one spatial axis", ("to_rank",)),
+    "at-most-2d": Limit(lambda conv: conv.rank > 2, "it has more than two spatial axes"),
+    "at-most-3d": Limit(lambda conv: conv.rank > 3, "it has more than three spatial axes"),
+    "no-groups": Limit(lambda conv: conv.groups > 1, "it has groups", ("split_groups",)),
+    "no-dilation": Limit(_is_dilated, "it has dilation", ("no_dilation",)),
+    "no-output-padding": Limit(_is_padded_out, "it has output padding", ("no_output_padding",)),
+    "no-asymmetric": Limit(_is_asymmetric, "its pads differ at begin and end", ("symmetric_pads",)),
+    "valid-or-same": Limit(
+        _neither_valid_nor_same, "its pads are neither none nor those of SAME", ("no_pads",)
+    ),
+    "constant": Limit(_is_computed, "its weight or bias is computed"),
+    "npu": Limit(
+        lambda _: True, "it is a ConvTranspose", ("normalise", "replace_deconv", "sub_pixel")
+    ),
+}
+"""Name -> the limit, in the order in which the passes run."""
+
+_PLAIN = tuple(name for name in LIMITS if name.startswith("no-"))
+
+PROFILES: dict[str, tuple[str, ...]] = {
+    "tflite": (
+        *("no-auto-pad", "no-1d", "at-most-2d", "no-groups", "no-dilation", "no-output-padding"),
+        "valid-or-same",
+    ),
+    "coreml": ("no-auto-pad", "at-most-2d", "no-output-padding", "constant"),
+    "tensorrt": ("no-auto-pad", "no-1d", "at-most-3d", "no-output-padding", "constant"),
+    "webnn": ("no-auto-pad", "no-1d", "at-most-2d", "no-groups", "no-dilation", "constant"),
+    "plain": _PLAIN,
+    **{name: (name,) for name in ("npu", *_PLAIN)},
+}
+"""Name -> its limits."""
+
+
+def limits(profile: str) -> tuple[str, ...]:
+    """The names of the limits of a profile, which may be several, parted by commas.
+
+    >>> limits("no-1d,no-groups")
+    ('no-1d', 'no-groups')
+    """
+    wanted: set[str] = set()
+    for name in (name.strip() for name in profile.split(",")):
+        if name not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise ArgumentError("profile", brief(profile), f"one or more of {known}")
+        wanted.update(PROFILES[name])
+    return tuple(name for name in LIMITS if name in wanted)
+
+
+def _apply_profile(
+    model: ir.Model, profile: str, rule: Rule | None
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Rewrite `model`, which is changed, until nothing is beyond a limit that can be helped.
+
+    The steps, and the nodes that are still beyond one, each with why.
+    """
+    wanted = limits(profile)
+    passes = list(dict.fromkeys(name for one in wanted for name in LIMITS[one].passes))
+    steps = [
+        step
+        for name in passes
+        for step in run(model, [PASSES[name]], rule=rule, only=_beyond(model, wanted, name, rule))
+    ]
+    left = [
+        _told(found, LIMITS[name], steps)
+        for found in conv_transpose_nodes(model, rule)
+        for name in wanted
+        if isinstance(found, Unreadable) or LIMITS[name].broken_by(found)
+    ]
+    return tuple(steps), tuple(dict.fromkeys(left))
+
+
+def _beyond(
+    model: ir.Model, wanted: Sequence[str], by: str, rule: Rule | None
+) -> Callable[[ir.Node], bool]:
+    """Which nodes are beyond a limit that the pass sees to: no other is touched."""
+    mine = [LIMITS[name] for name in wanted if by in LIMITS[name].passes]
+    nodes = {
+        found.node
+        for found in conv_transpose_nodes(model, rule)
+        if isinstance(found, Unreadable) or any(limit.broken_by(found) for limit in mine)
+    }
+    return lambda node: node in nodes
+
+
+def _told(found: ConvTransposeNode | Unreadable, limit: Limit, steps: Sequence[Step]) -> str:
+    if isinstance(found, Unreadable):
+        return f"{found.node.name}: {found.reason}"
+    reasons = [
+        step.refusal
+        for step in steps
+        if step.node == found.name and step.by in limit.passes and step.refusal
+    ]
+    return f"{found.name}: {limit.words}" + (f": {'; '.join(reasons)}" if reasons else "")

@@ -43,20 +43,24 @@ class Facts:
 
 
 def inferred(
-    model: ir.Model, shapes: Mapping[str, Sequence[Dimension]] | None = None
+    model: ir.Model,
+    shapes: Mapping[str, Sequence[Dimension]] | None = None,
+    *,
+    apart: bool = True,
 ) -> dict[str, Facts]:
     """Facts of the values of a model by name, those of its subgraphs included.
 
     shapes: of inputs, by name, in the place of what the model declares. A name that two subgraphs
         give to different values is not in the table. Where inference fails the table has what the
         model declares.
+    apart: False for a model that ONNX Runtime, whose inference is the same, has loaded here.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] x) => (float[M, 3] y)'
     >>> inferred(ir.from_onnx_text(text + "{ y = Neg(x) }"), {"x": (2, 3)})["y"].sizes
     (2, 3)
     """
     try:
-        told = _infer(_skeleton(model, shapes or {}))
+        told = _infer(_skeleton(model, shapes or {}), apart)
     except Exception:  # foreign code; without its answer what is declared must do
         told = model
     table: dict[str, Facts] = {}
@@ -102,10 +106,10 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[Dimension]]) -> ir.
     return copy
 
 
-def _infer(model: ir.Model) -> ir.Model:
+def _infer(model: ir.Model, apart: bool) -> ir.Model:
     kinds = {node.op_type for body in roots(model) for node in body.all_nodes()}
     proto: onnx.ModelProto = ir.to_proto(model)
-    if {"Slice", "ConvTranspose"} <= kinds:
+    if apart and {"Slice", "ConvTranspose"} <= kinds:
         with borrowed() as worker:
             proto = onnx.load_from_string(worker.call("infer", proto.SerializeToString()))
     else:

@@ -16,12 +16,12 @@ from typing import Any, Self
 import numpy as np
 
 from ..arrays import Array, as_array
-from ..errors import ArgumentError, DTypeError, EngineError, ShapeError, brief
+from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import LIMIT
 from ..keywords import epilogue, frozen_activation
 from ..problem import Epilogue
-from ..progress import Abreast, Chained, Flow, latency, lookahead
-from .states import Items, damaged, encoded
+from ..progress import Abreast, Chained
+from .states import Items, Stateful, damaged
 from .streams import Stream
 
 
@@ -98,7 +98,7 @@ class Activate:
 
     def push(self, chunk: Any) -> Array:
         """f(chunk); 16-bit types are computed on as float32."""
-        from ..engines.jit.row_code import activate  # loads the compiler
+        from ..engines.jit.rows import activate  # loads the compiler
 
         x = as_array("chunk", chunk)
         wide = np.float64 if x.dtype == np.float64 else np.float32
@@ -127,7 +127,7 @@ class Activate:
         return self
 
 
-class _Composed:
+class _Composed(Stateful):
     """What chains and sums share: parts, the end, states."""
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
@@ -142,22 +142,6 @@ class _Composed:
         self._parts = parts
         self._ended = False
         self._last: Array | None = None  # an empty result, for its shape
-
-    @property
-    def progress(self) -> Flow:
-        """After how many inputs a result is final, all parts counted."""
-        raise NotImplementedError
-
-    @property
-    def latency(self) -> int:
-        """Results, at most, by which it is behind rate * inputs: samples of the output, exact."""
-        return latency(self.progress)
-
-    @property
-    def lookahead(self) -> int:
-        """Inputs, at most, that a result waits for after the one at its own time: samples of the
-        input, exact."""
-        return lookahead(self.progress)
 
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change; see `Stream.push`.
@@ -197,17 +181,6 @@ class _Composed:
     def __copy__(self) -> Self:
         return self.copy()  # parts have states of their own
 
-    def to_bytes(self) -> bytes:
-        """The state of all parts, without weights; see `Stream.to_bytes`."""
-        return encoded(self._digest(), self._items())
-
-    def from_bytes(self, data: bytes) -> Self:
-        """A new one with these weights in the state `data`; `ArgumentError` if it is damaged."""
-        items = Items(self._digest(), data)
-        other = self._read(items)
-        items.end()
-        return other
-
     def _of(self, parts: tuple[Stage, ...]) -> Self:
         """One of other parts."""
         return type(self)(parts)
@@ -224,10 +197,6 @@ class _Composed:
     def _rest(self) -> Array | None:
         raise NotImplementedError
 
-    def _require_open(self) -> None:
-        if self._ended:
-            raise EngineError("This stream is finished. Call reset() to begin anew.")
-
     def _digest(self) -> bytes:
         parts = b"".join(part._digest() for part in self._parts)
         return hashlib.sha256(type(self).__name__.encode() + parts).digest()
@@ -242,11 +211,7 @@ class _Composed:
 
 
 class Chain(_Composed):
-    """Stages one after another, made by `chain`; used like a `Stream`.
-
-    >>> chain("relu", "tanh")
-    <Chain of 2>
-    """
+    """Stages one after another, made by `chain`; used like a `Stream`."""
 
     @property
     def progress(self) -> Chained:
@@ -267,11 +232,7 @@ class Chain(_Composed):
 
 
 class Add(_Composed):
-    """A sum of branches, made by `add`; used like a `Stream`.
-
-    >>> add((), (), ())
-    <Add of 3>
-    """
+    """A sum of branches, made by `add`; used like a `Stream`."""
 
     def __init__(self, parts: tuple[Stage, ...], scale: float) -> None:
         super().__init__(parts)

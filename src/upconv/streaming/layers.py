@@ -15,9 +15,8 @@ import numpy as np
 from .. import memory, signatures
 from ..arguments import frozen, one_of
 from ..arrays import Array, Operand, converted, copied, described
-from ..engines.invariant import InvariantEngine, invariant_engine
 from ..engines.nonfinite import is_finite
-from ..engines.ordered_sums import ORDERED, OrderedEngine
+from ..engines.ordered_sums import ORDERED, InvariantEngine, OrderedEngine, invariant_engine
 from ..errors import ArgumentError, ShapeError
 from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis, same_padding

@@ -9,9 +9,11 @@ then      items: a length in 8 bytes, and so many bytes; a number is 8 bytes, li
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Self
 
-from ..errors import ArgumentError, DTypeError
+from ..errors import ArgumentError, DTypeError, EngineError
+from ..progress import Flow, latency, lookahead
 
 _MAGIC, _WORD, _HASH = b"upconvS1", 8, 32
 _REMEDY = "Pass what to_bytes of the same stream returned, unchanged."
@@ -68,3 +70,66 @@ class Items:
         """Nothing may be left."""
         if self._rest:
             raise damaged("too long")
+
+
+class Stateful:
+    """What streams, chains and sums have in common: how late they are, and their state as bytes."""
+
+    __slots__ = ()
+    _ended: bool
+
+    @property
+    def progress(self) -> Flow:
+        """After how many inputs a result is final."""
+        raise NotImplementedError
+
+    @property
+    def latency(self) -> int:
+        """Results, at most, that are not returned yet of those that rate * inputs makes: samples of
+        the output, exact. Below 0 where results are returned ahead of that."""
+        return latency(self.progress)
+
+    @property
+    def lookahead(self) -> int:
+        """Inputs, at most, that a result waits for after the one at its own time: samples of the
+        input, exact."""
+        return lookahead(self.progress)
+
+    def to_bytes(self) -> bytes:
+        """The state, without the weights; for `from_bytes` of a stream that is made alike.
+
+        A checksum, and one of the weights and the geometry, are in it. The same engine on the same
+        kind of processor is asked for, because other bits would follow.
+        """
+        return encoded(self._digest(), self._items())
+
+    def from_bytes(self, data: bytes) -> Self:
+        """A new stream with these weights in the state `data`; `ArgumentError` if it is damaged.
+
+        >>> import numpy as np
+        >>> from upconv import stream
+        >>> one = stream(np.ones((1, 1, 2), np.float32))
+        >>> _ = one.push(np.ones((1, 1, 3), np.float32))
+        >>> one.from_bytes(one.to_bytes()).finish()
+        array([[[1.]]], dtype=float32)
+        """
+        items = Items(self._digest(), data)
+        other = self._read(items)
+        items.end()
+        return other
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise EngineError("This stream is finished. Call reset() to begin anew.")
+
+    def _digest(self) -> bytes:
+        """Of what it computes."""
+        raise NotImplementedError
+
+    def _items(self) -> Iterator[int | bytes]:
+        """Its state."""
+        raise NotImplementedError
+
+    def _read(self, items: Items) -> Self:
+        """One in a state."""
+        raise NotImplementedError

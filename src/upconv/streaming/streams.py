@@ -7,17 +7,17 @@ the results that become final with it are one problem on that window.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..arrays import Array, as_array, same_dtype
-from ..errors import ArgumentError, EngineError, ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..geometry import LIMIT
 from ..keywords import Keywords
-from ..progress import Progress, latency, lookahead
+from ..progress import Progress
 from .layers import FixedOrder, Layer, layer_of
-from .states import Items, damaged, encoded
+from .states import Items, Stateful, damaged
 
 
 def stream(
@@ -92,7 +92,7 @@ def conv_stream(
     return Stream(layer_of(keywords, weight, bias, activation, dtype, threads, length, True))
 
 
-class Stream:
+class Stream(Stateful):
     """A convolution in progress, made by `upconv.stream` or `upconv.conv_stream`.
 
     `push` and `finish` are for one thread at a time; copies, which share the weights, are streams
@@ -129,18 +129,6 @@ class Stream:
     def kind(self) -> tuple[int, np.dtype[Any]]:
         """The axis of arrays that chunks follow each other along, from the end; their dtype."""
         return self._layer.axis, self._layer.dtype
-
-    @property
-    def latency(self) -> int:
-        """Results, at most, that are not returned yet of those that rate * inputs makes: samples of
-        the output. Below 0 where results are returned ahead of that."""
-        return latency(self.progress)
-
-    @property
-    def lookahead(self) -> int:
-        """Inputs, at most, that a result waits for after the one at its own time, in samples of the
-        input."""
-        return lookahead(self.progress)
 
     @property
     def taken(self) -> int:
@@ -192,33 +180,11 @@ class Stream:
         """Go back to the begin; what was prepared stays."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
 
-    def copy(self) -> Stream:
+    def copy(self) -> Self:
         """A stream in the same state that goes on by itself; weights are shared."""
-        other = Stream(self._layer)
+        other = type(self)(self._layer)
         other._tail, other._batched = self._tail, self._batched  # a tail is never written to
         other._taken, other._ended = self._taken, self._ended
-        return other
-
-    def to_bytes(self) -> bytes:
-        """The state, without the weights; for `from_bytes` of a stream that is made alike.
-
-        A checksum, and one of the weights and the geometry, are in it. The same engine on the same
-        kind of processor is asked for, because other bits would follow.
-        """
-        return encoded(self._digest(), self._items())
-
-    def from_bytes(self, data: bytes) -> Stream:
-        """A new stream with these weights in the state `data`; `ArgumentError` if it is damaged.
-
-        >>> import numpy as np
-        >>> one = stream(np.ones((1, 1, 2), np.float32))
-        >>> _ = one.push(np.ones((1, 1, 3), np.float32))
-        >>> one.from_bytes(one.to_bytes()).finish()
-        array([[[1.]]], dtype=float32)
-        """
-        items = Items(self._digest(), data)
-        other = self._read(items)
-        items.end()
         return other
 
     def __repr__(self) -> str:
@@ -234,8 +200,8 @@ class Stream:
         yield -1 if tail is None else len(tail)
         yield b"" if tail is None else tail.tobytes()
 
-    def _read(self, items: Items) -> Stream:
-        other, layer = Stream(self._layer), self._layer
+    def _read(self, items: Items) -> Self:
+        other, layer = type(self)(self._layer), self._layer
         other._ended, other._batched = bool(items.number(0, 1)), bool(items.number(0, 1))
         other._taken, batch = items.number(0, LIMIT), items.number(-1, LIMIT)
         raw = items.raw()
@@ -252,10 +218,6 @@ class Stream:
 
     def _rest(self) -> Array | None:
         return self.finish()
-
-    def _require_open(self) -> None:
-        if self._ended:
-            raise EngineError("This stream is finished. Call reset() to begin anew.")
 
     def _checked(self, chunk: Any) -> tuple[Array, bool]:
         """The chunk with a batch axis, and whether it came with one, if it fits to the others."""

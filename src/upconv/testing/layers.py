@@ -136,10 +136,6 @@ def _with_points(rng: random.Random, drawn: _Drawn, points: int) -> _Drawn:
     return drawn
 
 
-def _volume(rng: random.Random) -> _Drawn:
-    return _plain(rng, 3, 2, 50)
-
-
 def _depthwise(rng: random.Random) -> _Drawn:
     rank = rng.choice((1, 2, 2, 3))
     drawn = _plain(rng, rank, 3, (10_000, 200, 30)[rank - 1])
@@ -177,23 +173,19 @@ def _long_stride(rng: random.Random) -> _Drawn:
     return _Drawn(axes, _channels(rng), min(64, _channels(rng)))
 
 
-def _few_positions(rng: random.Random) -> _Drawn:
-    return _plain(rng, rng.choice((1, 2, 2, 3)), 1, 6)
-
-
 FAMILIES: dict[str, Callable[[random.Random], _Drawn]] = {
     "vocoder": _vocoder,
     "vocoder in two dimensions": lambda rng: _with_points(rng, _vocoder(rng), 1),
     "vocoder in three dimensions": lambda rng: _with_points(rng, _vocoder(rng), 2),
     "image": lambda rng: _plain(rng, 2, 3, 250),
     "image in three dimensions": lambda rng: _with_points(rng, _plain(rng, 2, 3, 250), 1),
-    "volume": _volume,
+    "volume": lambda rng: _plain(rng, 3, 2, 50),
     "depthwise": _depthwise,
     "grouped": _grouped,
     "head": _head,
     "inverse STFT": _inverse_stft,
     "long stride": _long_stride,
-    "few positions": _few_positions,
+    "few positions": lambda rng: _plain(rng, rng.choice((1, 2, 2, 3)), 1, 6),
     "dilated": lambda rng: _plain(rng, rng.choice((1, 2)), 5, 300, dilations=(2, 3, 4)),
 }
 """What layers are drawn from."""

@@ -90,7 +90,8 @@ def scatter(problem: Problem, a: Array, b: Array) -> Array:
         for t in product(*(range(axis.kernel) for axis in problem.axes)):
             o = tuple(_lands(axis, *at) for axis, *at in zip(problem.axes, i, t, strict=True))
             if all(0 <= at < axis.out for axis, at in zip(problem.axes, o, strict=True)):
-                form.meet(problem.direction, i, t, o)
+                here = (tuple(slice(at, at + 1) for at in place) for place in (i, o))
+                form.meet(problem.direction, t, *here)
     return form.result(problem)
 
 
@@ -106,9 +107,7 @@ def by_taps(problem: Problem, a: Array, b: Array) -> Array:
     for t in product(*(range(axis.kernel) for axis in problem.axes)):
         pairs = [_meeting(axis, tap) for axis, tap in zip(problem.axes, t, strict=True)]
         if all(i.start < i.stop for i, _ in pairs):
-            form.meet_all(
-                problem.direction, tuple(i for i, _ in pairs), t, tuple(o for _, o in pairs)
-            )
+            form.meet(problem.direction, t, *zip(*pairs, strict=True))
     return form.result(problem)
 
 
@@ -206,26 +205,13 @@ class _Form:
         )
 
     def meet(
-        self, direction: Direction, i: tuple[int, ...], t: tuple[int, ...], o: tuple[int, ...]
-    ) -> None:
-        """Input i meets tap t at output o: add the product to the result."""
-        at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
-        g, x, w = self.g[at_o], self.x[at_i], self.w[at_t]
-        if direction is Direction.FORWARD:
-            g += np.einsum("ngc,gcf->ngf", x, w)
-        elif direction is Direction.INPUT_GRAD:
-            x += np.einsum("ngf,gcf->ngc", g, w)
-        else:
-            w += np.einsum("ngf,ngc->gcf", g, x)
-
-    def meet_all(
         self,
         direction: Direction,
-        i: tuple[slice, ...],
         t: tuple[int, ...],
+        i: tuple[slice, ...],
         o: tuple[slice, ...],
     ) -> None:
-        """All inputs that a tap reaches outputs from, at once."""
+        """Inputs i meet tap t at outputs o: add the products to the result."""
         at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
         g, x, w = self.g[at_o], self.x[at_i], self.w[at_t]
         if direction is Direction.FORWARD:

@@ -67,71 +67,47 @@ class TuningInfo:
     measured: int
 
 
+@dataclass(slots=True)
 class Tuner:
-    """Winners by problem, in a store. Safe to use from any thread."""
+    """A store, and how many problems were measured for it. Safe to use from any thread."""
 
-    def __init__(self, store: TuningStore) -> None:
-        self.store = store
-        self.measured = 0
+    store: TuningStore
+    measured: int = 0
 
-    def winner(
-        self, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
-    ) -> Selection:
-        """The winner that is remembered, else the one that is measured now."""
-        engines = _candidates(problem, threads, engine, algorithm)
-        model = by_model(problem, engine, threads, algorithm, False)
-        if not (problem.multiply_adds and prod(problem.result_shape)):
-            return model
-        with measuring:
-            found = self._found(problem, threads, engines, algorithm)
-            return found or self._measured(problem, threads, engines, algorithm) or model
 
-    def remembered(
-        self, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
-    ) -> Selection | None:
-        """The winner, if a process that could write the store, or this one, measured it."""
-        engines = _candidates(problem, threads, engine, algorithm)
-        return self._found(problem, threads, engines, algorithm)
-
-    def clear(self) -> None:
-        """Forget all that was measured, on disk too."""
-        self.measured = 0
-        self.store.clear()
-
-    def _found(
-        self, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
-    ) -> Selection | None:
-        record = self.store.find(_WINNERS, _key(problem, threads, engines, algorithm))
-        if record is None:
-            return None
-        name, variant, seconds = (record.get(part) for part in ("engine", "variant", "seconds"))
-        for engine in engines:
-            known = engine.name == name and variant in variants(engine, problem, threads, algorithm)
-            if known and isinstance(seconds, float) and seconds > 0:
-                return Selection(engine, str(variant), seconds)
-        self.store.warn("names an engine or a variant that there is none of; it is measured anew")
+def _found(
+    tuner: Tuner, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
+) -> Selection | None:
+    """The winner that is remembered, if it is one of the candidates."""
+    record = tuner.store.find(_WINNERS, _key(problem, threads, engines, algorithm))
+    if record is None:
         return None
+    name, variant, seconds = (record.get(part) for part in ("engine", "variant", "seconds"))
+    for engine in engines:
+        known = engine.name == name and variant in variants(engine, problem, threads, algorithm)
+        if known and isinstance(seconds, float) and seconds > 0:
+            return Selection(engine, str(variant), seconds)
+    tuner.store.warn("names an engine or a variant that there is none of; it is measured anew")
+    return None
 
-    def _measured(
-        self, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
-    ) -> Selection | None:
-        """The winner by an autotune; None where the problem is too large for it."""
-        with importing:
-            from .autotune import autotune  # who never tunes never loads it
 
-        try:
-            best = autotune(problem, threads, engines, algorithm)
-        except MemoryLimitError as error:
-            self.store.warn(f"learns nothing of {problem}, which is not measured: {error}")
-            return None
-        self.measured += 1
-        record: Record = {
-            "engine": best.engine.name,
-            "variant": best.variant,
-            "seconds": best.seconds,
-        }
-        self.store.remember(_WINNERS, _key(problem, threads, engines, algorithm), record)
-        return best
+def _measured(
+    tuner: Tuner, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
+) -> Selection | None:
+    """The winner by an autotune; None where the problem is too large for it."""
+    with importing:
+        from .autotune import autotune  # who never tunes never loads it
+
+    try:
+        best = autotune(problem, threads, engines, algorithm)
+    except MemoryLimitError as error:
+        tuner.store.warn(f"learns nothing of {problem}, which is not measured: {error}")
+        return None
+    tuner.measured += 1
+    name, variant, seconds = best.engine.name, best.variant, best.seconds
+    record: Record = {"engine": name, "variant": variant, "seconds": seconds}
+    tuner.store.remember(_WINNERS, _key(problem, threads, engines, algorithm), record)
+    return best
 
 
 def _effective(problem: Problem, engine: str | Engine | None, algorithm: Algorithm) -> Algorithm:
@@ -212,7 +188,14 @@ def tuned(
 
     Raises `EngineRefusal` when no engine does the problem, and whatever an engine raises.
     """
-    return shared_tuner().winner(problem, threads, engine, _effective(problem, engine, algorithm))
+    algorithm = _effective(problem, engine, algorithm)
+    engines = _candidates(problem, threads, engine, algorithm)
+    model = by_model(problem, engine, threads, algorithm, False)
+    if not (problem.multiply_adds and prod(problem.result_shape)):
+        return model
+    what = shared_tuner(), problem, threads, engines, algorithm
+    with measuring:
+        return _found(*what) or _measured(*what) or model
 
 
 def remembered(
@@ -226,7 +209,8 @@ def remembered(
     Raises `EngineRefusal` when no engine does the problem.
     """
     algorithm = _effective(problem, engine, algorithm)
-    return shared_tuner().remembered(problem, threads, engine, algorithm)
+    engines = _candidates(problem, threads, engine, algorithm)
+    return _found(shared_tuner(), problem, threads, engines, algorithm)
 
 
 def tuning_info() -> TuningInfo:
@@ -246,5 +230,7 @@ def tuning_clear() -> None:
 
     Plans and cached primitives stay as they are.
     """
-    shared_tuner().clear()
+    tuner = shared_tuner()
+    tuner.measured = 0
+    tuner.store.clear()
     shared_cache().calls.clear()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -45,9 +45,6 @@ class TuningStore:
     What cannot be written is remembered in this process all the same. Safe to use from any thread
     without a lock, as dictionaries are replaced, not changed: threads that remember at once may
     lose each other's record in memory, not in the file.
-
-    >>> TuningStore(Path("/nowhere/tuning.json")).find("winners", "a problem") is None
-    True
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,9 +59,9 @@ class TuningStore:
         own = self._own.get(section, {}).get(key)
         return own if own is not None else self._contents().get(section, {}).get(key)
 
-    def remember(self, section: str, key: str, record: Record) -> None:
+    def remember(self, section: str, key: str, record: Mapping[str, str | float]) -> None:
         """Remember a record, here and in the file."""
-        own = self._own = _merged(self._own, {section: {key: record}})
+        own = self._own = _merged(self._own, {section: {key: dict(record)}})
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _between_processes(self.path):

@@ -21,10 +21,9 @@ from .correlation import Correlation, too_much
 from .cpu import host
 from .planes import Planes, plane_tile
 from .positions import Positions
-from .row_code import activate
+from .rows import activate
 from .schedule import can_vectorise_positions
 from .tiling import VARIANTS
-from .weight_grad import WeightGrad
 from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
 from .winograd_kernel import Winograd
 
@@ -64,26 +63,31 @@ class JitEngine:
         positions 0.5 to 1.1 and mostly 0.9; the rest 0.75 to 2.4, in the geometric mean 1.2.
         Channels first depthwise 0.9 to 2.2, and with more weights than data 1.2 to 1.3; without
         steps in the operand, 50 layers, 0.8 to 16, in the geometric mean 1.3.
-        Weight gradients of 45 layers, AVX-512, one thread: channels first with one tap 0.8 to 1.0,
-        depthwise with three taps 0.6; channels last in narrow groups 0.8; the rest 0.94 to 18.
+        Weight gradients of 45 layers, AVX-512, one thread: channels first with one tap 0.8 to 1.0;
+        depthwise of 3x3 taps 0.6 to 0.9, of others 4 to 30; channels last in narrow groups 0.8; the
+        rest 0.94 to 18. Forward, channels last in narrow groups 0.35 to 0.57.
         """
-        if problem.direction is Direction.FORWARD:
-            return None
         if problem.direction is Direction.WEIGHT_GRAD:
             return _defers_weight_grad(problem)
         correlation = Correlation.of(problem)
         made, first = correlation.made // correlation.groups, problem.layout is DataLayout.NCX
+        if problem.direction is Direction.FORWARD:
+            narrow = correlation.groups < correlation.reduced and correlation.groups > 1
+            return _narrow(made) if not first and narrow and 1 < made < _LANES else None
         depthwise = 1 < correlation.groups == correlation.made == correlation.reduced
+        if plane_tile(correlation, host()):
+            return None
         data = prod(correlation.operand_shape) + prod(correlation.result_shape)
         heavy = correlation.groups == 1 and prod(problem.weight_shape) > data
         if first and (depthwise or heavy or can_vectorise_positions(correlation)):
             return None  # libdnnl reorders data as much, and weights more slowly
         if depthwise and correlation.rank > 2:
             return None  # libdnnl takes 5 to 21 times as long
-        if correlation.reduced // correlation.groups < _FEW_CHANNELS:
+        inside = all(line.is_inside for line in correlation.lines)
+        if correlation.reduced // correlation.groups < _FEW_CHANNELS and not (first and inside):
             return f"it is slow on fewer than {_FEW_CHANNELS} channels to sum over"
         if made < _LANES and (correlation.groups > 1 or made > _LANES // 4):
-            return f"its vectors are not full with {made} channels of a group"
+            return _narrow(made)
         positions = prod(correlation.result_size)
         if problem.layout is DataLayout.NXC and positions > _FEW_POSITIONS:
             return "convolutions of channels-last data are not its fastest"
@@ -144,6 +148,8 @@ class JitEngine:
         interior = _interior(problem, margins=not is_winograd(variant))
         inner = interior.problem
         if problem.direction is Direction.WEIGHT_GRAD:
+            from .weight_grad import WeightGrad  # five files that most first calls do without
+
             made = None if inner is None else WeightGrad(inner, threads, host())
             return bordered(problem, interior, made, activate)
         kernel = None if inner is None else _kernel(inner, threads, variant)
@@ -151,15 +157,19 @@ class JitEngine:
         return NonFiniteFallback(whole, problem, threads)
 
 
+def _narrow(channels: int) -> str:
+    return f"its vectors are not full with {channels} channels of a group"
+
+
 def _defers_weight_grad(problem: Problem) -> str | None:
-    taps, first = prod(axis.kernel for axis in problem.axes), problem.layout is DataLayout.NCX
+    kernel, first = [axis.kernel for axis in problem.axes], problem.layout is DataLayout.NCX
     each = max(problem.in_channels, problem.out_channels) // problem.groups
-    if first and taps == 1:
+    if first and prod(kernel) == 1:
         return "it turns channels-first data, which is much for a weight of one tap"
-    if first and each == 1 < problem.groups and taps < _FEW_CHANNELS:
-        return "it turns channels-first data, which is much for few taps of each channel"
+    if each == 1 < problem.groups and kernel == [3, 3]:
+        return "libdnnl has a kernel for depthwise weights of 3x3 taps"
     if not first and problem.groups > 1 and 1 < each < _LANES:
-        return f"its vectors are not full with {each} channels of a group"
+        return _narrow(each)
     return None
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 from ...problem import DataLayout
-from .channel_driver import emit_driver, emit_inner
+from .channel_driver import driver_code, inner_code
 from .channel_lanes import Lanes, element_of
-from .channel_pairs import dot_tap, paired_tap
+from .channel_pairs import dot_tap, own_tap, paired_tap
 from .channel_schedule import fitting
 from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
-from .compile import CODE_BYTES, Code
+from .compile import CODE_BYTES, compiled
 from .correlation import Correlation
 from .cpu import Cpu
-from .depthwise import own_tap
 from .emit import Module
-from .row_code import finish_code, plain, turn_code
-from .rows import Finish
+from .rows import Finish, finish_code, plain
+from .transpose import turn_code, turn_few_code
 from .values import BFLOAT, STORED
 
 
@@ -30,15 +28,19 @@ class Codes:
         element, stored = element_of(correlation), STORED[correlation.dtype]
         late = (epilogue.activation, epilogue.slope, epilogue.residual, correlation.accumulate)
         kind = Finish(element, stored, *late)
-        self.plain = kind == plain(element)
+        self.plain = kind.is_plain
         codes = {
             "driver": driver_code(cpu), "inner": inner_code(cpu),
             "finish": finish_code(kind, cpu),
         }  # fmt: skip
         if correlation.layout is DataLayout.NCX:
+            types = stored, stored if lanes.dots else element
+            few = 2 * correlation.reduced <= lanes.width
             codes |= {
                 "copy": finish_code(plain(element), cpu),
-                "turn_in": turn_code(stored, stored if lanes.dots else element, cpu),
+                "turn_in": turn_few_code(*types, correlation.reduced, cpu)
+                if few
+                else turn_code(*types, cpu),
                 "turn_out": turn_code(element, element, cpu),
             }
         self._codes = codes
@@ -68,12 +70,10 @@ class Codes:
         return address
 
 
-@lru_cache(maxsize=512)
-def tile_code(tile: ChannelTile, cpu: Cpu) -> Code:
+@compiled("tile", kept=512)
+def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
     """The code of a tile."""
-    module = Module(cpu.attributes)
     emit_channel_tile(module, "tile", tile, cpu, _products(tile))
-    return Code(module, ("tile",), cpu)
 
 
 def _products(tile: ChannelTile) -> Products:
@@ -83,19 +83,3 @@ def _products(tile: ChannelTile) -> Products:
     if tile.dots:
         return dot_tap
     return paired_tap if tile.stored == BFLOAT else broadcast_tap
-
-
-@lru_cache(maxsize=4)
-def driver_code(cpu: Cpu) -> Code:
-    """What hands out jobs, the same for every layer."""
-    module = Module(cpu.attributes)
-    emit_driver(module, cpu)
-    return Code(module, ("channels",), cpu, opt=0)
-
-
-@lru_cache(maxsize=4)
-def inner_code(cpu: Cpu) -> Code:
-    """What jobs call for their points and blocks, the same for every layer."""
-    module = Module(cpu.attributes)
-    emit_inner(module)
-    return Code(module, ("points", "block"), cpu)

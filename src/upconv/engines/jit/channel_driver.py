@@ -1,15 +1,28 @@
 """The channels kernel around its tiles: points, jobs, and placing results.
 
 Compiled once per process, as the positions kernel's driver is, and in two modules as well. Grids,
-points, blocks and jobs are explained in channel_layout.py, slabs in channel_slabs.py.
+points, blocks and jobs are explained in channel_points.py, slabs in channel_slabs.py.
 """
 
 from __future__ import annotations
 
 from . import pool
-from .channel_layout import ARRAYS, BLOCK, CHUNK, GRID, LANES, PAD, SLOTS
-from .channel_points import ALL, array, emit_points, field, ramp
+from .channel_points import (
+    ALL,
+    ARRAYS,
+    BLOCK,
+    CHUNK,
+    GRID,
+    LANES,
+    PAD,
+    SLOTS,
+    array,
+    emit_points,
+    field,
+    ramp,
+)
 from .channel_tile import PARAMETERS
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, jobs, wait
@@ -19,13 +32,15 @@ Values = dict[str, Value]
 _NO = Value(I1, "false")
 
 
-def emit_inner(module: Module) -> None:
+@compiled("points", "block", kept=4)
+def inner_code(module: Module, cpu: Cpu) -> None:
     """The functions `points` and `block`, which jobs call."""
     emit_points(module)
     _emit_block(module)
 
 
-def emit_driver(module: Module, cpu: Cpu) -> None:
+@compiled("channels", kept=4, opt=0)
+def driver_code(module: Module, cpu: Cpu) -> None:
     """The function `channels(args)`, which every thread runs."""
     _emit_job(module)
     _emit_turn_back(module, cpu)
@@ -89,10 +104,10 @@ def _emit_block(module: Module) -> None:
             f.loop(0, a["channels"], b["chunk_channels"]) as channel,
         ):
             given = _pass(f, a, b, tap.index, channel.index)
-            branch = f.either(_is_simple(f, a, b, given))
-            with branch.so():
+            simple = _is_simple(f, a, b, given)
+            with f.when(simple):
                 _tiles(f, a, b, given)
-            with branch.otherwise(), f.loop(0, f["count"], b["most"]) as point:
+            with f.unless(simple), f.loop(0, f["count"], b["most"]) as point:
                 _tile(f, a, b, given, point.index, steps)
 
 
@@ -248,11 +263,11 @@ def _emit_turn_back(module: Module, cpu: Cpu) -> None:
         src = f.at(a["y"], f.add(src, f.mul(first, pitch)))
         dst = f.add(f.mul(image, a["out_image"]), f.mul(channel, a["out_channel"]))
         dst = f.add(dst, f.mul(first, a["y_bytes"]))
-        branch = f.either(f.compare("ne", a["plain"], 0))
-        with branch.so():
+        plain = f.compare("ne", a["plain"], 0)
+        with f.when(plain):
             y = f.at(a["first_y"], dst)
             f.call(a["turn_out"], y, src, outputs, count, pitch, a["out_channel"])
-        with branch.otherwise(), f.loop(0, outputs, CHUNK) as loop:
+        with f.unless(plain), f.loop(0, outputs, CHUNK) as loop:
             length = f.min(f.sub(outputs, loop.index), CHUNK)
             row = f.mul(a["element"], CHUNK)
             start = f.at(src, f.mul(loop.index, pitch))

@@ -20,8 +20,7 @@ from math import prod
 
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
-from .channel_lanes import Lanes, element_of, lanes_of
-from .channel_reach import POINTS, Along, Reach, reach
+from .channel_lanes import POINTS, Along, Lanes, Reach, element_of, lanes_of, reach
 from .correlation import Correlation
 from .cpu import Cpu
 from .values import BYTES

@@ -1,7 +1,7 @@
 """The tables that the channels kernel's driver reads: grids, dims, blocks, taps, tiles.
 
 Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-turned into. What the numbers of a record are is said in channel_layout.py.
+turned into. What the numbers of a record are is said in channel_points.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 from ...problem import DataLayout
 from .channel_code import Codes
 from .channel_lanes import Lanes, element_of
-from .channel_layout import BLOCK, DIM, GRID
-from .channel_points import ALL
+from .channel_points import ALL, BLOCK, DIM, GRID
 from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses

@@ -276,12 +276,12 @@ def lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
 
 def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
     """Store all lanes, or those that are live."""
-    branch = f.either(f.compare("sge", f["live"], tile.width))
-    with branch.so():
+    whole = f.compare("sge", f["live"], tile.width)
+    with f.when(whole):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
             f.store(total, f.at(_output(f, here, r), v * tile.lanes, tile.element))
-    with branch.otherwise():
+    with f.unless(whole):
         masks = live_masks(f, tile)
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)

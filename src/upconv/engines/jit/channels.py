@@ -17,7 +17,7 @@ from ..workspace import Workspace
 from . import schedule
 from .channel_code import Codes
 from .channel_lanes import element_of, lanes_of
-from .channel_layout import ARRAYS, CHUNK, LANES, PAD, SLOTS
+from .channel_points import ARRAYS, CHUNK, LANES, PAD, SLOTS
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_slabs import Slab, halo_bytes, image_bytes, least_bytes, slabs
@@ -26,7 +26,7 @@ from .channel_weights import ChannelPacking
 from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import Operands
+from .operands import Kernel, Operands
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -58,7 +58,7 @@ def _allowed_bytes(correlation: Correlation, threads: int) -> int:
     return int(1.3 * x_bytes) + threads * _TURNED
 
 
-class Channels:
+class Channels(Kernel):
     """A correlation, compiled and laid out; `dots` as in `lanes_of`."""
 
     def __init__(
@@ -69,14 +69,14 @@ class Channels:
         self.predicted_cycles = predicted_cycles(correlation, self.schedule)
         cut, threads = self.schedule.cut, self.schedule.threads
         lanes = lanes_of(correlation, cpu, dots)
-        self._packing = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
+        self._packer = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
         self._codes = Codes(correlation, lanes, cpu)
         self._element = BYTES[element_of(correlation)]
         parts = self._slabs(cpu)
         plans = {
             kind: Plan(
                 kind.correlation, jobs(kind.correlation, kind.cut, threads, cpu), lanes,
-                self._packing, self._codes, kind.lead,
+                self._packer, self._codes, kind.lead,
             )
             for kind in dict.fromkeys(slab.kind for slab in parts)
         }  # fmt: skip
@@ -87,7 +87,7 @@ class Channels:
             len(self._biases), np.float64 if self._element == 8 else np.float32
         )
         self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
-        tables = sum(work.resident_bytes for work in works.values()) + self._packing.resident_bytes
+        tables = sum(work.resident_bytes for work in works.values()) + self._packer.resident_bytes
         self.resident_bytes = tables + self._codes.nbytes
 
     @property
@@ -98,30 +98,11 @@ class Channels:
     def __str__(self) -> str:
         return self.description
 
-    def pack(self, weight: Array) -> Array:
-        """The weight in the blocks' order of use."""
-        return self._packing.pack(weight)
-
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
-        """Compute into `out`."""
-        given = Operands.of(self.correlation, out, a, residual)
-        biases = self._ordered(bias)
+    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
         with Workspace(self.workspace_bytes) as buffer:
             for slab, work in self._steps:
                 y, x, more = slab.of(given.y), slab.of_inputs(given.x), given.residual
-                work.run(buffer, y, x, b, biases, None if more is None else slab.of(more))
-        given.deliver()
-
-    def close(self) -> None:
-        """Let go of compiled code."""
-        self._steps = ()
+                work.run(buffer, y, x, weight, biases, None if more is None else slab.of(more))
 
     def _slabs(self, cpu: Cpu) -> tuple[Slab, ...]:
         """The parts that are computed one after another: all at once where nothing is turned."""
@@ -136,9 +117,7 @@ class Channels:
             room = min(room, _allowed_bytes(correlation, threads))
         return slabs(correlation, cut, room, self._element)
 
-    def _ordered(self, bias: Array | None) -> Array:
-        if bias is None:
-            return self._no_bias
+    def _ordered(self, bias: Array) -> Array:
         return bias.take(self._biases).astype(self._no_bias.dtype, copy=False)
 
 

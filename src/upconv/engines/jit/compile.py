@@ -10,7 +10,9 @@ fork, since whoever holds one in another thread does not exist in the child.
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -51,6 +53,25 @@ class Code:
         engine.finalize_object()
         self._engine: Any = engine
         self.addresses = {name: engine.get_function_address(name) for name in names}
+
+
+def compiled(
+    *names: str, kept: int, opt: int = 2
+) -> Callable[[Callable[..., None]], functools._lru_cache_wrapper[Code]]:
+    """Make an emitter, of a module, of what its code depends on, and of a processor, into a
+    function of these that gives its compiled code, each class once per process."""
+
+    def around(emit: Callable[..., None]) -> functools._lru_cache_wrapper[Code]:
+        @functools.lru_cache(maxsize=kept)
+        @functools.wraps(emit)
+        def code(*given: Any) -> Code:
+            module = Module(given[-1].attributes)
+            emit(module, *given)
+            return Code(module, names, given[-1], opt)
+
+        return code
+
+    return around
 
 
 CODE_BYTES = 1 << 16

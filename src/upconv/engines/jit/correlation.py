@@ -52,6 +52,18 @@ class Line:
         low, high = min(every, default=0), max(every, default=0)
         return cls(size, step, out, stride, kept, low, high)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether every tap reads a position that is there, for each result."""
+        last = max((phase.length for phase in self.phases), default=1) - 1
+        return self.high <= 0 and self.step * last - self.low < self.size
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each result is made from the operand at its own position."""
+        same = self.size == self.out and self.step == self.stride == 1
+        return same and self.phases[0].taps == (Tap(0, 0),)
+
     def part(self, low: int, high: int) -> tuple[Line, range]:
         """Results [low, high), low a multiple of the stride, and the operand's positions for them.
 
@@ -66,7 +78,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A problem as kernels see it; channels are whole counts, over all groups.
+    """A problem as kernels see it; channels are whole counts, over all groups. Neighbouring axes
+    along which it is pointwise are one.
 
     `weight_strides` are elements of a contiguous weight from one to the next group, reduced
     channel, made channel, and tap of each axis.
@@ -96,14 +109,25 @@ class Correlation:
         """The correlation that a problem, not of a weight gradient, is."""
         forward = problem.direction is Direction.FORWARD
         channels = problem.in_channels, problem.out_channels
+        lines: list[Line] = []
+        every = weight_strides(problem, forward=forward)
+        strides = list(every[:3])
+        for axis, by_tap in zip(problem.axes, every[3:], strict=True):
+            line = Line.of(axis, problem.direction)
+            if lines and lines[-1].is_pointwise and line.is_pointwise:
+                size = lines.pop().size * line.size
+                strides.pop()
+                line = Line.of(Axis(size, 1), problem.direction)
+            lines.append(line)
+            strides.append(by_tap)
         return cls(
-            tuple(Line.of(axis, problem.direction) for axis in problem.axes),
+            tuple(lines),
             problem.batch,
             *(channels if forward else channels[::-1]),
             problem.groups,
             problem.dtype,
             problem.layout,
-            weight_strides(problem, forward=forward),
+            tuple(strides),
             problem.epilogue,
             problem.accumulate,
         )

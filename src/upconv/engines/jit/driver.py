@@ -1,7 +1,7 @@
 """The positions kernel around its tiles: packing windows of the input, and jobs.
 
-Compiled once per process: what differs between layers is in its arguments (layout.py), in tables,
-and in the functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
+Compiled once per process: what differs between layers is in its arguments, in tables, and in the
+functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
 result_stores.py has what happens to a tile) is a module of its own: the rest is called too seldom
 to be worth LLVM's time.
 """
@@ -9,25 +9,30 @@ to be worth LLVM's time.
 from __future__ import annotations
 
 from . import pool
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, jobs, wait
-from .layout import BLOCK, SLOTS
-from .result_stores import NO, SAME, emit_spread, emit_tiles
+from .result_stores import BLOCK, NO, SAME, SLOTS, emit_spread, emit_tiles
 from .values import I64, PTR, Value
 
 STAGE_BYTES = 8192
 
 
-def emit_inner(module: Module) -> None:
-    """The functions `pack` and `spans`, which jobs call."""
+@compiled("pack", "spans", kept=4, opt=1)
+def inner_code(module: Module, cpu: Cpu) -> None:
+    """The functions `pack` and `spans`, which jobs call.
+
+    Less optimising takes less time, and what it makes is no slower: 0 to 6 % faster on 12 layers.
+    """
     _emit_pack(module)
     emit_spread(module)
     emit_tiles(module)
     _emit_spans(module)
 
 
-def emit_driver(module: Module, cpu: Cpu) -> None:
+@compiled("positions", kept=4, opt=0)
+def driver_code(module: Module, cpu: Cpu) -> None:
     """The function `positions(args)`, which every thread runs."""
     _emit_job(module)
     with module.function("positions", {"args": PTR}) as f:

@@ -13,7 +13,7 @@ what changes in it, so no pass has to find that out again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from .instructions import Instructions
 from .values import I32, I64, PTR, Operand, Value, as_value, name_of
@@ -120,18 +120,18 @@ class Function(Instructions):
         self._start(on)
 
     @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
+    def when(self, condition: Value, *, holds: bool = True) -> Iterator[None]:
         """if condition: ..."""
         yes, done = self._fresh("yes"), self._fresh("done")
-        self._branch(condition, yes, done)
+        self._branch(condition, *((yes, done) if holds else (done, yes)))
         self._start(yes)
         yield
         self._jump(done)
         self._start(done)
 
-    def either(self, condition: Value) -> Either:
-        """if condition: ... else: ..., as two `with` blocks."""
-        return Either(self, condition)
+    def unless(self, condition: Value) -> AbstractContextManager[None]:
+        """if not condition: ..."""
+        return self.when(condition, holds=False)
 
     def call(self, target: Value | str, *arguments: Operand) -> None:
         """Call a function of this module by name, or any by its address."""
@@ -143,31 +143,6 @@ class Function(Instructions):
         """The int that a C function of this process returns; it may be variadic."""
         listed = ", ".join(f"{v.type} {v.name}" for v in (as_value(a) for a in arguments))
         return self._do(I32, f"call i32 (...) inttoptr (i64 {address} to ptr)({listed})")
-
-
-class Either:
-    """Two branches of which one is taken."""
-
-    def __init__(self, function: Function, condition: Value) -> None:
-        self._f = function
-        self._no, self._done = function._fresh("no"), function._fresh("done")
-        yes = function._fresh("yes")
-        function._branch(condition, yes, self._no)
-        function._start(yes)
-
-    @contextmanager
-    def so(self) -> Iterator[None]:
-        """What to do when the condition holds."""
-        yield
-        self._f._jump(self._done)
-        self._f._start(self._no)
-
-    @contextmanager
-    def otherwise(self) -> Iterator[None]:
-        """What to do when it does not."""
-        yield
-        self._f._jump(self._done)
-        self._f._start(self._done)
 
 
 class Module:

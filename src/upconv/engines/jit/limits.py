@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -100,28 +100,21 @@ def _flops(workers: int, cpu: Cpu) -> float:
     accumulators = cpu.registers * 3 // 4
     widest = cpu.lanes(BYTES[FLOAT])
     widths = [widest >> i for i in range(widest.bit_length()) if widest >> i >= _NARROWEST]
-    best = 0.0
-    for lanes in widths:
-        code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
-        spin = _spin(code)
-        buffers = [_buffer(lanes, accumulators) for _ in range(workers)]
-        turns = _turns(spin, buffers[0])
-        run = partial(_together, _Spinning(spin, turns, buffers), workers)
-        seconds = _fastest(run, _SECONDS / len(widths))
-        best = max(best, 2.0 * lanes * accumulators * turns * workers / seconds)
-    return best
+    return max(_rate(lanes, accumulators, workers, cpu, _SECONDS / len(widths)) for lanes in widths)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spinning:
-    """What worker i does: spin on its own numbers."""
+def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float) -> float:
+    """Operations in a second with vectors of one width."""
+    code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
+    spin = _spin(code)
+    buffers = [np.full((accumulators + 2) * lanes, 1e-3, np.float32) for _ in range(workers)]
+    turns = _turns(spin, buffers[0])
 
-    spin: Spin
-    turns: int
-    buffers: list[Numbers]
+    def work(worker: int) -> None:
+        spin(turns, buffers[worker].ctypes.data)
 
-    def __call__(self, worker: int) -> None:
-        self.spin(self.turns, self.buffers[worker].ctypes.data)
+    fastest = _fastest(partial(_together, work, workers), seconds)
+    return 2.0 * lanes * accumulators * turns * workers / fastest
 
 
 def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
@@ -148,10 +141,6 @@ def _spin(code: Code) -> Spin:
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
     function: Spin = prototype(code.addresses["spin"])
     return function
-
-
-def _buffer(lanes: int, accumulators: int) -> Numbers:
-    return np.full((accumulators + 2) * lanes, 1e-3, np.float32)
 
 
 def _turns(spin: Spin, buffer: Numbers) -> int:
@@ -194,26 +183,17 @@ def _fastest(run: Callable[[], float], seconds: float) -> float:
 def _together(work: Callable[[int], None], workers: int) -> float:
     """Seconds from the first worker's start to the last one's end."""
     barrier = threading.Barrier(workers)
-    starts, ends = [0.0] * workers, [0.0] * workers
 
-    def go(i: int) -> None:
+    def timed(worker: int) -> tuple[float, float]:
         barrier.wait()
-        starts[i] = time.perf_counter()
-        work(i)
-        ends[i] = time.perf_counter()
+        start = time.perf_counter()
+        work(worker)
+        return start, time.perf_counter()
 
-    def follow(i: int) -> None:
-        with suppress(threading.BrokenBarrierError):  # the leader gave up
-            go(i)
-
-    others = [threading.Thread(target=follow, args=(i,), daemon=True) for i in range(1, workers)]
-    try:
-        for thread in others:
-            thread.start()
-        go(0)
-    except BaseException:  # Ctrl-C, or no more threads to be had: nobody is left waiting
-        barrier.abort()
-        raise
-    for thread in others:
-        thread.join()
-    return max(ends) - min(starts)
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            starts, ends = zip(*pool.map(timed, range(workers)), strict=True)
+        except BaseException:  # Ctrl-C, or no more threads to be had: nobody is left waiting
+            barrier.abort()
+            raise
+    return float(max(ends) - min(starts))

@@ -1,4 +1,5 @@
-"""Arrays as the kernels read and write them: where they lie well, else copies that do.
+"""Arrays as the kernels read and write them: where they lie well, else copies that do; and what
+the primitives of all kernels share.
 
 The kernels step along the first axes (images, and channels where they come first) by strides they
 are told, and along the others as in a contiguous array. A residual is read where y is written, with
@@ -14,13 +15,16 @@ from ...problem import DataLayout
 from ..base import Array
 from ..copies import laid_out
 from .correlation import Correlation
+from .packing import Packer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """What a kernel is given; `out` is the caller's array, which `y` is or is copied to."""
+    """What a kernel is given; `out` is the caller's array, whose memory `y` is, unless it is
+    `copied` to it."""
 
     out: Array
+    copied: bool
     y: Array
     x: Array
     residual: Array | None
@@ -28,18 +32,23 @@ class Operands:
     @classmethod
     def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
-        y, layout = out, correlation.layout
+        y, layout, shape = out, correlation.layout, correlation.result_shape
         if not _lies_well(out, layout) or (
             residual is not None and residual.strides != out.strides
         ):
             y = laid_out("the result", out, filled=correlation.accumulate)
             residual = None if residual is None else laid_out("the residual", residual)
-        return cls(out, y, lying_well("x", x, layout), residual)
+        x = lying_well("x", x, layout)
+        copied = y is not out
+        if x.ndim > len(shape):  # views, as all axes but the first ones lie without gaps
+            x, y = x.reshape(correlation.operand_shape), y.reshape(shape)
+            residual = None if residual is None else residual.reshape(shape)
+        return cls(out, copied, y, x, residual)
 
     def deliver(self) -> None:
         """Put the result where the caller wants it."""
-        if self.y is not self.out:
-            self.out[...] = self.y
+        if self.copied:
+            self.out[...] = self.y.reshape(self.out.shape)
 
 
 def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
@@ -59,3 +68,41 @@ def _lies_well(array: Array, layout: DataLayout) -> bool:
             return False
         step *= size
     return True
+
+
+class Kernel:
+    """A correlation by one kernel: weights packed, operands laid out, biases in its own order."""
+
+    correlation: Correlation
+    _packer: Packer
+    _no_bias: Array
+
+    def pack(self, weight: Array) -> Array:
+        """The weight in the kernel's order of use."""
+        return self._packer.pack(weight)
+
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        given = Operands.of(self.correlation, out, a, residual)
+        self._compute(given, b, self._no_bias if bias is None else self._ordered(bias))
+        given.deliver()
+
+    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
+        """Run compiled code."""
+        raise NotImplementedError
+
+    def _ordered(self, bias: Array) -> Array:
+        """Biases as code reads them: perhaps beyond the last."""
+        biases = self._no_bias.copy()
+        biases[: len(bias)] = bias
+        return biases
+
+    def close(self) -> None:
+        """Nothing is held that goes before the primitive does."""

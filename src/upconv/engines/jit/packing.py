@@ -1,4 +1,4 @@
-"""Packing weights into a kernel's order of use, for both kernels.
+"""Packing weights into a kernel's order of use: every weight once per use.
 
 A packed weight is cut into *pieces* of [input channel][entries]: for every piece a table says which
 elements it gathers. Where entries lie far apart in the weight, and all taps of all reduced channels
@@ -9,20 +9,25 @@ the cache for each number. There squares are turned in registers (`turned_packin
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ... import memory
+from ...geometry import Phase
+from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
-from . import pool
-from .compile import Code
+from .compile import compiled
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
-from .kernel_arguments import Slots, jobs
-from .row_code import gather_code, turn_code
+from .kernel_arguments import Blocks, Slots, jobs
+from .rows import gather_code
+from .schedule import Schedule
+from .tile import Tile
+from .transpose import turn_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I64, LINE, PTR, STORED, Value, vector
 
 _SLOTS = Slots(
@@ -72,14 +77,14 @@ class Packer:
             columns, part, count = channels, _PART, 1
         parts, itemsize = -(-columns // part), correlation.dtype.itemsize
         by_group, by_reduced, by_made = (s * itemsize for s in correlation.weight_strides[:3])
-        self._block = _SLOTS.block(
+        self._blocks = Blocks(_SLOTS.block(
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
             channels=channels, part=part, parts=parts, jobs=parts * groups * count,
             element=compute.itemsize, columns=columns, taps=turned_taps or 0,
             dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=itemsize,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def pack(self, weight: Array) -> Array:
         """A weight of the correlation's shape in the order of use."""
@@ -88,10 +93,9 @@ class Packer:
             memory.require(weight.nbytes, "a copy of the weight")
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
-        block = self._block.copy()
-        block.update(dst=packed.ctypes.data, src=weight.ctypes.data)
         threads = self._threads if packed.size > 1 << 16 else 1
-        pool.run(self._code.addresses["pack"], block.address, threads)
+        where = {"dst": packed.ctypes.data, "src": address_of(weight)}
+        self._blocks.run(self._code.addresses["pack"], threads, **where)
         return packed
 
 
@@ -106,11 +110,10 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     return array[first : first + count]
 
 
-@lru_cache(maxsize=16)
-def turned_packing_code(element: str, cpu: Cpu) -> Code:
+@compiled("pack", kept=16, opt=1)
+def turned_packing_code(module: Module, element: str, cpu: Cpu) -> None:
     """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
     and input channels as they lie, of all lanes of a block."""
-    module = Module(cpu.attributes)
     lanes = cpu.lanes(BYTES[element])
     kind = vector(element, lanes)
     with module.function("pack", {"args": PTR}) as f:
@@ -142,13 +145,11 @@ def turned_packing_code(element: str, cpu: Cpu) -> Code:
                         offset = f.mul(lane.index, a["element"])
                         line = f.load(kind, f.at(scratch, f.add(f.mul(each.index, row), offset)))
                         f.store(line, f.at(dst, f.add(place, offset)))
-    return Code(module, ("pack",), cpu, opt=1)
 
 
-@lru_cache(maxsize=16)
-def packing_code(cpu: Cpu) -> Code:
+@compiled("pack", kept=4, opt=0)
+def packing_code(module: Module, cpu: Cpu) -> None:
     """The function `pack(args)`, which every thread runs."""
-    module = Module(cpu.attributes)
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
@@ -166,4 +167,72 @@ def packing_code(cpu: Cpu) -> Code:
                     a["gather"], f.at(dst, f.add(to, f.mul(first, row))), f.at(src, start),
                     f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
                 )  # fmt: skip
-    return Code(module, ("pack",), cpu, opt=0)
+
+
+# Positions ----------------------------------------------------------------------------------------
+
+
+class Packing(Packer):
+    """Packs the weights of one correlation; places[combination][block] are byte offsets."""
+
+    def __init__(
+        self,
+        correlation: Correlation,
+        plan: Schedule,
+        compute: np.dtype[Any],
+        threads: int,
+        cpu: Cpu,
+    ) -> None:
+        channels = correlation.reduced // correlation.groups
+        by_tap = correlation.weight_strides[3:-1]
+        combos = [
+            [
+                sum(tap.index * step for tap, step in zip(taps, by_tap, strict=True))
+                for taps in product(*(phase.taps for phase in phases))
+            ]
+            for phases in plan.cells.combos()
+        ]
+        outer = np.array([tap for taps in combos for tap in taps], np.int64)
+        before = np.cumsum([0, *map(len, combos)])
+        entries = np.array([plan.tiles[block.kind].entries for block in plan.blocks])
+        piece_bytes = entries * channels * compute.itemsize
+        starts = np.cumsum([0, *(piece_bytes * len(outer))])
+        self.places = starts[None, :-1] + before[:-1, None] * piece_bytes[None, :]
+        first = starts[:-1, None] + np.arange(len(outer)) * piece_bytes[:, None]
+        tables = _piece_table(correlation, plan, first, outer)
+        own = correlation.groups, channels, int(starts[-1])
+        super().__init__(correlation, compute, *own, *tables, threads, cpu)
+
+
+def _piece_table(
+    correlation: Correlation, plan: Schedule, first: Numbers, outer: Numbers
+) -> tuple[Numbers, Numbers]:
+    """The pieces of all blocks, and the element numbers their entries gather."""
+    by_made, by_tap = correlation.weight_strides[2], correlation.weight_strides[-1]
+    found: dict[tuple[int, int, int], int] = {}
+    numbers: list[int] = []
+    pieces = np.zeros((*first.shape, 4), np.int64)
+    for b, block in enumerate(plan.blocks):
+        tile, key = plan.tiles[block.kind], (block.kind, block.phase, block.live)
+        if key not in found:
+            found[key] = len(numbers)
+            phases = plan.cells.last.phases[block.phase : block.phase + tile.phases]
+            numbers += [
+                channel * by_made + tap * by_tap if channel < block.live else -1
+                for channel, tap in _entries(tile, phases)
+            ]
+        pieces[b, :, 0] = first[b]
+        pieces[b, :, 1] = (block.channel * by_made + outer) * correlation.dtype.itemsize
+        pieces[b, :, 2:] = found[key], tile.entries
+    return pieces.reshape(-1, 4), np.array(numbers or [0], np.int64)
+
+
+@lru_cache(maxsize=256)
+def _entries(tile: Tile, phases: tuple[Phase, ...]) -> tuple[tuple[int, int], ...]:
+    """(channel of the tile, tap of the last axis) of every weight of one input channel."""
+    return tuple(
+        (channel, next(t.index for t in phases[number].taps if t.shift == step.shift))
+        for step in tile.steps
+        for channel in range(tile.channels)
+        for number in step.phases
+    )

@@ -1,19 +1,21 @@
-"""The code of the planes kernel: depthwise layers of channels-first data, read where they lie.
+"""The code of the planes kernel: depthwise layers, read where they lie.
 
 A tile is some rows of an output plane by a vector of positions or several. It loads each line of
 the input once, cuts the shifts from neighbouring vectors in registers, and adds each to all rows
 that the line is for. Masks leave out what lies beside a row, so nothing is copied or padded; a line
 above or below a plane is one of zeros.
+
+Of channels-last data a plane is a row of positions by their channels: the lines are positions, and
+vectors run along channels, which are not shifted and have weights and biases of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ...activations import Activation
 from .activation import activated
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
@@ -26,7 +28,8 @@ SLOTS = Slots((
     "ranges",  # per outer position: number of its first tap, count of its taps
     "taps",  # per tap of the outer axes: byte offsets of its input plane, and of its weights
 ), (
-    "x_image", "x_channel", "x_row", "y_image", "y_channel", "y_plane", "y_row", "w_channel",
+    "x_image", "x_channel", "x_row", "y_image", "y_channel", "y_plane", "y_row",
+    "w_channel", "w_tap",
     "made", "each",  # channels of the result, and how many of them an input channel has
     "x_rows", "x_width", "y_rows", "y_width",
     "planes", "bands", "band",  # of a channel, of a plane, and rows of a band
@@ -37,7 +40,8 @@ SLOTS = Slots((
 @dataclass(frozen=True, slots=True)
 class PlaneTile:
     """What the code depends on: its class. `steps` and `shifts` are those of rows and of positions
-    in a row; `staged` results go by way of `finish`, to others `activation` is applied."""
+    in a row; `staged` results go by way of `finish`, to others `activation` is applied. `last`:
+    vectors run along channels."""
 
     element: str
     stored: str
@@ -49,6 +53,15 @@ class PlaneTile:
     activation: Activation
     slope: float
     staged: bool
+    last: bool = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether the weights of an outer tap are kept in registers, of which there are 32."""
+        count = len(self.shifts[0]) * len(self.shifts[1])
+        if self.last:
+            return (self.rows + count + 1) * self.vectors <= _MOST_REGISTERS
+        return count <= _KEPT
 
     @property
     def width(self) -> int:
@@ -77,21 +90,18 @@ class PlaneTile:
     @property
     def cycles(self) -> float:
         """What it takes for one outer tap: products, loads, cuts. Fitted on a Zen 4, 2026-11-22."""
-        products = self.rows * self.vectors * len(self.shifts[0]) * len(self.shifts[1])
+        products: float = self.rows * self.vectors * len(self.shifts[0]) * len(self.shifts[1])
         line = 1.5 * self.loads + 0.3 * self.vectors * len(self.shifts[1])
+        if self.last:
+            # A line begins elsewhere, and each weight that is not kept is a load.
+            line, products = line + 1.5, products * (1 if self.kept else 1.5)
         return products + line * len(self.lines) + 4 * self.rows * self.vectors + 30
 
 
-@lru_cache(maxsize=256)
-def plane_code(tile: PlaneTile, cpu: Cpu) -> Code:
-    """The function `planes(args)`, which every thread runs."""
-    module = Module(cpu.attributes)
-    emit_planes(module, tile, cpu)
-    return Code(module, ("planes",), cpu, opt=1)
-
-
-def emit_planes(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
-    """`planes`: a job is some bands of rows, each of one plane of one channel."""
+@compiled("planes", kept=256, opt=1)
+def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
+    """The function `planes(args)`, which every thread runs: a job is some bands of rows, each of
+    one plane of one channel."""
     with module.function("planes", {"args": PTR}) as f:
         a = SLOTS.reader(f)
         line = vector(_bits(tile.stored), tile.lanes * tile.loads)
@@ -115,8 +125,7 @@ def _emit_band(
     place = f.add(f.mul(image, a["y_image"]), f.mul(channel, a["y_channel"]))
     place = f.add(place, f.mul(plane, a["y_plane"]))
     w = f.at(a["w"], f.mul(channel, a["w_channel"]))
-    bias = f.load(tile.element, f.at(a["bias"], channel, tile.element))
-    sums = [f.broadcast(bias, tile.lanes)] * (tile.rows * tile.vectors)
+    bias = f.at(a["bias"], channel, tile.element)
     taps = f.at(a["ranges"], f.mul(plane, 2), I64)
     count = f.load(I64, f.at(taps, 1, I64))
     taps = f.at(a["taps"], f.mul(f.load(I64, taps), 2), I64)
@@ -128,12 +137,16 @@ def _emit_band(
     ):
         start = f.mul(f.sub(column.index, max(tile.back)), tile.steps[1])
         masks = _masks(f, tile, start, a["x_width"])
+        first = column.index if tile.last else 0
+        sums = _lane_values(f, tile, f.at(bias, first, tile.element)) * tile.rows
         with f.loop(0, count, carried=sums) as tap:
             pair = f.at(taps, f.mul(tap.index, 2), I64)
             source = f.at(x, f.add(f.load(I64, pair), f.mul(start, BYTES[tile.stored])))
             weights = f.at(w, f.load(I64, f.at(pair, 1, I64)))
+            weights = f.at(weights, first, tile.element)
             found = _Plane(source, f.mul(row.index, tile.steps[0]), a["x_rows"], a["x_row"], zeros)
-            tap.next(_products(f, tile, cpu, found, masks, weights, list(tap.carried)))
+            given = masks, weights, a["w_tap"]
+            tap.next(_products(f, tile, cpu, found, *given, list(tap.carried)))
         live, left = f.sub(bottom, row.index), f.sub(a["y_width"], column.index)
         here = f.add(f.mul(row.index, a["y_row"]), f.mul(column.index, BYTES[tile.stored]))
         _leave(f, a, tile, cpu, f.add(place, here), live, left, tap.results, stage)
@@ -178,6 +191,15 @@ def _mask(f: Function, bits: Value, lanes: int) -> Value:
     return f.convert("bitcast", f.convert("trunc", bits, f"i{lanes}"), vector(I1, lanes))
 
 
+def _lane_values(f: Function, tile: PlaneTile, address: Value) -> list[Value]:
+    """A bias or a weight for each vector: a number in all lanes, or one for each."""
+    if not tile.last:
+        return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
+    kind = vector(tile.element, tile.lanes)
+    places = (f.at(address, v * tile.lanes, tile.element) for v in range(tile.vectors))
+    return [f.load(kind, place) for place in places]
+
+
 def _products(
     f: Function,
     tile: PlaneTile,
@@ -185,16 +207,17 @@ def _products(
     plane: _Plane,
     masks: list[Value],
     w: Value,
+    w_tap: Value,
     sums: list[Value],
 ) -> list[Value]:
     """Add the products of one outer tap."""
     across, kind = len(tile.back), vector(tile.element, tile.lanes)
 
-    def weight(number: int) -> Value:
-        return f.broadcast(f.load(tile.element, f.at(w, number, tile.element)), tile.lanes)
+    def weight(number: int) -> list[Value]:
+        step = f.mul(w_tap, number) if tile.last else number * BYTES[tile.element]
+        return _lane_values(f, tile, f.at(w, step))
 
-    count = len(tile.shifts[0]) * across
-    kept = [weight(i) for i in range(count)] if count <= _KEPT else []
+    kept = [weight(i) for i in range(len(tile.shifts[0]) * across)] if tile.kept else []
     for line, uses in tile.lines.items():
         f.order()
         parts = _parts(f, tile, plane.line(f, line), masks)
@@ -208,12 +231,13 @@ def _products(
                 cut = f.convert("bitcast", cut, kind)
                 for row, row_tap in uses:
                     i, n = row * tile.vectors + v, row_tap * across + tap
-                    sums[i] = multiply_add(f, cpu, cut, kept[n] if kept else weight(n), sums[i])
+                    factor = (kept[n] if kept else weight(n))[v]
+                    sums[i] = multiply_add(f, cpu, cut, factor, sums[i])
     return sums
 
 
-_KEPT = 9
-"""Up to how many weights are kept in registers."""
+_KEPT, _MOST_REGISTERS = 9, 28
+"""Up to how many weights are kept in registers, and registers for sums, weights and an input."""
 
 
 def _parts(f: Function, tile: PlaneTile, line: Value, masks: list[Value]) -> list[list[Value]]:

@@ -1,14 +1,14 @@
-"""The planes primitive: depthwise layers of channels-first data; see plane_tile.py."""
+"""The planes primitive: depthwise layers; see plane_tile.py."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...activations import Activation
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
 from ..addresses import address_of
@@ -17,16 +17,16 @@ from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import Operands
+from .operands import Kernel, Operands
 from .packing import Numbers, Packer
 from .plane_tile import SLOTS, PlaneTile, plane_code
-from .row_code import finish_code, plain
-from .rows import Finish
+from .rows import finish_code
 from .schedule import WORTH_A_THREAD
-from .tiling import in_tile
-from .values import BYTES, DOUBLE, FLOAT, LINE, STORED
+from .tiling import finish_of, in_tile
+from .values import BYTES, DOUBLE, LINE
 
 _MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
+_MOST_POSITIONS = 14  # of a tile of channels-last data
 _MOST_PRODUCTS = 400  # of a tile: each is code
 _LEAST = 0.4  # of a vector, positions in a row: with fewer the channels kernel is as fast
 _MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
@@ -35,50 +35,33 @@ _BAND_BYTES = 1 << 16  # of results that a job makes
 _POINT = Line(1, 1, 1, 1, (Phase(0, 1, (Tap(0, 0),)),), 0, 0)
 
 
-class Planes:
+class Planes(Kernel):
     """A depthwise correlation, of stride 1 in its result, compiled and laid out."""
 
     def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
         self.correlation, self._tile = correlation, tile
         self._code = plane_code(tile, cpu)
-        self._finish = finish_code(_finish(correlation), cpu) if tile.staged else None
+        self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
         self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
-        self._compute = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
-        self._packer = _packer(correlation, self._compute, threads, cpu)
-        self._no_bias = np.zeros(correlation.made, self._compute)
-        self._tables = _tables(correlation, self._compute.itemsize)
+        self._type = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
+        self._packer = _packer(correlation, tile, self._type, threads, cpu)
+        self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
+        self._tables = _tables(correlation, self._tap_bytes)
         self._blocks = Blocks(SLOTS.block(**self._arguments()))
         self.workspace_bytes = 0
         tables = sum(table.nbytes for table in self._tables)
         self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
 
-    def pack(self, weight: Array) -> Array:
-        """The taps of each channel side by side."""
-        return self._packer.pack(weight)
-
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
-        """Compute into `out`."""
-        given = Operands.of(self.correlation, out, a, residual)
+    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
         x, y, more = given.x, given.y, given.residual
-        biases = self._no_bias if bias is None else np.ascontiguousarray(bias, self._compute)
+        apart = not self._tile.last
         self._blocks.run(
             self._code.addresses["planes"], self._threads,
-            x=address_of(x), x_image=x.strides[0], x_channel=x.strides[1],
-            y=address_of(y), y_image=y.strides[0], y_channel=y.strides[1],
-            w=address_of(b), bias=address_of(biases),
+            x=address_of(x), x_image=x.strides[0], x_channel=apart * x.strides[1],
+            y=address_of(y), y_image=y.strides[0], y_channel=apart * y.strides[1],
+            w=address_of(weight), bias=address_of(biases),
             residual=0 if more is None else address_of(more),
         )  # fmt: skip
-        given.deliver()
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     @property
     def description(self) -> str:
@@ -103,44 +86,71 @@ class Planes:
         band = -(-tiles // bands) * tile.rows
         bands = -(-rows.out // band)
         planes = prod(line.out for line in outer)
-        units = correlation.batch * correlation.made * planes * bands
+        channels = 1 if tile.last else correlation.made
+        units = correlation.batch * channels * planes * bands
         run = max(1, min(_BAND_BYTES // (band * y_row), units // (8 * self._threads)))
         ranges, taps = self._tables
         return {
             "finish": self._finish.addresses["finish"] if self._finish else 0,
             "ranges": ranges.ctypes.data, "taps": taps.ctypes.data,
-            "w_channel": self._packer.nbytes // correlation.made,
+            "w_channel": 0 if tile.last else self._packer.nbytes // correlation.made,
+            "w_tap": self._tap_bytes,
             "x_row": x_row, "y_row": y_row, "y_plane": y_row * rows.out,
-            "made": correlation.made, "each": correlation.made // correlation.groups,
+            "made": channels, "each": correlation.made // correlation.groups,
             "x_rows": rows.size, "x_width": last.size, "y_rows": rows.out, "y_width": last.out,
             "planes": planes, "bands": bands, "band": band,
             "units": units, "run": run, "jobs": -(-units // run),
         }  # fmt: skip
 
+    @property
+    def _tap_bytes(self) -> int:
+        """Bytes from one tap's weights to the next one's."""
+        lanes = _lane_count(self.correlation, self._tile) if self._tile.last else 1
+        return lanes * self._type.itemsize
+
 
 def _lines(correlation: Correlation) -> tuple[Line, ...]:
-    """The axes: outer ones, rows, positions of a row."""
+    """The axes: outer ones, rows, positions of a row; or positions, channels of one."""
+    if correlation.layout is DataLayout.NXC:
+        channels = replace(_POINT, size=correlation.reduced, out=correlation.made)
+        return (*correlation.lines, channels)
     return (_POINT, *correlation.lines) if correlation.rank == 1 else correlation.lines
 
 
-def _packer(correlation: Correlation, compute: np.dtype[Any], threads: int, cpu: Cpu) -> Packer:
-    _, _, by_made, *by_tap = correlation.weight_strides
+def _lane_count(correlation: Correlation, tile: PlaneTile) -> int:
+    """Channels, in whole tiles where they run along the vectors."""
+    width = tile.width if tile.last else 1
+    return -(-correlation.made // width) * width
+
+
+def _packer(
+    correlation: Correlation, tile: PlaneTile, compute: np.dtype[Any], threads: int, cpu: Cpu
+) -> Packer:
+    by_group, _, by_made, *by_tap = correlation.weight_strides
     taps = product(*(line.phases[0].taps for line in correlation.lines))
     entries = np.array([
         sum(tap.index * step for tap, step in zip(each, by_tap, strict=True)) for each in taps
     ])  # fmt: skip
-    nbytes, own = len(entries) * compute.itemsize, correlation.made // correlation.groups
     itemsize = correlation.dtype.itemsize
+    if tile.last:
+        lanes = _lane_count(correlation, tile)
+        numbers = np.arange(lanes) * by_group
+        numbers[correlation.made :] = -1
+        nbytes = lanes * compute.itemsize
+        pieces = np.array([(i * nbytes, n * itemsize, 0, lanes) for i, n in enumerate(entries)])
+        groups = 1, 1, len(entries) * nbytes
+        return Packer(correlation, compute, *groups, pieces, numbers, threads, cpu)
+    nbytes, own = len(entries) * compute.itemsize, correlation.made // correlation.groups
     pieces = np.array([(m * nbytes, m * by_made * itemsize, 0, len(entries)) for m in range(own)])
     groups = correlation.groups, 1, own * nbytes
     return Packer(correlation, compute, *groups, pieces, entries, threads, cpu)
 
 
-def _tables(correlation: Correlation, itemsize: int) -> tuple[Numbers, Numbers]:
+def _tables(correlation: Correlation, tap_bytes: int) -> tuple[Numbers, Numbers]:
     """The arguments `ranges` and `taps`: of each outer position the taps that meet inputs."""
     *outer, rows, last = _lines(correlation)
     plane_bytes = rows.size * last.size * correlation.dtype.itemsize
-    tap_bytes = len(rows.phases[0].taps) * len(last.phases[0].taps) * itemsize
+    tap_bytes *= len(rows.phases[0].taps) * len(last.phases[0].taps)
     taps = list(product(*([tap.shift for tap in line.phases[0].taps] for line in outer)))
     ranges, found = [], [(0, 0)]
     for position in product(*(range(line.out) for line in outer)):
@@ -156,23 +166,13 @@ def _tables(correlation: Correlation, itemsize: int) -> tuple[Numbers, Numbers]:
     return np.array(ranges, np.int64), np.array(found, np.int64)
 
 
-def _finish(correlation: Correlation) -> Finish:
-    """What tiles do not do themselves."""
-    late = correlation.epilogue.activation, correlation.epilogue.slope
-    if in_tile(correlation) == late:
-        late = (Activation.NONE, 0.0)
-    stored = STORED[correlation.dtype]
-    element = DOUBLE if stored == DOUBLE else FLOAT
-    return Finish(element, stored, *late, correlation.epilogue.residual, correlation.accumulate)
-
-
 def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     """The tile of a correlation that this kernel can do, or None."""
     lines = _lines(correlation)
     *outer, rows, last = lines
     possible = (
         1 < correlation.groups == correlation.reduced
-        and correlation.layout is DataLayout.NCX
+        and (correlation.layout is DataLayout.NCX or correlation.made == correlation.groups)
         and cpu.vector_bytes == LINE  # others have no masks, or no cuts by one instruction
         and all(line.stride == 1 and line.phases[0].taps for line in lines)
         and last.step <= 2
@@ -180,21 +180,25 @@ def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
     )
     if not possible:
         return None
-    finish = _finish(correlation)
+    finish = finish_of(correlation)
     lanes = cpu.lanes(BYTES[finish.computed])
     down, across = (tuple(tap.shift for tap in line.phases[0].taps) for line in (rows, last))
-    most = min(_MOST_ROWS, rows.out, _MOST_PRODUCTS // (len(down) * len(across)))
+    channels_last = correlation.layout is DataLayout.NXC
+    most = _MOST_POSITIONS if channels_last else _MOST_ROWS
+    most = min(most, rows.out, _MOST_PRODUCTS // (len(down) * len(across)))
     reach = last.high - last.low
     if most < 1 or last.out < _LEAST * lanes or reach > _MOST_REACH * lanes * last.step:
         return None
     sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
     if last.step > 1 and most >= 4:
         sizes.append((4, 2))  # which loads less for each vector
+    if channels_last:
+        sizes = [(count, 1 + (count <= most // 2)) for count in range(1, most + 1)]
     tiles = [
         PlaneTile(
             finish.computed, finish.stored, lanes, count, min(vectors, -(-last.out // lanes)),
             (rows.step, last.step), (down, across), *in_tile(correlation),
-            finish != plain(finish.computed),
+            not finish.is_plain, channels_last,
         )
         for count, vectors in sizes
     ]  # fmt: skip
@@ -206,4 +210,5 @@ def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
     *outer, rows, last = _lines(correlation)
     tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
     planes = prod(line.out * len(line.phases[0].taps) for line in outer)
-    return correlation.batch * correlation.made * planes * tiles * tile.cycles
+    channels = 1 if tile.last else correlation.made
+    return correlation.batch * channels * planes * tiles * tile.cycles

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...activations import Activation
+from ...geometry import Phase
 from ..addresses import address_of
 from ..base import Array
 from ..workspace import Workspace
-from .compile import CODE_BYTES, Code
+from .compile import CODE_BYTES
 from .correlation import Correlation
 from .cpu import Cpu
-from .driver import emit_driver, emit_inner
-from .emit import Module
+from .driver import driver_code, inner_code
 from .kernel_arguments import Blocks
-from .layout import SLOTS
-from .operands import Operands
-from .row_code import fill_code, finish_code, plain
-from .rows import Finish
+from .operands import Kernel, Operands
+from .packing import Packing
+from .result_stores import SLOTS
+from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
-from .tile import Tile, emit_tile
-from .tiling import VARIANTS, Wishes, in_tile
-from .values import BYTES, DOUBLE, STORED
-from .weights import Packing
+from .tile import tile_code
+from .tiling import VARIANTS, Wishes, finish_of
+from .values import BYTES, DOUBLE
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -35,8 +32,10 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
 
-class Positions:
+class Positions(Kernel):
     """A correlation without steps in its operand, compiled and laid out."""
+
+    _packer: Packing
 
     def __init__(
         self, correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
@@ -44,20 +43,15 @@ class Positions:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu, wishes)
         self._element = plan.tiles[0].element
-        self._compute = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
-        stored = STORED[correlation.dtype]
-        epilogue = correlation.epilogue
-        late = (epilogue.activation, epilogue.slope)
-        if in_tile(correlation) == late:
-            late = (Activation.NONE, 0.0)
-        kind = Finish(self._element, stored, *late, epilogue.residual, correlation.accumulate)
+        self._type = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
+        kind = finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
-        self._fill = fill_code(stored, self._element, cpu)
+        self._fill = fill_code(kind.stored, self._element, cpu)
         self._finish = finish_code(kind, cpu)
         self._driver, self._inner = driver_code(cpu), inner_code(cpu)
-        self._direct = kind == plain(self._element)
+        self._direct = kind.is_plain
         self._tables: list[Numbers] = []
-        self._packing = Packing(correlation, plan, self._compute, threads, cpu)
+        self._packer = Packing(correlation, plan, self._type, threads, cpu)
         itemsize = BYTES[self._element]
         lanes = -(-plan.buffer_lanes // 16)
         self._channel_bytes = (
@@ -66,47 +60,29 @@ class Positions:
         own = correlation.reduced // correlation.groups
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
-        self.workspace_bytes = parts * self._part_bytes + 64
-        self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._compute)
+        self.workspace_bytes = 0 if plan.in_place else parts * self._part_bytes + 64
+        self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._type)
         self._blocks = Blocks(SLOTS.block(**self._arguments()))
-        tables = sum(table.nbytes for table in self._tables) + self._packing.resident_bytes
+        tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
 
-    def pack(self, weight: Array) -> Array:
-        """The weight in the tiles' order of use."""
-        return self._packing.pack(weight)
-
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
-        """Compute into `out`."""
-        given = Operands.of(self.correlation, out, a, residual)
-        biases = self._no_bias
-        if bias is not None:
-            biases = biases.copy()
-            biases[: self.correlation.made] = bias
+    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
         x, y, more = given.x, given.y, given.residual
         groups = self.correlation.groups
+        x_group = x.strides[1] * (self.correlation.reduced // groups)
         with Workspace(self.workspace_bytes) as buffer:
+            packed = {"buffer": buffer}
+            if self.schedule.in_place:
+                packed = {"buffer": address_of(x), "buffer_channel": x.strides[1]}
+                packed["buffer_part"] = x_group
             self._blocks.run(
                 self._driver.addresses["positions"], self.schedule.threads,
-                buffer=buffer, x=address_of(x), y=address_of(y), w=address_of(b),
+                **packed, x=address_of(x), y=address_of(y), w=address_of(weight),
                 bias=address_of(biases), residual=0 if more is None else address_of(more),
-                x_image=x.strides[0], x_channel=x.strides[1],
-                x_group=x.strides[1] * (self.correlation.reduced // groups),
+                x_image=x.strides[0], x_channel=x.strides[1], x_group=x_group,
                 y_image=y.strides[0], y_channel=y.strides[1],
                 y_group=y.strides[1] * (self.correlation.made // groups),
             )  # fmt: skip
-        given.deliver()
-
-    def close(self) -> None:
-        """Let go of compiled code."""
-        self._codes = []
 
     @property
     def description(self) -> str:
@@ -143,18 +119,21 @@ class Positions:
             "yrows": self._table(_output_rows(correlation, plan)),
             **self._tap_tables(),
             "blocks": self._table(self._block_rows()),
-            "places": self._table(self._packing.places),
+            "places": self._table(self._packer.places),
             "groups": correlation.groups, "images": correlation.batch, "rows": plan.cells.rows,
             "channels": own, "pitch": plan.cells.pitch,
             "limit": plan.cells.last.out, "stride": plan.cells.last.stride,
             "block_count": len(plan.blocks),
             "x_bytes": stored, "y_bytes": stored,
             "bias_group": correlation.made // correlation.groups,
-            "w_group": self._packing.group_bytes, "element": itemsize,
+            "w_group": self._packer.group_bytes, "element": itemsize,
             "buffer_part": self._part_bytes, "buffer_channel": self._channel_bytes,
             "total": plan.cells.total, "front": plan.front, "back": plan.back,
-            "shared": int(plan.shared), "pack_channels": pack_channels, "pack_lanes": pack_lanes,
-            "pack_jobs": correlation.groups * -(-own // pack_channels) * lane_parts,
+            "shared": int(plan.shared or plan.in_place),
+            "pack_channels": pack_channels, "pack_lanes": pack_lanes,
+            "pack_jobs": 0
+            if plan.in_place
+            else correlation.groups * -(-own // pack_channels) * lane_parts,
             "window": plan.window, "windows": plan.windows,
             "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
             "span_step": plan.cells.pitch if plan.by_row else plan.window,
@@ -204,68 +183,36 @@ class Positions:
     def _block_rows(self) -> list[tuple[int, ...]]:
         rows: list[tuple[int, ...]] = []
         for block in self.schedule.blocks:
-            tile, code = self.schedule.tiles[block.kind], self._codes[block.kind]
-            wide = code.addresses["wide"]
-            narrow = code.addresses.get("narrow", wide)
-            row = (wide, narrow, block.channel, block.live, block.phase, tile.phases)
-            rows.append(row)
+            found = self._codes[block.kind].addresses
+            codes = found["wide"], found["narrow"] or found["wide"]
+            phases = self.schedule.tiles[block.kind].phases
+            rows.append((*codes, block.channel, block.live, block.phase, phases))
         return rows
 
 
 def _input_rows(correlation: Correlation, cells: tuple[int, ...]) -> Any:
     """Byte offset of each row of the first axes, of so many cells; -1 where there is none."""
-    offsets = np.zeros((), np.int64)
-    missing = np.zeros((), bool)
-    for i, (count, line) in enumerate(zip(cells, correlation.lines, strict=False)):
-        step = prod(correlation.operand_size[i + 1 :]) * correlation.dtype.itemsize
-        numbers = np.arange(count)
-        offsets = offsets[..., None] + numbers * step
-        missing = missing[..., None] | (numbers >= line.size)
-    return np.where(missing, -1, offsets)
+    there = [(Phase(0, line.size, ()), 1) for line in correlation.lines]
+    return _rows(correlation.operand_size, correlation.dtype.itemsize, cells, there)
 
 
 def _output_rows(correlation: Correlation, plan: Schedule) -> Any:
     """Byte offset of each row's output in an image per combination, -1 where there is none."""
-    tables = []
-    for phases in plan.cells.combos():
-        offsets = np.zeros((), np.int64)
-        missing = np.zeros((), bool)
-        outer = zip(plan.cells.outer, plan.cells.each, phases, strict=False)
-        for i, (line, count, phase) in enumerate(outer):
-            step = prod(correlation.result_size[i + 1 :]) * correlation.dtype.itemsize
-            cells = np.arange(count)
-            offsets = offsets[..., None] + (cells * line.stride + phase.offset) * step
-            missing = missing[..., None] | (cells >= phase.length)
-        tables.append(np.where(missing, -1, offsets).ravel())
-    return np.concatenate(tables)
+    steps = [line.stride for line in correlation.lines]
+    size, itemsize, cells = correlation.result_size, correlation.dtype.itemsize, plan.cells
+    combos = (list(zip(phases, steps, strict=False)) for phases in cells.combos())
+    tables = (_rows(size, itemsize, cells.each[:-1], phases) for phases in combos)
+    return np.concatenate([table.ravel() for table in tables])
 
 
-# Compiled code ------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def tile_code(tile: Tile, cpu: Cpu) -> Code:
-    """The code of a tile, `wide`, and of the same rows on one vector, `narrow`."""
-    module = Module(cpu.attributes)
-    emit_tile(module, "wide", tile, cpu)
-    if tile.vectors > 1:
-        emit_tile(module, "narrow", tile.narrowed(1), cpu)
-        return Code(module, ("wide", "narrow"), cpu)
-    return Code(module, ("wide",), cpu)
-
-
-@lru_cache(maxsize=4)
-def driver_code(cpu: Cpu) -> Code:
-    """What hands out jobs, the same for every layer."""
-    module = Module(cpu.attributes)
-    emit_driver(module, cpu)
-    return Code(module, ("positions",), cpu, opt=0)
-
-
-@lru_cache(maxsize=4)
-def inner_code(cpu: Cpu) -> Code:
-    """What jobs call for rows and tiles, the same for every layer."""
-    module = Module(cpu.attributes)
-    emit_inner(module)
-    # Less optimising takes less time, and what it makes is no slower: 0 to 6 % faster on 12 layers.
-    return Code(module, ("pack", "spans"), cpu, opt=1)
+def _rows(
+    size: tuple[int, ...], itemsize: int, cells: tuple[int, ...], phases: list[tuple[Phase, int]]
+) -> Any:
+    """Byte offset of each row, whose cell j of an axis is its position step * j + offset."""
+    offsets, missing = np.zeros((), np.int64), np.zeros((), bool)
+    for i, (count, (phase, step)) in enumerate(zip(cells, phases, strict=False)):
+        numbers = np.arange(count)
+        place = (numbers * step + phase.offset) * prod(size[i + 1 :]) * itemsize
+        offsets = offsets[..., None] + place
+        missing = missing[..., None] | (numbers >= phase.length)
+    return np.where(missing, -1, offsets)

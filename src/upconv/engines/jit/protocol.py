@@ -107,11 +107,11 @@ def emit(module: Module, system: System) -> None:
     """`lead`, `serve` and `turn`, the measure of a poll."""
     parameters = {"control": PTR, "work": PTR, "argument": PTR, "limit": I64}
     with module.function("lead", parameters) as f:
-        branches = f.either(f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0))
-        with branches.so():
+        free = f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0)
+        with f.when(free):
             _lead(f, system)
             f.publish(0, _word(f, OWNER))
-        with branches.otherwise():
+        with f.unless(free):
             f.call(f["work"], f["argument"])
     if system.affinity:
         emit_keep_away(module, system.affinity)
@@ -275,9 +275,9 @@ def _sleep(f: Function, futex: Futex, me: _Helper) -> None:
         sleep = f.observe(_word(f, SLEEP))
         called = f.compare("ne", f.rem(sleep, ASLEEP), 0)
         news = f.compare("sgt", f.observe(_word(f, BELL), "seq_cst"), f.load(I64, me.heard))
-        branches = f.either(f.bitwise("or", called, news))
-        with branches.so():
+        awake = f.bitwise("or", called, news)
+        with f.when(awake):
             change = f.select(called, f.integer(-PERMIT), AWAKE - ASLEEP)
             f.leave(up, f.replace(_word(f, SLEEP), sleep, f.add(sleep, change)))
-        with branches.otherwise():
+        with f.unless(awake):
             _futex(f, futex, _WAIT, f.integer(0))

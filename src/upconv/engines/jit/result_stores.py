@@ -1,4 +1,6 @@
-"""Tiles side by side, and where their results go: straight into output rows, or to the stage first.
+"""What the positions kernel's driver is told; tiles side by side, and where their results go.
+
+Lanes that are no output (`yrows` < 0, or beyond `limit`) are computed with the others.
 
 1. The tile lies in a row that is no output: nothing to do.
 2. It lies in one output row: the tile writes there itself.
@@ -11,9 +13,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .emit import Function, Module
-from .kernel_arguments import Arguments
-from .layout import BLOCK, SLOTS
+from .kernel_arguments import Arguments, Slots
 from .values import I1, I64, PTR, Value
+
+SLOTS = Slots((
+    "x", "y", "w", "bias", "residual",  # operands
+    "buffer",  # packed input: one per group when shared, else one per thread
+    "fill", "finish",  # functions of rows.py
+    "pack", "spans",  # of driver.py
+    "xrows",  # rows: byte offset of an image's input row, < 0 where there is none
+    "yrows",  # combos x rows: byte offset of an image's output row, < 0 where there is none
+    "taps",  # byte offsets of outer taps from a tile's place in the buffer
+    "combos",  # per combination of outer phases: number of its first tap, count of its taps
+    "blocks",  # BLOCK numbers per block
+    "places",  # combos x blocks: byte offset of a block's weights
+), (
+    "groups", "images", "channels",
+    "in_rows", "in_width", "in_pitch",  # input rows, joined where no zeros are between them
+    "rows", "pitch", "limit", "stride",
+    "combo_count", "block_count", "lead",
+    "x_image", "x_group", "x_channel", "x_bytes",
+    "y_image", "y_group", "y_channel", "y_bytes",
+    "bias_group", "w_group", "element",
+    "buffer_part", "buffer_channel",
+    "total",  # lanes that hold outputs
+    "front", "back",  # lanes read before a window's first lane and after its last
+    "shared", "pack_channels", "pack_lanes", "pack_jobs",
+    "window", "windows",
+    "span", "span_step",  # a window's runs of lanes that tiles fill, and lanes from one to the next
+    "block_run", "block_runs", "jobs",
+    "lanes", "vectors", "most_narrow",
+    "direct",  # whether tiles may store what they compute as it is
+), ("next_pack", "packed", "next_job", "next_thread"))  # fmt: skip
+BLOCK = ("wide", "narrow", "channel", "live", "phase", "phases")
+"""Numbers per block: two tiles' addresses, first channel, how many, first phase, how many."""
 
 NO = Value(I1, "false")
 
@@ -53,8 +86,8 @@ def emit_tiles(module: Module) -> None:
     with module.function("tiles", TILES, exported=False) as f:
         a = SLOTS.reader(f)
         rows = _rows(f, a)
-        branch = f.either(_inside(f, a, rows, _spot(f, a, f["first"]), f["first"], f["last"]))
-        with branch.so():
+        inside = _inside(f, a, rows, _spot(f, a, f["first"]), f["first"], f["last"])
+        with f.when(inside):
             y = _address(f, a, rows, _spot(f, a, f["first"]))
             step = f.mul(a["stride"], a["y_bytes"])
             carried = [f["x"], y]
@@ -63,7 +96,7 @@ def emit_tiles(module: Module) -> None:
                 _compute(f, a, x, y, a["y_channel"], step)
                 along = f.mul(f["width"], a["element"]), f.mul(f["width"], step)
                 loop.next([f.at(x, along[0]), f.at(y, along[1])])
-        with branch.otherwise(), f.loop(f["first"], f["last"], f["width"]) as loop:
+        with f.unless(inside), f.loop(f["first"], f["last"], f["width"]) as loop:
             x = f.at(f["x"], f.mul(f.sub(loop.index, f["first"]), a["element"]))
             _place(f, a, rows, loop.index, x)
 
@@ -90,11 +123,11 @@ def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
     spot, end = _spot(f, a, q), f.add(q, f["width"])
     live = f.compare("sge", f.load(I64, f.at(rows.offsets, spot.row, I64)), 0)
     single = f.compare("sle", f.add(spot.lane, f["width"]), a["pitch"])
-    branch = f.either(_inside(f, a, rows, spot, q, end))
-    with branch.so():
+    inside = _inside(f, a, rows, spot, q, end)
+    with f.when(inside):
         step = f.mul(a["stride"], a["y_bytes"])
         _compute(f, a, x, _address(f, a, rows, spot), a["y_channel"], step)
-    with branch.otherwise(), f.when(f.select(single, live, Value(I1, "true"))):
+    with f.unless(inside), f.when(f.select(single, live, Value(I1, "true"))):
         piece = f.mul(rows.phases, a["element"])
         channel = f.mul(f["width"], piece)
         _compute(f, a, x, f["stage"], channel, piece)
@@ -176,11 +209,11 @@ def _spread_row(
     src = f.at(f["stage"], f.mul(staged, piece))
     place = f.add(place, f.mul(first, a["y_bytes"]))
     left = f.max(f.sub(a["limit"], first), 0)  # outputs from here to the row's end
-    branch = f.either(f.compare("eq", phases, stride))
-    with branch.so():
+    dense = f.compare("eq", phases, stride)
+    with f.when(dense):
         length = f.min(left, f.mul(f.sub(high, low), stride))
         _finish(f, a, src, place, piece, f.integer(1), length)
-    with branch.otherwise():
+    with f.unless(dense):
         # Positions that have all their phases, then at most one that the row's end cuts.
         room = f.add(left, f.sub(stride, phases))
         whole = f.min(f.sub(high, low), f.div(room, stride))

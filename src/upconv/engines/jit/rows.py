@@ -1,7 +1,8 @@
 """Moving rows: into the packed input, out of the stage, and weights into their order of use.
 
 Symbols: a *row* is a run of elements in memory. Each function is compiled once per element type
-(and, for `finish`, per epilogue) and called by its address from the kernels' drivers.
+(and, for `finish`, per epilogue), when it is first needed, and called by its address from the
+kernels' drivers.
 
     fill    dst[0:count] = src[0:count], dst[count:count+zeros] = 0, into the type of computing
     finish  dst = activation(src + residual) (+ dst), out of the type of computing
@@ -10,15 +11,19 @@ Symbols: a *row* is a run of elements in memory. Each function is compiled once 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from ...activations import Activation
+from ..addresses import address_of
+from ..base import Array
 from .activation import activated
-from .cpu import Cpu
+from .compile import compiled
+from .cpu import Cpu, host
 from .emit import Function, Module
-from .values import BFLOAT, BYTES, I1, I16, I32, I64, PTR, Value, split, vector
+from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, I64, PTR, Value, split, vector
 
 FILL = {
     "dst": PTR,
@@ -43,6 +48,8 @@ FINISH = {
     "dst_run": I64,
 }
 
+_FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
+
 GATHER = {
     "dst": PTR,
     "src": PTR,
@@ -62,14 +69,25 @@ class Finish:
     stored: str
     activation: Activation
     slope: float
-    residual: bool
-    accumulate: bool
+    residual: bool = False
+    accumulate: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether results are stored as they are computed."""
+        return self == plain(self.stored)
 
 
-def emit_fill(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:
+def plain(element: str) -> Finish:
+    """Storing results as they are computed."""
+    return Finish(element, element, Activation.NONE, 0.0)
+
+
+@compiled("fill", kept=16)
+def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """`fill` from elements of type `stored` to elements of type `computed`."""
     lanes = cpu.lanes(BYTES[computed])
-    with module.function(name, FILL) as f:
+    with module.function("fill", FILL) as f:
         zero = f.constant(vector(computed, lanes), 0.0)
         numbers, clear = Spans(f, f["count"], lanes), Spans(f, f["zeros"], lanes)
         with f.loop(0, f["channels"]) as channel:
@@ -85,10 +103,11 @@ def emit_fill(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -
             clear.each(lambda span: span.store(zero, f.at(rest, span.start, computed)))
 
 
-def emit_finish(module: Module, name: str, kind: Finish, cpu: Cpu) -> None:
+@compiled("finish", kept=64)
+def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
     """`finish` of one class."""
     lanes = cpu.lanes(BYTES[kind.computed])
-    with module.function(name, FINISH) as f:
+    with module.function("finish", FINISH) as f:
         spans = Spans(f, f["length"], lanes)
         with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
             offset = f.add(f.mul(channel.index, f["dst_channel"]), f.mul(run.index, f["dst_run"]))
@@ -97,6 +116,16 @@ def emit_finish(module: Module, name: str, kind: Finish, cpu: Cpu) -> None:
                 f.add(f.mul(channel.index, f["src_channel"]), f.mul(run.index, f["src_run"])),
             )
             spans.each(partial(_finish_span, f, kind, cpu, src, offset))
+
+
+def activate(activation: Activation, slope: float, values: Array) -> None:
+    """`activations.apply` with the bits of the kernels; `values` are contiguous."""
+    if activation is Activation.NONE or not values.size:
+        return
+    element = DOUBLE if values.itemsize == 8 else FLOAT
+    code = finish_code(Finish(element, element, activation, slope), host())
+    place = address_of(values)
+    _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0)
 
 
 def _finish_span(
@@ -116,9 +145,14 @@ def _finish_span(
     span.store(converted(f, values, kind.stored), dst)
 
 
-def emit_gather(module: Module, name: str, stored: str, computed: str) -> None:
-    """`gather` from elements of type `stored` to elements of type `computed`."""
-    with module.function(name, GATHER) as f:
+@compiled("gather", kept=16)
+def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+    """`gather` from elements of type `stored` to elements of type `computed`; into 16 bits it
+    gathers pairs of input channels."""
+    if computed == I16:
+        _emit_gather_pairs(module)
+        return
+    with module.function("gather", GATHER) as f:
         zero = f.constant(computed, 0.0)
         with f.loop(0, f["channels"]) as channel:
             src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
@@ -131,10 +165,10 @@ def emit_gather(module: Module, name: str, stored: str, computed: str) -> None:
                 f.store(number, f.at(dst, entry.index, computed))
 
 
-def emit_gather_pairs(module: Module, name: str) -> None:
+def _emit_gather_pairs(module: Module) -> None:
     """`gather` of two input channels at a time, of 16 bits each: dst[e] is that of the first, then
     that of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
-    with module.function(name, GATHER) as f, f.loop(0, f["channels"], 2) as channel:
+    with module.function("gather", GATHER) as f, f.loop(0, f["channels"], 2) as channel:
         src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
         dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
         both = f.compare("slt", f.add(channel.index, 1), f["channels"])

@@ -1,4 +1,7 @@
-"""How a correlation is computed by the positions kernel, as plain data: windows, jobs, threads.
+"""How the positions kernel computes a correlation, as plain data: cells, windows, jobs, threads.
+
+Positions are laid out in cells, as one long row: of an axis there are enough for inputs, outputs,
+and the zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
 
 Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
 how the work is cut into windows and jobs depends on all extents.
@@ -6,19 +9,22 @@ how the work is cut into windows and jobs depends on all extents.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
+from ...geometry import Phase
 from ...problem import DataLayout
-from .correlation import Correlation
+from .correlation import Correlation, Line
 from .cpu import Cpu
-from .padded_positions import Cells
 from .tile import Tile
 from .tiling import (
     NO_WISHES,
     Block,
     Wishes,
     cycles_per_channel,
+    finish_of,
     placing_cycles,
     single_vector_cost,
     tiles_for,
@@ -32,7 +38,7 @@ class Schedule:
 
     A job does `block_run` blocks of `window` lanes, reading `front` lanes before them and `back`
     after them; with `shared` the input is packed by all threads first, else each job packs its
-    window. `by_row` starts tiles at every row's begin.
+    window, unless it is read `in_place`. `by_row` starts tiles at every row's begin.
     """
 
     cells: Cells
@@ -46,6 +52,7 @@ class Schedule:
     shared: bool
     threads: int
     buffer_lanes: int
+    in_place: bool = False
 
     @property
     def windows(self) -> int:
@@ -61,6 +68,7 @@ class Schedule:
         tile = self.tiles[0]
         order = "rows" if self.by_row else "lanes"
         packing = "packed by all first" if self.shared else "packed by each job"
+        packing = "read in place" if self.in_place else packing
         return (
             f"positions: tile of {tile.channels} channels x {tile.phases} phases x"
             f" {tile.vectors} vectors of {tile.lanes}, {len(self.blocks)} blocks,"
@@ -70,6 +78,10 @@ class Schedule:
 
 
 _MOST_SHIFTS = 48  # along the last axis: each is code in the tile
+_FEW_BLOCKS = 6
+"""Up to how many reads of an input cost less in place than packing it. Zen 4 (2026-11-22), 20
+layers: with 3 to 5 blocks and an input of up to 4 MiB 1.04 to 1.13 times as fast in place, with
+larger inputs 0.7 to 1.07, with 10 to 20 blocks 0.5 to 1.05."""
 WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
 
 
@@ -106,7 +118,19 @@ def schedule(
         threads=max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD)),
         buffer_lanes=cells.total + front + back,
     )
-    return _cut(whole, correlation, cpu, wishes)
+    plan = _cut(whole, correlation, cpu, wishes)
+    in_place = wishes.shared is None and _reads_in_place(correlation, plan, cpu)
+    return replace(plan, in_place=in_place)
+
+
+def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
+    """Whether packing would copy an image as it lies, and no tile reads what lies behind it."""
+    tile, total = plan.tiles[0], plan.cells.total
+    pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
+    rest = total % plan.window or plan.window
+    nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
+    few = len(plan.blocks) <= _FEW_BLOCKS and nbytes <= 4 * cpu.l2
+    return pointwise and few and rest >= tile.width and finish_of(correlation).is_plain
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
@@ -118,6 +142,7 @@ def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     rows = -(-cells.total // part) * part / cells.pitch
     tiles = sum(each[block.kind] for block in plan.blocks) * rows
     packing = 3 * own * (cells.total + plan.front + plan.back) / plan.tiles[0].lanes
+    packing = 0 if plan.in_place else packing
     return correlation.groups * (tiles + packing) / plan.threads
 
 
@@ -195,3 +220,65 @@ def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu, wishes: Wishes) ->
     window = max(width, min(fitting, -(-total // width) * width))
     runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // window))))
     return replace(whole, window=window, block_run=-(-len(whole.blocks) // runs))
+
+
+# Cells --------------------------------------------------------------------------------------------
+
+
+def cells_of(line: Line) -> int:
+    """The cells of an axis: enough for operand and result, and for the zeros between rows."""
+    return max(line.size + max(line.high, 0), line.phases[0].length - min(line.low, 0), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """All positions of a batch as lanes of one long row.
+
+    `each` are the cells of each axis. A row has `pitch` lanes, an image `rows` rows; `steps` are
+    the rows from one cell of each outer axis to the next. Position q reads lanes q - high ...
+    q - low. `total` lanes hold all outputs.
+    """
+
+    lines: tuple[Line, ...]
+    each: tuple[int, ...]
+    pitch: int
+    rows: int
+    steps: tuple[int, ...]
+    low: int
+    high: int
+    total: int
+
+    @classmethod
+    def of(cls, correlation: Correlation) -> Cells:
+        """The cells of a correlation that has outputs."""
+        lines = correlation.lines
+        *outer, last = lines
+        cells = tuple(map(cells_of, lines))
+        steps = tuple(prod(cells[i + 1 : -1]) for i in range(len(outer)))
+        rows, pitch = prod(cells[:-1]), cells[-1]
+        pairs = list(zip(outer, steps, strict=True))
+        end = sum((o.phases[0].length - 1) * step for o, step in pairs)
+        return cls(
+            lines,
+            cells,
+            pitch,
+            rows,
+            steps,
+            low=sum(o.low * step for o, step in pairs) * pitch + last.low,
+            high=sum(o.high * step for o, step in pairs) * pitch + last.high,
+            total=((correlation.batch - 1) * rows + end) * pitch + last.phases[0].length,
+        )
+
+    @property
+    def last(self) -> Line:
+        """The axis that vectors run along."""
+        return self.lines[-1]
+
+    @property
+    def outer(self) -> tuple[Line, ...]:
+        """The other axes."""
+        return self.lines[:-1]
+
+    def combos(self) -> Iterator[tuple[Phase, ...]]:
+        """The combinations of phases of the outer axes."""
+        return product(*(each.phases for each in self.outer))

@@ -18,8 +18,8 @@ from math import gcd
 
 from ...activations import Activation
 from .activation import activated
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .compile import compiled
+from .cpu import Costs, Cpu, costs_of
 from .emit import Function, Module
 from .values import BYTES, I64, LINE, PTR, Value, vector
 
@@ -99,6 +99,14 @@ PARAMETERS = {
     "y_position": I64,  # and, unless dense, from one position to the next
     "live": I64,  # output channels that exist
 }
+
+
+@compiled("wide", "narrow", kept=512)
+def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
+    """The code of a tile, `wide`, and of the same rows on one vector, `narrow`, if that is less."""
+    emit_tile(module, "wide", tile, cpu)
+    if tile.vectors > 1:
+        emit_tile(module, "narrow", tile.narrowed(1), cpu)
 
 
 def emit_tile(module: Module, name: str, tile: Tile, cpu: Cpu) -> None:

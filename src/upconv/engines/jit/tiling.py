@@ -16,10 +16,10 @@ from ...activations import Activation
 from ...geometry import Phase
 from ...problem import DType
 from .correlation import Correlation, Line
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .cpu import Costs, Cpu, costs_of
+from .rows import Finish
 from .tile import Step, Tile
-from .values import BYTES, DOUBLE, FLOAT
+from .values import BYTES, DOUBLE, FLOAT, STORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,16 @@ def in_tile(correlation: Correlation) -> tuple[Activation, float]:
     if cheap and not epilogue.residual:
         return epilogue.activation, epilogue.slope
     return Activation.NONE, 0.0
+
+
+def finish_of(correlation: Correlation) -> Finish:
+    """What is left to do where tiles apply `in_tile`."""
+    epilogue, stored = correlation.epilogue, STORED[correlation.dtype]
+    late = epilogue.activation, epilogue.slope
+    if in_tile(correlation) == late:
+        late = Activation.NONE, 0.0
+    element = DOUBLE if stored == DOUBLE else FLOAT
+    return Finish(element, stored, *late, epilogue.residual, correlation.accumulate)
 
 
 def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:

@@ -6,9 +6,11 @@ edges are copied one by one.
 
 from __future__ import annotations
 
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .rows import converted
+from .tile import interleaved
 from .values import BYTES, FLOAT, I64, PTR, Value, vector
 
 TURN = {
@@ -21,23 +23,42 @@ TURN = {
 }
 
 
-def emit_turn(module: Module, name: str, stored: str, computed: str, cpu: Cpu) -> None:
+@compiled("turn", kept=16)
+def turn_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     """A function of `TURN` from elements of type `stored` to elements of type `computed`."""
     lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
-    with module.function(name, TURN) as f:
+    with module.function("turn", TURN) as f:
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
             here = f.sub(f["rows"], row.index), f.sub(f["columns"], column.index)
-            branch = f.either(f.compare("sge", f.min(*here), lanes))
-            with branch.so():
+            whole = f.compare("sge", f.min(*here), lanes)
+            with f.when(whole):
                 _square(f, row.index, column.index, stored, computed, lanes)
-            with branch.otherwise():
+            with f.unless(whole):
                 _edge(f, row.index, column.index, here, stored, computed, lanes)
         # Right of the squares, then below them: rows run fast, they lie together in dst.
         with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:
             _one(f, row.index, column.index, stored, computed)
         with f.loop(0, f.min(columns, f["columns"])) as column, f.loop(rows, f["rows"]) as row:
             _one(f, row.index, column.index, stored, computed)
+
+
+@compiled("turn", kept=16)
+def turn_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
+    """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
+    lanes = cpu.lanes(BYTES[computed])
+    with module.function("turn", TURN) as f:
+        whole = f.mul(f.div(f["columns"], lanes), lanes)
+        with f.loop(0, whole, lanes) as column:
+            lines = []
+            for row in range(rows):
+                src, _ = _places(f, f.integer(row), column.index, stored, computed)
+                lines.append([converted(f, f.load(vector(stored, lanes), src), computed)])
+            dst = f.at(f["dst"], f.mul(column.index, rows), computed)
+            for i, line in enumerate(interleaved(f, lines, lanes)):
+                f.store(line, f.at(dst, i * lanes, computed))
+        with f.loop(whole, f["columns"]) as column, f.loop(0, rows) as each:
+            _one(f, each.index, column.index, stored, computed)
 
 
 def _squares(f: Function, count: Value, lanes: int) -> Value:

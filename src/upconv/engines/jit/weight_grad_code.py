@@ -11,18 +11,16 @@ its own, one for each class.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import product
 
 from ...problem import DataLayout
 from . import pool
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs, wait
 from .tile import multiply_add
 from .values import BYTES, I64, PTR, Value, vector
-from .weight_grad_jobs import BLOCK, JOB, PACK, STEP
 from .weight_grad_plan import ENTRY, HEAD
 from .weight_grad_tile import Tile
 
@@ -37,6 +35,13 @@ SLOTS = Slots(
      "x_image", "x_channel", "x_position", "g_image", "g_channel", "g_position"),
     ("next", "done", "next_thread"),
 )  # fmt: skip
+PACK = ("to", "key", "width", "live", "rows", "count", "length", "of_g", "channel", "position")
+BLOCK = (
+    "to", "rows", "lanes", "entries", "entry_count", "tap", "count", "fresh",
+    "live_rows", "live_lanes", "dst",
+)  # fmt: skip
+STEP = 1 + len(BLOCK)  # the function, its fields
+JOB = ("first", "count", "after")  # its steps, and the jobs that must be over
 _WORK = {"args": PTR, "mine": PTR, "step": PTR}
 _TILE = {
     "segments": PTR,  # pairs of byte offsets into the panels
@@ -55,13 +60,11 @@ _TILE = {
 }
 
 
-@lru_cache(maxsize=64)
-def tile_code(tile: Tile, cpu: Cpu) -> Code:
+@compiled("tile", kept=64)
+def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
     """`tile` of one class."""
-    module = Module(cpu.attributes)
     with module.function("tile", _TILE) as f:
         _emit_tile(f, tile, cpu)
-    return Code(module, ("tile",), cpu)
 
 
 def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
@@ -115,10 +118,9 @@ def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
         f.store(total, spot("out", *place))
 
 
-@lru_cache(maxsize=8)
-def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
+@compiled("run", "pack", "block", "finish", kept=8, opt=1)
+def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """Everything else, for data of one layout."""
-    module = Module(cpu.attributes)
     _emit_pack(module, layout)
     _emit_block(module)
     _emit_finish(module)
@@ -138,7 +140,6 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
                 step = f.at(a["steps"], f.mul(loop.index, STEP), I64)
                 f.call(f.load(PTR, step), f["args"], mine, step)
             f.raise_by(a.address("done"), 1)
-    return Code(module, ("run", "pack", "block", "finish"), cpu, opt=1)
 
 
 def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
@@ -236,8 +237,8 @@ def _emit_finish(module: Module) -> None:
         with f.loop(1, a["sets"]) as loop:
             more = f.at(stage, f.mul(loop.index, a["set_bytes"]))
             f.call(a["add"], more, stage, stage, 1, 0, 0, 1, f.mul(every, a["tile_width"]), 0, 0)
-        branch = f.either(f.compare("ne", a["turned"], 0))
-        with branch.so():
+        back = f.compare("ne", a["turned"], 0)
+        with f.when(back):
             # [lane][outer][inner]
             turned, line = f.at(f["mine"], a["spare"]), f.mul(every, element)
             f.call(a["turn_back"], turned, stage, every, r["live_lanes"], width, line)
@@ -245,7 +246,7 @@ def _emit_finish(module: Module) -> None:
                 a["deliver"], turned, dst, dst, live_outer, f.mul(inner, element), by_outer,
                 r["live_lanes"], live_inner, line, a["by_lane"],
             )  # fmt: skip
-        with branch.otherwise():
+        with f.unless(back):
             f.call(
                 a["deliver"], stage, dst, dst, live_outer, f.mul(inner, width), by_outer,
                 live_inner, r["live_lanes"], width, by_inner,

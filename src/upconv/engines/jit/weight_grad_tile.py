@@ -9,8 +9,7 @@ from math import ceil, prod
 
 from ...problem import DataLayout, DType, Problem
 from .correlation import weight_strides
-from .costs import costs_of
-from .cpu import Cpu
+from .cpu import Cpu, costs_of
 from .values import BYTES, DOUBLE, FLOAT
 
 _PACK = 0.6  # cycles that packing a number takes

@@ -226,8 +226,10 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
             work.mine, f.mul(_place(f, [image, *rows, f.integer(0)], work.each("span")), wide)
         )
         places = [f.add(first, row) for first, row in zip(firsts, rows, strict=False)]
-        branch = f.either(_inside(work, places, "size"))
-        with branch.so():
+        within = _inside(work, places, "size")
+        with f.unless(within):
+            _zeros(work, dst, count)
+        with f.when(within):
             _zeros(work, dst, before)
             to = f.at(dst, f.mul(before, wide))
             position = _place(f, [*places, column], [a["size_1"], a["size_2"]])
@@ -242,8 +244,6 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
                 )  # fmt: skip
             after = f.add(before, inside)
             _zeros(work, f.at(dst, f.mul(after, wide)), f.sub(count, after))
-        with branch.otherwise():
-            _zeros(work, dst, count)
 
 
 def _inside(work: _Work, places: Sequence[Value], name: str) -> Value:
@@ -339,10 +339,10 @@ def _emit_result(
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
         return
-    branch = f.either(f.compare("eq", a["late"], 0))
-    with branch.so():
+    plain = f.compare("eq", a["late"], 0)
+    with f.when(plain):
         f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
-    with branch.otherwise():
+    with f.unless(plain):
         turned, line = f.at(work.mine, a["turned_at"]), f.mul(count, a["element"])
         f.call(a["turn_back"], turned, src, count, live, position, line)
         f.call(a["finish"], turned, y, more, live, line, a["y_channel"], 1, count, 0, 0)

@@ -24,8 +24,8 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Operands
-from .row_code import fill_code, finish_code, plain, turn_code
-from .rows import Finish
+from .rows import Finish, fill_code, finish_code, plain
+from .transpose import turn_code
 from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code

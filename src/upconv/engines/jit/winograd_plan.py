@@ -15,8 +15,7 @@ from math import ceil, gcd, log2, prod
 
 from ...problem import DataLayout, DType
 from .correlation import Correlation
-from .costs import Costs, costs_of
-from .cpu import Cpu
+from .cpu import Costs, Cpu, costs_of
 from .values import BYTES, DOUBLE, FLOAT
 from .winograd import Matrix, Transform, named
 from .winograd_window import Window, transforms_of

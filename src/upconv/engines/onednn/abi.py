@@ -221,7 +221,7 @@ class Library:
     def __init__(self, path: str) -> None:
         self.path = path
         self._slow, self._quick = ctypes.CDLL(path), ctypes.PyDLL(path)
-        version = self._declared("dnnl_version", POINTER(Version), [])().contents
+        version = self.declared("dnnl_version", POINTER(Version), [])().contents
         self.version = (version.major, version.minor, version.patch)
         self.threading = _threading(version.cpu_runtime)
         if version.major != 3:
@@ -231,9 +231,9 @@ class Library:
             function.restype, function.argtypes = c_int, arguments
             function.errcheck = _checked
         for name, (result, arguments) in _QUICK.items():
-            setattr(self, name.removeprefix("dnnl_"), self._declared(name, result, arguments))
+            setattr(self, name.removeprefix("dnnl_"), self.declared(name, result, arguments))
         self._destroyers = {
-            kind: self._declared(f"dnnl_{kind}_destroy", c_int, [pointer]) for kind in _DESTROYERS
+            kind: self.declared(f"dnnl_{kind}_destroy", c_int, [pointer]) for kind in _DESTROYERS
         }
         self.execute = self._slow.dnnl_primitive_execute
         """execute(primitive, stream, count, arguments) -> status, with other threads running."""
@@ -283,19 +283,16 @@ class Library:
         self.call("primitive_desc_query", descriptor.address, Query.IMPLEMENTATION, 0, byref(name))
         return (name.value or b"").decode()
 
-    def function(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
-        """A function of this library or of one that it depends on, such as its OpenMP.
-
-        Called with the interpreter's lock held; `AttributeError` if there is none of that name.
-        """
-        return self._declared(name, result, arguments)
-
     def _made(self, function: str, kind: str, arguments: tuple[Any, ...]) -> Handle:
         made = pointer()
         getattr(self._slow, function)(byref(made), *arguments)
         return Handle(made.value or 0, self._destroyers[kind])
 
-    def _declared(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
+    def declared(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any]:
+        """A function of this library or of one that it depends on, such as its OpenMP.
+
+        Called with the interpreter's lock held; `AttributeError` if there is none of that name.
+        """
         function: Any = getattr(self._quick, name)
         function.restype, function.argtypes = result, arguments
         return function  # type: ignore[no-any-return]

@@ -75,23 +75,14 @@ into, which depends on the caches: 28 times for k16 s8. It is asked for the sum 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A descriptor with the layouts it wants; `residual` is None unless that is part of it.
+    """A descriptor with the layouts it wants; `residual` is None unless that is part of it."""
 
-    `complete`: nothing is left to NumPy. `adds`: the result is added to what was there. `apart`:
-    the bias is added by a primitive of its own.
-    """
-
-    operation: Operation
+    offer: Offer
     descriptor: Handle
     implementation: str
-    complete: bool
-    adds: bool
-    apart: bool
-    result: DType
     src: Handle
     weights: Handle
     dst: Handle
-    scratchpad: Handle
     residual: Handle | None
 
 
@@ -127,7 +118,7 @@ def _candidate(
 ) -> Candidate | None:
     flipped = strategy is LayoutStrategy.CONVOLUTION
     operation = Operation.by_convolution(problem) if flipped else Operation.of(problem)
-    offer = _Offer.of(library, problem, operation, strategy, fused=fused, apart=apart)
+    offer = Offer.of(library, problem, operation, strategy, fused=fused, apart=apart)
     try:
         descriptor = offer.descriptor(library, runtime.engine)
         name = library.implementation(descriptor)
@@ -178,8 +169,12 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Offer:
-    """What a descriptor is asked for with."""
+class Offer:
+    """What a descriptor is asked for with.
+
+    `complete`: nothing is left to NumPy. `adds`: the result is added to what was there. `apart`:
+    the bias is added by a primitive of its own.
+    """
 
     problem: Problem
     operation: Operation
@@ -204,7 +199,7 @@ class _Offer:
         *,
         fused: bool,
         apart: bool,
-    ) -> _Offer:
+    ) -> Offer:
         """Memory descriptors and attributes of one strategy."""
         any_layout = strategy is LayoutStrategy.ANY or (
             strategy is LayoutStrategy.CONVOLUTION and problem.layout is DataLayout.NCX
@@ -281,20 +276,7 @@ class _Offer:
         residual = None
         if self.residual:
             residual = library.queried_md(descriptor, Query.EXECUTION_ARGUMENT, self.residual)
-        return Candidate(
-            self.operation,
-            descriptor,
-            name,
-            self.complete,
-            self.adds,
-            self.apart,
-            self.result,
-            src,
-            weights,
-            dst,
-            library.queried_md(descriptor, Query.SCRATCHPAD),
-            residual,
-        )
+        return Candidate(self, descriptor, name, src, weights, dst, residual)
 
 
 def _attributes(

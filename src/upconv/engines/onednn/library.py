@@ -55,8 +55,8 @@ class Runtime:
         if library.threading is Threading.OPENMP:
             # Those of the very OpenMP the library was linked with: a process may hold several. The
             # number they set belongs to the calling thread alone.
-            self.get_threads = library.function("omp_get_max_threads", c_int, [])
-            self.set_threads = library.function("omp_set_num_threads", None, [c_int])
+            self.get_threads = library.declared("omp_get_max_threads", c_int, [])
+            self.set_threads = library.declared("omp_set_num_threads", None, [c_int])
         forks.hold(self.building)
 
     @contextmanager

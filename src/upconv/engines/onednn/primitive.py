@@ -52,16 +52,16 @@ class OnednnPrimitive:
         self, runtime: Runtime, problem: Problem, threads: int, candidate: Candidate
     ) -> None:
         self._problem, self._threads, self._candidate = problem, threads, candidate
-        self._runtime, self._backward = runtime, candidate.operation.kind is Kind.WEIGHTS
+        self._offer = offer = candidate.offer
+        self._runtime, self._backward = runtime, offer.operation.kind is Kind.WEIGHTS
         self._flip: Any = (...,)
-        if candidate.operation.flipped:
+        if offer.operation.flipped:
             kernel = problem.weight_layout.to_iox(problem.rank)[2:]
             flip = [slice(None, None, -1 if i in kernel else 1) for i in range(problem.rank + 2)]
             self._flip = tuple(flip)
-        self._result = candidate.result.numpy
-        self._finishes = not candidate.complete
-        operation = candidate.operation
-        sources = ((operation.src, candidate.src), (operation.dst, candidate.dst))
+        self._result = offer.result.numpy
+        self._finishes = not offer.complete
+        sources = ((offer.operation.src, candidate.src), (offer.operation.dst, candidate.dst))
         self._sources = sources[: 1 + self._backward]
         self._packing = self._packing_sequence()
         self._sequence = self._run_sequence()
@@ -80,11 +80,11 @@ class OnednnPrimitive:
         arguments: dict[Any, int] = {Arg.SRC: operands[0]}
         if self._backward:
             arguments[Arg.DIFF_DST] = operands[1]
-            kernel = found.operation.weights, found.weights
+            kernel = self._offer.operation.weights, found.weights
             self._deliver(sequence, Arg.DIFF_WEIGHTS, *kernel, arguments)
         else:
             arguments[Arg.WEIGHTS] = sequence.argument(found.weights)
-            self._deliver(sequence, Arg.DST, found.operation.dst, found.dst, arguments)
+            self._deliver(sequence, Arg.DST, self._offer.operation.dst, found.dst, arguments)
         return sequence
 
     def _deliver(
@@ -97,13 +97,13 @@ class OnednnPrimitive:
     ) -> None:
         """The step that computes, and the reorder of its result."""
         found, problem = self._candidate, self._problem
-        kind = found.result if self._finishes else problem.dtype
+        kind = self._offer.result if self._finishes else problem.dtype
         given = self._given(tensor, kind)
         out = sequence.argument(given)
-        adds_after = problem.accumulate and not found.adds and not self._finishes
+        adds_after = problem.accumulate and not self._offer.adds and not self._finishes
         direct = not adds_after and self._same(given, wanted)
         result = out if direct else sequence.temporary(wanted)
-        if found.apart:
+        if self._offer.apart:
             channels = Tensor(
                 (1, problem.result_channels, *[1] * problem.rank),
                 (problem.result_channels, 1, *[problem.result_channels] * problem.rank),
@@ -117,7 +117,7 @@ class OnednnPrimitive:
             reordered = self._reordered(sequence, residual, found.residual)
             arguments[Arg.POST_OP | Arg.SRC_1] = reordered
         sequence.step(found.descriptor, {**arguments, argument: result})
-        if found.apart:
+        if self._offer.apart:
             sequence.add(bias, result)
         if not direct:
             sequence.reorder(result, out, add=adds_after)
@@ -132,7 +132,7 @@ class OnednnPrimitive:
 
     def _packing_sequence(self) -> PrimitiveSequence | None:
         """The sequence that packs a weight; None where that is to take it as it lies."""
-        operation, wanted = self._candidate.operation, self._candidate.weights
+        operation, wanted = self._offer.operation, self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
         return None if self._backward else self._reordering(operation.weights, wanted)
 
@@ -164,11 +164,11 @@ class OnednnPrimitive:
         found = self._candidate
         around = self._sequence.reorders
         words = [
-            found.operation.kind.value.replace("_", " "),
+            self._offer.operation.kind.value.replace("_", " "),
             f"by {found.implementation}",
             f"with {around} reorders of data" if around else "data as it lies",
-            "then the bias" if found.apart else "",
-            "" if found.complete else "the rest by NumPy",
+            "then the bias" if self._offer.apart else "",
+            "" if self._offer.complete else "the rest by NumPy",
         ]
         return ", ".join(filter(None, words))
 

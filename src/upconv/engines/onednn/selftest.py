@@ -80,7 +80,7 @@ def run(runtime: Runtime, direction: Direction) -> None:
             primitive.close()
             if (np.abs(got - wanted) <= _TOLERANCE).all():
                 break
-            runtime.distrusted |= {(found.operation.kind.value, found.implementation)}
+            runtime.distrusted |= {(found.offer.operation.kind.value, found.implementation)}
 
 
 def _operands(problem: Problem) -> tuple[Any, Any, Any, Any]:

@@ -1,7 +1,7 @@
 """The lint: what may go wrong with the transposed convolutions of a model.
 
-`lint` checks a model, `fix` repairs a file. Findings are plain values (`findings`); `formats` and
-`sarif` write them down.
+`lint` checks a model, `fix` repairs a file. Findings are plain values (`findings`), also written
+down as SARIF (`sarif`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from ..models import Source, from_model, sources, to_proto
 from ..nodes import known_sizes
 from ..shapes import inferred
 from .context import DECLARED, Context, agree, contexts, shape_in_words
-from .findings import Finding, Severity
-from .formats import Findings
+from .findings import Finding, Findings, Severity
 from .rules import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]

@@ -9,9 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ...dialects.onnx import Rule as Reading
-from ...errors import brief
 from ..graphs import is_op, opset_of, roots
-from ..names import neutral
 from ..nodes import ConvTransposeNode, Sizes, Unreadable, known_sizes, read
 
 DECLARED = "upconv.lint.declared"
@@ -28,9 +26,10 @@ READERS = {
 class Context:
     """One node as the rules see it.
 
-    `graph` is the name of the graph, subgraph or function that it is in. `found` is the
-    ConvTranspose node read by the runtime's reading, by the specification without one; None for
-    nodes of other operators. `runtime` is the one that the model is judged for, None for any.
+    `graph` is the name of the graph, subgraph or function that it is in. `runtime` is the one that
+    the model is judged for, None for any. `found` is the ConvTranspose node read by the runtime's
+    reading, by the specification without one, and `conv` the same if it can be read; None for nodes
+    of other operators. `weight` is the node's second input.
     """
 
     node: ir.Node
@@ -38,22 +37,8 @@ class Context:
     opset: int
     runtime: Reading | None
     found: ConvTransposeNode | Unreadable | None
-
-    @property
-    def conv(self) -> ConvTransposeNode | None:
-        """The ConvTranspose node, where it can be read."""
-        return self.found if isinstance(self.found, ConvTransposeNode) else None
-
-    @property
-    def weight(self) -> ir.Value | None:
-        """The node's second input."""
-        return self.node.inputs[1] if len(self.node.inputs) > 1 else None
-
-    @property
-    def declared(self) -> Sizes | None:
-        """The shape that the model states for the output, before any was inferred."""
-        declared: Sizes | None = self.node.outputs[0].meta.get(DECLARED)
-        return declared
+    conv: ConvTransposeNode | None
+    weight: ir.Value | None
 
     def concerns(self, runtime: Reading) -> bool:
         """Whether the model is judged for this runtime, or for any."""
@@ -81,7 +66,9 @@ def contexts(
                 if runtime is not None and isinstance(found, Unreadable):
                     found = read(node, opset)
                 graph = (node.graph.name if node.graph else None) or body.name
-                yield Context(node, str(graph), opset, runtime, found)
+                conv = found if isinstance(found, ConvTransposeNode) else None
+                weight = node.inputs[1] if len(node.inputs) > 1 else None
+                yield Context(node, str(graph), opset, runtime, found, conv, weight)
 
 
 def output_shape(conv: ConvTransposeNode) -> Sizes:
@@ -109,11 +96,6 @@ def attribute(node: ir.Node, name: str) -> Any:
     """The value of an attribute; None where it is absent, or a function's parameter."""
     found = node.attributes.get(name)
     return None if found is None or found.is_ref() else found.value
-
-
-def quoted(name: object) -> str:
-    """A name out of a model, between quotes, harmless and short enough for a sentence."""
-    return neutral(brief(str(name)))
 
 
 def axes_in_words(axes: Sequence[int]) -> str:

@@ -1,11 +1,25 @@
-"""What a lint found: plain values, with names of nodes and graphs as the model has them."""
+"""What a lint found, as plain values, and written down: text, JSON, workflow commands for GitHub.
+
+Findings have names of nodes and graphs as the model has them. In text these are between quotes and
+harmless for a terminal (`names`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import groupby
+from textwrap import wrap
 from typing import Any
+
+from ...errors import brief
+from ..documents import document as plain
+from ..names import neutral
+
+_WIDTH = 100
+_MOST_COLUMNS = 24  # of an overlap map: a few periods of a usual stride
+_MOST_ROWS = 6
 
 
 class Severity(Enum):
@@ -53,3 +67,161 @@ class Finding:
     fix: str
     fixable: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def quoted(name: object) -> str:
+    """A name out of a model, between quotes, harmless and short enough for a sentence."""
+    return neutral(brief(str(name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All findings in one model: in the order of its nodes, then of the rules' codes.
+
+    `model` is the path of the model's file, empty where it came from memory; `nodes` counts the
+    ConvTranspose nodes. `fixed` are findings that were fixed and are gone. It is a sequence of
+    `Finding`.
+
+    >>> len(Findings("model.onnx", 3, ()))
+    0
+    """
+
+    model: str
+    nodes: int
+    findings: tuple[Finding, ...]
+    fixed: tuple[Finding, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __getitem__(self, index: int) -> Finding:
+        return self.findings[index]
+
+    def count(self, severity: Severity) -> int:
+        """How many are of this severity."""
+        return sum(finding.severity is severity for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """A document of plain values, ready for `json.dumps`.
+
+        >>> sorted(Findings("", 0, ()).as_json())
+        ['counts', 'findings', 'fixed', 'model', 'nodes']
+        """
+        return {**plain(self), "counts": {one.value: self.count(one) for one in Severity}}
+
+    def as_text(self) -> str:
+        """A report for people, of printable characters alone; no newline at its end."""
+        return text([self])
+
+
+def text(reports: Sequence[Findings]) -> str:
+    """By model and node, the worst first; what to do is said once per rule, at the end."""
+    lines, drawn = list[str](), set[str]()
+    for report in reports:
+        if report.findings or report.fixed or len(reports) == 1:
+            lines += _model(report, drawn)
+    found = [finding for report in reports for finding in report]
+    if len(reports) != 1:
+        counted_nodes = _counted(sum(report.nodes for report in reports), "transposed convolution")
+        lines.append(f"{_counted(len(reports), 'model')}: {_counts(found)} in {counted_nodes}")
+    if found:
+        lines += ["", "What to do:"]
+        for rule, fix in sorted({(finding.rule, finding.fix) for finding in found}):
+            lines += _wrapped(f"  {rule} ", fix)
+    return "\n".join(lines)
+
+
+def document(reports: Sequence[Findings]) -> dict[str, Any]:
+    """The fields of the JSON document; docs/schemas/lint.json is its schema."""
+    found = [finding for report in reports for finding in report]
+    return {
+        "counts": {one.value: sum(f.severity is one for f in found) for one in Severity},
+        "models": [report.as_json() for report in reports],
+    }
+
+
+def github(reports: Sequence[Findings]) -> str:
+    """A workflow command per finding: GitHub shows them at the files of a pull request."""
+    lines = []
+    for report in reports:
+        for finding in report:
+            where = f"{_place(finding)}: " if finding.node else ""
+            title = _property(f"{finding.rule} {finding.slug}")
+            lines.append(
+                f"::{_LEVELS[finding.severity]} file={_property(report.model)},title={title}::"
+                + _data(f"{where}{finding.message} {finding.fix}")
+            )
+    return "\n".join(lines)
+
+
+def overlap_map(taps_per_phase: Sequence[Sequence[int]], uneven: Sequence[int]) -> list[str]:
+    """How many taps make each output, along the last one or two uneven axes, two periods each.
+
+    >>> print("\\n".join(overlap_map([[1, 2], [1, 2]], [0, 1])))
+    1 2 1 2
+    2 4 2 4
+    1 2 1 2
+    2 4 2 4
+    """
+    drawn = [list(taps_per_phase[i]) * 2 for i in uneven[-2:]]
+    columns = drawn[-1][:_MOST_COLUMNS]
+    rows = drawn[0][:_MOST_ROWS] if len(drawn) == 2 else [1]
+    width = len(str(max(rows) * max(columns)))
+    return [" ".join(str(row * column).rjust(width) for column in columns) for row in rows]
+
+
+def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
+    """One model; an overlap map that was drawn already is left out."""
+    name = quoted(report.model) if report.model else "the model"
+    nodes = _counted(report.nodes, "transposed convolution")
+    yield f"{name}: {_counts(report.findings)} in {nodes}"
+    for finding in report.fixed:
+        yield f"  {finding.rule} fixed   {_place(finding)}"
+    for (_, node), group in groupby(report, lambda f: (f.graph, f.node)):
+        found = sorted(group, key=lambda f: (f.severity.rank, f.rule))
+        if node:
+            yield f"\n{_place(found[0])}"
+        for finding in found:
+            label = f"  {finding.rule} {finding.severity.value:7} "
+            yield from _wrapped(label, finding.message)
+            if finding.slug == "uneven-overlap":
+                rows = overlap_map(finding.facts["taps_per_phase"], finding.facts["axes"])
+                picture = "\n".join(" " * len(label) + row for row in rows)
+                yield from [] if picture in drawn else [picture]
+                drawn.add(picture)
+    yield from [""] if report.findings or report.fixed else []
+
+
+def _place(finding: Finding) -> str:
+    return f"{quoted(finding.node)} in {quoted(finding.graph)}"
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counts = {s: sum(finding.severity is s for finding in findings) for s in Severity}
+    return ", ".join(_counted(n, s.value) for s, n in counts.items() if n) or "no findings"
+
+
+def _wrapped(label: str, words: str) -> list[str]:
+    indent = " " * len(label)
+    return wrap(neutral(words), _WIDTH, initial_indent=label, subsequent_indent=indent)
+
+
+def _counted(count: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _data(words: str) -> str:
+    """The message of a workflow command, escaped."""
+    return neutral(words).replace("%", "%25")
+
+
+def _property(words: str) -> str:
+    """A property of a workflow command, escaped."""
+    return _data(words).replace(":", "%3A").replace(",", "%2C")

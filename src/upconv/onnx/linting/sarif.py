@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ..names import neutral
-from .findings import Finding
-from .formats import Findings
+from .findings import Finding, Findings
 from .rules import RULES, Rule
 
 _SCHEMA = (
@@ -76,9 +75,5 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
 
 
 def _text(words: str) -> str:
-    """Words that are not taken for placeholders or links.
-
-    >>> print(_text("a [link](x) to {0}"))
-    a (link)(x) to {{0}}
-    """
+    """Words that are not taken for placeholders or links."""
     return neutral(words).translate(_PLAIN)

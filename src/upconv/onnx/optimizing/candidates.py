@@ -3,27 +3,35 @@
 A candidate is a sequence of passes (`CANDIDATES`). It is timed if each of its passes fires, the
 runtime takes the result and does not die of it, and its values are as near to the layer in float64
 as the rules of `verifying.differences` ask. The original is timed interleaved with all of them.
+
+A record of the tuning cache is one candidate of one layer at one set of shapes, in one runtime. It
+is used only where every candidate that would be measured now has one, so that ratios come from one
+run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import onnx_ir as ir
 
+from ..._version import __version__
+from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
+from ...tuning import processor_model, shared_tuner
+from ...tuning.store import Record
 from ..passes import PASSES
 from ..passes.base import run
-from ..runtimes import Session, Worker, timed
+from ..runtimes import Runtime, Session, Worker, timed
+from ..runtimes.timing import Rounds
 from ..runtimes.worker import borrowed
 from ..verifying.differences import Tolerances, differences
 from ..verifying.layers import in_float64, place_of
-from .benchmark import Measured, Setup
 from .extract import Layer
-from .results import ORIGINAL, Candidate
+from .results import ORIGINAL, Candidate, Ratio, Timing
 
 CANDIDATES: tuple[str, ...] = (
     "replace_deconv",
@@ -36,6 +44,85 @@ CANDIDATES: tuple[str, ...] = (
     "split_groups",
 )
 """Names of passes, joined by + where one follows the other."""
+
+_TABLE = "rewritings"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One candidate at one set of shapes; the original's ratio is 1."""
+
+    timing: Timing
+    ratio: Ratio
+    error: float
+
+    @classmethod
+    def of(cls, rounds: Rounds, errors: Sequence[float]) -> list[Measured]:
+        """Every call of some rounds, the first against itself."""
+        first, *others = errors
+        return [
+            cls(Timing.of(rounds.first), Ratio(1.0, 1.0, 1.0), first),
+            *(
+                cls(Timing.of(rounds.samples[i]), Ratio.of(rounds, i), error)
+                for i, error in enumerate(others, 1)
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What was measured of layers before; `fresh` forgets that, and remembers anew."""
+
+    runtime: Runtime
+    fresh: bool = False
+
+    def recall(self, layer: str, names: Iterable[str]) -> list[Measured] | None:
+        """All these candidates of a layer, or None if one is missing."""
+        found = [None if self.fresh else self._find(layer, name) for name in names]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else None
+
+    def remember(self, layer: str, name: str, measured: Measured) -> None:
+        """Keep one candidate of a layer."""
+        ratio = {f"ratio_{key}": entry for key, entry in asdict(measured.ratio).items()}
+        fields_ = {**asdict(measured.timing), **ratio, "error": measured.error}
+        record: Record = {key: float(entry) for key, entry in fields_.items()}
+        shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
+
+    def _find(self, layer: str, name: str) -> Measured | None:
+        record = shared_tuner().store.find(_TABLE, self._key(layer, name))
+        try:
+            told = {key: float(entry) for key, entry in (record or {}).items()}
+            timing = {field.name: told[field.name] for field in fields(Timing)}
+            ratio = Ratio(*(told[f"ratio_{field.name}"] for field in fields(Ratio)))
+            timing["samples"] = int(timing["samples"])
+            return Measured(Timing(**timing), ratio, told["error"])  # type: ignore[arg-type]
+        except (KeyError, ValueError):  # there is none, or another version of upconv wrote it
+            return None
+
+    def _key(self, layer: str, name: str) -> str:
+        versions = f"upconv {__version__} | {self.runtime} {self.runtime.version}"
+        threads = f"threads {self.runtime.threads}"
+        return " | ".join((processor_model(), versions, threads, layer, name))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """What all steps of one optimisation share.
+
+    inputs: arrays by name, per set of input shapes. seconds: for each different layer; the whole
+    model has `WHOLE` times as many. limit: seconds that one run may take. float64: whether results
+    are held against it. say: called with what begins, its number from 1, and of how many.
+    """
+
+    runtime: Runtime
+    rule: Rule
+    inputs: tuple[Mapping[str, Array], ...]
+    seconds: float
+    limit: float
+    float64: bool
+    cache: Cache
+    say: Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,8 +31,7 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .benchmark import Cache, Setup
-from .candidates import measured
+from .candidates import Cache, Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
 from .select import Selecting, Selection, choose
@@ -93,8 +92,7 @@ def optimize(
     >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings][:2]
     ['original', 'sub_pixel:unfolded']
     """
-    began = time.perf_counter()
-    chosen = ready(runtime)
+    began, chosen = time.perf_counter(), ready(runtime)
     count = chosen.threads or get_num_threads()
     chosen = replace(chosen, threads=checked(count if threads is None else threads))
     if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
@@ -109,51 +107,35 @@ def optimize(
     sets = [sizes or {}] if sizes is None or isinstance(sizes, Mapping) else list(sizes)
     if not sets:
         raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
-    setup = Setup(
-        chosen,
-        Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC,
-        tuple(feeds(original, one, inputs, seed=seed) for one in sets),
-        seconds,
-        time_limit,
-        float64,
-        Cache(chosen, fresh),
-        progress or (lambda *_: None),
-    )
+    arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
+    rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
+    say, cache = progress or (lambda *_: None), Cache(chosen, fresh)
+    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, cache, say)
     selecting, selection, folded = _selected(original, setup)
-    found = _told(original, setup, selection)
-    return replace(
-        found,
-        model=os.fspath(path) if path else original.graph.name or "",
-        folded=folded if selection.changed else (),
-        session=_session(selecting) if session else None,
-        seconds=time.perf_counter() - began,
-        written=None if output is None else str(save(selection.model, output, force=force)[0]),
-    )
-
-
-def _told(original: ir.Model, setup: Setup, selection: Selection) -> Optimization:
-    """What became of the model, as the result says it."""
-    proto, runtime = to_proto(selection.model), setup.runtime
+    proto = to_proto(selection.model)
+    before = to_proto(original).ByteSize() if selection.changed else proto.ByteSize()
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
     return Optimization(
-        model="",
-        runtime=str(runtime),
-        threads=runtime.threads or 1,
+        model=os.fspath(path) if path else original.graph.name or "",
+        runtime=str(chosen),
+        threads=chosen.threads or 1,
         opset=original.opset_imports.get("", 0),
         inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
-        folded=(),
+        folded=folded if selection.changed else (),
         layers=selection.layers,
         whole=selection.whole,
         verified=selection.verified,
         checks=selection.checks,
         verdict=selection.verdict,
-        bytes_before=to_proto(original).ByteSize() if selection.changed else proto.ByteSize(),
+        bytes_before=before,
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
-        versions={"upconv": __version__, **versions, runtime.name: runtime.version},
-        seconds=0.0,
+        versions={"upconv": __version__, **versions, chosen.name: chosen.version},
+        session=_session(selecting) if session else None,
         remarks=selection.remarks,
         proto=proto,
+        written=None if output is None else str(save(selection.model, output, force=force)[0]),
+        seconds=time.perf_counter() - began,
     )
 
 

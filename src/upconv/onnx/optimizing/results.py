@@ -9,22 +9,88 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...arrays import Array
 from ...geometry import Axis
 from ..documents import document
-from .benchmark import Ratio, Timing
+from ..runtimes.timing import Rounds
 
 if TYPE_CHECKING:
     import onnx
 
     from ..verifying import Difference
 
+_RESAMPLES = 1000
+
 ORIGINAL = "original"
 """The name of the node as it was, among the candidates."""
 
 SCHEMA = 2
 """Raised when a field of the JSON form (docs/schemas/optimize.json) changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The seconds of one call over interleaved samples: median, quartiles, best, how many."""
+
+    median: float
+    low: float
+    high: float
+    best: float
+    samples: int
+
+    @classmethod
+    def of(cls, samples: list[float]) -> Timing:
+        """The timing that these samples, at least two, amount to.
+
+        >>> Timing.of([1.0, 2.0, 3.0])
+        Timing(median=2.0, low=1.5, high=2.5, best=1.0, samples=3)
+        """
+        low, middle, high = quantiles(samples, n=4, method="inclusive")
+        return cls(middle, low, high, min(samples), len(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times faster one call is than another, with its 95 % interval.
+
+    Whatever disturbs a machine makes calls slower, never faster; so calls are compared by the mean
+    of the fastest third of their samples. Samples are drawn anew from those there were, many times
+    (the bootstrap; Efron 1979): the median of the ratios and the interval that holds 95 % of them,
+    which is then widened by what two series of one call differ.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, rounds: Rounds, call: int) -> Ratio:
+        """The ratio of the first call of some rounds to another.
+
+        >>> Ratio.of(Rounds(([2.0] * 3, [1.0] * 3), [2.0] * 3), 1)
+        Ratio(median=2.0, low=2.0, high=2.0)
+        """
+        rng = np.random.default_rng(0)
+        drawn = [
+            _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
+            for series in (rounds.first, rounds.samples[call])
+        ]
+        low, middle, high = np.percentile(drawn[0] / drawn[1], [2.5, 50, 97.5])
+        same = _fastest(np.array(rounds.samples[0])) / _fastest(np.array(rounds.again))
+        noise = max(float(same), float(1 / same))
+        return cls(float(middle), float(low) / noise, float(high) * noise)
+
+
+def _fastest(samples: Array) -> Array:
+    """The mean of the fastest third, along the last axis."""
+    third = -(-samples.shape[-1] // 3)
+    mean: Array = np.sort(samples)[..., :third].mean(axis=-1)
+    return mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,9 @@ from ..runtimes import Runtime, Session, timed
 from ..runtimes.worker import borrowed
 from ..verifying import Compare
 from ..verifying.layers import Side
-from .benchmark import Ratio, Setup, Timing
-from .candidates import apply
+from .candidates import Setup, apply
 from .extract import marked
-from .results import ORIGINAL, Candidate, LayerResult, OutputCheck, WholeResult
+from .results import ORIGINAL, Candidate, LayerResult, OutputCheck, Ratio, Timing, WholeResult
 
 LEAST_GAIN = 1.03
 """A rewritten layer costs bytes and names: less than three per cent is not worth them."""

@@ -14,7 +14,6 @@ y. Quantised weights would have to be quantised anew: fold before a model is qua
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -29,16 +28,8 @@ from .base import Refusal, Rewriting
 from .legalise import attributes
 from .quantised import Operand, constant, operand, weight
 
-
-@dataclass(frozen=True, slots=True)
-class _Affine:
-    """z = (y - mean) * gamma / sqrt(var + eps) + beta, vectors of one entry per channel."""
-
-    gamma: Array
-    beta: Array
-    mean: Array
-    var: Array
-    eps: float = 0.0
+_Affine = tuple[Array, Array, Array, Array, float]
+"""gamma, beta, mean and var, vectors of one entry per channel, and eps."""
 
 
 def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
@@ -57,9 +48,8 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
             reader = _READERS.get(node.op_type)
             if reader is None or not is_op(node, node.op_type) or not node.outputs:
                 raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
-            one = reader(node, value, conv.rank, len(b))
-            vectors = one.gamma, one.beta, one.mean, one.var
-            w, b = folded(w, b, *vectors, eps=one.eps, groups=conv.groups)
+            *vectors, eps = reader(node, value, conv.rank, len(b))
+            w, b = folded(w, b, *vectors, eps=eps, groups=conv.groups)
         except UpconvError as refusal:
             reason = str(refusal)
             break
@@ -101,7 +91,7 @@ def _batch_norm(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine
     for vector in (gamma, beta, mean, var):
         if vector.shape != (channels,):
             raise Refusal(f"the BatchNormalization after it has parameters of shape {vector.shape}")
-    return _Affine(gamma, beta, mean, var, _number(node, "epsilon", 1e-5))
+    return gamma, beta, mean, var, _number(node, "epsilon", 1e-5)
 
 
 _Made = Callable[[Array], tuple[Array, Array]]
@@ -120,7 +110,7 @@ def _arithmetic(made: _Made, of_constant: _Made | None) -> Callable[..., _Affine
         c = _per_channel(c, rank + 2, channels, node.op_type)
         with np.errstate(divide="ignore"):
             scale, shift = chosen(c)
-        return _Affine(scale, shift, np.zeros_like(c), np.ones_like(c))
+        return scale, shift, np.zeros_like(c), np.ones_like(c), 0.0
 
     return read
 

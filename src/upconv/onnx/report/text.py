@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from .. import names
-from ..optimizing.benchmark import Ratio
-from ..optimizing.results import ORIGINAL, LayerResult, Optimization
+from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Ratio
 
 _LABEL = 16
 _NARROWEST = 60

@@ -9,7 +9,7 @@ is what that does.
 
 from __future__ import annotations
 
-from .random_inputs import feeds
+from .inputs import feeds
 from .runtime import RUNTIMES, Runtime, Session, ready, timed
 from .worker import Worker
 

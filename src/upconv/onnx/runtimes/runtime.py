@@ -10,6 +10,7 @@ upconv                       `upconv.onnx.Session`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, 
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model, stored
 from ..names import one_line
-from .interface import fitting, inputs_of
+from .inputs import fitting, inputs_of
 from .timing import Rounds
 from .worker import Worker, borrowed
 
@@ -38,13 +39,28 @@ PROVIDERS = {
 }
 """Our word for a provider of ONNX Runtime -> its name there, and the package that has it."""
 
+_ONNX = "pip install 'upconv[onnx]'"
 _MODULES = {
-    "onnxruntime": ("onnxruntime", "pip install 'upconv[onnx]'"),
+    "onnxruntime": ("onnxruntime", _ONNX),
     "openvino": ("openvino", "pip install openvino"),
-    "reference": ("onnx.reference", "pip install 'upconv[onnx]'"),
-    "upconv": ("onnxruntime", "pip install 'upconv[onnx]'"),
+    "reference": ("onnx.reference", _ONNX),
+    "upconv": ("onnxruntime", _ONNX),
 }
-_PRECISIONS = {"onnxruntime": (), "openvino": ("f32", "f16", "bf16"), "reference": ("f64",)}
+"""Runtime -> the module that must be there, and what installs it."""
+
+_WORDS = {
+    "onnxruntime": (
+        rf"(?P<provider>(?i:{'|'.join(PROVIDERS)}))?(:(?P<device>\d+))?",
+        f"a provider of {', '.join(PROVIDERS)} and the number of a device",
+    ),
+    "openvino": (
+        r"(?P<device>[A-Z][A-Z.\d]*)?:?(?P<precision>f32|f16|bf16)?",
+        "a device (CPU, GPU, NPU) and a precision of f32, f16, bf16",
+    ),
+    "reference": ("(?P<precision>f64)?", "f64 or nothing"),
+    "upconv": ("", "nothing"),
+}
+"""Runtime -> what may follow it, as a pattern whose groups are fields, and in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +97,17 @@ class Runtime:
         Runtime(name='onnxruntime', provider='CUDA', device='1', precision='', threads=None, \
 rule='spec')
         """
-        name, *words = str(text).split(":")
-        if name not in _MODULES:
-            raise ArgumentError(argument, brief(text), f"one of {', '.join(_MODULES)}")
-        found = cls(name)
-        for word in words:
-            found = found._with(word, text, argument)
-        return found
-
-    def _with(self, word: str, text: str, argument: str) -> Runtime:
-        precisions = _PRECISIONS.get(self.name, ())
-        if word in precisions:
-            return replace(self, precision=word)
-        if self.name == "openvino" and word.partition(".")[0].isupper():
-            return replace(self, device=word)
-        if self.name == "onnxruntime":
-            if word.isdecimal() and self.provider != "CPU":
-                return replace(self, device=word)
-            known = {provider.lower(): provider for provider in PROVIDERS}
-            if word.lower() in known:
-                return replace(self, provider=known[word.lower()])
-        can = {
-            "onnxruntime": f"a provider of {', '.join(PROVIDERS)} and the number of a device",
-            "openvino": f"a device (CPU, GPU, NPU) and a precision of {', '.join(precisions)}",
-            "reference": "f64 or nothing",
-        }.get(self.name, "nothing")
-        raise ArgumentError(argument, brief(text), f"after {self.name}: {can}")
+        name, _, words = str(text).partition(":")
+        if name not in _WORDS:
+            raise ArgumentError(argument, brief(text), f"one of {', '.join(_WORDS)}")
+        pattern, expected = _WORDS[name]
+        found = re.fullmatch(pattern, words)
+        if found is None:
+            raise ArgumentError(argument, brief(text), f"after {name}: {expected}")
+        told: dict[str, Any] = {key: entry for key, entry in found.groupdict().items() if entry}
+        if "provider" in told:
+            told["provider"] = {one.lower(): one for one in PROVIDERS}[told["provider"].lower()]
+        return cls(name, **told)
 
     def missing(self) -> str | None:
         """None where it can be used here; else one sentence that ends in what to install."""
@@ -120,10 +121,8 @@ rule='spec')
             here = loaded.get_available_providers()
             if wanted not in here:
                 has = ", ".join(p.removesuffix("ExecutionProvider") for p in here)
-                return (
-                    f"The ONNX Runtime installed here has no {self.provider} (it has {has}):"
-                    f" pip install {package}"
-                )
+                what = f"The ONNX Runtime installed here has no {self.provider} (it has {has})"
+                return f"{what}: pip install {package}"
         return None
 
     def working_precision(self) -> str:

@@ -73,10 +73,13 @@ class Worker:
                 raise errors.EngineError("the process that ran it has ended; make another session")
             self._late = False
             seconds = self.limit * times + (0.0 if self._awake else _AWAKENING)
+            to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
             timer = threading.Timer(seconds, self._expire)
             timer.start()
             try:
-                found, value = self._asked(method, arguments)
+                pickle.dump((method, arguments), to, 5)
+                to.flush()
+                found, value = pickle.load(back)  # noqa: S301  # our own process wrote it
             except (EOFError, OSError, pickle.UnpicklingError):
                 raise self._ended(self.limit * times) from None
             except BaseException:  # Ctrl-C: what it computes now nobody waits for
@@ -88,13 +91,6 @@ class Worker:
         if found != "value":
             raise getattr(errors, found)(value)
         return value
-
-    def _asked(self, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
-        to, back = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdin, self._process.stdout))
-        pickle.dump((method, arguments), to, 5)
-        to.flush()
-        answer: tuple[str, Any] = pickle.load(back)  # noqa: S301  # our own process wrote it
-        return answer
 
     def _expire(self) -> None:
         self._late = True

@@ -21,8 +21,6 @@ from ...errors import EngineError, EngineMissing
 
 VERSION = 20
 """The version of the interface that is asked for: ONNX Runtime 1.20's."""
-DONE = 1
-"""The answer of an operator that wrote its output; any other is a status."""
 
 _OUT, _SIZES = POINTER(pointer), POINTER(c_int64)
 
@@ -80,7 +78,6 @@ class Library:
         api = library.OrtGetApiBase().contents.get_api(VERSION)
         if not api:
             raise EngineError(f"{path.name} does not have version {VERSION} of its interface.")
-        self.address = api
         self._table = ctypes.cast(api, _OUT)
         self._calls = {
             name: (ctypes.CFUNCTYPE if slow else ctypes.PYFUNCTYPE)(pointer, *arguments)(
@@ -100,7 +97,7 @@ class Library:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function that returns a status; `EngineError` where it is not null."""
-        status = self._calls[name](*arguments)
+        status = self.status(name, *arguments)
         if status:
             message = self._message(status).decode(errors="replace")
             self._release["Status"](status)
@@ -112,9 +109,9 @@ class Library:
         self.call(name, *arguments, byref(made))
         return made.value or 0
 
-    def address_of(self, name: str) -> int:
-        """Where a function is."""
-        return self._table[_FUNCTIONS[name][0]] or 0
+    def status(self, name: str, *arguments: Any) -> int:
+        """What a function that returns a status returns, 0 where all is well."""
+        return self._calls[name](*arguments) or 0
 
     def failure(self, message: str) -> int:
         """A new status that says that something of ours failed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,11 +25,10 @@ from ...arrays import Array
 from ...errors import EngineError, EngineRefusal, UpconvError
 from ..models import stored
 from ..runtimes.timing import interleaved
-from .layers import layers, with_operators
+from .layers import layers, prepared, with_operators
 from .native import Native
 from .operators import Kernel
-from .preparing import prepared
-from .reports import LayerReport
+from .reports import LayerReport, Report
 
 GAIN = 0.97
 """A model stays as it was given unless it takes less than this part of the time."""
@@ -118,15 +117,8 @@ def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """A session that runs, its layers, and what was measured, in seconds."""
-
-    session: Native | None
-    rows: tuple[LayerReport, ...]
-    why: str = ""
-    before: float | None = None
-    after: float | None = None
+Choice = tuple[Native, Report]
+"""A session that runs, and what was decided and measured."""
 
 
 def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]) -> Choice:
@@ -137,7 +129,7 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
         return _alone(assembly, refusal)
     rows = assembly.rows()
     if not rows:
-        return Choice(plain, (), "it has no convolution with a constant weight")
+        return plain, Report("onnxruntime", "it has no convolution with a constant weight")
     try:
         expected = [plain.run(names, feeds) for feeds in examples]
     except EngineError as error:
@@ -151,17 +143,18 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     sets = _sets(assembly, ours, theirs)
     sessions = [assembly.session(chosen) for chosen in sets]
     calls = [_call(session, names, examples) for session in (plain, *sessions)]
-    best, *others = map(min, interleaved(calls, _SECONDS).samples)
+    best, *others = (1e3 * min(samples) for samples in interleaved(calls, _SECONDS).samples)
     for i in sorted(range(len(others)), key=lambda i: others[i]):
         if others[i] >= GAIN * best:
             break
         difference = _difference(sessions[i], names, examples, expected)
         if difference is None:
-            return Choice(sessions[i], _decided(rows, sets[i]), "", best, others[i])
+            told = _decided(rows, sets[i])
+            return sessions[i], Report("upconv", "", told, best, others[i])
         for output in sets[i]:
             rows[output] = replace(rows[output], why=difference)
-    why = "it is not faster with upconv"
-    return Choice(plain, _decided(rows, frozenset()), why, best, min(others, default=best))
+    told, least = _decided(rows, frozenset()), min(others, default=best)
+    return plain, Report("onnxruntime", "it is not faster with upconv", told, best, least)
 
 
 def _alone(assembly: Assembly, refusal: EngineRefusal) -> Choice:
@@ -176,7 +169,7 @@ def _alone(assembly: Assembly, refusal: EngineRefusal) -> Choice:
     rows = assembly.rows()
     for output in chosen:
         rows[output] = replace(rows[output], upconv=True, why="ONNX Runtime does not take it")
-    return Choice(session, tuple(rows.values()))
+    return session, Report("upconv", "", tuple(rows.values()))
 
 
 def _own_times(

@@ -18,11 +18,11 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...errors import EngineError
 from .abi import library
-from .operators import Kernel, Memory, calls, domain, escaped
+from .operators import Kernel, Memory, calls, deferred, domain
 
 
 class _Running:
-    """How many runs are under way, so that the interpreter does not end in the middle of one.
+    """Which threads run something, so that the interpreter does not end in the middle of one.
 
     An operator of ours that wanted its lock then would have its thread ended within ONNX Runtime,
     and that the process.
@@ -30,24 +30,27 @@ class _Running:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._count, self._ending = 0, False
+        self._threads, self._ending = set[int](), False
 
     def __enter__(self) -> None:
         with self._changed:
             if self._ending:
                 raise EngineError("The interpreter is ending: no session runs any more.")
-            self._count += 1
+            self._threads.add(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._count -= 1
+            self._threads.discard(threading.get_ident())
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Wait for runs of threads that nobody waits for, and let no other begin."""
+        """Wait for runs of threads that nobody waits for, and let no other begin.
+
+        Not for the thread that ends the interpreter: Ctrl-C may have come before it could leave.
+        """
         with self._changed:
             self._ending = True
-            self._changed.wait_for(lambda: not self._count)
+            self._changed.wait_for(lambda: not self._threads - {threading.get_ident()})
 
 
 _running = _Running()
@@ -80,7 +83,7 @@ class Native:
                 how, given = "CreateSession", (path,)
                 if sys.platform == "win32":
                     given = (ctypes.c_wchar_p(model),)
-            with escaped():
+            with deferred():
                 self._session = api.made(how, api.environment, *given, options)
             if calls.error is not None:
                 raise calls.error
@@ -94,25 +97,25 @@ class Native:
         """
         api = self._api
         held: list[int] = []
-        made = (pointer * len(names))()
+        made, taken = (pointer * len(names))(), False
         calls.error = None
         given, asked = _names(feeds), _names(names)
         try:
             held.extend(map(_value, feeds.values()))
             fed = given, (pointer * len(held))(*held), len(held)
             try:
-                with _running, escaped():
+                with _running, deferred():
                     api.call("Run", self._session, None, *fed, asked, len(names), made)
             except EngineError:
                 if calls.error is None:
                     raise
             if calls.error is not None:
-                held.extend(value for value in made if value)
                 raise calls.error from None
+            taken = True
             return [_Result(value).array() for value in made if value]
         finally:
             calls.error = None  # which has the frame, and all that is in it
-            for value in held:
+            for value in (*held, *(() if taken else filter(None, made))):
                 api.release("Value", value)
 
     def __del__(self) -> None:

@@ -9,19 +9,26 @@ would share the processors.
 There is one operator per element type; a node's attribute `layer` says which `Kernel` it stands
 for. The operators and their functions live as long as the process: ONNX Runtime may call them in
 any session, and until the last one is gone.
+
+Their functions are Python's, called by way of ctypes, which has no answer for ONNX Runtime where
+one raises. Errors are caught in them; but Ctrl-C, or another signal whose handler raises, may come
+before a function's first line. So handlers wait while ONNX Runtime runs (`deferred`): until the
+next operator of ours, or the end.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-import sys
+import signal
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_int64
-from functools import lru_cache
+from ctypes import c_void_p as pointer
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -31,13 +38,34 @@ from ...arrays import Array
 from ...errors import UpconvError
 from ...plans import Plan
 from ...threads import lend
-from .abi import DONE, Library, library
-from .callbacks import Operators
+from .abi import VERSION, Library, library
 
 DOMAIN = "upconv.session"
 _MOST_PLANS = 8
 """Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
 _PIECE = 1 << 15
+
+_FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
+    GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
+    GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity GetVariadicInputHomogeneity
+    GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
+    InferOutputShapeFn GetStartVersion GetEndVersion GetMayInplace ReleaseMayInplace GetAliasMap
+    ReleaseAliasMap"""
+
+_ANSWER = ctypes.CFUNCTYPE(c_int64)  # whatever it is asked
+_CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
+_COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
+_SIGNALS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+]
+
+
+class _CustomOp(ctypes.Structure):
+    """OrtCustomOp of `VERSION`: functions, null where ONNX Runtime has a default."""
+
+    _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
 
 
 class Memory:
@@ -159,48 +187,62 @@ _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions h
 
 
 class Calls(threading.local):
-    """What an operator raised in the session that this thread runs."""
+    """What an operator raised in the session that this thread runs, and signals that wait."""
 
-    error: BaseException | None = None
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.waiting: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def deliver(self) -> None:
+        """Call the handlers of signals that came; raises what they raise."""
+        while self.waiting:
+            handler, arguments = self.waiting.pop(0)
+            handler(*arguments)
 
 
 calls = Calls()
 
 
 @contextmanager
-def escaped() -> Iterator[None]:
-    """Have `calls` know of errors that leave an operator where none can be caught.
-
-    Ctrl-C may be raised before a function's first line; ctypes would print it and go on.
-    """
+def deferred() -> Iterator[None]:
+    """Have Python's handlers of signals wait."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
-    before = sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        if unraisable.object is _compute or "ctypes callback" in (unraisable.err_msg or ""):
-            calls.error = unraisable.exc_value
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = hook
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
+        for number, handler in handlers.items():
+            if callable(handler):
+                wait = partial(_wait, handler)
+                signal.signal(number, wait)
         yield
     finally:
-        sys.unraisablehook = before
+        for number, handler in reversed(handlers.items()):  # SIGINT last: it may raise at once
+            if callable(handler):
+                signal.signal(number, handler)
+        calls.deliver()
 
 
-def _compute(kernel: int, context: int, answer: Any) -> None:
-    """Answer `DONE`, or a status, which stops `Run`; that then raises the error."""
+def _wait(handler: Callable[..., Any], *arguments: Any) -> None:
+    calls.waiting.append((handler, arguments))
+
+
+def _create(op: int, api: int, info: int, kernel: int) -> int:
+    """A node's kernel is the number in its attribute."""
+    number = ctypes.cast(kernel, ctypes.POINTER(c_int64))
+    return library().status("KernelInfoGetAttribute_int64", info, b"layer", number)
+
+
+def _compute(kernel: int, context: int) -> int:
+    """0, or a status, which stops `Run`; that then raises the error."""
     api = library()
     try:
+        calls.deliver()
         _kernels[kernel].compute(api, context)
     except BaseException as error:
         calls.error = error
-        answer[0] = api.failure(f"{type(error).__name__}: {error}")
-    else:
-        answer[0] = DONE
+        return api.failure(f"{type(error).__name__}: {error}")
+    return 0
 
 
 def operator_name(dtype: np.dtype[Any]) -> str:
@@ -214,18 +256,34 @@ def operator_name(dtype: np.dtype[Any]) -> str:
 
 @lru_cache(maxsize=1)
 def domain() -> int:
-    """The operators, to be added to a session's options."""
+    """The operators, one input and one output each, to be added to a session's options."""
     api = library()
     made = api.made("CreateCustomOpDomain", DOMAIN.encode())
-    for address in _operators().addresses:
-        api.call("CustomOpDomain_Add", made, address)
+    for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
+        name = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
+        answers = {
+            "GetName": ctypes.addressof(name),
+            "GetExecutionProviderType": 0,  # null: the processor
+            "GetInputType": code,
+            "GetInputTypeCount": 1,
+            "GetOutputType": code,
+            "GetOutputTypeCount": 1,
+            "GetInputCharacteristic": 0,  # required
+            "GetOutputCharacteristic": 0,
+            "GetInputMemoryType": 0,  # the processor's
+        }
+        functions: dict[str, Any] = {
+            "CreateKernelV2": _CREATE(_create),
+            "KernelComputeV2": _COMPUTE(_compute),
+            # Nothing is to be done, and Python may be gone by then.
+            "KernelDestroy": ctypes.pythonapi.Py_IsInitialized,
+            **{key: _ANSWER(partial(int, answer)) for key, answer in answers.items()},
+        }
+        addresses = {key: ctypes.cast(each, pointer) for key, each in functions.items()}
+        operator = _CustomOp(version=VERSION, **addresses)
+        _forever.append((name, functions, operator))
+        api.call("CustomOpDomain_Add", made, ctypes.addressof(operator))
     return made
 
 
-@lru_cache(maxsize=1)
-def _operators() -> Operators:
-    """They stay for as long as the process: so may sessions."""
-    codes = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
-    return Operators(
-        library(), _compute, {f"Convolution_{dtype}": code for dtype, code in codes.items()}
-    )
+_forever: list[Any] = []  # as sessions may be

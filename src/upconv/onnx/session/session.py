@@ -15,8 +15,7 @@ from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, 
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model, stored
 from ..names import one_line
-from ..runtimes.interface import dtype_of, fitting, inputs_of
-from ..runtimes.random_inputs import random_arrays
+from ..runtimes.inputs import dtype_of, fitting, inputs_of, random_arrays
 from .abi import library
 from .choosing import Assembly, Choice, measured
 from .native import Native
@@ -88,26 +87,15 @@ class Session:
         reason = _foreign((*self._inputs, *self._outputs))
         self._runner: Native | _Python | None
         if reason is not None:
-            self._runner = _Python(whole, self._threads)
-            choice = Choice(None, (), reason)
-        else:
+            self._runner, report = _Python(whole, self._threads), Report("onnxruntime", reason)
+        elif decisions is None and measure:
+            examples = self._examples(input_shapes, feeds)
+            shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
             assembly = Assembly(whole, self._threads)
-            if decisions is None and measure:
-                examples = self._examples(input_shapes, feeds)
-                shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
-                choice = measured(assembly, self._names, examples)
-            else:
-                choice = _taken(assembly, decisions)
-            self._runner = choice.session
-        self._report = Report(
-            "onnxruntime" if choice.why else "upconv",
-            choice.why,
-            choice.rows,
-            None if choice.before is None else 1e3 * choice.before,
-            None if choice.after is None else 1e3 * choice.after,
-            shapes,
-            self._threads,
-        )
+            self._runner, report = measured(assembly, self._names, examples)
+        else:
+            self._runner, report = _taken(Assembly(whole, self._threads), decisions)
+        self._report = replace(report, shapes=shapes, threads=self._threads)
 
     @property
     def layers(self) -> tuple[LayerReport, ...]:
@@ -120,17 +108,11 @@ class Session:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that `run` must be given."""
-        runner = self._runner
-        if isinstance(runner, _Python):
-            return [NodeArg(each.name, each.type, each.shape) for each in runner.get_inputs()]
-        return [*map(_told, self._inputs)]
+        return self._told("get_inputs", self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, in the order in which `run` gives them."""
-        runner = self._runner
-        if isinstance(runner, _Python):
-            return [NodeArg(each.name, each.type, each.shape) for each in runner.get_outputs()]
-        return [*map(_told, self._outputs)]
+        return self._told("get_outputs", self._outputs)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
@@ -165,6 +147,12 @@ class Session:
     def __repr__(self) -> str:
         ours = sum(each.upconv for each in self.layers)
         return f"<Session with {ours} of {len(self.layers)} layers by upconv>"
+
+    def _told(self, question: str, values: Sequence[ir.Value]) -> list[NodeArg]:
+        if isinstance(self._runner, _Python):
+            told = getattr(self._runner.session, question)()
+            return [NodeArg(each.name, each.type, each.shape) for each in told]
+        return [*map(_told, values)]
 
     def _known(self, names: Any) -> list[str]:
         if names is None:
@@ -208,15 +196,14 @@ class _Python:
 
         with stored(model) as file:
             try:
-                self._session = onnxruntime.InferenceSession(file, options(threads))
+                self.session = onnxruntime.InferenceSession(file, options(threads))
             except Exception as error:  # foreign code, which raises what it likes
                 words = f"onnxruntime does not take the model: {one_line(error)}"
                 raise EngineRefusal(words) from error
-        self.get_inputs, self.get_outputs = self._session.get_inputs, self._session.get_outputs
 
     def run(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         try:
-            results: list[Any] = self._session.run(names, feeds)
+            results: list[Any] = self.session.run(names, feeds)
         except Exception as error:  # foreign code, which raises what it likes
             raise EngineError(f"onnxruntime failed: {one_line(error)}") from error
         return results
@@ -224,19 +211,20 @@ class _Python:
 
 def _taken(assembly: Assembly, decisions: Any) -> Choice:
     """A session by a report, or with every ConvTranspose upconv's."""
-    rows = assembly.rows()
+    rows, why = assembly.rows(), "by decisions"
+    found: set[str] | None
     if decisions is None:
-        chosen = {output for output, row in rows.items() if row.kind.startswith("ConvTranspose")}
-        why = "not measured" if chosen else "it has no ConvTranspose with a constant weight"
+        found = {output for output, row in rows.items() if row.kind.startswith("ConvTranspose")}
+        why = "not measured" if found else "it has no ConvTranspose with a constant weight"
     else:
         found = decided(decisions, rows)
-        chosen, why = found or set(), "by decisions"
         if found is None:
-            return Choice(assembly.plain(), tuple(rows.values()), "so say the decisions")
-    made = tuple(replace(row, upconv=output in chosen, why=why) for output, row in rows.items())
-    if not chosen and decisions is None:
-        return Choice(assembly.plain(), made, why)
-    return Choice(assembly.session(chosen), made)
+            report = Report("onnxruntime", "so say the decisions", tuple(rows.values()))
+            return assembly.plain(), report
+    made = tuple(replace(row, upconv=output in found, why=why) for output, row in rows.items())
+    if not found and decisions is None:
+        return assembly.plain(), Report("onnxruntime", why, made)
+    return assembly.session(found), Report("upconv", "", made)
 
 
 def _value(value: ir.Value) -> ir.Value:

@@ -7,7 +7,7 @@ that does (`layers`). A check on one random input is no proof: what it finds equ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -17,12 +17,18 @@ import onnx_ir as ir
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
-from ..runtimes.interface import inputs_of
-from ..runtimes.random_inputs import random_arrays
+from ..runtimes.inputs import declared, inputs_of, random_arrays
 from ..runtimes.worker import TIME_LIMIT
-from . import interfaces
-from .comparison import Comparison, Fed, Run
-from .differences import BY_ROUNDING, Difference, Place, Tolerances, differences
+from .differences import (
+    BY_ROUNDING,
+    Comparison,
+    Difference,
+    Fed,
+    Place,
+    Run,
+    Tolerances,
+    differences,
+)
 from .layers import Side, first_difference, in_float64
 
 __all__ = ["Compare", "Comparison", "Difference", "Fed", "Run", "verify"]
@@ -77,8 +83,8 @@ def verify(
         raise ArgumentError("runtimes", "empty", "one or more runtimes")
     tolerances = Tolerances(_number(atol, "atol"), _number(rtol, "rtol"))
     ours, theirs = (m if isinstance(m, ir.Model) else from_model(m) for m in (a, b))
-    found = interfaces.findings(ours, theirs)
-    inputs = interfaces.fed(inputs_of(ours), inputs_of(theirs))
+    found = _findings(ours, theirs)
+    inputs = _fed(inputs_of(ours), inputs_of(theirs))
     if inputs is None:  # nothing can be fed to both
         return Comparison(found, (), (), seed)
     arrays = random_arrays(inputs, sizes, feeds, seed=seed)
@@ -92,11 +98,63 @@ def verify(
 
 
 def _number(given: float | None, argument: str) -> float | None:
-    if given is None:
-        return None
-    if not (isinstance(given, int | float) and isfinite(given) and given >= 0):
-        raise ArgumentError(argument, brief(given), "a number >= 0, or None")
-    return float(given)
+    if given is None or (isinstance(given, int | float) and isfinite(given) and given >= 0):
+        return given
+    raise ArgumentError(argument, brief(given), "a number >= 0, or None")
+
+
+def _findings(a: ir.Model, b: ir.Model) -> tuple[str, ...]:
+    """Sentences about what differs in the interfaces; none where `b` can stand in for `a`.
+
+    An input of one shape in one model and an open one in the other is no finding: what both allow
+    is what they are fed. Shapes and types of outputs are compared as they come out.
+    """
+    inputs = {value.name: value for value in inputs_of(b)}
+    pairs = [(value, inputs.get(value.name, value)) for value in inputs_of(a)]
+    return (
+        *_names("input", inputs_of(a), inputs_of(b)),
+        *(
+            f"The input {brief(x.name)} is {declared(x)} in a and {declared(y)} in b."
+            for x, y in pairs
+            if x.type != y.type or _met(x, y) is None
+        ),
+        *_names("output", a.graph.outputs, b.graph.outputs),
+    )
+
+
+def _names(what: str, a: Sequence[ir.Value], b: Sequence[ir.Value]) -> Iterator[str]:
+    ours, theirs = [value.name for value in a], [value.name for value in b]
+    yield from (f"The {what} {brief(n)} of a is missing in b." for n in ours if n not in theirs)
+    yield from (f"The {what} {brief(n)} of b is missing in a." for n in theirs if n not in ours)
+    if ours != theirs and set(ours) == set(theirs):
+        orders = (", ".join(map(brief, names)) for names in (ours, theirs))
+        yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
+
+
+def _fed(a: Sequence[ir.Value], b: Sequence[ir.Value]) -> tuple[ir.Value, ...] | None:
+    """The inputs of both models, each as narrow as either has it; None if they exclude each other.
+
+    >>> x, other = (ir.Value(name="x", shape=ir.Shape(dims)) for dims in (["N", None], [None, 3]))
+    >>> str(_fed([x], [other])[0].shape)
+    '[N,3]'
+    """
+    others = {value.name: value for value in b}
+    merged = [_met(value, others.pop(value.name, value)) for value in a]
+    values = [value for value in merged if value is not None]
+    return None if len(values) < len(merged) else (*values, *others.values())
+
+
+def _met(a: ir.Value, b: ir.Value) -> ir.Value | None:
+    shape = b.shape if a.shape is None else a.shape
+    if a.shape is not None and b.shape is not None:
+        pairs = list(zip(a.shape, b.shape, strict=False))
+        apart = any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in pairs)
+        if len(a.shape) != len(b.shape) or apart:
+            return None
+        # A size says more than a name, and a name more than nothing.
+        said = [y if isinstance(y, int) or getattr(x, "value", x) is None else x for x, y in pairs]
+        shape = ir.Shape(said)
+    return ir.Value(name=a.name, type=a.type, shape=shape)
 
 
 class Compare:

@@ -18,7 +18,7 @@ from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
 from ..runtimes import Runtime
-from ..runtimes.interface import dtype_of, inputs_of
+from ..runtimes.inputs import dtype_of, inputs_of
 from ..runtimes.worker import borrowed
 from .differences import Difference, Place, Tolerances, differences
 

@@ -26,7 +26,7 @@ from ...passes import PASSES
 from ...passes.base import run
 from ..context import Context, output_shape
 from ..findings import Finding, Observation, Severity
-from . import attributes, neighbours, overlap, support
+from . import attributes, neighbours, overlap
 
 Repair = Callable[[ir.Model, Context], bool]
 """Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
@@ -136,9 +136,9 @@ _ALL = (
     Rule("UPC107", _W, attributes.quantised_axis, f"{_OPERATORS}DequantizeLinear.html"),
     Rule("UPC108", _W, attributes.training_batch_norm, f"{_OPERATORS}BatchNormalization.html"),
     Rule("UPC109", _E, attributes.malformed, _CONV_TRANSPOSE),
-    Rule("UPC201", _W, support.refused_geometry, _CONV_TRANSPOSE, _by_pass("no_output_padding")),
-    Rule("UPC202", _W, support.empty_bias_name, repair=_drop_bias),
-    Rule("UPC204", _W, support.element_type),
+    Rule("UPC201", _W, attributes.refused_geometry, _CONV_TRANSPOSE, _by_pass("no_output_padding")),
+    Rule("UPC202", _W, attributes.empty_bias_name, repair=_drop_bias),
+    Rule("UPC204", _W, attributes.element_type),
     Rule("UPC401", _N, neighbours.foldable_neighbour, repair=_by_pass(*neighbours.FOLDS)),
     Rule("UPC405", _N, neighbours.resize_before_conv, operator="Conv"),
     Rule("UPC900", _E, attributes.unreadable_file, operator=""),

@@ -11,8 +11,8 @@ from ...constants import constant_value
 from ...graphs import follower, is_op
 from ...nodes import known_sizes
 from ...passes import PASSES
-from ..context import Context, attribute, quoted
-from ..findings import Observation
+from ..context import Context, attribute
+from ..findings import Observation, quoted
 
 _FOLDED = {
     **dict.fromkeys(("BatchNormalization", "Mul", "Div", "Add", "Sub"), "fold_batch_norm"),

@@ -1,12 +1,11 @@
-"""ConvTranspose by ONNX's exact text: on NumPy arrays, in ONNX's evaluator, and as a backend.
+"""ConvTranspose by ONNX's exact text: on NumPy arrays, and in ONNX's evaluator.
 
     conv_transpose(X, W, B, **attributes)      one node
     evaluator_operators(rule, opset)           for `onnx.reference.ReferenceEvaluator(new_ops=...)`
-    ConvTransposeBackend                       a backend as `onnx.backend.base` has them
 
 What the attributes mean is read in `upconv.dialects.from_onnx`, by the text or as a runtime reads
 it; what the operands must look like is checked here, so that errors speak of X, W, B and of ONNX's
-attributes. ONNX's own backend tests run on the backend. The evaluator's operators are replaced
+attributes. ONNX's own backend tests hold. The evaluator's operators are replaced
 where its own are wrong or missing:
 
     ConvTranspose       its own is wrong for groups with a bias or with several output channels, and
@@ -22,10 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import onnx
-from onnx import ModelProto, NodeProto, defs
-from onnx.backend.base import Backend, BackendRep
-from onnx.reference import ReferenceEvaluator
+from onnx import defs
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
@@ -36,8 +32,6 @@ from ..dialects import from_onnx, values
 from ..dialects.onnx import AutoPad
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, UpconvError, brief
-from .checker import NEWEST_OPSET, reported
-from .graphs import DEFAULT_DOMAINS
 
 BFLOAT16_SINCE = 22
 """The opset that added bfloat16 to the operator."""
@@ -138,6 +132,7 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
 
     Raises `ArgumentError` and its kinds for what does not fit together.
 
+    >>> import numpy as np
     >>> conv(np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]]), pads=[0, 1])
     array([[[10., 21., 32.,  3.]]])
     """
@@ -185,82 +180,3 @@ def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
 _NEWER: tuple[tuple[type[Any], int], ...] = ((BatchNormalization_14, 14), (DequantizeLinear_19, 19))
 """What the evaluator has from an opset on, and right for the ones before: who says no more means it
 as the newer operator does by default."""
-
-
-class ConvTransposeBackend(Backend):  # type: ignore[misc]  # onnx is not typed
-    """A backend, as `onnx.backend.base` has them: ONNX's evaluator with upconv's ConvTranspose.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 11]> '
-    >>> text += "g (float[1,1,2] x, float[1,1,3] w) => (float[1,1,5] y)"
-    >>> model = onnx.parser.parse_model(text + "{ y = ConvTranspose <strides = [2]> (x, w) }")
-    >>> x, w = np.float32([[[1, 2]]]), np.float32([[[1, 10, 100]]])
-    >>> ConvTransposeBackend.run_model(model, [x, w])
-    (array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32),)
-    """
-
-    @classmethod
-    def is_compatible(cls, model: ModelProto, device: str = "CPU", **_: Any) -> bool:
-        """Whether a model has ConvTranspose nodes and no others."""
-        ours = (n.op_type == "ConvTranspose" and not n.domain for n in model.graph.node)
-        return cls.supports_device(device) and all(ours)
-
-    @classmethod
-    def prepare(cls, model: ModelProto, device: str = "CPU", **_: Any) -> ConvTransposeRun:
-        """A model ready to run; raises `ModelError` for what is no sound model."""
-        cls._require(device)
-        with reported():
-            onnx.checker.check_model(model)
-        opset = next(o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
-        return ConvTransposeRun(model, opset)
-
-    @classmethod
-    def run_node(
-        cls,
-        node: NodeProto,
-        inputs: Any,
-        device: str = "CPU",
-        outputs_info: object = None,  # noqa: ARG003 - onnx's signature
-        **keywords: Any,
-    ) -> tuple[Array, ...]:
-        """The outputs of one node; `opset_version` among the keywords tells its opset."""
-        cls._require(device)
-        with reported():
-            onnx.checker.check_node(node)
-        opset = keywords.get("opset_version", NEWEST_OPSET)
-        names, imports = (
-            [name for name in node.input if name],
-            [onnx.helper.make_opsetid("", opset)],
-        )
-        function = onnx.helper.make_function("", "node", names, node.output, [node], imports)
-        return ConvTransposeRun(function, opset).run(inputs)
-
-    @classmethod
-    def supports_device(cls, device: str) -> bool:
-        """Whether this backend runs there: on the processor, that is."""
-        return device.split(":")[0] == "CPU"
-
-    @classmethod
-    def _require(cls, device: str) -> None:
-        if not cls.supports_device(device):
-            raise ArgumentError("device", brief(device), "'CPU'")
-
-
-class ConvTransposeRun(BackendRep):  # type: ignore[misc]  # onnx is not typed
-    """A model, or a function of one node, ready to run."""
-
-    def __init__(self, proto: Any, opset: int) -> None:
-        operators = evaluator_operators("spec", opset)
-        self._evaluator = ReferenceEvaluator(proto, new_ops=operators)
-        weights = {tensor.name for tensor in self._evaluator.inits_}
-        self._inputs = [name for name in self._evaluator.input_names if name not in weights]
-
-    def run(self, inputs: Any, **_: Any) -> tuple[Array, ...]:
-        """The outputs; inputs: a sequence in the model's order, or arrays by name."""
-        names = self._inputs
-        if not isinstance(inputs, Mapping):
-            arrays = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-            if len(arrays) != len(names):
-                expected = f"{len(names)}: {', '.join(names)}"
-                raise ArgumentError("inputs", f"{len(arrays)} arrays", expected)
-            inputs = dict(zip(names, arrays, strict=True))
-        return tuple(self._evaluator.run(None, dict(inputs), {}))

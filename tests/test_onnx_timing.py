@@ -1,0 +1,78 @@
+"""What measured times mean: which form a layer keeps, and when a model is faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
+
+from upconv.onnx.optimizing import select
+from upconv.onnx.optimizing.results import ORIGINAL, Candidate, Ratio, Timing, WholeResult
+from upconv.onnx.optimizing.select import LEAST_GAIN, choose
+from upconv.onnx.runtimes.timing import Rounds, interleaved
+
+SECOND = Timing(1.0, 1.0, 1.0, 1.0, 9)
+FAST_AT, SLOW_AT = Ratio(1.5, 1.4, 1.6), Ratio(0.9, 0.8, 1.0)
+
+
+@pytest.mark.parametrize(("forms", "chosen"), [
+    ({"form": [Ratio(1.2, LEAST_GAIN - 0.01, 1.4)]}, ORIGINAL),
+    ({"form": [Ratio(1.2, LEAST_GAIN + 0.01, 1.4)]}, "form"),
+    ({"wild": [Ratio(1.5, 1.1, 1.9)], "sure": [Ratio(1.3, 1.25, 1.35)]}, "sure"),
+    ({"form": [FAST_AT, SLOW_AT]}, ORIGINAL),
+    ({"form": [FAST_AT, FAST_AT]}, "form"),
+])  # fmt: skip
+def test_the_surest_gain_at_all_shapes_wins(forms: dict[str, list[Ratio]], chosen: str) -> None:
+    found = [
+        Candidate(name, timings=(SECOND,) * len(ratios), ratios=tuple(ratios))
+        for name, ratios in forms.items()
+    ]
+    assert choose([Candidate(ORIGINAL, timings=(SECOND,)), *found])[0] == chosen
+
+
+def test_a_whole_is_faster_that_gains_somewhere_and_loses_nowhere() -> None:
+    ratios = {"gain": FAST_AT, "even": Ratio(1.0, 0.9, 1.1), "loss": Ratio(0.8, 0.7, 0.9)}
+    for names, answer in (("gain even", True), ("gain loss", False), ("even even", False)):
+        whole = [WholeResult(SECOND, SECOND, ratios[name]) for name in names.split()]
+        assert select.faster(whole) is answer
+
+
+def test_noise_between_two_series_of_one_call_widens_every_ratio() -> None:
+    calm = Rounds(([2.0] * 7, [1.0] * 7), [2.0] * 7)
+    noisy = Rounds(([2.0] * 7, [1.0] * 7), [4.0] * 7)
+    assert Ratio.of(calm, 1) == Ratio(2.0, 2.0, 2.0)
+    assert Ratio.of(noisy, 1).low == pytest.approx(1.0)
+    assert Ratio.of(noisy, 1).high >= 4.0
+
+
+def test_what_disturbs_some_rounds_does_not_decide() -> None:
+    rng = np.random.default_rng(0)
+
+    def samples(seconds: float) -> list[float]:
+        return [float(seconds * (1 + rng.exponential(0.5))) for _ in range(30)]
+
+    rounds = Rounds((samples(1.0), samples(0.5), samples(0.99)), samples(1.0))
+    assert Ratio.of(rounds, 1).low > 1.5
+    assert Ratio.of(rounds, 2).low < 1.01 < Ratio.of(rounds, 2).high
+
+
+def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
+    order: list[str] = []
+
+    def call(name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            order.append(name)
+            time.sleep(seconds)
+
+        return run
+
+    rounds = interleaved([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
+    assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 5
+    assert len(rounds.samples[2]) == 3
+    assert all(0.001 <= s < 0.02 for s in rounds.samples[0])
+    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+    assert turns[3:9] == ["a", "b", "slow", "a", "b", "slow"]
