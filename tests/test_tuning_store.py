@@ -164,22 +164,24 @@ def test_a_huge_file_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert TuningStore(path).find("winners", "a") is None
 
 
-def test_a_directory_in_its_place(path: Path) -> None:
-    path.mkdir()
+IN_ITS_PLACE = {
+    "a directory": Path.mkdir,
+    "a pipe, which is not waited for": lambda path: os.mkfifo(path),
+    "a link to itself": lambda path: path.symlink_to(path),
+}
+
+
+@posix
+@pytest.mark.parametrize("kind", IN_ITS_PLACE)
+def test_what_is_no_file_is_left_alone(path: Path, kind: str) -> None:
+    IN_ITS_PLACE[kind](path)
     kept = TuningStore(path)
     with complaints() as said:
         assert kept.find("winners", "a") is None
         kept.remember("winners", "a", GOOD)
-    assert path.is_dir()
-    assert ["is a directory" in words for words in said] == [True, True]
+    assert ["cannot be" in words for words in said] == [True, True]
+    assert not path.is_file()
     assert kept.find("winners", "a") == GOOD
-
-
-@posix
-def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
-    os.mkfifo(path)
-    with pytest.warns(RuntimeWarning, match="not a regular file"):
-        assert TuningStore(path).find("winners", "a") is None
 
 
 @posix
@@ -202,13 +204,6 @@ def test_a_link_in_place_of_the_lock_is_not_followed(path: Path, tmp_path: Path)
     with pytest.warns(RuntimeWarning, match="cannot be written"):
         TuningStore(path).remember("winners", "a", GOOD)
     assert not precious.exists()
-
-
-@posix
-def test_a_link_that_leads_to_itself(path: Path) -> None:
-    path.symlink_to(path)
-    with pytest.warns(RuntimeWarning, match="cannot be read"):
-        assert TuningStore(path).find("winners", "a") is None
 
 
 # Not to be written --------------------------------------------------------------------------------

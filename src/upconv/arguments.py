@@ -1,4 +1,4 @@
-"""Checking single arguments: integers, booleans, names; the one place where each is done.
+"""Checking single arguments: numbers, booleans, names; the one place where each is done.
 
 `frozen` makes a keyword hashable and exact in its types (so that 1, True and 1.0 are never taken
 for one another); it runs on every call. What frozen keywords mean together is said in `keywords`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from enum import Enum
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -80,6 +81,25 @@ def integer(
     bound = f"<= 2**48 = {LIMIT}" if number > high else f">= {low}"
     expected = f"an integer {bound}" if high == LIMIT else f"an integer from {low} to {high}"
     raise kind(argument, brief(number), expected, remedy)
+
+
+def number(
+    argument: str, value: object, low: float = -inf, high: float = inf, remedy: str = ""
+) -> float:
+    """A finite number within bounds, as a float; `DTypeError` for what is no number."""
+    expected = "a finite number"
+    if low > -inf:
+        expected += f" from {low:g} to {high:g}" if isfinite(high) else f" >= {low:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        got = f"{brief(value)} ({type(value).__name__})"
+        raise DTypeError(argument, got, expected, remedy)
+    try:
+        result = float(value)
+    except OverflowError:  # an int that no float holds
+        result = inf
+    if not isfinite(result) or not low <= result <= high:
+        raise ArgumentError(argument, brief(value), expected, remedy)
+    return result
 
 
 def integer_variable(variable: str, low: int, high: int) -> int | None:

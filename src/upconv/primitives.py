@@ -97,15 +97,6 @@ class _Totals:
     bytes: int = 0
 
 
-class _Flight:
-    """The lock that lets one thread build a key while others wait; it goes with its last user."""
-
-    __slots__ = ("__weakref__", "lock")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
 class Lease:
     """The right to run a primitive: it is not closed before the lease is released or forgotten.
 
@@ -159,7 +150,8 @@ class PrimitiveCache:
         )
         self.calls: dict[Hashable, Any] = {}
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
-        self._flights: weakref.WeakValueDictionary[_Key, _Flight] = weakref.WeakValueDictionary()
+        # Locks by which one thread builds a key while others wait; each goes with its last user.
+        self._builds: weakref.WeakValueDictionary[_Key, Any] = weakref.WeakValueDictionary()
         self._forgotten: deque[Entry] = deque()
         self._totals = _Totals()
         self._lock = threading.Lock()
@@ -176,10 +168,10 @@ class PrimitiveCache:
         entry = self._entries.get(key)
         if entry is not None and self.hold(entry):
             return entry
-        flight = _Flight()
+        own = threading.Lock()
         with self._lock:
-            flight = self._flights.setdefault(key, flight)
-        with flight.lock:  # one thread builds; those who waited find it done, or try themselves
+            building = self._builds.setdefault(key, own)
+        with building:  # one thread builds; those who waited find it done, or try themselves
             entry = self._entries.get(key)
             if entry is None or not self.hold(entry):
                 entry = self._build(key, engine)
@@ -273,7 +265,7 @@ class PrimitiveCache:
     def _after_fork(self) -> None:
         """A child has only the thread that forked: no lock is held and no build goes on."""
         self._lock = threading.Lock()
-        self._flights = weakref.WeakValueDictionary()
+        self._builds = weakref.WeakValueDictionary()
 
 
 _caches: weakref.WeakSet[PrimitiveCache] = weakref.WeakSet()

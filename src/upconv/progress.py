@@ -17,26 +17,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, lcm
-from typing import Protocol
 
 from .geometry import Axis, convolved, fitted
 
 _FAR = 1 << 40
 """A position from which on no begin of anything matters."""
-
-
-class Flow(Protocol):
-    """What turns a number of inputs into a number of final results: an axis, or several."""
-
-    @property
-    def rate(self) -> Fraction:
-        """Results per input, in the long run."""
-
-    def final(self, taken: int) -> int:
-        """How many results are final after `taken` inputs."""
-
-    def takes(self, results: int) -> int:
-        """The least number of inputs after which `results` of them are final (>= 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +150,10 @@ class Abreast:
     def takes(self, results: int) -> int:
         """What all of them need."""
         return max(flow.takes(results) for flow in self.flows)
+
+
+Flow = Progress | Chained | Abreast
+"""What turns a number of inputs into a number of final results: an axis, or several."""
 
 
 def latency(flow: Flow) -> int:

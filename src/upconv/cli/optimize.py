@@ -26,15 +26,6 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Measure, and write no 
 _Runtime = Annotated[
     str, typer.Option("--runtime", metavar="NAME", help=f"What will run it: {options.RUNTIMES}.")
 ]
-_InputShapes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input-shape",
-        metavar="NAME:SIZES",
-        help="The shape of an input, as x:1,80,100, or the size of a symbolic dimension, as N:2;"
-        " may be repeated. A name given several times: decide for all of its shapes.",
-    ),
-]
 _Seconds = Annotated[
     float,
     typer.Option(
@@ -71,7 +62,7 @@ def optimize(
     dry_run: _DryRun = False,
     runtime: _Runtime = "onnxruntime",
     threads: Threads = None,
-    input_shape: _InputShapes = None,
+    input_shape: options.InputShapes = None,
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
     seconds: _Seconds = 1.0,
@@ -87,7 +78,8 @@ def optimize(
 
     Every form of every transposed convolution is measured in the runtime that will run the model;
     what is faster beyond the noise is kept, and the whole model verified and measured. A model that
-    nothing makes faster is written as it is.
+    nothing makes faster is written as it is. With an --input-shape given several times a form has
+    to pay at all of its shapes.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import brief
-from ..problem import DataLayout, Direction, DType, WeightLayout
+from ..problem import Direction, DType, WeightLayout
 from ..threads import get_num_threads, set_num_threads
 
 Command = Callable[..., None]
@@ -205,6 +205,10 @@ def _per_axis(letter: str, words: str) -> Any:
     return _option(Any, parser=sizes, metavar=letter, help=f"{words}: {_AXES}.")
 
 
+def _one_of(words: str, *values: str) -> Any:
+    return _option(Literal[values], case_sensitive=False, help=words)
+
+
 _GEOMETRY: dict[str, tuple[Any, Any]] = {
     "stride": (_per_axis("S", "Stride"), "1"),
     "padding": (_option(Any, parser=padding, metavar="P", help=_PADDING), "0"),
@@ -212,13 +216,10 @@ _GEOMETRY: dict[str, tuple[Any, Any]] = {
     "dilation": (_per_axis("D", "Dilation"), "1"),
     "groups": (_option(int, metavar="G", help="Number of groups."), 1),
     "output_size": (_per_axis("SIZE", "Spatial size of the result"), None),
-    "layout": (
-        _option(DataLayout, case_sensitive=False, help="Order of the axes of input and result."),
-        DataLayout.NCX,
-    ),
+    "layout": (_one_of("Order of the axes of input and result.", "NCX", "NXC"), "NCX"),
     "weight_layout": (
-        _option(WeightLayout, case_sensitive=False, help="Order of the axes of the weight."),
-        WeightLayout.IOX,
+        _one_of("Order of the axes of the weight.", *(order.value for order in WeightLayout)),
+        "IOX",
     ),
 }
 """Keyword of `upconv.conv_transpose` -> (its declaration, its default as written)."""
@@ -234,17 +235,8 @@ def takes_geometry(command: Command) -> Command:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in _GEOMETRY.items()
     ]
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    arguments = [p for p in own if p.kind is not p.KEYWORD_ONLY]
-    rest = [p for p in own if p.kind is p.KEYWORD_ONLY]
-    spelled = signature.replace(parameters=[*arguments, *shared, *rest])
+    given = list(signature.parameters.values())
+    at = next(i for i, p in enumerate(given) if p.kind is p.KEYWORD_ONLY)
+    spelled = signature.replace(parameters=[*given[:at], *shared, *given[at:-1]])
     command.__signature__ = spelled  # type: ignore[attr-defined]  # inspect's own protocol
     return command
-
-
-def keywords(geometry: dict[str, Any]) -> dict[str, Any]:
-    """The options as `upconv.conv_transpose` takes them: its layouts are plain words."""
-    return {
-        name: value.value if isinstance(value, DataLayout | WeightLayout) else value
-        for name, value in geometry.items()
-    }

@@ -17,7 +17,7 @@ from ..memory import readable
 from ..ops import conv_transpose
 from . import npy, options, report
 from .endings import say
-from .options import keywords, takes_geometry
+from .options import takes_geometry
 
 _FILE = "A .npy file, or a .npz (file.npz:name where it holds several)"
 
@@ -78,7 +78,7 @@ def run(
     target = _target(output, force, given)
     options.use_threads(threads)
     arrays = [None if name is None else npy.read(name) for name in files]
-    how = {**keywords(geometry), "activation": activation}
+    how = {**geometry, "activation": activation}
     with report.progress(None) as step:
         step("computing")
         y, facts = _computed(arrays, how, engine)

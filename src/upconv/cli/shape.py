@@ -12,7 +12,7 @@ from ..explanations import explain as explanation_of
 from ..problem import Direction, DType
 from . import options, report
 from .endings import Ending
-from .options import keywords, takes_geometry
+from .options import takes_geometry
 
 
 @takes_geometry
@@ -31,7 +31,7 @@ def shape(
       upconv shape 1x32x32x64 4x4x64x16 --stride 2 --layout NXC --weight-layout XIO
       upconv shape 64,10 64,16,3 --padding 0:1 --output-format json
     """
-    out = output_shape(input_, weight, **keywords(geometry))
+    out = output_shape(input_, weight, **geometry)
     if output_format == "json":
         report.document("shape", input=input_, weight=weight, output_shape=out)
     else:
@@ -66,8 +66,7 @@ def explain(
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --tune
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1 --direction weight_grad
     """
-    given = keywords(geometry)
-    channels = _channels(output_shape(input_, weight, **given), len(weight), given["layout"])
+    channels = _channels(output_shape(input_, weight, **geometry), len(weight), geometry["layout"])
     answer = explanation_of(
         input_,
         weight,
@@ -80,7 +79,7 @@ def explain(
         threads=threads,
         tune=tune or None,
         roofline=True,
-        **given,
+        **geometry,
     )
     if output_format == "json":
         report.document("explain", **as_fields(answer))

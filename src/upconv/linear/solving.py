@@ -12,6 +12,7 @@ import numpy as np
 from scipy.sparse import linalg
 
 from .. import memory, signatures
+from ..arguments import number
 from ..arrays import Array, Operand, as_array, described
 from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
@@ -90,7 +91,7 @@ def deconvolve(
     y, weight = given.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
-    damp, tolerance = _number("damp", damp), _number("tolerance", tolerance)
+    damp, tolerance = number("damp", damp, 0), number("tolerance", tolerance, 0)
     words = weight_layout or ("IOX" if transposed else "OIX")
     keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, words)
     if border == "circular":
@@ -110,12 +111,6 @@ def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
     if value not in names:
         expected = f"one of {', '.join(map(repr, names))}"
         raise ArgumentError(argument, brief(value), expected, "Leave it out for the first of them.")
-
-
-def _number(argument: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-        raise ArgumentError(argument, brief(value), "a finite number >= 0")
-    return float(value)
 
 
 def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import memory
-from ..arguments import boolean, frozen, one_of
+from ..arguments import boolean, frozen, number, one_of
 from ..arrays import Array, copied, element_type, optional_array, overlap
-from ..errors import ArgumentError, DTypeError, ShapeError, brief
+from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
 
 _MOST_VECTORS = 32
@@ -154,26 +153,10 @@ def required(name: str, parameter: Array | None, why: str) -> Array:
     return parameter
 
 
-def number(argument: str, value: object, *, low: float, high: float, remedy: str) -> float:
-    """A finite number within bounds, as a float; `ArgumentError`, `DTypeError` otherwise."""
-    bounds = f"from {low:g} to {high:g}" if isfinite(high) else f">= {low:g}"
-    expected = f"a finite number {bounds}"
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        got = f"{brief(value)} ({type(value).__name__})"
-        raise DTypeError(argument, got, expected, remedy)
-    try:
-        result = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(argument, brief(value), expected, remedy) from None
-    if not isfinite(result) or not low <= result <= high:
-        raise ArgumentError(argument, brief(value), expected, remedy)
-    return result
-
-
 def epsilon(value: object) -> float:
     """eps as a float."""
     remedy = "It is added to the variance; PyTorch takes 1e-5, MXNet's operator 1e-3."
-    return number("eps", value, low=0, high=float("inf"), remedy=remedy)
+    return number("eps", value, 0, remedy=remedy)
 
 
 GIVEN = "Without training, or with use_global_stats, it is what x is normalised with."
@@ -188,7 +171,7 @@ def moving_rule(statistics: object, momentum: object) -> tuple[Statistics, float
     if momentum is None:
         momentum = rule.usual_momentum
     remedy = "It weighs the new statistics with statistics='torch', the old ones with 'mxnet'."
-    given = number("momentum", momentum, low=0, high=1, remedy=remedy)
+    given = number("momentum", momentum, 0, 1, remedy)
     return rule, rule.new_weight(given)
 
 

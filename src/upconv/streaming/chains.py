@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from math import isfinite, prod
+from math import prod
 from typing import Any, Self
 
 import numpy as np
 
+from ..arguments import number
 from ..arrays import Array, as_array
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import LIMIT
@@ -65,10 +66,8 @@ def add(*branches: Any, scale: float = 1.0) -> Add:
         rates = ", ".join(str(branch.progress.rate) for branch in made) or "none"
         remedy = "Results are added one by one."
         raise ArgumentError("branches", f"of rates {rates}", "one or more of one rate", remedy)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
-        remedy = "It is what the sum is multiplied by."
-        raise ArgumentError("scale", brief(scale), "a finite number", remedy)
-    return Add(tuple(made), float(scale))
+    factor = number("scale", scale, remedy="It is what the sum is multiplied by.")
+    return Add(tuple(made), factor)
 
 
 def _stage(name: str, given: Any) -> Stage:
