@@ -75,7 +75,7 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
             stop = f.min(a["all_units"], f.add(first, a["units"]))
             with f.loop(first, stop) as unit:
                 _emit_unit(work, unit.index, layout)
-    return Code(module, ("run",), cpu, opt=1)
+    return Code(module, ("run",), cpu, opt=0)
 
 
 @dataclass(frozen=True, slots=True)
