@@ -50,7 +50,7 @@ SLOTS = Slots(
      "points", "pieces", "rows", "panels", "x_image", "x_channel", "x_position",
      "y_image", "y_channel", "y_position", "x_group", "y_group",
      "w_unit", "w_point", "w_panel", "w_piece", "v_point", "v_row", "z_point", "z_row",
-     "made", "live", "padded", "columns", "whole", "late",
+     "made", "live", "padded", "columns", "whole", "turned",
      "x_step_0", "x_step_1", "y_step_0", "y_step_1", "y_step_2", "line", "lanes"),
     ("next", "next_thread", "bad"),
 )  # fmt: skip
@@ -75,7 +75,7 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
             stop = f.min(a["all_units"], f.add(first, a["units"]))
             with f.loop(first, stop) as unit:
                 _emit_unit(work, unit.index, layout)
-    return Code(module, ("run",), cpu, opt=1)
+    return Code(module, ("run",), cpu, opt=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ def _emit_result(
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
         return
-    plain = f.compare("eq", a["late"], 0)
+    plain = f.compare("eq", a["turned"], 0)
     with f.when(plain):
         f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
     with f.unless(plain):

@@ -30,7 +30,7 @@ from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
 from .winograd_driver import OF_AXIS, SLOTS, driver_code
-from .winograd_plan import Schedule, chunk_of, depth_of, element_of
+from .winograd_plan import Schedule, chunk_of, depth_of, element_of, shares_sets
 from .winograd_weights import Weights
 from .winograd_window import Window
 
@@ -173,7 +173,7 @@ class Winograd:
             "v_point": sizes.v_point, "v_row": sizes.v_row,
             "z_point": sizes.z_point, "z_row": sizes.z_row,
             "made": made, "live": plan.channels, "padded": plan.padded, "columns": plan.columns,
-            "whole": int(whole and not late), "late": int(late),
+            "whole": int(whole and not late), "turned": int(sizes.turned > 0),
             **sizes.steps(), "line": sizes.line, "lanes": self._lanes,
         }  # fmt: skip
 
@@ -240,12 +240,14 @@ class _Sizes:
         self._position, self._wide = plan.padded * item, self.chunk * item
         self._columns = plan.columns * item
         stage = images * prod(stages[:2]) * self.line * self._position
-        turned = plan.channels * self.line * item if correlation.epilogue.residual else 0
+        # Rows of results are turned apart from y to add a residual, too.
+        turned = correlation.epilogue.residual or shares_sets(correlation)
+        self.turned = plan.channels * self.line * item if turned else 0
         self.v_at = _lines(packed)
         self.z_at = self.v_at + plan.points * self.v_point
         self.stage_at = self.z_at + plan.points * self.z_point
         self.turned_at = self.stage_at + _lines(stage)
-        self.tile_at = self.turned_at + _lines(turned)
+        self.tile_at = self.turned_at + _lines(self.turned)
         self.made_at = self.tile_at + 8 * tiles
         self.shift_at = self.made_at + 8 * len(MADE) * plan.tiles
         pieces = prod(more + 1 for more in behind)

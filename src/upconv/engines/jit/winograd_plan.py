@@ -292,8 +292,7 @@ class _Cycles:
         sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
         item, first = BYTES[element_of(correlation)], correlation.layout is DataLayout.NCX
         turned = 11.0 if first else 5.0  # rows into channels last
-        # Rows of many channels at once are slow to write where caches do not hold them.
-        left = 30.0 if first and prod(correlation.result_shape) * item > _L3 else 13.0
+        left = 30 if shares_sets(correlation) else 13
         inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + turned * outputs
         results = 0.4 * points + 0.05 * _additions([t.a for t in transforms]) + left * outputs
         made = correlation.made * prod(window.line.stride for window in windows)
@@ -321,6 +320,7 @@ class _Cycles:
 
 _STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
 _L3 = 24 << 20  # bytes that stay in it
+_ONE_SET = 1 << 17  # bytes: lines of 2048 sets
 _REGISTER_TILE, _JOB = 4.0, 500.0
 
 
@@ -339,6 +339,13 @@ def depth_of(correlation: Correlation) -> int:
     """Channels that are reduced, times the phases of operands."""
     steps = prod(line.step for line in correlation.lines)
     return correlation.reduced // correlation.groups * steps
+
+
+def shares_sets(correlation: Correlation) -> bool:
+    """Whether channels of results lie so far apart that vectors of 16 of them share a set of the
+    second-level cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
+    channel = prod(correlation.result_size) * BYTES[element_of(correlation)]
+    return correlation.layout is DataLayout.NCX and channel % _ONE_SET == 0
 
 
 def chunk_of(reduced: int, lanes: int) -> int:
