@@ -32,7 +32,7 @@ class Operands:
     @classmethod
     def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
-        y, layout, shape = out, correlation.layout, correlation.result_shape
+        y, layout = out, correlation.layout
         if not _lies_well(out, layout) or (
             residual is not None and residual.strides != out.strides
         ):
@@ -40,7 +40,8 @@ class Operands:
             residual = None if residual is None else laid_out("the residual", residual)
         x = lying_well("x", x, layout)
         copied = y is not out
-        if x.ndim > len(shape):  # views, as all axes but the first ones lie without gaps
+        if x.ndim > correlation.rank + 2:  # views: all axes but the first ones lie without gaps
+            shape = correlation.result_shape
             x, y = x.reshape(correlation.operand_shape), y.reshape(shape)
             residual = None if residual is None else residual.reshape(shape)
         return cls(out, copied, y, x, residual)
