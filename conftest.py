@@ -1,4 +1,5 @@
-"""For every test and doctest: a tuning file of the test run's own, and signals as in a terminal."""
+"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, and NumPy
+on one thread."""
 
 from __future__ import annotations
 
@@ -31,3 +32,6 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests run side by side; OpenBLAS's threads spin for a while after each product, for nothing.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -110,17 +110,6 @@ def test_a_repeated_call_is_not_checked_again(monkeypatch, fresh_cache) -> None:
     assert len(checked) == 9
 
 
-@pytest.mark.parametrize("stride", [2.0, True, np.bool_(True), "2", (2, True), (2.0, 2)])
-def test_a_keyword_equal_to_a_remembered_one_is_still_checked(stride: object) -> None:
-    """1, True and 1.0 are one key to a dictionary."""
-    upconv.conv_transpose(X, W, stride=2)
-    upconv.conv_transpose(X, W, stride=1)
-    upconv.conv_transpose(X, W, stride=(2, 1))
-    upconv.conv_transpose(X, W, stride=(2, 2))
-    with pytest.raises(upconv.ArgumentError, match="stride"):
-        upconv.conv_transpose(X, W, stride=stride)
-
-
 def test_a_dropped_primitive_is_built_anew(monkeypatch) -> None:
     cache = upconv.primitives.PrimitiveCache(max_entries=1)
     monkeypatch.setitem(upconv.primitives._shared, "", cache)

@@ -135,7 +135,7 @@ def check(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGINT)
 select.Selecting.check = check
 import sys
-sys.modules["upconv.onnx.optimizing.optimize"].choose = lambda found: (found[1].passes, "")
+sys.modules["upconv.onnx.optimizing"].choose = lambda found: (found[1].passes, "")
 """
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from test_geometry import axes, contributions
+from one_axis import axes, contributions, transposed
 from upconv.compositions import Raised, behind, cropped, shuffled, without_taps
 from upconv.geometry import Axis
 
@@ -41,13 +41,6 @@ def test_cropping_moves_the_outputs_alone(axis: Axis, begin: int, end: int) -> N
     both = range(max(begin, 0), axis.out - max(end, 0))
     moved = {(o + begin, i, t) for o, i, t in contributions(moved_axis) if o + begin in both}
     assert moved == {entry for entry in contributions(axis) if entry[0] in both}
-
-
-def transposed(x: np.ndarray, w: np.ndarray, axis: Axis) -> np.ndarray:
-    y = np.zeros(axis.out)
-    for o, i, t in contributions(axis):
-        y[o] += x[i] * w[t]
-    return y
 
 
 def convolved(z: np.ndarray, v: np.ndarray, dilation: int, begin: int, end: int) -> np.ndarray:

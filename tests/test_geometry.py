@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from one_axis import axes, contributions
 from upconv.engines.im2col import IndexSet
 from upconv.errors import ArgumentError, ShapeError
 from upconv.geometry import (
@@ -18,24 +19,6 @@ from upconv.geometry import (
     padded,
     same_padding,
 )
-
-
-@st.composite
-def axes(draw: st.DrawFn) -> Axis:
-    size, kernel = draw(st.integers(0, 7)), draw(st.integers(1, 7))
-    stride, dilation = draw(st.integers(1, 6)), draw(st.integers(1, 6))
-    begin, out = draw(st.integers(-9, 30)), draw(st.integers(0, 30))
-    return fitted(size, kernel, stride, dilation, begin, out)
-
-
-def contributions(axis: Axis) -> set[tuple[int, int, int]]:
-    """Every (output, input, tap) that meets, by the definition."""
-    return {
-        (axis.stride * i + axis.dilation * t - axis.crop_begin, i, t)
-        for i in range(axis.size)
-        for t in range(axis.kernel)
-        if 0 <= axis.stride * i + axis.dilation * t - axis.crop_begin < axis.out
-    }
 
 
 @given(axes())

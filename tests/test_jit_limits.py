@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tracing import traced
 from upconv import memory
 from upconv.engines.jit import limits
 from upconv.engines.jit.compile import Code, assembly
@@ -97,23 +98,17 @@ def test_the_loop_stays_in_registers() -> None:
 def test_memory_is_bounded_however_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits.os, "cpu_count", lambda: 64)
-    tracemalloc.start()
-    try:
+    with traced():
         limits._bandwidth(64)
         assert tracemalloc.get_traced_memory()[1] < 520 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_little_memory_makes_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(memory, "available_bytes", lambda: 8 << 20)
-    tracemalloc.start()
-    try:
+    with traced():
         assert limits._bandwidth(1) > 0
         assert tracemalloc.get_traced_memory()[1] < 3 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_workers_run_at_the_same_time() -> None:

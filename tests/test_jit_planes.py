@@ -71,7 +71,6 @@ def test_what_it_leaves_to_others() -> None:
         problem(Axis(400, 3, 1, 60)),  # shifts far apart
         problem(wide, channels=1),
         problem(wide, channels=6, layout=DataLayout.NXC),
-        problem(wide, layout=DataLayout.NXC),
     ):
         assert not described(other).startswith("planes"), other
 

@@ -34,10 +34,7 @@ CPUS = {
     "AArch64": (target("aarch64-unknown-linux-gnu", "cortex-a72", "", {"neon"}), 0.1),
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
-MODULES = (
-    "compile", "channel_code", "channel_driver", "driver", "rows", "transpose", "tile", "packing",
-    "plane_tile", "weight_grad_code", "winograd_code", "winograd_driver",
-)  # fmt: skip
+MODULES = ("compile", "winograd_code", "winograd_driver", "winograd_weights")
 CODES = [import_module(f"upconv.engines.jit.{name}") for name in MODULES]
 NAMES = ("tile", "wide", "planes", "products")
 

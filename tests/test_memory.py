@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import upconv
+from tracing import traced
 from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
 from upconv.errors import MemoryLimitError
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
-
-
-@contextmanager
-def traced() -> Iterator[None]:
-    """Count NumPy's memory from here."""
-    tracemalloc.start()
-    try:
-        yield
-    finally:
-        tracemalloc.stop()
 
 
 class TestMemory:

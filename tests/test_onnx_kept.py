@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 
 import onnx
 from onnx import numpy_helper
 
-from onnx_rewriting import assert_close, assert_same_values, rewritten, terms, values
+from onnx_rewriting import assert_close, assert_same_values, refusal, rewritten, terms, values
 from onnx_texts import normal, parsed
 from upconv.dialects.onnx import Rule
 from upconv.onnx.passes import PASSES
@@ -76,12 +75,11 @@ def alone(name: str, kind: str = "float") -> str:
     return f"g ({kind}[N,2,L] x) => ({kind}[N,2,M] y) {{ {layer(name)} }}"
 
 
-def model(name: str, text: str, opset: int = 17, dtype: type = np.float32) -> onnx.ModelProto:
-    found = parsed(
-        text,
-        opset,
-        **{k: v for k, v in arrays(name, dtype).items() if re.search(rf"\b{k}\b", text)},
-    )
+def model(
+    name: str, text: str, opset: int = 17, dtype: type = np.float32, fed: str = ""
+) -> onnx.ModelProto:
+    given = {k: v for k, v in arrays(name, dtype).items() if re.search(rf"\b{k}\b", text)}
+    found = parsed(text, opset, **{k: v for k, v in given.items() if k not in fed.split()})
     for node in found.graph.node:
         if node.op_type == "ConvTranspose":
             node.name = node.name or f"layer {node.output[0]}"
@@ -193,6 +191,26 @@ def test_a_weight_that_weight_norm_makes(name: str) -> None:
     assert step.fired, step.refusal
     assert "ReduceL2" not in [node.op_type for node in after.graph.node]
     assert_same_values(before, after)
+
+
+NEED_THE_WEIGHT = ("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation")
+
+
+@every_pass
+@pytest.mark.parametrize("fed", ["w", "b", "w b"])
+def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, fed: str) -> None:
+    shapes = {"w": f"2,{OUTPUTS[name]},4", "b": "2"}
+    inputs = "".join(f", float[{shapes[one]}] {one}" for one in fed.split())
+    text = alone(name).replace(" x)", f" x{inputs})")
+    before = model(name, text, fed=fed)
+    if "w" in fed and name.startswith(NEED_THE_WEIGHT):
+        assert "its weight is not constant" in refusal(before, name)
+    elif name == "fold_batch_norm":
+        assert "its bias is not constant" in refusal(before, name)
+    else:
+        after, [step] = rewritten(before, name)
+        assert step.fired, step.refusal
+        assert_same_values(before, after)
 
 
 @every_pass

@@ -17,7 +17,6 @@ import pytest
 from upconv.dialects.onnx import Rule
 from upconv.errors import ArgumentError, EngineRefusal, FileError, ModelError
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="forms are run in it")
 

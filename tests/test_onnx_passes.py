@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 
@@ -307,46 +306,6 @@ def deconv(
 )
 def test_it_must_not_fire(name: str, model: onnx.ModelProto, reason: str) -> None:
     assert reason in refusal(model, name)
-
-
-SUITED = {
-    "replace_deconv": "group=2, pads=[1,0]",
-    "sub_pixel": "group=2, strides=[2]",
-    "sub_pixel:unfolded": "group=2, strides=[2]",
-    "sub_pixel:folded": "group=2, strides=[2], pads=[1,1]",
-    "sub_pixel:polyphase": "group=2, strides=[2]",
-    "fold_batch_norm": "group=2, strides=[2]",
-    "normalise": "group=2, strides=[2]",
-    "split_groups": "group=2, strides=[2]",
-    "to_rank": "group=2, strides=[2]",
-    "symmetric_pads": "group=2, strides=[2], pads=[1,0]",
-    "no_pads": "group=2, strides=[2], pads=[1,0]",
-    "no_output_padding": "group=2, strides=[2], output_padding=[1]",
-    "no_dilation": "group=2, dilations=[2]",
-}
-"""Pass -> attributes of a layer with weight (2, 1, 4) at which it fires, were the rest as usual."""
-
-NEED_THE_WEIGHT = [*CONVOLUTIONS, "fold_batch_norm", "no_dilation"]
-
-
-@pytest.mark.parametrize("name", SUITED)
-@pytest.mark.parametrize("computed", ["w", "b", "w b"])
-def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, computed: str) -> None:
-    arrays = {"w": np.arange(8, dtype=np.float32).reshape(2, 1, 4), "b": np.ones(2, np.float32)}
-    fed = "".join(f", float[{'2,1,4' if one == 'w' else '2'}] {one}" for one in computed.split())
-    before = parsed(
-        f"""g (float[N,2,L] x{fed}) => (float[N,2,M] z) <float[1,2,1] c = {{2,3}}>
-        {{ [deconv] y = ConvTranspose<{SUITED[name]}>(x, w, b) z = Mul(y, c) }}""",
-        **{key: array for key, array in arrays.items() if key not in computed.split()},
-    )
-    if "w" in computed and name in NEED_THE_WEIGHT:
-        assert "its weight is not constant" in refusal(before, name)
-    elif name == "fold_batch_norm":
-        assert "its bias is not constant" in refusal(before, name)
-    else:
-        after, [step] = rewritten(before, name)
-        assert step.fired, step.refusal
-        assert_same_values(before, after)
 
 
 @pytest.mark.parametrize(("output", "kinds"), [

@@ -1,4 +1,4 @@
-"""Rewriting by profile: what obeys, what cannot and is named; and the memory of forms."""
+"""Rewriting by profile: what obeys, what cannot and is named; the command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 

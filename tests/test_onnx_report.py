@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("onnx", reason="upconv.onnx needs it")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("jinja2", reason="the report is a template")
 
 import browser as browsers
 import onnx_reports as cases
 from upconv.errors import ArgumentError, FileError
-from upconv.onnx.report import as_html, as_text, write_report
-from upconv.onnx.report.page import drawn
+from upconv.onnx.report import as_html, as_text, drawn, write_report
 
 PROGRAM = browsers.found()
 needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")

@@ -25,7 +25,6 @@ from upconv.errors import (
     ShapeError,
 )
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 pytest.importorskip("onnxruntime", reason="most are run in it")
 
@@ -34,8 +33,8 @@ from onnx import TensorProto
 from onnx_texts import normal, parsed
 from processes import environment
 from upconv.onnx import models
+from upconv.onnx import runtimes as module
 from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
-from upconv.onnx.runtimes import runtime as module
 from upconv.onnx.runtimes.inputs import OPEN
 
 NAMES = ("onnxruntime", "openvino", "openvino:f32", "reference")

@@ -14,7 +14,6 @@ from upconv.errors import (
     ShapeError,
 )
 
-pytest.importorskip("onnx", reason="the models are ONNX's")
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
 import onnx

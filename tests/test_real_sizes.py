@@ -196,9 +196,9 @@ FAULTS = {
     ),
     "the last slab of a weight gradient left out": (
         "jit",
-        JIT.format("weight_grad_jobs") + "real = weight_grad_jobs.slabs_of\n"
+        JIT.format("weight_grad") + "real = weight_grad.slabs_of\n"
         "def some(*given): found = real(*given); return found[:-1] if len(found) > 1 else found\n"
-        "weight_grad_jobs.slabs_of = some",
+        "weight_grad.slabs_of = some",
     ),
     "a tap that misses the last output of a row": (
         "jit, AVX2",

@@ -8,14 +8,13 @@ import pickle
 import signal
 import threading
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import upconv
 from processes import printed
+from tracing import traced
 from upconv.engines import load
 from upconv.engines.reference import ReferenceEngine
 from upconv.errors import EngineRefusal
@@ -24,16 +23,6 @@ from upconv.primitives import PrimitiveCache
 from upconv.problem import Direction, Problem
 
 X, W = np.ones((1, 1, 3), np.float32), np.ones((1, 1, 2), np.float32)
-
-
-@contextmanager
-def traced() -> Iterator[None]:
-    """Count NumPy's memory from here."""
-    tracemalloc.start()
-    try:
-        yield
-    finally:
-        tracemalloc.stop()
 
 
 class TestTheCollector:
@@ -242,6 +231,8 @@ def test_empty_axes_have_the_sizes_the_rules_say() -> None:
     empty, one = np.ones((1, 1, 0)), np.ones((1, 1, 1))
     assert upconv.conv_transpose(empty, one, stride=3, padding="same_upper").shape == (1, 1, 0)
     assert upconv.conv(empty, np.ones((1, 1, 3)), padding="same_upper").shape == (1, 1, 0)
+    nothing, point = np.ones((0, 1, 0, 0)), np.ones((1, 1, 1, 1))
+    assert upconv.conv_transpose(nothing, point).shape == nothing.shape
 
 
 class TestForeignArrays:

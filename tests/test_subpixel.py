@@ -7,20 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from one_axis import transposed
 from upconv.errors import ShapeError
 from upconv.geometry import Axis
 from upconv.subpixel import SubPixel, folded, thriftiest, waste
-
-
-def transposed(x: np.ndarray, w: np.ndarray, axis: Axis) -> np.ndarray:
-    """y by its definition: every product is added where it falls."""
-    y = np.zeros(axis.out)
-    for i in range(axis.size):
-        for t in range(axis.kernel):
-            o = axis.stride * i + axis.dilation * t - axis.crop_begin
-            if 0 <= o < axis.out:
-                y[o] += x[i] * w[t]
-    return y
 
 
 def convolved(x: np.ndarray, w: np.ndarray, taps: tuple[int, ...], form: SubPixel) -> np.ndarray:

@@ -258,15 +258,6 @@ class TestWhoAsks:
         assert copy._tune is True
 
 
-def test_variants_are_primitives_of_their_own() -> None:
-    engine = Timed("engine", own=0.0, a=0.0)
-    cache = upconv.primitives.PrimitiveCache()
-    for variant in ("", "a", "", "a"):
-        with cache.lease(BASE, engine, 1, variant) as primitive:
-            assert primitive.variant == variant
-    assert engine.built == ["", "a"]
-
-
 # explain ------------------------------------------------------------------------------------------
 
 
@@ -348,12 +339,3 @@ class TestExplain:
         told = upconv.explain(X.shape, W, roofline=True)
         assert (told.engine, told.schedule) == (None, "")
         assert told.roofline_seconds > 0
-
-
-def test_importing_upconv_and_untuned_calls_load_no_platformdirs() -> None:
-    code = (
-        "import sys, numpy as np, upconv;"
-        "upconv.conv_transpose(np.ones((1, 1, 3)), np.ones((1, 1, 2)), engine='reference');"
-        "print('platformdirs' in sys.modules)"
-    )
-    assert printed(code) == "False"

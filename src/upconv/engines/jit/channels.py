@@ -26,7 +26,7 @@ from .channel_weights import ChannelPacking
 from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import Kernel, Operands
+from .operands import Kernel
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -98,11 +98,21 @@ class Channels(Kernel):
     def __str__(self) -> str:
         return self.description
 
-    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        given, biases = self._given(out, a, bias, residual)
         with Workspace(self.workspace_bytes) as buffer:
             for slab, work in self._steps:
                 y, x, more = slab.of(given.y), slab.of_inputs(given.x), given.residual
-                work.run(buffer, y, x, weight, biases, None if more is None else slab.of(more))
+                work.run(buffer, y, x, b, biases, None if more is None else slab.of(more))
+        given.deliver()
 
     def _slabs(self, cpu: Cpu) -> tuple[Slab, ...]:
         """The parts that are computed one after another: all at once where nothing is turned."""

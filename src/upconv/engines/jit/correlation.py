@@ -61,7 +61,7 @@ class Line:
     @property
     def is_pointwise(self) -> bool:
         """Whether each result is made from the operand at its own position."""
-        same = self.size == self.out and self.step == self.stride == 1
+        same = 0 < self.size == self.out and self.step == self.stride == 1
         return same and self.phases[0].taps == (Tap(0, 0),)
 
     def part(self, low: int, high: int) -> tuple[Line, range]:

@@ -81,22 +81,12 @@ class Kernel:
         """The weight in the kernel's order of use."""
         return self._packer.pack(weight)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
-        """Compute into `out`."""
-        given = Operands.of(self.correlation, out, a, residual)
-        self._compute(given, b, self._no_bias if bias is None else self._ordered(bias))
-        given.deliver()
-
-    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
-        """Run compiled code."""
-        raise NotImplementedError
+    def _given(
+        self, out: Array, a: Array, bias: Array | None, residual: Array | None
+    ) -> tuple[Operands, Array]:
+        """The arrays of a call, and its biases as code reads them."""
+        biases = self._no_bias if bias is None else self._ordered(bias)
+        return Operands.of(self.correlation, out, a, residual), biases
 
     def _ordered(self, bias: Array) -> Array:
         """Biases as code reads them: perhaps beyond the last."""

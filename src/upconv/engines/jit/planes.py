@@ -17,7 +17,7 @@ from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import Kernel, Operands
+from .operands import Kernel
 from .packing import Numbers, Packer
 from .plane_tile import SLOTS, PlaneTile, plane_code
 from .rows import finish_code
@@ -52,23 +52,33 @@ class Planes(Kernel):
         tables = sum(table.nbytes for table in self._tables)
         self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
 
-    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        given, biases = self._given(out, a, bias, residual)
         x, y, more = given.x, given.y, given.residual
         apart = not self._tile.last
         self._blocks.run(
             self._code.addresses["planes"], self._threads,
             x=address_of(x), x_image=x.strides[0], x_channel=apart * x.strides[1],
             y=address_of(y), y_image=y.strides[0], y_channel=apart * y.strides[1],
-            w=address_of(weight), bias=address_of(biases),
+            w=address_of(b), bias=address_of(biases),
             residual=0 if more is None else address_of(more),
         )  # fmt: skip
+        given.deliver()
 
     @property
     def description(self) -> str:
         """The schedule in one line."""
-        tile = self._tile
+        tile, rows = self._tile, "positions" if self._tile.last else "rows"
         return (
-            f"planes: tile of {tile.rows} rows x {tile.vectors} vectors of {tile.lanes}, read in"
+            f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"
             f" place, {self._threads} threads"
         )
 

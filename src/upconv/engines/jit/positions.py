@@ -17,7 +17,7 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .driver import driver_code, inner_code
 from .kernel_arguments import Blocks
-from .operands import Kernel, Operands
+from .operands import Kernel
 from .packing import Packing
 from .result_stores import SLOTS
 from .rows import fill_code, finish_code
@@ -66,7 +66,16 @@ class Positions(Kernel):
         tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
 
-    def _compute(self, given: Operands, weight: Array, biases: Array) -> None:
+    def run(
+        self,
+        out: Array,
+        a: Array,
+        b: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+    ) -> None:
+        """Compute into `out`."""
+        given, biases = self._given(out, a, bias, residual)
         x, y, more = given.x, given.y, given.residual
         groups = self.correlation.groups
         x_group = x.strides[1] * (self.correlation.reduced // groups)
@@ -77,12 +86,13 @@ class Positions(Kernel):
                 packed["buffer_part"] = x_group
             self._blocks.run(
                 self._driver.addresses["positions"], self.schedule.threads,
-                **packed, x=address_of(x), y=address_of(y), w=address_of(weight),
+                **packed, x=address_of(x), y=address_of(y), w=address_of(b),
                 bias=address_of(biases), residual=0 if more is None else address_of(more),
                 x_image=x.strides[0], x_channel=x.strides[1], x_group=x_group,
                 y_image=y.strides[0], y_channel=y.strides[1],
                 y_group=y.strides[1] * (self.correlation.made // groups),
             )  # fmt: skip
+        given.deliver()
 
     @property
     def description(self) -> str:

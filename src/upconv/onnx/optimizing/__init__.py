@@ -1,11 +1,189 @@
-"""The measured optimiser: every transposed convolution in the form its runtime is fastest with.
+"""`optimize`: a model in, a faster one out, verified; or the same one.
 
-`optimize` is the way in; `results` holds what it returns.
+extract      every transposed convolution alone, neighbours folded into it first (`extract`)
+candidates   every form of each, checked and timed in the runtime (`candidates`)
+select       the whole, verified and measured; what does not hold is reverted (`select`)
+write        the result, or the model as it was
 """
 
 from __future__ import annotations
 
-from .optimize import optimize
-from .results import Optimization
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ..._version import __version__
+from ...dialects.onnx import Rule
+from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
+from ...files import reported, require_free
+from ...threads import checked, get_num_threads
+from ...tuning import processor_model
+from ..graphs import named
+from ..models import Source, from_model, save, to_proto
+from ..nodes import Unreadable
+from ..passes import PASSES
+from ..passes.base import run
+from ..runtimes import Runtime, feeds, ready
+from ..runtimes.worker import TIME_LIMIT, borrowed
+from .candidates import Cache, Setup, measured
+from .extract import Layer, layers, mark
+from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
+from .select import Selecting, Selection, choose
 
 __all__ = ["Optimization", "optimize"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with what begins, its number from 1, and of how many."""
+
+Sizes = Mapping[str, Sequence[int]]
+
+_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")
+"""Passes that only take nodes away: they run before anything is measured."""
+
+_MOST_SECONDS = 3600.0
+
+
+def optimize(
+    model: Source,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    runtime: str | Runtime = "onnxruntime",
+    sizes: Sizes | Sequence[Sizes] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    seconds: float = 1.0,
+    float64: bool = True,
+    fresh: bool = False,
+    session: bool = False,
+    force: bool = False,
+    time_limit: float = TIME_LIMIT,
+    progress: Progress | None = None,
+) -> Optimization:
+    """Rewrite the transposed convolutions of a model where that makes it faster, and write it.
+
+    model: a path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`; not changed.
+    output: where the result goes, whole or not at all; a model that nothing makes faster is written
+        as it is. None writes nothing. The model is in the result's `proto` too.
+    runtime: in which it is measured and verified: "onnxruntime", "openvino", "openvino:f32", ...
+    sizes: shapes of inputs by name, sizes of symbols, where the model leaves them open; or several
+        such mappings: a layer is rewritten only where that pays at all of them.
+    inputs: arrays to run the model on instead of random ones.
+    threads: of the runtime; None takes its own, or `upconv.get_num_threads()`.
+    seed: of the random inputs.
+    seconds: spent on each different layer and shape, and five times as much on the whole model.
+    float64: hold results against the model in float64, in a slow evaluator.
+    fresh: measure again what is in the tuning cache.
+    session: also measure `upconv.onnx.Session` on the model.
+    force: overwrite `output`.
+    time_limit: seconds that one run may take before its process is ended.
+    progress: called with what begins, its number from 1, and of how many.
+
+    Raises `ModelError`, `FileError`, `ArgumentError`, `EngineMissing`, `EngineRefusal` where the
+    runtime does not take the model itself, `EngineError`, `MemoryLimitError`.
+
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
+    >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
+    >>> found = optimize(ir.from_onnx_text(text), seconds=0.01)
+    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings][:2]
+    ['original', 'sub_pixel:unfolded']
+    """
+    began, chosen = time.perf_counter(), ready(runtime)
+    count = chosen.threads or get_num_threads()
+    chosen = replace(chosen, threads=checked(count if threads is None else threads))
+    if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
+        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
+        raise ArgumentError("seconds", brief(seconds), allowed)
+    path = model if isinstance(model, str | os.PathLike) else None
+    if output is not None:  # before minutes are spent
+        name, given = os.fspath(output), [Path(path)] if path else []
+        with reported(name):
+            require_free(name, Path(name).resolve(), force=force, inputs=given)
+    original = from_model(model)
+    sets = [sizes or {}] if sizes is None or isinstance(sizes, Mapping) else list(sizes)
+    if not sets:
+        raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
+    arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
+    rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
+    say, cache = progress or (lambda *_: None), Cache(chosen, fresh)
+    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, cache, say)
+    selecting, selection, folded = _selected(original, setup)
+    proto = to_proto(selection.model)
+    before = to_proto(original).ByteSize() if selection.changed else proto.ByteSize()
+    versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
+    return Optimization(
+        model=os.fspath(path) if path else original.graph.name or "",
+        runtime=str(chosen),
+        threads=chosen.threads or 1,
+        opset=original.opset_imports.get("", 0),
+        inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
+        folded=folded if selection.changed else (),
+        layers=selection.layers,
+        whole=selection.whole,
+        verified=selection.verified,
+        checks=selection.checks,
+        verdict=selection.verdict,
+        bytes_before=before,
+        bytes_after=proto.ByteSize(),
+        machine=processor_model(),
+        versions={"upconv": __version__, **versions, chosen.name: chosen.version},
+        session=_session(selecting) if session else None,
+        remarks=selection.remarks,
+        proto=proto,
+        written=None if output is None else str(save(selection.model, output, force=force)[0]),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, Selection, tuple[str, ...]]:
+    """Fold, measure every layer, and select."""
+    prepared = original.clone()
+    steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.rule)
+    folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
+    mark(prepared)
+    with borrowed(setup.limit) as worker:
+        found = layers(prepared, setup.runtime, setup.inputs, setup.rule, worker)
+    known: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+    results = []
+    for number, one in enumerate(found, 1):
+        node = one.node if isinstance(one, Unreadable) else one.conv.node
+        setup.say(f"measuring {named(node)}", number, len(found))
+        graph = "" if node.graph in (None, prepared.graph) else str(node.graph.name)
+        told: tuple[Any, ...] = ((), (), 0, 0, "", (), ORIGINAL)
+        if isinstance(one, Unreadable):
+            told = (*told, one.reason)
+        else:
+            key = one.signature, one.shapes
+            if key not in known:
+                known[key] = _measured(one, setup)
+            tried, conv = known[key], one.conv
+            choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
+            what = conv.array.shape[1] * conv.groups, conv.groups, str(conv.array.dtype)
+            told = (conv.axes, one.shapes, *what, tried, *choice)
+        results.append(LayerResult(named(node), graph, *told))
+    selecting = Selecting(original, prepared, setup)
+    return selecting, selecting.select(results, folded), folded
+
+
+def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
+    try:
+        return measured(layer, setup)
+    except (EngineError, MemoryLimitError) as error:
+        return (Candidate(ORIGINAL, refusal=f"{setup.runtime} does not run it alone: {error}"),)
+
+
+def _session(selecting: Selecting) -> SessionResult:
+    """`upconv.onnx.Session` against the runtime's own, on the model as it came."""
+    model, own = selecting.original, Runtime("upconv", threads=selecting.setup.runtime.threads)
+    reports: list[Mapping[str, Any]] = []
+    try:
+        whole = selecting.compare(model, model, own, reports)
+        return SessionResult(whole, reports[-1])
+    except (EngineError, MemoryLimitError) as error:
+        return SessionResult(why=str(error))

@@ -1,16 +1,268 @@
-"""Runtimes: what runs ONNX models here, each in a process of its own, and random inputs for models.
+"""Runtimes: what runs ONNX models here, each in a process of its own (`worker`, `host`).
 
     with ready("onnxruntime").session(model) as session:
         outputs = session.run(feeds(model))
 
-`Runtime` says which one, on what and how; `worker` starts the process that it runs in, and `host`
-is what that does.
+A `Runtime` says which one, on what, how precisely, on how many threads, as one value and one word:
+
+onnxruntime                  on the CPU
+onnxruntime:CUDA             by another execution provider; onnxruntime:CUDA:1 on its device 1
+openvino                     on the CPU, in the precision that OpenVINO takes by itself
+openvino:f32, openvino:GPU   in a precision, on a device; openvino:GPU:f16 is both
+reference, reference:f64     onnx's evaluator in Python: slow, and right
+upconv                       `upconv.onnx.Session`
 """
 
 from __future__ import annotations
 
-from .inputs import feeds
-from .runtime import RUNTIMES, Runtime, Session, ready, timed
-from .worker import Worker
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import onnx_ir as ir
+
+from ... import memory
+from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
+from ...threads import checked, get_num_threads
+from ..models import Source, from_model, stored
+from ..names import one_line
+from .inputs import feeds, fitting, inputs_of
+from .timing import Rounds
+from .worker import Worker, borrowed
 
 __all__ = ["RUNTIMES", "Runtime", "Session", "Worker", "feeds", "ready", "timed"]
+
+PROVIDERS = {
+    "CPU": ("CPUExecutionProvider", "onnxruntime"),
+    "CUDA": ("CUDAExecutionProvider", "onnxruntime-gpu"),
+    "TensorRT": ("TensorrtExecutionProvider", "onnxruntime-gpu"),
+    "CoreML": ("CoreMLExecutionProvider", "onnxruntime"),
+    "DirectML": ("DmlExecutionProvider", "onnxruntime-directml"),
+    "OpenVINO": ("OpenVINOExecutionProvider", "onnxruntime-openvino"),
+}
+"""Our word for a provider of ONNX Runtime -> its name there, and the package that has it."""
+
+_ONNX = "pip install 'upconv[onnx]'"
+_MODULES = {
+    "onnxruntime": ("onnxruntime", _ONNX),
+    "openvino": ("openvino", "pip install openvino"),
+    "reference": ("onnx.reference", _ONNX),
+    "upconv": ("onnxruntime", _ONNX),
+}
+"""Runtime -> the module that must be there, and what installs it."""
+
+_WORDS = {
+    "onnxruntime": (
+        rf"(?P<provider>(?i:{'|'.join(PROVIDERS)}))?(:(?P<device>\d+))?",
+        f"a provider of {', '.join(PROVIDERS)} and the number of a device",
+    ),
+    "openvino": (
+        r"(?P<device>[A-Z][A-Z.\d]*)?:?(?P<precision>f32|f16|bf16)?",
+        "a device (CPU, GPU, NPU) and a precision of f32, f16, bf16",
+    ),
+    "reference": ("(?P<precision>f64)?", "f64 or nothing"),
+    "upconv": ("", "nothing"),
+}
+"""Runtime -> what may follow it, as a pattern whose groups are fields, and in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A way to run models.
+
+    name: one of `RUNTIMES`.
+    provider: of ONNX Runtime: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
+    device: OpenVINO's name of a device ("GPU.1"), or the number of a provider's.
+    precision: "" leaves it to the runtime; OpenVINO has f32, f16 and bf16, the reference f64.
+    threads: None is `upconv.get_num_threads()` at the time a session is made.
+    rule: of the reference: by whose reading of ConvTranspose ("spec" or a runtime's name).
+
+    >>> str(Runtime("openvino", precision="f32")), Runtime("onnxruntime").provider
+    ('openvino:f32', 'CPU')
+    """
+
+    name: str
+    provider: str = "CPU"
+    device: str = ""
+    precision: str = ""
+    threads: int | None = None
+    rule: str = "spec"
+
+    def __str__(self) -> str:
+        provider = "" if self.provider == "CPU" else self.provider
+        return ":".join(filter(None, (self.name, provider, self.device, self.precision)))
+
+    @classmethod
+    def parse(cls, text: str, argument: str = "runtime") -> Runtime:
+        """The runtime that `text` names; `ArgumentError` where it names none.
+
+        >>> Runtime.parse("onnxruntime:CUDA:1")
+        Runtime(name='onnxruntime', provider='CUDA', device='1', precision='', threads=None, \
+rule='spec')
+        """
+        name, _, words = str(text).partition(":")
+        if name not in _WORDS:
+            raise ArgumentError(argument, brief(text), f"one of {', '.join(_WORDS)}")
+        pattern, expected = _WORDS[name]
+        found = re.fullmatch(pattern, words)
+        if found is None:
+            raise ArgumentError(argument, brief(text), f"after {name}: {expected}")
+        told: dict[str, Any] = {key: entry for key, entry in found.groupdict().items() if entry}
+        if "provider" in told:
+            told["provider"] = {one.lower(): one for one in PROVIDERS}[told["provider"].lower()]
+        return cls(name, **told)
+
+    def missing(self) -> str | None:
+        """None where it can be used here; else one sentence that ends in what to install."""
+        module, command = _MODULES[self.name]
+        try:
+            loaded = import_module(module)
+        except (ImportError, OSError) as error:  # OSError: a library of it that does not load
+            return f"The runtime {self.name} is not here ({one_line(error)}): {command}"
+        if self.name == "onnxruntime":
+            wanted, package = PROVIDERS[self.provider]
+            here = loaded.get_available_providers()
+            if wanted not in here:
+                has = ", ".join(p.removesuffix("ExecutionProvider") for p in here)
+                what = f"The ONNX Runtime installed here has no {self.provider} (it has {has})"
+                return f"{what}: pip install {package}"
+        return None
+
+    def working_precision(self) -> str:
+        """In which it computes models in float32: "bf16" and the like, "" in their own."""
+        return self.precision or (_hint(self.device) if self.name == "openvino" else "")
+
+    @property
+    def version(self) -> str:
+        """The version of its package."""
+        return str(getattr(import_module(_MODULES[self.name][0].split(".")[0]), "__version__", ""))
+
+    def session(
+        self, model: Source, *, threads: int | None = None, worker: Worker | None = None
+    ) -> Session:
+        """`model`, ready to run; the model is not changed.
+
+        model: as `upconv.onnx.from_model` takes it; an `ir.Model` is taken as it is.
+        threads: in place of the runtime's own.
+        worker: the process to run in, for sessions that are timed against each other; without one
+            the session has a process to itself.
+
+        Raises `EngineRefusal` where the runtime does not take the model, `MemoryLimitError`, and
+        what `upconv.onnx.load` raises.
+        """
+        own = model if isinstance(model, ir.Model) else from_model(model)
+        count = get_num_threads() if self.threads is None else self.threads
+        how = replace(self, threads=checked(count if threads is None else threads))
+        with ExitStack() as stack:
+            process = worker or stack.enter_context(borrowed())
+            session = Session(own, how, process, stack)
+            session.held = stack.pop_all()
+            return session
+
+
+class Session:
+    """A model in a runtime. Close it, or use it in a `with`.
+
+    `inputs` and `outputs` are what the model takes and gives, in its order.
+    """
+
+    def __init__(self, model: ir.Model, runtime: Runtime, worker: Worker, held: ExitStack) -> None:
+        self.runtime, self.worker, self.held = runtime, worker, held
+        self.inputs, self.outputs = inputs_of(model), tuple(model.graph.outputs)
+        names = [str(value.name) for value in self.outputs]
+        size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+        memory.require(2 * size, "copies of the model for a runtime")
+        source = held.enter_context(stored(model))
+        self._number: int | None = self._call(
+            EngineRefusal, "does not take the model", "open", source, runtime, names
+        )
+        held.callback(self._release)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name: arrays (a sequence is a list of them).
+
+        feeds: an array for every input, of its dtype and shape.
+
+        Raises `ArgumentError` for feeds that do not fit, `EngineError` if the runtime fails.
+        """
+        arrays = self._call(EngineError, "failed", "run", self._open(), fitting(self.inputs, feeds))
+        return dict(zip((str(value.name) for value in self.outputs), arrays, strict=True))
+
+    def bind(self, feeds: Mapping[str, Any]) -> None:
+        """Take these inputs for `timed`; the model has run on them once when this returns."""
+        self._call(EngineError, "failed", "bind", self._open(), fitting(self.inputs, feeds))
+
+    def report(self) -> dict[str, Any]:
+        """Of the runtime "upconv": `upconv.onnx.Session.report`, as JSON."""
+        told: dict[str, Any] = self._call(EngineError, "failed", "report", self._open())
+        return told
+
+    def close(self) -> None:
+        """Give the model's memory back; a closed session raises `EngineError`."""
+        self.held.close()
+        self._number = None
+
+    def _open(self) -> int:
+        if self._number is None:
+            raise EngineError(f"This session of {self.runtime} is closed. Make another one.")
+        return self._number
+
+    def _call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
+        try:
+            return self.worker.call(method, *arguments)
+        except EngineError as error:
+            raised = type(error) if isinstance(error, EngineRefusal) else kind
+            raise raised(f"{self.runtime} {what}: {error}") from None
+
+    def _release(self) -> None:
+        if self.worker.usable:
+            self.worker.call("close", self._number)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def timed(sessions: Sequence[Session], seconds: float) -> Rounds:
+    """Interleaved times of sessions of one worker, each bound to its inputs.
+
+    seconds: of all together; slow models take longer.
+
+    Raises `EngineError` where one of them fails.
+    """
+    numbers = [session._number for session in sessions]
+    rounds: Rounds = sessions[0].worker.call("timed", numbers, seconds, times=10 * len(sessions))
+    return rounds
+
+
+@cache
+def _hint(device: str) -> str:
+    with borrowed() as worker:
+        return str(worker.call("openvino_precision", device or "CPU"))
+
+
+RUNTIMES: dict[str, Runtime] = {name: Runtime(name) for name in _MODULES}
+"""Name -> runtime, with its usual settings."""
+
+
+def ready(runtime: str | Runtime, argument: str = "runtime") -> Runtime:
+    """The runtime of this name, which can be used; `argument` is what an error calls it.
+
+    Raises `ArgumentError` for an unknown name, `EngineMissing` where it is not installed.
+
+    >>> ready("reference:f64").precision
+    'f64'
+    """
+    found = Runtime.parse(runtime, argument) if isinstance(runtime, str) else runtime
+    if not isinstance(found, Runtime):
+        raise ArgumentError(argument, brief(runtime), "a name, or an upconv.onnx Runtime")
+    missing = found.missing()
+    if missing is not None:
+        raise EngineMissing(missing)
+    return found

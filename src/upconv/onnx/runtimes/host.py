@@ -20,7 +20,7 @@ from .timing import Call, Feeds, Rounds, interleaved
 from .worker import kill
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from . import Runtime
 
 
 class Backend(Protocol):

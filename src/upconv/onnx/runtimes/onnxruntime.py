@@ -19,7 +19,7 @@ from ...errors import EngineRefusal
 from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from . import Runtime
 
 
 def options(threads: int) -> Any:
@@ -34,7 +34,7 @@ class OnnxRuntime:
     """A model in a session of ONNX Runtime; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
-        from .runtime import PROVIDERS
+        from . import PROVIDERS
 
         provider, _ = PROVIDERS[runtime.provider]
         settings = {"device_id": runtime.device} if runtime.device else {}

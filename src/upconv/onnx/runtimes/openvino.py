@@ -22,7 +22,7 @@ from ...errors import EngineRefusal
 from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from . import Runtime
 
 _FOREIGN = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
 

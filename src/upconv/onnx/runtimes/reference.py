@@ -1,6 +1,6 @@
 """ONNX's reference evaluator with some operators of upconv's own (`operators`): slow, and right.
 
-With the precision f64 the whole model is computed in float64, whatever it says (`float64`): what
+With the precision f64 the whole model is computed in float64, whatever it says: what
 another runtime makes of it is held against that. All values of a run are in memory together.
 
 In float64 are then, in the place of every narrower float (8-bit ones are storage, and stay):
@@ -30,7 +30,7 @@ from ..operators import called, evaluator_operators
 from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from . import Runtime
 
 
 _NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -9,7 +9,7 @@ from ..session import Session
 from .timing import Call, Feeds
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from . import Runtime
 
 
 class Upconv:

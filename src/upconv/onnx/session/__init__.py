@@ -1,4 +1,4 @@
-"""Sessions: ONNX models run by ONNX Runtime and upconv together.
+"""`Session`: a model in ONNX Runtime, with upconv for the layers that it computes faster.
 
 There is one session of ONNX Runtime for the whole model. The nodes that upconv computes are custom
 operators in it (`operators`), written into the model in place of layers (`layers`), so that nothing
@@ -7,7 +7,252 @@ is cut apart, copied or run beside ONNX Runtime's threads. `choosing` measures w
 
 from __future__ import annotations
 
-from .reports import LayerReport, Report
-from .session import NodeArg, Session
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import onnx_ir as ir
+
+from ...arrays import Array
+from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
+from ...threads import checked, get_num_threads
+from ..models import Source, from_model, stored
+from ..names import one_line
+from ..runtimes.inputs import dtype_of, fitting, inputs_of, random_arrays
+from .abi import library
+from .choosing import Assembly, Choice, measured
+from .native import Native
+from .reports import LayerReport, Report, decided
 
 __all__ = ["LayerReport", "NodeArg", "Report", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output as ONNX Runtime tells it.
+
+    type: "tensor(float)" and the like. shape: a number, the name of an open size, or None, per
+    axis.
+    """
+
+    name: str
+    type: str
+    shape: list[Any]
+
+
+class Session:
+    """A model ready to run on the processor, used as ONNX Runtime's `InferenceSession`.
+
+    ONNX Runtime runs the model. ConvTranspose nodes of its main graph, and Conv nodes, with the
+    activations after them, are computed by upconv where that is faster, with weights packed once,
+    on ONNX Runtime's memory and threads. That is measured here, on random inputs: in seconds, the
+    model runs some hundred times. Where the whole model is not faster, or computes something else,
+    ONNX Runtime runs it as it was given. `report()` tells what was decided, and why.
+
+    model: a path, the bytes of a file, a ModelProto or an `onnx_ir.Model`.
+    threads: default `upconv.get_num_threads()`.
+    input_shapes: the shapes to measure at, `{"mel": (1, 80, 100)}`; a list of such where several
+        count, by the sum of their times. Sizes left open are 32, the first axis of an input 1.
+    feeds: what to measure on instead of random inputs, as `run` takes it, or a list of such.
+    measure: False has upconv compute every ConvTranspose, unmeasured and unchecked.
+    decisions: a report, its JSON or the file `report().save` wrote: what it says is done again.
+
+    Inputs may change their shapes from run to run. `run` may be called from many threads at once.
+    The child of a fork makes a session of its own.
+
+    Raises `FileError`, `ModelError` for what cannot be read, `EngineRefusal` for what ONNX Runtime
+    does not take, `ArgumentError` for arguments that do not fit the model.
+
+    >>> import numpy as np, onnx
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
+    >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
+    >>> session = Session(onnx.parser.parse_model(text), measure=False)
+    >>> session.run(None, {"x": np.array([[[1, 2, 3]]], np.float32)})
+    [array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)]
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        *,
+        threads: int | None = None,
+        input_shapes: Any = None,
+        feeds: Any = None,
+        measure: bool = True,
+        decisions: Report | Mapping[str, Any] | str | Path | None = None,
+    ) -> None:
+        """Read, measure and prepare the model."""
+        self._threads = get_num_threads() if threads is None else checked(threads)
+        self._process = os.getpid()
+        whole = from_model(model)
+        self._inputs = tuple(map(_value, inputs_of(whole)))
+        self._outputs = tuple(map(_value, whole.graph.outputs))
+        self._names = [str(value.name) for value in self._outputs]
+        shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+        reason = _foreign((*self._inputs, *self._outputs))
+        self._runner: Native | _Python | None
+        if reason is not None:
+            self._runner, report = _Python(whole, self._threads), Report("onnxruntime", reason)
+        elif decisions is None and measure:
+            examples = self._examples(input_shapes, feeds)
+            shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
+            assembly = Assembly(whole, self._threads)
+            self._runner, report = measured(assembly, self._names, examples)
+        else:
+            self._runner, report = _taken(Assembly(whole, self._threads), decisions)
+        self._report = replace(report, shapes=shapes, threads=self._threads)
+
+    @property
+    def layers(self) -> tuple[LayerReport, ...]:
+        """The layers that upconv could compute, and who computes them: `report().layers`."""
+        return self._report.layers
+
+    def report(self) -> Report:
+        """What was decided about each layer and about the whole model, and why."""
+        return self._report
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that `run` must be given."""
+        return self._told("get_inputs", self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the order in which `run` gives them."""
+        return self._told("get_outputs", self._outputs)
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
+        """The outputs of these names, all where there are none: arrays of the caller's own.
+
+        input_feed: an array for each input, by its name.
+
+        Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
+        the model, `EngineError` where it fails on them or the session is closed.
+        """
+        runner = self._runner
+        if runner is None:
+            raise EngineError("This session is closed. Make another one.")
+        if os.getpid() != self._process:
+            raise EngineError(
+                "This session was made before a fork, which ONNX Runtime's threads do not come"
+                " along into. Make one in the child."
+            )
+        names = self._known(output_names) or self._names
+        fed = input_feed if isinstance(runner, _Python) else self._arrays(input_feed)
+        return runner.run(names, fed)
+
+    def close(self) -> None:
+        """Let go of the model; a run that is under way in another thread ends as usual."""
+        self._runner = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ours = sum(each.upconv for each in self.layers)
+        return f"<Session with {ours} of {len(self.layers)} layers by upconv>"
+
+    def _told(self, question: str, values: Sequence[ir.Value]) -> list[NodeArg]:
+        if isinstance(self._runner, _Python):
+            told = getattr(self._runner.session, question)()
+            return [NodeArg(each.name, each.type, each.shape) for each in told]
+        return [*map(_told, values)]
+
+    def _known(self, names: Any) -> list[str]:
+        if names is None:
+            return []
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise ArgumentError("output_names", brief(names), "a list of names, or None for all")
+        for name in names:
+            if name not in self._names:
+                listed = ", ".join(map(brief, self._names))
+                raise ArgumentError("output_names", f"with {brief(name)}", f"some of {listed}")
+        return list(names)
+
+    def _arrays(self, feeds: Any) -> dict[str, Array]:
+        if not isinstance(feeds, Mapping):
+            got = f"of type {type(feeds).__name__}"
+            raise ArgumentError("input_feed", got, "a dict of arrays by the names of inputs")
+        return fitting(self._inputs, feeds)
+
+    def _examples(self, shapes: Any, feeds: Any) -> list[dict[str, Array]]:
+        if feeds is not None and shapes is not None:
+            raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
+        if feeds is not None:
+            given = feeds if isinstance(feeds, list | tuple) else [feeds]
+            if not given:
+                raise ArgumentError("feeds", brief(feeds), "a dict of arrays, or a list of such")
+            return [self._arrays(each) for each in given]
+        several = shapes if isinstance(shapes, list | tuple) else [shapes or {}]
+        if not several or not all(isinstance(each, Mapping) for each in several):
+            expected = "a dict of shapes by the names of inputs, or a list of such"
+            raise ArgumentError("input_shapes", brief(shapes), expected)
+        return [random_arrays(self._inputs, each) for each in several]
+
+
+class _Python:
+    """ONNX Runtime's own session, for what its C library has no NumPy arrays for."""
+
+    def __init__(self, model: ir.Model, threads: int) -> None:
+        import onnxruntime
+
+        from ..runtimes.onnxruntime import options
+
+        with stored(model) as file:
+            try:
+                self.session = onnxruntime.InferenceSession(file, options(threads))
+            except Exception as error:  # foreign code, which raises what it likes
+                words = f"onnxruntime does not take the model: {one_line(error)}"
+                raise EngineRefusal(words) from error
+
+    def run(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        try:
+            results: list[Any] = self.session.run(names, feeds)
+        except Exception as error:  # foreign code, which raises what it likes
+            raise EngineError(f"onnxruntime failed: {one_line(error)}") from error
+        return results
+
+
+def _taken(assembly: Assembly, decisions: Any) -> Choice:
+    """A session by a report, or with every ConvTranspose upconv's."""
+    rows, why = assembly.rows(), "by decisions"
+    found: set[str] | None
+    if decisions is None:
+        found = {output for output, row in rows.items() if row.kind.startswith("ConvTranspose")}
+        why = "not measured" if found else "it has no ConvTranspose with a constant weight"
+    else:
+        found = decided(decisions, rows)
+        if found is None:
+            report = Report("onnxruntime", "so say the decisions", tuple(rows.values()))
+            return assembly.plain(), report
+    made = tuple(replace(row, upconv=output in found, why=why) for output, row in rows.items())
+    if not found and decisions is None:
+        return assembly.plain(), Report("onnxruntime", why, made)
+    return assembly.session(found), Report("upconv", "", made)
+
+
+def _value(value: ir.Value) -> ir.Value:
+    """What a value declares, without the model that it is of."""
+    return ir.Value(name=value.name, type=value.type, shape=value.shape)
+
+
+def _foreign(values: Sequence[ir.Value]) -> str | None:
+    """Why a session of the C library cannot be used, if it cannot."""
+    for value in values:
+        dtype = dtype_of(value)
+        if dtype is None or dtype.kind == "c":
+            return f"{brief(value.name)} is not a tensor of real numbers"
+    try:
+        library()
+    except (EngineMissing, EngineError, OSError) as error:
+        return one_line(error)
+    return None
+
+
+def _told(value: ir.Value) -> NodeArg:
+    kind = (value.dtype or ir.DataType.UNDEFINED).name.lower()
+    shape = [n if isinstance(n, int) else n.value for n in value.shape or ()]
+    return NodeArg(str(value.name), f"tensor({kind})", shape)

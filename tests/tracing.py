@@ -1,0 +1,17 @@
+"""Memory that is counted."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Count NumPy's memory from here."""
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
