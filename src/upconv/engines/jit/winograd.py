@@ -143,13 +143,8 @@ class Transform:
         An error of a sum grows with its length, which here is that of one point: products of
         numbers B and G have made larger are added up, and A adds up the points.
         """
-        squares = [
-            sum(
-                c * c * _dot(g, g) * _dot(b, b)
-                for c, g, b in zip(row, self.g, _whole(self.b), strict=True)
-            )
-            for row in _whole(self.a)
-        ]
+        points = [_dot(g, g) * _dot(b, b) for g, b in zip(self.g, _whole(self.b), strict=True)]
+        squares = [_dot([number**2 for number in row], points) for row in _whole(self.a)]
         return sqrt(max(squares)) * self.pieces / self.r
 
     def __str__(self) -> str:
@@ -185,7 +180,7 @@ def _whole(stages: Sequence[Matrix]) -> Matrix:
 
 
 def _dot(row: Sequence[Fraction], column: Sequence[Fraction]) -> Fraction:
-    return sum((p * q for p, q in zip(row, column, strict=True) if p), Fraction(0))
+    return sum((p * q for p, q in zip(row, column, strict=True) if p and q), Fraction(0))
 
 
 def _kronecker(x: Matrix, y: Matrix) -> Matrix:
