@@ -308,6 +308,18 @@ def test_it_must_not_fire(name: str, model: onnx.ModelProto, reason: str) -> Non
     assert reason in refusal(model, name)
 
 
+@pytest.mark.parametrize("name", PASSES)
+def test_layers_that_follow_each_other_are_rewritten_one_after_the_other(name: str) -> None:
+    """The first one's rewriting puts another value before the second: by Relu, and directly."""
+    model = parsed(
+        """g (float[1, 1, 3, 3] x) => (float[1, 1, P, Q] y)
+        <float[1, 1, 2, 2] w = {1, -2, 3, -4}, float[1, 1, 2, 2] u = {-1, 2, 5, 3}>
+        { a = ConvTranspose <strides = [2, 2]> (x, w) b = Relu (a)
+          c = ConvTranspose <strides = [2, 2]> (b, u) y = ConvTranspose (c, w) }"""
+    )
+    assert verify(model, rewrite(model, [name]).proto()).equal
+
+
 @pytest.mark.parametrize(("output", "kinds"), [
     ("", ["Conv", "LeakyRelu", "DepthToSpace"]),
     (", float[1, 1, 6, 6] a", ["Conv", "DepthToSpace", "LeakyRelu"]),

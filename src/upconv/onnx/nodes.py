@@ -42,17 +42,13 @@ Sizes = tuple[int | None, ...]
 class ConvTransposeNode:
     """A ConvTranspose node, y = conv_transpose(x, w) + b, with all that is known about it.
 
-    `x` (N, C, *sizes) is its input, `w` (C, M/groups, *k) its weight, `b` (M,) its bias, `y` (N, M,
-    *out) its output. `sizes` are x's spatial sizes, None where unknown. `weight` is w's value, or
-    why it has none. `departures` are the rules that give the node another value.
+    `sizes` are x's spatial sizes, None where unknown. `weight` is w's value, or why it has none.
+    `departures` are the rules that give the node another value. What the node reads is asked of it
+    each time: the rewriting of the node before it puts other values there.
     """
 
     node: ir.Node
     opset: int
-    x: ir.Value
-    w: ir.Value
-    b: ir.Value | None
-    y: ir.Value
     layer: Layer
     sizes: Sizes
     weight: Constant
@@ -62,6 +58,26 @@ class ConvTransposeNode:
     def name(self) -> str:
         """The node's name, or its output's where it has none."""
         return named(self.node)
+
+    @property
+    def x(self) -> ir.Value:
+        """The input, (N, C, *sizes)."""
+        return cast(ir.Value, self.node.inputs[0])
+
+    @property
+    def w(self) -> ir.Value:
+        """The weight, (C, M/groups, *k)."""
+        return cast(ir.Value, self.node.inputs[1])
+
+    @property
+    def b(self) -> ir.Value | None:
+        """The bias, (M,)."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def y(self) -> ir.Value:
+        """The output, (N, M, *out)."""
+        return self.node.outputs[0]
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -172,15 +188,14 @@ class _WrongError(UpconvError):
 
 
 def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
-    x, w, b = [*node.inputs, None, None, None][:3]
+    x, w = [*node.inputs, None, None][:2]
     if x is None or w is None:
         raise _WrongError("it has no input or no weight")
     weight, said = constant_value(w), _attributes(node)
     kernel = _kernel(w, weight, said.pop("kernel_shape", None))
     sizes = _sizes(x, len(kernel))
     layer, departures = _layer(kernel, sizes, said, opset, rule)
-    y = node.outputs[0]
-    conv = ConvTransposeNode(node, opset, x, w, b, y, layer, sizes, weight, departures)
+    conv = ConvTransposeNode(node, opset, layer, sizes, weight, departures)
     _check_channels(conv)
     return conv
 
