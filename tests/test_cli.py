@@ -371,8 +371,9 @@ def test_a_full_disk_is_an_error():
 
 
 @posix
-def test_a_termination_that_a_callback_swallows_is_repeated():
-    text = """
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_an_object_is_finalised_is_not_lost(name, code):
+    text = f"""
 import os, signal, time
 from upconv.cli import endings
 
@@ -380,16 +381,17 @@ endings._AGAIN = 0.2
 
 class Last:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.{name})
         time.sleep(0.01)
 
 with endings.ended(traceback=False):
-    last = Last()
-    del last
+    Last()
     print("lost", flush=True)
     time.sleep(60)
 """
     done = subprocess.run(
         [sys.executable, "-c", text], env=environment(), capture_output=True, timeout=30
     )
-    assert (done.returncode, done.stdout) == (143, b"lost\n")
+    assert (done.returncode, done.stdout) == (code, b"lost\n")
+    if name == "SIGINT":
+        assert done.stderr == b"interrupted\n"

@@ -379,7 +379,10 @@ def test_signals_end_a_long_bench(tmp_path, number, code):
         time.sleep(0.05)  # on a busy machine Python itself may still be starting
     assert process.poll() is None
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (code, b"")
     assert err == (b"interrupted\n" if number == signal.SIGINT else b"")
     assert not list(tmp_path.iterdir())

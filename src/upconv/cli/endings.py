@@ -49,6 +49,7 @@ def ended(*, traceback: bool) -> Iterator[None]:
     traceback: let errors of the library through, with the place they come from.
     """
     _end_on_termination()
+    sys.unraisablehook = _interrupt_again
     warnings.showwarning = _say_warning
     try:
         yield
@@ -111,6 +112,15 @@ def _terminate(*_: object) -> None:
         signal.signal(signal.SIGALRM, _terminate)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
     _exit(Ending.TERMINATED)
+
+
+def _interrupt_again(lost: Any) -> None:
+    """Ctrl-C while an object was being finalised, where what is raised is lost: once more."""
+    if isinstance(lost.exc_value, KeyboardInterrupt) and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # not here: it would be lost again
+    else:
+        sys.__unraisablehook__(lost)
 
 
 _AGAIN = 5.0
