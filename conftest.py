@@ -1,8 +1,9 @@
-"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, and NumPy
-on one thread."""
+"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, NumPy on
+one thread, and a garbage collector that leaves alone what was there before."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -35,3 +36,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests run side by side; OpenBLAS's threads spin for a while after each product, for nothing.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays to the end: the garbage collector would go through
+    all of it again and again, and a test that asks for a collection would wait for a second."""
+    gc.freeze()
+    gc.enable()
