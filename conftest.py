@@ -41,7 +41,7 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected by now stays to the end: the garbage collector would go through
+    """What is imported and collected by now stays to the end: the garbage collector would look at
     all of it again and again, and a test that asks for a collection would wait for a second."""
     gc.freeze()
     gc.enable()
