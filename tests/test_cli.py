@@ -295,7 +295,7 @@ def test_a_damaged_tuning_file_is_one_line_and_a_finding(tmp_path):
     assert all(line.startswith(f"warning: the tuning file '{file}' cannot be") for line in lines)
     done = ran("doctor", *JSON, env=env)
     assert done.returncode == 1
-    assert "no file of upconv's" in " ".join(json.loads(done.stdout)["findings"])
+    assert "file is not a database" in " ".join(json.loads(done.stdout)["findings"])
     assert file.read_text() == "my thesis"
 
 
