@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,11 @@ class Case:
     def flop(self) -> int:
         """Floating-point operations of the direct algorithm."""
         return 2 * self.problem.multiply_adds
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the result."""
+        return prod(self.problem.result_shape) * self.dtype.itemsize
 
     @cached_property
     def operands(self) -> testing.Operands:
