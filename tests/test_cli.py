@@ -123,10 +123,6 @@ def test_targets_that_are_refused(folder, target, words):
 RUN = ["run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "y.npy"]
 
 
-def no_links(*_):
-    raise OSError(95, "Operation not supported")
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @posix
 def test_a_signal_while_it_writes_leaves_nothing(folder, number, code):
@@ -138,13 +134,10 @@ def test_a_signal_while_it_writes_leaves_nothing(folder, number, code):
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_a_write_that_fails_leaves_nothing(folder, links, monkeypatch):
+def test_a_write_that_fails_leaves_nothing(folder, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    if not links:
-        monkeypatch.setattr(Path, "hardlink_to", no_links)
     before = sorted(folder.iterdir())
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
