@@ -107,8 +107,7 @@ def engine(name: str, case: Case, threads: int) -> Candidate:
         raise EngineRefusal(refusal)
     call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
     packed = call.pack(given.b) if case.direction is Direction.FORWARD else None
-    with shared_cache().lease(case.problem, chosen, threads) as primitive:
-        workspace = primitive.workspace_bytes
+    workspace = shared_cache().entry(case.problem, chosen, threads).primitive.workspace_bytes
 
     def run() -> None:
         if packed is not None:
