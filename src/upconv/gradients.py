@@ -116,7 +116,7 @@ def gradients(
     work = {name: layer.call(name) for name in operands if name in targets}
     if given:  # whatever refuses refuses before anything of the caller's is written
         for call in work.values():
-            shared_cache().release(call.hold())
+            call.entry()
     results: dict[str, Array] = {
         name: given[name] if name in given else new_result(call.signature)
         for name, call in work.items()
