@@ -28,8 +28,8 @@ from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
 from ..runtimes.timing import Rounds
 from ..runtimes.worker import borrowed
+from ..verifying import in_float64, place_of
 from ..verifying.differences import Tolerances, differences
-from ..verifying.layers import in_float64, place_of
 from .extract import Layer
 from .results import ORIGINAL, Candidate, Ratio, Timing
 

@@ -21,8 +21,7 @@ import onnx_ir as ir
 from ...errors import ModelError
 from ..runtimes import Runtime, Session, timed
 from ..runtimes.worker import borrowed
-from ..verifying import Compare
-from ..verifying.layers import Side
+from ..verifying import Compare, Side
 from .candidates import Setup, apply
 from .extract import marked
 from .results import ORIGINAL, Candidate, LayerResult, OutputCheck, Ratio, Timing, WholeResult
