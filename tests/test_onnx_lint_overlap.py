@@ -19,9 +19,8 @@ from lint_cases import (
     scattered,
     weights,
 )
-from upconv.onnx.linting import Severity, lint
+from upconv.onnx.linting import Severity, lint, overlap
 from upconv.onnx.linting.findings import overlap_map
-from upconv.onnx.linting.rules import overlap
 
 GEOMETRIES = [
     ((3, 3), (2, 2), (1, 1)),

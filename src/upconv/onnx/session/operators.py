@@ -58,7 +58,8 @@ class _CustomOp(ctypes.Structure):
 def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Memory of ONNX Runtime as an array; its base lives as long as any array needs it."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return np.ndarray(shape, dtype, (ctypes.c_byte * nbytes).from_address(address))
+    memory: Any = (ctypes.c_byte * nbytes).from_address(address)
+    return np.ndarray(shape, dtype, memory)
 
 
 class Kernel:

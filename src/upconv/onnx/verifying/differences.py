@@ -22,7 +22,7 @@ Only interfaces and outputs decide whether two models are equal; the layer tells
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -196,8 +196,9 @@ class _Seen:
 
     def and_also(self, more: _Seen) -> _Seen:
         """Of the elements of both."""
-        largest = (max(getattr(self, n), getattr(more, n)) for n in self.__slots__[:5])
-        return _Seen(*largest, self.finite + more.finite, self.torn + more.torn)  # type: ignore[arg-type]
+        mine, others = astuple(self), astuple(more)
+        largest, sums = map(max, mine[:5], others[:5]), map(int.__add__, mine[5:], others[5:])
+        return _Seen(*largest, *sums)
 
 
 def _look(a: Array, b: Array, exact: Array | None, tolerances: Tolerances) -> _Seen:
