@@ -31,7 +31,7 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .candidates import Cache, Setup, measured
+from .candidates import Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
 from .select import Selecting, Selection, choose
@@ -111,8 +111,8 @@ def optimize(
         raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
     rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
-    say, cache = progress or (lambda *_: None), Cache(chosen, fresh)
-    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, cache, say)
+    say = progress or (lambda *_: None)
+    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, fresh, say)
     selecting, selection, folded = _selected(original, setup)
     proto = to_proto(selection.model)
     before = to_proto(original).ByteSize() if selection.changed else proto.ByteSize()
