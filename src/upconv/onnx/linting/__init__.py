@@ -118,7 +118,7 @@ def _seen(
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
         declared[value] = stated = known_sizes(value)
-        told = facts[str(value.name)].shape if str(value.name) in facts else None
+        told = known_sizes(facts.get(str(value.name)))
         if told is not None and (stated is None or len(stated) == len(told)):
             pairs = zip(stated or (None,) * len(told), told, strict=True)
             value.shape = ir.Shape([b if a is None else a for a, b in pairs])
