@@ -193,7 +193,11 @@ def test_a_weight_that_weight_norm_makes(name: str) -> None:
     assert_same_values(before, after)
 
 
-NEED_THE_WEIGHT = ("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation")
+NEED_THE_WEIGHT = (
+    *("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation", "no_output_padding"),
+    *("to_rank", "split_groups"),
+)
+NEED_THE_BIAS = ("replace_deconv", "sub_pixel", "fold_batch_norm", "split_groups")
 
 
 @every_pass
@@ -205,7 +209,7 @@ def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, fed: 
     before = model(name, text, fed=fed)
     if "w" in fed and name.startswith(NEED_THE_WEIGHT):
         assert "its weight is not constant" in refusal(before, name)
-    elif name == "fold_batch_norm":
+    elif "b" in fed and name.startswith(NEED_THE_BIAS):
         assert "its bias is not constant" in refusal(before, name)
     else:
         after, [step] = rewritten(before, name)

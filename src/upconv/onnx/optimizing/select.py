@@ -76,8 +76,8 @@ class Selecting:
 
     original: the model as it came. prepared: with neighbours folded, its layers marked.
 
-    What became of it, after `select`: `model`, whether that is `changed`, its `layers`, the times of
-    the `whole`, the `checks` that held or the last that did not, and the `verdict`.
+    What became of it, after `select`: `model`, whether that is `changed`, its `layers`, the times
+    of the `whole`, the `checks` that held or the last that did not, and the `verdict`.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
