@@ -119,8 +119,13 @@ def test_a_layer_that_computes_something_else_is_reverted(
         (None, {"x": image()["x"], "z": 1}, ArgumentError, "with 'z'"),
         (None, {"x": np.zeros((1, 16, 5, 5))}, DTypeError, "float64; expected float32"),
         (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
-        (["nothing"], image(), ArgumentError, "with 'nothing'; expected some of 'y', 'skip'"),
-        ("y", image(), ArgumentError, "a list of names"),
+        (
+            ["nothing"],
+            image(),
+            ArgumentError,
+            "['nothing']; expected a list of some of 'y', 'skip'",
+        ),
+        ("y", image(), ArgumentError, "a list of some"),
     ],
 )
 def test_wrong_calls(

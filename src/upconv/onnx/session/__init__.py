@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,8 +134,7 @@ class Session:
                 "This session was made before a fork, which ONNX Runtime's threads do not come"
                 " along into. Make one in the child."
             )
-        names = self._known(output_names) or self._names
-        return runner.run(names, self._arrays(input_feed))
+        return runner.run(self._known(output_names), self._arrays(input_feed))
 
     def close(self) -> None:
         """Let go of the model; a run that is under way in another thread ends as usual."""
@@ -152,13 +152,10 @@ class Session:
 
     def _known(self, names: Any) -> list[str]:
         if names is None:
-            return []
-        if isinstance(names, str) or not isinstance(names, Sequence):
-            raise ArgumentError("output_names", brief(names), "a list of names, or None for all")
-        for name in names:
-            if name not in self._names:
-                listed = ", ".join(map(brief, self._names))
-                raise ArgumentError("output_names", f"with {brief(name)}", f"some of {listed}")
+            return self._names
+        if isinstance(names, str) or not all(name in self._names for name in names):
+            listed = ", ".join(map(brief, self._names))
+            raise ArgumentError("output_names", brief(names), f"a list of some of {listed}")
         return list(names)
 
     def _arrays(self, feeds: Any) -> dict[str, Array]:
@@ -170,16 +167,12 @@ class Session:
     def _examples(self, shapes: Any, feeds: Any) -> list[dict[str, Array]]:
         if feeds is not None and shapes is not None:
             raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
-        if feeds is not None:
-            given = feeds if isinstance(feeds, list | tuple) else [feeds]
-            if not given:
-                raise ArgumentError("feeds", brief(feeds), "a dict of arrays, or a list of such")
-            return [self._arrays(each) for each in given]
-        several = shapes if isinstance(shapes, list | tuple) else [shapes or {}]
+        name, given = ("input_shapes", shapes or {}) if feeds is None else ("feeds", feeds)
+        several = given if isinstance(given, list | tuple) else [given]
         if not several or not all(isinstance(each, Mapping) for each in several):
-            expected = "a dict of shapes by the names of inputs, or a list of such"
-            raise ArgumentError("input_shapes", brief(shapes), expected)
-        return [random_arrays(self._inputs, each) for each in several]
+            raise ArgumentError(name, brief(given), "a dict by the names of inputs, or several")
+        draw = partial(random_arrays, self._inputs) if feeds is None else self._arrays
+        return [draw(each) for each in several]
 
 
 def _taken(assembly: Assembly, decisions: Any) -> Choice:
