@@ -23,14 +23,12 @@ from .planes import Planes, plane_tile
 from .positions import Positions
 from .rows import activate
 from .schedule import can_vectorise_positions
-from .tiling import VARIANTS
 from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
 from .winograd_kernel import Winograd
 
 CHANNELS, DOTS = "channels", "dots"
 """The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
 POSITIONS = "positions"
-"""The other kernel, scheduled by its model: what `settled` may name, and tuning need not try."""
 
 
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
@@ -96,15 +94,15 @@ class JitEngine:
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Both kernels, the first with the schedules of `VARIANTS`, the second with dot products
-        and without where the processor has instructions for them."""
+        """Both kernels, the second with dot products and without where the processor has
+        instructions for them."""
         if problem.direction is Direction.WEIGHT_GRAD:
             return ("",)
         correlation = Correlation.of(problem)
         dots = (DOTS,) if can_dot(correlation, host()) else ()
         if not can_vectorise_positions(correlation):
             return ("", CHANNELS, *dots) if dots else ("",)
-        return (*VARIANTS, CHANNELS, *dots)
+        return ("", POSITIONS, CHANNELS, *dots)
 
     def refuses_winograd(self, problem: Problem) -> str | None:
         """None when a problem can be done by Winograd's algorithm, else why not."""
@@ -189,8 +187,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     possible = can_vectorise_positions(correlation)
     if not possible or (not variant and prefers_channels(correlation, host())):
         return Channels(correlation, threads, host())
-    wishes = VARIANTS["" if variant == POSITIONS else variant]
-    return Positions(correlation, threads, host(), wishes)
+    return Positions(correlation, threads, host())
 
 
 def _interior(problem: Problem, *, margins: bool = True) -> Interior:
