@@ -180,7 +180,8 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     correlation = Correlation.of(problem)
     plan = by_name(correlation, variant, threads, host())
     if plan is not None:
-        return Winograd(correlation, plan, partial(_kernel, problem, threads, ""), host())
+        direct = partial(_kernel, problem, threads, "")
+        return Winograd(correlation, plan, direct, threads, host())
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
     tile = None if variant else plane_tile(correlation, host())
