@@ -15,7 +15,7 @@ from .. import forks
 Bytes = NDArray[np.uint8]
 
 _KEPT = 4
-_KEPT_BYTES = 64 << 20
+KEPT_BYTES = 64 << 20
 _lock = threading.RLock()  # a garbage collection may give memory back at any time
 forks.hold(_lock)
 
@@ -56,7 +56,12 @@ class _Lent:
 
     def __init__(self, buffer: _Buffer, nbytes: int) -> None:
         self._buffer, where = buffer, (buffer.address, False)
-        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": where, "version": 3}
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": where,
+            "version": 3,
+        }
 
     def __del__(self) -> None:
         _give_back(self._buffer)
@@ -78,7 +83,7 @@ def _taken(nbytes: int) -> _Buffer:
 
 
 def _give_back(buffer: _Buffer) -> None:
-    if buffer.nbytes <= _KEPT_BYTES:
+    if buffer.nbytes <= KEPT_BYTES:
         with _lock:
             if len(_free) < _KEPT:
                 _free.append(buffer)

@@ -24,7 +24,7 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Blocks, Slots, jobs
-from .packing import Numbers, aligned, report_nonfinite, watched
+from .packing import Numbers, aligned, goes_past, report_nonfinite, watched
 from .rows import converted, gather_code
 from .tile import multiply_add
 from .transpose import turn_code
@@ -104,7 +104,7 @@ class Weights:
         batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
         runs, terms, factors = self._runs(axes, [place * padded * item for place in places])
         step = gcd(2 * lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
-        self._code = packing_code(element, step, name == "turn", cpu)
+        self._code = packing_code(element, step, name == "turn", goes_past(self.nbytes), cpu)
         tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": numbers}
         batches = ceil(self.reduced / batch)
         arguments = {
@@ -114,7 +114,8 @@ class Weights:
             "batches": batches, "batch": batch, "chunks": self.chunks, "count": len(runs),
             "channels": schedule.channels, "made": self._made, "reduced": self.reduced,
             "chunk": self.chunk, "phases": self.depth // self.reduced,
-            "row": self._panel * item, "unit": self.unit_bytes, "group": self.units * self.unit_bytes,
+            "row": self._panel * item, "unit": self.unit_bytes,
+            "group": self.units * self.unit_bytes,
             "src_group": by_group * item, "src_reduced": by_reduced * item,
             "src_made": by_made * item, "element": item,
             "taps": taps, "lines": lines, "line": padded * item,
@@ -134,7 +135,9 @@ class Weights:
         # The phases of results along the last axis lie side by side, in the columns of a unit.
         parts = _parts(schedule.windows[-1].line.stride, schedule.padded, self._panel)
         shape = (-1, schedule.windows[-1].line.stride, *taps.shape[1:])
-        taps, factors = (np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors))
+        taps, factors = (
+            np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
+        )
         kept = factors != 0
         counts = kept.sum(-1)
         stops = counts.cumsum().reshape(counts.shape)
@@ -181,8 +184,12 @@ def _outer(operation: np.ufunc, one: Array, other: Array) -> Array:
 
 
 @compiled("pack", kept=16, opt=1)
-def packing_code(module: Module, element: str, step: int, squares: bool, cpu: Cpu) -> None:
-    """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side."""
+def packing_code(
+    module: Module, element: str, step: int, squares: bool, past: bool, cpu: Cpu
+) -> None:
+    """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side,
+    `past` to write past the caches."""
+    past = past and step % cpu.lanes(BYTES[element]) == 0
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         taps = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
@@ -205,7 +212,10 @@ def packing_code(module: Module, element: str, step: int, squares: bool, cpu: Cp
                 entry = f.at(a["runs"], f.mul(run.index, _RUN), I64)
                 phase, to, lane, *more = (f.load(I64, f.at(entry, i, I64)) for i in range(_RUN))
                 to = f.add(to, f.mul(f.mul(phase, here), a["row"]))
-                _emit_sums(f, cpu, a, f.at(dst, to), f.at(taps, lane), count, more, element, step)
+                _emit_sums(
+                    f, cpu, a, f.at(dst, to), f.at(taps, lane), count, more, element, step, past
+                )
+        f.drain()
 
 
 def _emit_taps(
@@ -262,6 +272,7 @@ def _emit_sums(
     run: list[Value],
     element: str,
     step: int,
+    past: bool,
 ) -> None:
     """One run of each channel: sums of taps times factors."""
     (length, first, stop), channel = run, f.mul(a["lines"], a["line"])
@@ -276,4 +287,8 @@ def _emit_sums(
             value = converted(f, value, DOUBLE)
             term.next([multiply_add(f, cpu, value, factor, term.carried[0])])
         to = f.at(f.at(dst, f.mul(each.index, a["row"])), column.index)
-        f.store(converted(f, term.results[0], element), to)
+        value = converted(f, term.results[0], element)
+        if past:
+            f.store_past(value, to, cpu.vector_bytes)
+        else:
+            f.store(value, to)
