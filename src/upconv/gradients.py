@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from . import memory
+from .arguments import Frozen
 from .arrays import Array, check_out, copied, described, overlap, shares_memory
+from .choices import Algorithm
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
 from .execution import PreparedCall, engine_key, new_result, remember
@@ -46,19 +48,27 @@ GradientRule = Callable[..., dict[str, Signature]]
 class _Layer:
     """The signatures of a layer's gradients, and those of its calls that were needed so far."""
 
-    __slots__ = ("_calls", "_engine", "_threads", "signatures")
+    __slots__ = ("_algorithm", "_calls", "_engine", "_threads", "signatures")
 
     def __init__(
-        self, signatures: dict[str, Signature], engine: str | Engine | None, threads: int
+        self,
+        signatures: dict[str, Signature],
+        engine: str | Engine | None,
+        threads: int,
+        algorithm: Algorithm,
     ) -> None:
         self.signatures, self._engine, self._threads = signatures, engine, threads
+        self._algorithm = algorithm
         self._calls: dict[str, PreparedCall] = {}
 
     def call(self, name: str) -> PreparedCall:
         """The call that computes the gradient of "x" or "weight"."""
         call = self._calls.get(name)
         if call is None:
-            call = PreparedCall(self.signatures[name], self._engine, self._threads)
+            how = self._algorithm if name == "x" else Algorithm.DIRECT
+            call = PreparedCall(
+                self.signatures[name], self._engine, self._threads, algorithm=how, once=True
+            )
             self._calls[name] = call
         return call
 
@@ -66,6 +76,7 @@ class _Layer:
 def _layer(
     rule: GradientRule,
     engine: str | Engine | None,
+    algorithm: Frozen,
     keywords: Keywords,
     accumulate: bool,
     grad: Array,
@@ -75,11 +86,11 @@ def _layer(
     """`prepared`, for gradients."""
     threads = get_num_threads()
     shapes = grad.shape, grad.dtype, x.shape, x.dtype, weight.shape, weight.dtype
-    key = rule, engine_key(engine), threads, keywords, accumulate, shapes
+    key = rule, engine_key(engine), threads, algorithm, keywords, accumulate, shapes
     layer: _Layer | None = shared_cache().calls.get(key)
     if layer is None:
         signatures = rule(described(grad), described(x), described(weight), keywords, accumulate)
-        layer = _Layer(signatures, engine, threads)
+        layer = _Layer(signatures, engine, threads, Algorithm.of(algorithm))
         remember(key, layer)
     return layer
 
@@ -87,6 +98,7 @@ def _layer(
 def gradients(
     rule: GradientRule,
     engine: str | Engine | None,
+    algorithm: Frozen,
     keywords: Keywords,
     grad: Array,
     x: Array,
@@ -97,7 +109,7 @@ def gradients(
     accumulate: bool,
 ) -> Gradients:
     """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
-    layer = _layer(rule, engine, keywords, accumulate, grad, x, weight)
+    layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     problem = layer.signatures["x"].problem
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
