@@ -46,11 +46,9 @@ print("done")
         cache, engine = PrimitiveCache(max_entries=0), load("reference")
         problem = Problem(Direction.FORWARD, (Axis(3, 2),), 1, 1, 1)
         closed = []
-        lease = cache.lease(problem, engine, 1)
-        lease.primitive.close = lambda: closed.append(1)
-        del lease
-        gc.collect()
-        cache.info()
+        entry = cache.entry(problem, engine, 1)
+        entry.primitive.close = lambda: closed.append(1)
+        del entry
         assert closed == [1]
 
 
