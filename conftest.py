@@ -34,8 +34,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests run side by side; OpenBLAS's threads spin for a while after each product, for nothing.
+# Tests run side by side; threads of OpenBLAS and OpenMP would spin for a while after each loop, for
+# nothing. A page of PyTorch's doctests takes nine times as long for that.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 gc.disable()
 
