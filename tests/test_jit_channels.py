@@ -31,15 +31,6 @@ class Engine:
 
     name = "channels"
 
-    def fingerprint(self) -> str:
-        return self.name
-
-    def refuses(self, problem: Problem) -> str | None:
-        return None
-
-    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        return ("",)
-
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         return Channels(Correlation.of(problem), threads, host())
 

@@ -49,15 +49,6 @@ class Engine:
     def __init__(self, dots: bool, cache: int = 0) -> None:
         self._dots, self._cpu = dots, replace(host(), l2=cache or host().l2)
 
-    def fingerprint(self) -> str:
-        return self.name
-
-    def refuses(self, problem: Problem) -> str | None:
-        return None
-
-    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        return ("",)
-
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         return Channels(Correlation.of(problem), threads, self._cpu, self._dots)
 

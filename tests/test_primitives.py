@@ -105,12 +105,13 @@ def test_a_build_error_reaches_all_and_is_not_remembered() -> None:
 
 
 def test_an_interrupted_build_is_taken_over() -> None:
-    cache, engine = PrimitiveCache(), CountingEngine(seconds=0.1)
+    cache, engine, building = PrimitiveCache(), CountingEngine(), threading.Event()
     original = engine.build
 
     def interrupted(problem: Problem, threads: int, variant: str):
         engine.build = original
-        time.sleep(0.1)
+        building.set()
+        time.sleep(0.1)  # until the other one waits for this
         raise KeyboardInterrupt
 
     engine.build = interrupted
@@ -124,8 +125,7 @@ def test_an_interrupted_build_is_taken_over() -> None:
 
     thread = threading.Thread(target=first)
     thread.start()
-    while engine.build is not original:
-        time.sleep(0.001)
+    assert building.wait(60)
     cache.entry(BASE, engine, 1)
     thread.join()
     assert len(seen) == 1

@@ -210,23 +210,14 @@ class PlantedEngine:
     def __init__(self, run: Run) -> None:
         self.name, self._run = run.__name__, run
 
-    def fingerprint(self) -> str:
-        return "planted"
-
     def refuses(self, problem: Problem) -> None:
         return None
-
-    def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        return ("",)
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> PlantedPrimitive:
         return PlantedPrimitive(problem, self._run)
 
 
 class PlantedPrimitive:
-    workspace_bytes = resident_bytes = 0
-    description, predicted_cycles = "", 0.0
-
     def __init__(self, problem: Problem, run: Run) -> None:
         self._problem, self._run = problem, run
 

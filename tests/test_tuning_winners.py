@@ -114,7 +114,7 @@ def test_threads_that_want_one_winner_measure_once(table, real_time) -> None:
 
 def test_the_cache_is_free_while_something_is_measured(table) -> None:
     slow, measuring, go_on = Timed("slow", own=0.0), threading.Event(), threading.Event()
-    slow.wait = lambda seconds: (measuring.set(), go_on.wait(30))
+    slow.wait = lambda seconds: (measuring.set(), go_on.wait(30), Timed.wait(1e-3))
     table(slow)
     thread = threading.Thread(target=lambda: tuning.tuned(BASE, 1))
     thread.start()
