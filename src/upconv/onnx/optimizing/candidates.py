@@ -21,7 +21,7 @@ from ..._version import __version__
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
-from ...tuning import processor_model, shared_tuner
+from ...tuning import processor_model, shared_store
 from ...tuning.store import Record
 from ..passes import PASSES
 from ..passes.base import run
@@ -87,10 +87,10 @@ class Cache:
         ratio = {f"ratio_{key}": entry for key, entry in asdict(measured.ratio).items()}
         fields_ = {**asdict(measured.timing), **ratio, "error": measured.error}
         record: Record = {key: float(entry) for key, entry in fields_.items()}
-        shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
+        shared_store().remember(_TABLE, self._key(layer, name), record)
 
     def _find(self, layer: str, name: str) -> Measured | None:
-        record = shared_tuner().store.find(_TABLE, self._key(layer, name))
+        record = shared_store().find(_TABLE, self._key(layer, name))
         try:
             told = {key: float(entry) for key, entry in (record or {}).items()}
             timing = {field.name: told[field.name] for field in fields(Timing)}
