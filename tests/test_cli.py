@@ -9,14 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import upconv
-from processes import called, environment, failed, ran
+from processes import begun, called, environment, failed, let_compute, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -160,15 +159,12 @@ def test_ctrl_c_in_the_middle_of_a_computation(folder):
     del big
     np.save(folder / "x.npy", np.ones((1, 512, 64, 64), np.float32))
     before = sorted(folder.iterdir())
-    command = [sys.executable, "-m", "upconv", "run", "x.npy", "-w", "big.npy", "-o", "y.npy",
-               "--engine", "reference", "--threads", "1"]  # fmt: skip
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    time.sleep(1.5)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    command = ["run", "x.npy", "-w", "big.npy", "-o", "y.npy", "--engine", "reference",
+               "--threads", 1]  # fmt: skip
+    with begun(*command, cwd=folder) as process:
+        let_compute(process, 1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
     assert sorted(folder.iterdir()) == before
 

@@ -191,7 +191,7 @@ def test_many_threads_with_evictions_never_run_a_closed_primitive() -> None:
 
 
 FORKING = """
-import os
+import os, signal
 import numpy as np
 import upconv
 from upconv.primitives import shared_cache
@@ -201,6 +201,7 @@ upconv.conv_transpose(x, w)
 shared_cache()._lock.acquire()  # as if another thread held it while this one forks
 child = os.fork()
 if child == 0:
+    signal.alarm(120)  # nobody else would end what hangs
     upconv.conv_transpose(x, w, stride=2)
     os._exit(0 if upconv.cache_info().builds == 2 else 1)
 shared_cache()._lock.release()

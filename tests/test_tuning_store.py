@@ -17,7 +17,7 @@ from processes import printed
 from upconv.tuning import store
 from upconv.tuning.store import TuningStore
 
-GOOD = {"engine": "jit", "variant": "vectors=2", "seconds": 0.5}
+GOOD = {"engine": "jit", "variant": "channels", "seconds": 0.5}
 CEILINGS = {"flops": 1e11, "bandwidth": 2e10}
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import threading
-import time
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -114,15 +112,16 @@ def test_threads_that_want_one_winner_measure_once(table, real_time) -> None:
     assert sorted(engine.built) == ["", "a"]
 
 
-def test_the_cache_is_free_while_something_is_measured(table, real_time) -> None:
-    slow = Timed("slow", own=0.4)
+def test_the_cache_is_free_while_something_is_measured(table) -> None:
+    slow, measuring, go_on = Timed("slow", own=0.0), threading.Event(), threading.Event()
+    slow.wait = lambda seconds: (measuring.set(), go_on.wait(30))
     table(slow)
     thread = threading.Thread(target=lambda: tuning.tuned(BASE, 1))
     thread.start()
-    while not slow.runs:
-        time.sleep(0.001)
+    assert measuring.wait(30)
     upconv.conv_transpose(X, W, engine=Timed("other", own=0.0))
     assert len(slow.runs) == 1, "the call waited for the measurement"
+    go_on.set()
     thread.join()
 
 
@@ -147,21 +146,18 @@ thread.join()
     assert printed(code) == "0"
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
-def test_ctrl_c_in_a_measurement_leaves_it_to_be_done_again(table, file: Path, real_time) -> None:
-    engine = Timed("engine", own=0.3)
+def test_ctrl_c_in_a_measurement_leaves_it_to_be_done_again(table, file: Path) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    engine = Timed("engine", own=1e-3)
     table(engine)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(KeyboardInterrupt):
-            tuning.tuned(BASE, 1)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    engine.wait = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tuned(BASE, 1)
     assert not file.exists()
     assert engine.closed == [""]
-    engine.seconds[""] = 1e-3
+    del engine.wait
     assert tuning.tuned(BASE, 1).seconds > 0
 
 
