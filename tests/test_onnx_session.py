@@ -350,7 +350,7 @@ session, feeds = Session(decoder(), measure=False), image(1, 50, 50)
 wanted, found = session.run(None, feeds), 0
 
 def interrupt():
-    for _ in range(100):
+    for _ in range(40):
         time.sleep(0.01 * random.random())
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -366,7 +366,7 @@ while thread.is_alive():
     except KeyboardInterrupt:
         found += 1
 signal.signal(signal.SIGINT, lambda *_: None)
-assert found > 10
+assert found > 5
 """
 
 
