@@ -17,7 +17,6 @@ from upconv.errors import (
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
 import onnx
-import onnx_ir as ir
 
 from onnx_texts import flipped, normal, parsed, three
 from upconv.onnx import verifying
@@ -50,16 +49,6 @@ def test_a_model_equals_itself_in_every_runtime():
         assert 0 < output.error < 1e-6 < output.allowed < 1e-5
         assert run.first_layer is None
     assert [(fed.name, fed.shape) for fed in found.inputs] == [("x", (1, 4, 9))]
-
-
-def test_models_are_taken_as_messages_ir_models_and_paths_and_left_alone(tmp_path):
-    onnx.save(three(), tmp_path / "a.onnx")
-    model, representation = three(), ir.from_proto(three())
-    before = model.SerializeToString()
-    for b in (model, representation, tmp_path / "a.onnx", str(tmp_path / "a.onnx")):
-        assert verify(tmp_path / "a.onnx", b, runtimes=["reference"]).equal
-    assert model.SerializeToString() == before
-    assert list(tmp_path.iterdir()) == [tmp_path / "a.onnx"]
 
 
 # Planted faults -----------------------------------------------------------------------------------
