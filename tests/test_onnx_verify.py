@@ -201,6 +201,12 @@ def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
     json.dumps(document(found), allow_nan=False)
 
 
+def test_what_is_infinite_in_float64_too_is_left_out_of_the_error():
+    a, b = np.float32([1, INF, 2]), np.float32([1, INF, 2.5])
+    (found,) = differences(Place("y"), a, b, exact=np.array([1, INF, 2.0]))
+    assert (found.rule, found.error, found.scale, found.equal) == ("float64", 0.2, 2.5, False)
+
+
 def test_members_of_sequences_are_compared_one_by_one():
     model = "g (float[4, 3] x) => (s) {{s = SplitToSequence<axis = 0>({})}}"
     (run,) = verify(
