@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from . import memory
+from .arguments import Frozen
 from .arrays import Array, check_out, copied, described, overlap, shares_memory
+from .choices import Algorithm
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
 from .execution import PreparedCall, engine_key, new_result, remember
@@ -46,12 +48,20 @@ GradientRule = Callable[..., dict[str, Signature]]
 class _Layer:
     """The signatures of a layer's gradients, and those of its calls that were needed so far."""
 
-    __slots__ = ("_calls", "_engine", "_threads", "axes", "channel_axis", "signatures", "swaps")
+    __slots__ = (
+        "_algorithm", "_calls", "_engine", "_threads", "axes", "channel_axis", "signatures", "swaps"
+    )  # fmt: skip
 
     def __init__(
-        self, signatures: dict[str, Signature], ndim: int, engine: str | Engine | None, threads: int
+        self,
+        signatures: dict[str, Signature],
+        ndim: int,
+        engine: str | Engine | None,
+        threads: int,
+        algorithm: Algorithm,
     ) -> None:
         self.signatures, self._engine, self._threads = signatures, engine, threads
+        self._algorithm = algorithm
         problem = signatures["x"].problem
         self.channel_axis = ndim - 1
         if problem.layout is DataLayout.NCX:
@@ -65,7 +75,10 @@ class _Layer:
         """The call that computes the gradient of "x" or "weight"."""
         call = self._calls.get(name)
         if call is None:
-            call = PreparedCall(self.signatures[name], self._engine, self._threads)
+            how = self._algorithm if name == "x" else Algorithm.DIRECT
+            call = PreparedCall(
+                self.signatures[name], self._engine, self._threads, algorithm=how, once=True
+            )
             self._calls[name] = call
         return call
 
@@ -73,6 +86,7 @@ class _Layer:
 def _layer(
     rule: GradientRule,
     engine: str | Engine | None,
+    algorithm: Frozen,
     keywords: Keywords,
     accumulate: bool,
     grad: Array,
@@ -82,11 +96,11 @@ def _layer(
     """`prepared`, for gradients."""
     threads, calls = get_num_threads(), shared_cache().calls
     shapes = grad.shape, grad.dtype, x.shape, x.dtype, weight.shape, weight.dtype
-    key = rule, engine_key(engine), threads, keywords, accumulate, shapes
+    key = rule, engine_key(engine), threads, algorithm, keywords, accumulate, shapes
     layer: _Layer | None = calls.get(key)
     if layer is None:
         signatures = rule(described(grad), described(x), described(weight), keywords, accumulate)
-        layer = _Layer(signatures, grad.ndim, engine, threads)
+        layer = _Layer(signatures, grad.ndim, engine, threads, Algorithm.of(algorithm))
         remember(key, layer)
     return layer
 
@@ -94,6 +108,7 @@ def _layer(
 def gradients(
     rule: GradientRule,
     engine: str | Engine | None,
+    algorithm: Frozen,
     keywords: Keywords,
     grad: Array,
     x: Array,
@@ -104,7 +119,7 @@ def gradients(
     accumulate: bool,
 ) -> Gradients:
     """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
-    layer = _layer(rule, engine, keywords, accumulate, grad, x, weight)
+    layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     calls = [(name, layer.call(name)) for name in ("x", "weight") if name in targets]
     given: dict[str, Array] = {}
@@ -120,7 +135,7 @@ def gradients(
             for operand in (grad, x, weight)
         )
         for _, call in calls:  # whatever refuses refuses before anything of the caller's is written
-            shared_cache().release(call.hold())
+            call.entry()
     work = [
         (name, call, given[name] if name in given else new_result(call.signature))
         for name, call in calls

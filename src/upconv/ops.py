@@ -102,6 +102,7 @@ def conv_transpose_backward(
     weight_layout: str = "IOX",
     needs: Iterable[str] = NEEDS,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     out: Gradients | None = None,
     accumulate: bool = False,
 ) -> Gradients:
@@ -110,6 +111,7 @@ def conv_transpose_backward(
     grad: the gradient of a scalar with respect to the forward result, and of its shape.
     x, weight and the keywords: as in the forward call (without bias, activation and residual).
     needs: which gradients to compute, any of "x", "weight", "bias".
+    algorithm: of the gradient of x, as in the forward call.
     out: a `Gradients` holding the arrays to write into, for all needed or some.
     accumulate: add to what `out` holds; every needed gradient must then be in `out`.
 
@@ -128,8 +130,10 @@ def conv_transpose_backward(
     )
     grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
     accumulate = boolean("accumulate", accumulate)
-    rule = transposed_gradient
-    return gradients(rule, engine, keywords, grad, x, weight, needs, out, accumulate=accumulate)
+    how, rule = frozen("algorithm", algorithm), transposed_gradient
+    return gradients(
+        rule, engine, how, keywords, grad, x, weight, needs, out, accumulate=accumulate
+    )
 
 
 def conv(
@@ -188,6 +192,7 @@ def conv_backward(
     weight_layout: str = "OIX",
     needs: Iterable[str] = NEEDS,
     engine: str | Engine | None = None,
+    algorithm: str = "auto",
     out: Gradients | None = None,
     accumulate: bool = False,
 ) -> Gradients:
@@ -202,5 +207,7 @@ def conv_backward(
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
     grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
     accumulate = boolean("accumulate", accumulate)
-    rule = convolution_gradient
-    return gradients(rule, engine, keywords, grad, x, weight, needs, out, accumulate=accumulate)
+    how, rule = frozen("algorithm", algorithm), convolution_gradient
+    return gradients(
+        rule, engine, how, keywords, grad, x, weight, needs, out, accumulate=accumulate
+    )

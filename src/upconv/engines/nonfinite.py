@@ -23,6 +23,10 @@ forks.hold(_lock)
 _count = 0
 
 
+class NonFinite(Exception):
+    """Raised by a primitive's `pack` for a weight some of which is infinite or NaN."""
+
+
 def count() -> int:
     """How often the reference engine took over."""
     return _count
@@ -75,9 +79,10 @@ class NonFiniteFallback:
         """The weight in the primitive's order, or as it is where it is not finite."""
         if weight.nbytes > memory.ALWAYS_FINE:  # what would not fit is not looked at either
             memory.require(weight.nbytes, "the packed weight")
-        if is_finite(weight):
+        try:
             return self._inner.pack(weight)
-        return NonFiniteWeight(self._problem, self._threads, weight)
+        except NonFinite:
+            return NonFiniteWeight(self._problem, self._threads, weight)
 
     def run(
         self,

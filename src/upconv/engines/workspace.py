@@ -15,8 +15,8 @@ from .. import forks
 Bytes = NDArray[np.uint8]
 
 _KEPT = 4
-_KEPT_BYTES = 64 << 20
-_lock = threading.Lock()
+KEPT_BYTES = 64 << 20
+_lock = threading.RLock()  # a garbage collection may give memory back at any time
 forks.hold(_lock)
 
 
@@ -48,17 +48,42 @@ class Workspace:
         return self._buffer.address
 
     def __exit__(self, *error: object) -> None:
-        if self._buffer.nbytes <= _KEPT_BYTES:
-            with _lock:
-                if len(_free) < _KEPT:
-                    _free.append(self._buffer)
+        _give_back(self._buffer)
+
+
+class _Lent:
+    """A buffer as NumPy sees it, given back when no array looks at it any more."""
+
+    def __init__(self, buffer: _Buffer, nbytes: int) -> None:
+        self._buffer, where = buffer, (buffer.address, False)
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": where,
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        _give_back(self._buffer)
+
+
+def warm(nbytes: int) -> Bytes:
+    """An uninitialised array, aligned to 64 bytes, in such memory."""
+    return np.asarray(_Lent(_taken(nbytes), nbytes))
 
 
 def _taken(nbytes: int) -> _Buffer:
     with _lock:
-        for i in range(len(_free) - 1, -1, -1):
-            if _free[i].nbytes >= nbytes:
-                return _free.pop(i)
+        fitting = [i for i, buffer in enumerate(_free) if buffer.nbytes >= nbytes]
+        if fitting:
+            return _free.pop(min(fitting, key=lambda i: _free[i].nbytes))
         if len(_free) == _KEPT:
             _free.pop(0)  # too small for what runs now
     return _Buffer(nbytes)
+
+
+def _give_back(buffer: _Buffer) -> None:
+    if buffer.nbytes <= KEPT_BYTES:
+        with _lock:
+            if len(_free) < _KEPT:
+                _free.append(buffer)

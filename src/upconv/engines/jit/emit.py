@@ -169,5 +169,9 @@ class Module:
     def text(self) -> str:
         """The whole module."""
         return "\n".join(
-            [*self._declarations, *self._functions, f"attributes #0 = {{ {self._attributes} }}\n"]
+            [
+                *self._declarations,
+                *self._functions,
+                f"attributes #0 = {{ {self._attributes} }}\n!0 = !{{i32 1}}\n",
+            ]
         )

@@ -208,6 +208,17 @@ class Instructions:
         align = BYTES[split(value.type)[0]]
         self._lines.append(f"  store {value.type} {value.name}, ptr {address.name}, align {align}")
 
+    def store_past(self, value: Value, address: Value, align: int) -> None:
+        """Write to an address, aligned to `align` bytes, past the caches; then comes `drain`."""
+        kind, name = value.type, value.name
+        self._lines.append(
+            f"  store {kind} {name}, ptr {address.name}, align {align}, !nontemporal !0"
+        )
+
+    def drain(self) -> None:
+        """What was written before this is seen by other threads before what comes after it."""
+        self._lines.append("  fence seq_cst")
+
     def load_lanes(self, kind: str, address: Value, mask: Value) -> Value:
         """The lanes a mask has; the others are zero, and their memory is not touched."""
         element, count = split(kind)

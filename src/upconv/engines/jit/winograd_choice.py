@@ -13,15 +13,15 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .schedule import can_vectorise_positions
 from .winograd import named
-from .winograd_plan import Schedule, named_schedule, refused, schedules
+from .winograd_plan import L3, Schedule, depth_of, named_schedule, refused, schedules
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
 _MARGIN = 1.18  # what direct sums must be predicted to take, beside this
 _FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
-_DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 32  # where direct sums would be another engine's
+_DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 16  # where direct sums would be another engine's
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
-_PACK_CYCLES = 12.0  # of each number of a transformed weight: 2 to 9 ns on a Zen 4
+_PACK, _STREAMED = 0.55, 0.9  # cycles of a packed number, and more where it leaves the caches
 
 
 def variants_of(
@@ -54,22 +54,42 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
     `deferred` says that another engine is likely to compute them faster than this one.
     """
     columns = correlation.made * prod(line.stride for line in correlation.lines)
-    each = min(correlation.reduced, columns) // correlation.groups
-    few = each < (_FEWEST_DEFERRED if deferred else 2)
+    few = min(depth_of(correlation), columns // correlation.groups) < (
+        _FEWEST_DEFERRED if deferred else 2
+    )
     if few or correlation.multiply_adds < _FEWEST_PRODUCTS or refused(correlation):
         return ""
-    found = [each for each in schedules(correlation, threads, cpu) if each.exact]
+    found = [
+        (each.cycles + (_pack_cycles(correlation, each, threads, cpu) if once else 0.0), each)
+        for each in schedules(correlation, threads, cpu)
+        if each.exact and _numbers(correlation, each) <= _MOST_NUMBERS
+    ]
     if not found:
         return ""
-    best = found[0]
-    products, _ = best.saving
-    numbers = correlation.reduced * correlation.made // correlation.groups * products
-    if numbers > _MOST_NUMBERS:
-        return ""
-    cycles = best.cycles + (_PACK_CYCLES * numbers if once else 0.0)
+    cycles, best = min(found, key=lambda each: each[0])
     direct = direct_cycles(correlation, threads, cpu)
+    direct += _pack_cycles(correlation, None, threads, cpu) if once else 0.0
     margin = _DEFERRED_MARGIN if deferred else _MARGIN
     return _name(best) if margin * cycles < direct else ""
+
+
+def _numbers(correlation: Correlation, schedule: Schedule | None) -> int:
+    """Those of a weight, transformed if there is a schedule."""
+    each = prod(len(phase.taps) for line in correlation.lines for phase in line.phases)
+    each = schedule.saving[0] if schedule else each
+    return correlation.reduced * correlation.made // correlation.groups * each
+
+
+def _pack_cycles(
+    correlation: Correlation, schedule: Schedule | None, threads: int, cpu: Cpu
+) -> float:
+    """What packing a weight takes of each thread, in the unit of `Schedule.cycles`.
+
+    On a Zen 4 (2026-11-23, one thread), 0.3 to 0.4 ns a number for up to 12 MB, 0.5 for 17, 0.8 for
+    more than the third-level cache holds; half a cycle of 64-byte vectors is 0.28 ns."""
+    numbers = _numbers(correlation, schedule)
+    streamed = min(1.0, (numbers * correlation.dtype.itemsize / L3) ** 2)
+    return numbers * (_PACK + _STREAMED * streamed) * 64 / cpu.vector_bytes / threads
 
 
 def direct_cycles(correlation: Correlation, threads: int, cpu: Cpu) -> float:

@@ -21,8 +21,9 @@ from .activation import activated
 from .compile import Code
 from .cpu import Cpu
 from .emit import Function, Module
+from .packing import report_nonfinite
 from .tile import multiply_add
-from .values import BYTES, I64, PTR, Value, split, vector
+from .values import BYTES, I64, PTR, Value, vector
 from .winograd import Matrix
 
 MADE = ("row", "place")
@@ -195,16 +196,8 @@ def inverse_code(kind: Inverse, cpu: Cpu) -> Code:
                 moved = [f.at(each, nbytes) for each in loop.carried[:3]]
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
-        _report(f, tile.results[0])
+        report_nonfinite(f, tile.results[0], f["bad"])
     return Code(module, ("inverse",), cpu)
-
-
-def _report(f: Function, bad: Value) -> None:
-    """Set the flag where a lane of `bad` is NaN."""
-    lanes = split(bad.type)[1]
-    odd = f.convert("bitcast", f.fcompare("uno", bad, bad), f"i{lanes}")
-    with f.when(f.compare("ne", f.convert("zext", odd, I64), 0)):
-        f.publish(1, f["bad"])
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:

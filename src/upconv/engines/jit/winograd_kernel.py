@@ -49,7 +49,12 @@ class Winograd:
     """A correlation, compiled and laid out; `direct` builds the one that computes it directly."""
 
     def __init__(
-        self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
+        self,
+        correlation: Correlation,
+        plan: Schedule,
+        direct: Callable[[], Primitive],
+        threads: int,
+        cpu: Cpu,
     ) -> None:
         self.correlation, self.schedule = correlation, plan
         self._direct = direct
@@ -57,7 +62,7 @@ class Winograd:
         self._lock = threading.Lock()
         element = element_of(correlation)
         self._lanes, self._item = cpu.lanes(BYTES[element]), BYTES[element]
-        self._weights = Weights(correlation, plan, self._lanes)
+        self._weights = Weights(correlation, plan, self._lanes, threads, cpu)
         self._sizes = _Sizes(correlation, plan, self._lanes, self._item)
         epilogue = correlation.epilogue
         late = epilogue.residual
@@ -85,7 +90,8 @@ class Winograd:
         self._blocks = Blocks(SLOTS.block(**self._arguments(late)))
         self._threads = plan.threads
         self.workspace_bytes = plan.threads * self._sizes.part
-        self.resident_bytes = self._biases.nbytes + 2 * CODE_BYTES
+        tables = self._biases.nbytes + self._weights.resident_bytes
+        self.resident_bytes = tables + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
         self.description = str(plan)
 

@@ -187,7 +187,7 @@ def _best(
         tiles = _Tiles.of(box, windows, transforms)
         # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
         over = tiles.transformed * each_tile / cpu.l2
-        slower = 1 + 0.1 * log2(max(1, over)) + (over * cpu.l2 > _L3)
+        slower = 1 + 0.1 * log2(max(1, over)) + (over * cpu.l2 > L3)
         blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
         rows = min(
             range(max(1, most // 2), most + 1), key=lambda rows: costs.products(tiles.made, rows)
@@ -301,7 +301,7 @@ class _Cycles:
         return cls(
             costs_of(cpu.vector_bytes), reduced, points, sums, vectors, across,
             ceil(reduced / lanes) * inputs, across * results,
-            weights * _STREAM * (1.6 if nbytes > _L3 else 1), weights * _WEIGHT,
+            weights * _STREAM * (1.6 if nbytes > L3 else 1), weights * _WEIGHT,
         )  # fmt: skip
 
     def products(self, tiles: int, rows: int) -> float:
@@ -319,7 +319,7 @@ class _Cycles:
 
 
 _STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
-_L3 = 24 << 20  # bytes that stay in it
+L3 = 24 << 20  # bytes that stay in the third-level cache
 _ONE_SET = 1 << 17  # bytes: lines of 2048 sets
 _REGISTER_TILE, _JOB = 4.0, 500.0
 

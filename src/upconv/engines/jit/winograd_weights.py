@@ -1,30 +1,58 @@
-"""The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use."""
+"""The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use.
+
+    pack(args)   every thread: takes jobs, each some reduced channels of one unit's made channels:
+                 transposes their taps into T[channel][tap][made channel], which its caches hold,
+                 and writes for every point the sums of taps that G tells, contiguous runs of rows
+
+Sums are made in float64, then rounded once.
+"""
 
 from __future__ import annotations
 
-from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 import numpy as np
 
 from ... import memory
+from ..addresses import address_of
 from ..base import Array
+from ..copies import contiguous
+from ..nonfinite import NonFinite
+from ..workspace import Workspace
+from .compile import compiled
 from .correlation import Correlation
-from .packing import aligned
+from .cpu import Cpu
+from .emit import Function, Module
+from .kernel_arguments import Arguments, Blocks, Slots, jobs
+from .packing import Numbers, aligned, goes_past, report_nonfinite, watched
+from .rows import converted, gather_code
+from .tile import multiply_add
+from .transpose import turn_code
+from .values import BYTES, DOUBLE, I64, PTR, Value, vector
 from .winograd import Transform
-from .winograd_plan import Schedule, chunk_of, depth_of
+from .winograd_plan import Schedule, chunk_of, depth_of, element_of
 from .winograd_window import Window
 
-_PART = 1 << 18  # numbers of the transformed weight that are made at once
+_SLOTS = Slots(
+    ("dst", "src", "buffer", "runs", "terms", "factors", "numbers", "move"),
+    ("part", "jobs", "batches", "batch", "chunks", "channels", "made", "reduced", "chunk",
+     "phases", "count", "row", "unit", "group",
+     "src_group", "src_reduced", "src_made", "taps", "lines", "line", "element"),
+    ("next", "next_thread", "bad"),
+)  # fmt: skip
+_RUN = 6  # phase of operands, bytes in dst and in T, how many, first term and the last's next
+_TAPS_BYTES = 64 << 10  # of T, of several channels
 
 
 class Weights:
     """The order of a transformed weight: [group][unit][point][panel][piece][depth][panel's
     columns], where depth is [chunk][phase of operands][reduced channel of the chunk]."""
 
-    def __init__(self, correlation: Correlation, schedule: Schedule, lanes: int) -> None:
+    def __init__(
+        self, correlation: Correlation, schedule: Schedule, lanes: int, threads: int, cpu: Cpu
+    ) -> None:
         self._correlation, self._schedule = correlation, schedule
-        self._dtype = correlation.dtype.numpy
+        self._dtype, self._threads = correlation.dtype.numpy, threads
         self.reduced, self.depth = correlation.reduced // correlation.groups, depth_of(correlation)
         self.chunk = chunk_of(self.reduced, lanes)
         self._made = correlation.made // correlation.groups
@@ -35,79 +63,232 @@ class Weights:
         self.point_bytes = self.pieces * self.depth * schedule.columns * self._dtype.itemsize
         self.unit_bytes = schedule.points * self.point_bytes
         self.nbytes = correlation.groups * self.units * self.unit_bytes
+        self._tables, arguments = self._laid_out(lanes, cpu)
+        self._part = arguments["part"]
+        self.resident_bytes = sum(table.nbytes for table in self._tables.values())
+        self._blocks = Blocks(_SLOTS.block(**arguments))
 
     def pack(self, weight: Array) -> Array:
-        """The transform of a weight of the correlation's shape: in float64, then rounded once."""
-        memory.require(self.nbytes + 32 * _PART, "the transformed weight")
-        correlation, schedule = self._correlation, self._schedule
-        phases, count = self.depth // self.reduced, self.nbytes // self._dtype.itemsize
-        weight = np.ascontiguousarray(weight)
-        by_group, by_reduced, by_made, *by_tap = correlation.weight_strides
-        strides = [n * weight.itemsize for n in (by_group, *by_tap, by_reduced, by_made)]
-        axes = [_matrix(*pair) for pair in zip(schedule.windows, schedule.transforms, strict=True)]
-        kernel = [matrix.shape[-1] for matrix in axes]
-        shape = (correlation.groups, *kernel, self.reduced, self._made)
-        given = np.lib.stride_tricks.as_strided(weight, shape, strides, writeable=False)
-        flat = aligned(count, self._dtype)
-        outer = self.units // self.chunks
-        packed = flat.reshape(
-            correlation.groups, outer, self.chunks, schedule.points, -1, self.pieces, self.depth,
-            self._panel,
-        )  # fmt: skip
-        matrices = _phases(axes)
-        part = max(1, _PART * self.depth * outer // count)
-        for group, first in product(range(correlation.groups), range(0, self.reduced, self.chunk)):
-            live = min(self.chunk, self.reduced - first)
-            for start in range(0, live, part):
-                stop = min(live, start + part)
-                taps = self._taps(given[group, ..., first + start : first + stop, :])
-                for g, h in np.ndindex(outer, phases):
-                    place = first * phases + h * live
-                    made = self._columns(matrices[g, :, h], taps)
-                    packed[group, g, ..., place + start : place + stop, :] = made
-        return flat
+        """The transform of a weight of the correlation's shape; `NonFinite` if it is not finite."""
+        memory.require(self.nbytes + self._threads * self._part, "the transformed weight")
+        weight = contiguous(weight)
+        packed = aligned(self.nbytes // self._dtype.itemsize, self._dtype)
+        with Workspace(self._threads * self._part) as buffer:
+            where = {"dst": packed.ctypes.data, "src": address_of(weight), "buffer": buffer}
+            if self._blocks.run(self._code.addresses["pack"], self._threads, "bad", **where):
+                raise NonFinite
+        return packed
 
-    def _taps(self, weight: Array) -> Array:
-        """(*kernel, reduced, made) -> (reduced, chunks, taps, channels of a unit)."""
-        *kernel, reduced, made = weight.shape
-        each = self._schedule.channels
-        taps = np.zeros((reduced, prod(kernel), self.chunks * each))
-        taps[..., :made] = np.moveaxis(weight.reshape(-1, reduced, made), 0, 1)
-        return np.moveaxis(taps.reshape(reduced, -1, self.chunks, each), 2, 1)
+    def _laid_out(self, lanes: int, cpu: Cpu) -> tuple[dict[str, Array], dict[str, int]]:
+        """The tables that `pack` reads, and its arguments."""
+        schedule, element = self._schedule, element_of(self._correlation)
+        item, padded = self._dtype.itemsize, schedule.padded
+        by_group, by_reduced, by_made, *by_tap = self._correlation.weight_strides
+        axes = [_terms(*pair) for pair in zip(schedule.windows, schedule.transforms, strict=True)]
+        kernel = [1 + int(taps.max()) for taps, _ in axes]
+        taps = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
+        lines, numbers, name = taps, np.zeros(1, np.int64), "turn"
+        beside = taps <= by_reduced or self.reduced == 1
+        if beside and taps <= by_made and by_tap[-1] == 1:
+            self._move, places = turn_code(element, element, cpu), by_tap
+            if taps <= by_reduced <= 2 * taps:
+                lines = by_reduced  # channels follow each other, and are transposed together
+        else:
+            self._move, name = gather_code(element, element, cpu), "gather"
+            lines = taps = prod(kernel)
+            places = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
+            starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
+            numbers = (starts[:, None] + np.arange(schedule.channels) * by_made).ravel()
+        each = lines * padded * item
+        sizes = (n for n in range(self.chunk, 0, -1) if self.chunk % n == 0)
+        batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
+        runs, terms, factors = self._runs(axes, [place * padded * item for place in places])
+        step = gcd(2 * lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
+        self._code = packing_code(element, step, name == "turn", goes_past(self.nbytes), cpu)
+        tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": numbers}
+        batches = ceil(self.reduced / batch)
+        arguments = {
+            **{key: table.ctypes.data for key, table in tables.items()},
+            "move": self._move.addresses[name], "part": (batch * each + 8191) // 64 * 64,
+            "jobs": self._correlation.groups * self.chunks * batches,
+            "batches": batches, "batch": batch, "chunks": self.chunks, "count": len(runs),
+            "channels": schedule.channels, "made": self._made, "reduced": self.reduced,
+            "chunk": self.chunk, "phases": self.depth // self.reduced,
+            "row": self._panel * item, "unit": self.unit_bytes,
+            "group": self.units * self.unit_bytes,
+            "src_group": by_group * item, "src_reduced": by_reduced * item,
+            "src_made": by_made * item, "element": item,
+            "taps": taps, "lines": lines, "line": padded * item,
+        }  # fmt: skip
+        return tables, arguments
 
-    def _columns(self, matrices: Array, taps: Array) -> Array:
-        """`_taps` by the matrix of each phase of the last axis: (chunks, points, panels, pieces,
-        reduced, panel's columns). Many small products: BLAS gives large ones to threads, which wait
-        for each other where others compute."""
-        schedule, last = self._schedule, len(matrices)
-        shape = (*taps.shape[:2], schedule.points, self.pieces)
-        spread = np.zeros((*shape, last, schedule.padded), self._dtype)
-        for g, matrix in enumerate(matrices):
-            used = matrix.any(0)
-            found = matrix[:, used] @ taps[:, :, used]
-            spread[..., g, : schedule.channels] = found.reshape(*shape, schedule.channels)
-        return spread.reshape(*shape, -1, self._panel).transpose(1, 2, 4, 3, 0, 5)
+    def _runs(
+        self, axes: list[tuple[Numbers, Array]], places: list[int]
+    ) -> tuple[Numbers, Numbers, Array]:
+        """What `pack` writes of each channel (`_RUN`), for all phases, points, pieces and parts of
+        a unit's columns within a panel; and the terms of all sums: bytes from a channel's first
+        tap, and factors. `places` are bytes from tap to tap of each axis."""
+        schedule, item = self._schedule, self._dtype.itemsize
+        taps, factors = axes[0][0] * places[0], axes[0][1]
+        for (more, other), place in zip(axes[1:], places[1:], strict=True):
+            taps, factors = _outer(np.add, taps, more * place), _outer(np.multiply, factors, other)
+        # The phases of results along the last axis lie side by side, in the columns of a unit.
+        parts = _parts(schedule.windows[-1].line.stride, schedule.padded, self._panel)
+        shape = (-1, schedule.windows[-1].line.stride, *taps.shape[1:])
+        taps, factors = (
+            np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
+        )
+        kept = factors != 0
+        counts = kept.sum(-1)
+        stops = counts.cumsum().reshape(counts.shape)
+        g, h, point, piece, part = np.indices(counts.shape)
+        panel = self.point_bytes * self._panel // schedule.columns
+        to = g * (self.chunks * self.unit_bytes) + point * self.point_bytes
+        to += piece * (panel // self.pieces) + parts[part, 2] * panel + parts[part, 3] * item
+        runs = (h, to, parts[part, 1] * item, parts[part, 4] * item, stops - counts, stops)
+        return np.stack(runs, -1).reshape(-1, len(runs)), taps[kept], factors[kept]
 
 
-def _matrix(window: Window, transform: Transform) -> Array:
-    """What a phase of results, one of operands, a point and a piece have of each tap of an axis."""
-    kernel = 1 + max((index for _, _, _, index in window.taps), default=0)
-    line = window.line
-    found = np.zeros((line.stride, line.step, transform.points, transform.pieces, kernel))
+def _parts(phases: int, padded: int, panel: int) -> Numbers:
+    """The columns of a unit, cut where a phase or a panel ends: the phase, the first channel, the
+    panel, the column in it, and how many."""
+    cuts = sorted({*range(0, phases * padded, padded), *range(0, phases * padded, panel)})
+    stops = [*cuts[1:], phases * padded]
+    rows = [
+        (a // padded, a % padded, a // panel, a % panel, b - a)
+        for a, b in zip(cuts, stops, strict=True)
+    ]
+    return np.array(rows, np.int64)
+
+
+def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
+    """The taps of an axis that a phase of results, one of operands, a point and a piece add up,
+    and their factors, of which some are zero."""
+    line, each = window.line, transform.r // transform.pieces
+    shape = line.stride, line.step, transform.points, transform.pieces, each
+    taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
     for g, h, place, index in window.taps:
-        piece, tap = divmod(place, transform.r // transform.pieces)
-        found[g, h, :, piece, index] += [float(row[tap]) for row in transform.g]
-    return found
+        piece, tap = divmod(place, each)
+        taps[g, h, :, piece, tap] = index
+        factors[g, h, :, piece, tap] = [float(row[tap]) for row in transform.g]
+    return taps, factors
 
 
-def _phases(axes: list[Array]) -> Array:
-    """The matrices of all axes as one of all taps: (phase of results of the outer axes, of the
-    last, phase of operands, points * pieces, taps)."""
-    whole, *more = axes
-    for matrix in more:
-        whole = np.einsum("abcde,fghij->afbgchdiej", whole, matrix)
-        n = whole.shape
-        whole = whole.reshape([n[i] * n[i + 1] for i in range(0, 10, 2)])
-    results, operands, points, pieces, taps = whole.shape
-    last = axes[-1].shape[0]
-    return whole.reshape(results // last, last, operands, points * pieces, taps)
+def _outer(operation: np.ufunc, one: Array, other: Array) -> Array:
+    """All pairs of numbers along each axis."""
+    shape = [n * m for n, m in zip(one.shape, other.shape, strict=True)]
+    for axis in range(one.ndim):
+        one, other = np.expand_dims(one, 2 * axis + 1), np.expand_dims(other, 2 * axis)
+    made: Array = operation(one, other).reshape(shape)
+    return made
+
+
+@compiled("pack", kept=16, opt=1)
+def packing_code(
+    module: Module, element: str, step: int, squares: bool, past: bool, cpu: Cpu
+) -> None:
+    """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side,
+    `past` to write past the caches."""
+    past = past and step % cpu.lanes(BYTES[element]) == 0
+    with module.function("pack", {"args": PTR}) as f:
+        a = _SLOTS.reader(f)
+        taps = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            number, rest = f.rem(job, a["batches"]), f.div(job, a["batches"])
+            chunk, group = f.rem(rest, a["chunks"]), f.div(rest, a["chunks"])
+            first, start = f.mul(number, a["batch"]), f.mul(chunk, a["channels"])
+            count = f.min(a["batch"], f.sub(a["reduced"], first))
+            live = f.min(a["channels"], f.sub(a["made"], start))
+            src = f.at(a["src"], f.mul(group, a["src_group"]))
+            src = f.at(src, f.mul(first, a["src_reduced"]))
+            src = f.at(src, f.mul(start, a["src_made"]))
+            _emit_taps(f, a, src, taps, count, live, element, step, squares)
+            before = f.mul(f.div(first, a["chunk"]), a["chunk"])
+            here = f.min(a["chunk"], f.sub(a["reduced"], before))
+            depth = f.add(f.mul(before, f.sub(a["phases"], 1)), first)
+            dst = f.at(a["dst"], f.mul(group, a["group"]))
+            dst = f.at(f.at(dst, f.mul(chunk, a["unit"])), f.mul(depth, a["row"]))
+            with f.loop(0, a["count"]) as run:
+                entry = f.at(a["runs"], f.mul(run.index, _RUN), I64)
+                phase, to, lane, *more = (f.load(I64, f.at(entry, i, I64)) for i in range(_RUN))
+                to = f.add(to, f.mul(f.mul(phase, here), a["row"]))
+                _emit_sums(
+                    f, cpu, a, f.at(dst, to), f.at(taps, lane), count, more, element, step, past
+                )
+        f.drain()
+
+
+def _emit_taps(
+    f: Function,
+    a: Arguments,
+    src: Value,
+    dst: Value,
+    count: Value,
+    live: Value,
+    element: str,
+    step: int,
+    squares: bool,
+) -> None:
+    """T, the taps of `count` channels by the made channels, of which `live` are there; the others
+    are zero."""
+    kind, channel = vector(element, step), f.mul(a["lines"], a["line"])
+    size = step * BYTES[element]
+    zero = f.constant(kind, 0.0)
+    missing = f.compare("slt", f.mul(live, a["element"]), a["line"])
+    with f.loop(0, f.select(missing, f.mul(count, channel), 0), size) as loop:
+        f.store(zero, f.at(dst, loop.index))
+    if squares:
+        together = f.compare("ne", a["lines"], a["taps"])
+        same = f.compare("eq", a["src_reduced"], f.mul(a["taps"], a["element"]))
+        together = f.bitwise("or", together, same)
+        rest = f.mul(f.sub(count, 1), a["lines"])
+        columns = f.add(a["taps"], f.select(together, rest, 0))
+        with f.loop(0, f.select(together, f.integer(1), count)) as each:
+            f.call(
+                a["move"], f.at(dst, f.mul(each.index, channel)),
+                f.at(src, f.mul(each.index, a["src_reduced"])), live, columns,
+                a["src_made"], a["line"],
+            )  # fmt: skip
+    else:
+        with f.loop(0, a["taps"]) as tap:
+            f.call(
+                a["move"], f.at(dst, f.mul(tap.index, a["line"])), src,
+                f.at(a["numbers"], f.mul(tap.index, a["channels"]), I64), live, count,
+                channel, a["src_reduced"],
+            )  # fmt: skip
+    whole = f.mul(f.sub(count, 1), channel)
+    with f.loop(0, f.add(whole, f.mul(a["taps"], a["line"])), size, [zero]) as loop:
+        loop.next([watched(f, f.load(kind, f.at(dst, loop.index)), loop.carried[0])])
+    report_nonfinite(f, loop.results[0], a.address("bad"))
+
+
+def _emit_sums(
+    f: Function,
+    cpu: Cpu,
+    a: Arguments,
+    dst: Value,
+    src: Value,
+    count: Value,
+    run: list[Value],
+    element: str,
+    step: int,
+    past: bool,
+) -> None:
+    """One run of each channel: sums of taps times factors."""
+    (length, first, stop), channel = run, f.mul(a["lines"], a["line"])
+    zero, size = f.constant(vector(DOUBLE, step), 0.0), step * BYTES[element]
+    with f.loop(0, count) as each, f.loop(0, length, size) as column:
+        here = f.at(f.at(src, f.mul(each.index, channel)), column.index)
+        with f.loop(first, stop, carried=[zero]) as term:
+            value = f.load(
+                vector(element, step), f.at(here, f.load(I64, f.at(a["terms"], term.index, I64)))
+            )
+            factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
+            value = converted(f, value, DOUBLE)
+            term.next([multiply_add(f, cpu, value, factor, term.carried[0])])
+        to = f.at(f.at(dst, f.mul(each.index, a["row"])), column.index)
+        value = converted(f, term.results[0], element)
+        if past:
+            f.store_past(value, to, cpu.vector_bytes)
+        else:
+            f.store(value, to)

@@ -23,7 +23,7 @@ from ...problem import DataLayout, DType, Problem
 from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous, laid_out
-from ..nonfinite import is_finite, reference
+from ..nonfinite import NonFinite, is_finite, reference
 from .abi import DTYPE, Arg, Handle
 from .candidates import Candidate
 from .descriptors import Kind, Tensor
@@ -161,9 +161,11 @@ class OnednnPrimitive:
     # Running --------------------------------------------------------------------------------------
 
     def pack(self, weight: Array) -> _Packed:
-        """The weight, all of it finite, in the layout the library wants."""
+        """The weight in the layout the library wants; `NonFinite` if it is not."""
         if weight.nbytes > memory.ALWAYS_FINE:
             memory.require(2 * weight.nbytes + self._packed_bytes, "the packed weight")
+        if not is_finite(weight):
+            raise NonFinite
         weight = contiguous(weight)
         if self._packing is None:
             return _Packed(weight, address_of(weight))
