@@ -28,7 +28,7 @@ SLOTS = Slots((
     "blocks",  # BLOCK numbers per block
     "places",  # combos x blocks: byte offset of a block's weights
 ), (
-    "groups", "images", "channels",
+    "images", "channels",
     "in_rows", "in_width", "in_pitch",  # input rows, joined where no zeros are between them
     "rows", "pitch", "limit", "stride",
     "combo_count", "block_count", "lead",
