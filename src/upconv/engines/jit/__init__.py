@@ -180,8 +180,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     correlation = Correlation.of(problem)
     plan = by_name(correlation, variant, threads, host())
     if plan is not None:
-        direct = partial(_kernel, problem, threads, "")
-        return Winograd(correlation, plan, direct, threads, host())
+        return Winograd(correlation, plan, partial(_kernel, problem, threads, ""), host())
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
     tile = None if variant else plane_tile(correlation, host())

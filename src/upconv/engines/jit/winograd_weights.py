@@ -48,11 +48,9 @@ class Weights:
     """The order of a transformed weight: [group][unit][point][panel][piece][depth][panel's
     columns], where depth is [chunk][phase of operands][reduced channel of the chunk]."""
 
-    def __init__(
-        self, correlation: Correlation, schedule: Schedule, lanes: int, threads: int, cpu: Cpu
-    ) -> None:
+    def __init__(self, correlation: Correlation, schedule: Schedule, lanes: int, cpu: Cpu) -> None:
         self._correlation, self._schedule = correlation, schedule
-        self._dtype, self._threads = correlation.dtype.numpy, threads
+        self._dtype, self._threads = correlation.dtype.numpy, schedule.threads
         self.reduced, self.depth = correlation.reduced // correlation.groups, depth_of(correlation)
         self.chunk = chunk_of(self.reduced, lanes)
         self._made = correlation.made // correlation.groups
