@@ -176,25 +176,6 @@ def shifted(shape):
     return followed(deconv(W44, strides=[2, 2]), node, c=np.ones(shape, np.float32))
 
 
-def resized(scales=(1, 1, 2, 2), **said):
-    """A Resize by the nearest element before a Conv."""
-    said = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", **said}
-    graph = helper.make_graph(
-        [
-            helper.make_node("Resize", ["x", "", "scales"], ["big"], "resize", **said),
-            helper.make_node("Conv", ["big", "w"], ["y"], "up", pads=[1, 1, 1, 1]),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 6, 5, 7])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [
-            numpy_helper.from_array(np.array(scales, np.float32), "scales"),
-            numpy_helper.from_array(weights(0, 4, 6, 3, 3), "w"),
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 BF16 = deconv((6, 4, 2, 2), strides=[2, 2], opset=22)
 for info in (*BF16.graph.input, *BF16.graph.output):
     info.type.tensor_type.elem_type = TensorProto.BFLOAT16
@@ -232,7 +213,6 @@ BAD = {
         with_batch_norm(deconv(W44, **S2)),
         with_batch_norm(deconv(W44, **S2), "m", "v", training_mode=1),
     ),
-    "UPC405": (resized(), resized(nearest_mode="ceil")),
     "UPC901": (
         deconv(W33, x_shape=[1, 6, "h", 7], **S2, output_shape=[9, 14]),
         deconv(W33, x_shape=[1, 6, "h", 7], **S2),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -270,3 +272,14 @@ def _pair(
     model.graph.node.insert(at, dequantise)
     model.graph.node.insert(at, quantise)
     return y
+
+
+def official() -> dict[str, Any]:
+    """The backend tests of ConvTranspose: name -> test case, with its model and its data sets."""
+    importlib.import_module("onnx.backend.test.case.node.convtranspose")  # its cases are made now
+    from onnx.backend.test.case import node
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "import_recursive", lambda _: None)  # 10 s of other operators' cases
+        found = {case.name: case for case in node.collect_testcases("ConvTranspose")}
+    return {name: found[name] for name in sorted(found) if name.startswith("test_convtranspose")}

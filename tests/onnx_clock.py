@@ -18,17 +18,17 @@ def decided_by(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     def decide(seconds: Mapping[str, float]) -> None:
         names: list[str] = []
-        real = candidates._Contest._timed
+        real = candidates._Trial._timed
 
-        def noted(self: object, found: Sequence[tuple[object, object, object]]) -> object:
-            names[:] = [form.name for form, _, _ in found]
+        def noted(self: object, found: Sequence[candidates._Form]) -> object:
+            names[:] = [form.told.passes for form in found]
             return real(self, found)
 
         def rounds(all_of_them: Sequence[str]) -> Rounds:
             series = [[seconds.get(name, 1.0)] * 7 for name in all_of_them]
             return Rounds(tuple(series), series[0])
 
-        monkeypatch.setattr(candidates._Contest, "_timed", noted)
+        monkeypatch.setattr(candidates._Trial, "_timed", noted)
         monkeypatch.setattr(candidates, "timed", lambda *_: rounds(names))
         monkeypatch.setattr(select, "timed", lambda *_: rounds(["original", "whole"]))
 

@@ -1,4 +1,7 @@
-"""Python, or the command line, in a process of its own; an error of the latter held to its form."""
+"""Python, or the command line, in a process of its own; an error of the latter held to its form.
+
+No process outlives the test that began it, whatever becomes of the test.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import upconv
@@ -53,6 +59,35 @@ def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):
         command, cwd=cwd, input=stdin, env=environment(**(env or {})), capture_output=True,
         timeout=120, **how,
     )  # fmt: skip
+
+
+@contextmanager
+def begun(*args, cwd) -> Iterator[subprocess.Popen]:
+    """`upconv args` while it runs; what still runs at the end of the block is killed."""
+    command = [sys.executable, "-m", "upconv", *map(str, args)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=cwd, env=environment(), **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def let_compute(process, seconds):
+    """Wait until a process has had so many seconds of processors: a time would depend on others."""
+    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + 120
+    if not stat.exists():
+        time.sleep(3 * seconds)
+    while stat.exists() and _computed(stat.read_text()) < seconds:
+        assert process.poll() is None, "it has ended before"
+        assert time.monotonic() < end, "it does not compute"
+        time.sleep(0.02)
+
+
+def _computed(stat):
+    """Seconds of processors, by the text of /proc/*/stat."""
+    after_name = stat.rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def called(*args):

@@ -217,10 +217,3 @@ def test_without_margins_the_outputs_are_those_that_products_reach() -> None:
         reached = [o for o in range(axis.out) if 0 <= o + crop_begin < axis.full]
         assert list(range(axis.out))[place] == reached
         assert inner.out == len(reached)
-
-
-def test_a_turned_kernel_has_the_rest_of_its_reach_as_padding() -> None:
-    axis = Axis(6, 3, 1, 2, crop_begin=1, crop_end=-1)
-    begin, end = axis.turned
-    assert (begin, end) == (3, 5)
-    assert axis.size + begin + end - axis.extent + 1 == axis.out

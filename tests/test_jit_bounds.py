@@ -20,6 +20,19 @@ from upconv.engines.jit.cpu import VARIABLE
 
 CHECK = "import guarded; guarded.main({seeds!r}, variant={variant!r}, values={values})"
 SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048)"
+ONE_VECTOR = (
+    "\nfrom upconv.engines.jit import tiling; shape = tiling._shape\n"
+    "tiling._shape = lambda *given: shape(*given[:-1], 1)\n"
+)
+PACKED_BY_EACH = (
+    "\nfrom dataclasses import replace; from upconv.engines.jit import schedule\n"
+    "cut = schedule._cut\n"
+    "def each(whole, *given):\n"
+    "    plan, runs = cut(whole, *given), len(whole.blocks)\n"
+    "    lanes = plan.window + whole.front + whole.back\n"
+    "    return replace(plan, shared=False, block_run=runs, buffer_lanes=lanes)\n"
+    "schedule._cut = each\n"
+)
 THIN_SLABS = (
     "import sys; from upconv.engines.jit import channels; jit = sys.modules['upconv.engines.jit']\n"
     "jit.prefers_channels = lambda *given: True; channels._allowed_bytes = lambda *given: 1"
@@ -95,8 +108,8 @@ WAYS = {
     "AVX2": Way("haswell", "avx2"),
     "AVX-512": Way("skylake-avx512", "avx512vl"),
     "SSE2": Way("x86-64", "sse2"),
-    "tiny tiles": Way(variant="vectors=1", plant=SMALL_CACHES),
-    "tiny windows": Way(variant="packing=each", plant=SMALL_CACHES),
+    "tiny tiles": Way(variant="positions", plant=SMALL_CACHES + ONE_VECTOR),
+    "tiny windows": Way(variant="positions", plant=SMALL_CACHES + PACKED_BY_EACH),
     "thin slabs": Way(plant=THIN_SLABS),
     "bfloat16": Way("skylake-avx512", "avx512vl", "channels", ALL_BFLOAT16),
     "depthwise": Way("skylake-avx512", "avx512vl", "", DEPTHWISE),

@@ -24,9 +24,9 @@ CPU = replace(
     target(llvm.get_process_triple(), "skylake-avx512", "", AVX512), l1=32 << 10, l2=1 << 20
 )
 MANY, FEW = (64, 32, 4, 2, 1), (200, 200, 4, 2, 1)
-TWO = {"driver_code", "inner_code"}  # of a kernel
+TWO = {"driver_code", "inner_code"}
 POSITIONS = TWO | {"tile_code", "fill_code", "finish_code", "gather_code", "packing_code"}
-CHANNELS = TWO | {"tile_code", "finish_code", "gather_code", "packing_code"}
+CHANNELS = {"driver_code", "tile_code", "finish_code", "gather_code", "packing_code"}
 
 
 def layer(sizes: tuple[int, ...], spec: tuple[int, int, int, int, int]) -> Problem:
@@ -128,4 +128,4 @@ def test_what_only_hands_out_jobs_is_not_optimised(monkeypatch: pytest.MonkeyPat
     forget()
     quick = {functions for functions, level in levels.items() if level == 0}
     assert quick == {("positions",), ("channels",)}
-    assert {("wide", "narrow"), ("tile",), ("pack", "spans"), ("points", "block")} <= {*levels}
+    assert {("wide", "narrow"), ("tile",), ("pack", "spans")} <= {*levels}

@@ -34,11 +34,11 @@ def test_eight_threads_build_once_and_agree() -> None:
     wanted = testing.compute(ENGINE, problem, given, 2)
 
     def work() -> None:
-        with cache.lease(problem, ENGINE, 2) as primitive:
-            for _ in range(20):
-                out = given.before.copy()
-                primitive.run(out, given.a, primitive.pack(given.b))
-                np.testing.assert_array_equal(out, wanted)
+        entry = cache.entry(problem, ENGINE, 2)
+        for _ in range(20):
+            out = given.before.copy()
+            entry.primitive.run(out, given.a, entry.primitive.pack(given.b))
+            np.testing.assert_array_equal(out, wanted)
 
     assert in_threads(8, work) == [None] * 8
     assert cache.info().builds == 1
@@ -48,7 +48,7 @@ def test_eight_threads_build_once_and_agree() -> None:
 def test_the_librarys_own_cache_has_the_same_bound() -> None:
     own = runtime()
     before = own.capacity
-    PrimitiveCache(max_entries=5).lease(PROBLEM, ENGINE, 1).release()
+    PrimitiveCache(max_entries=5).entry(PROBLEM, ENGINE, 1)
     assert own.capacity == 5
     ENGINE.bound(before)
     assert own.capacity == before
@@ -81,7 +81,7 @@ def shapes(count, start):
         axes = (Axis(3 + i % 97, 3, 2, 1, 1, 1), Axis(4 + i // 97, 4, 2, 1, 1, 1))
         layout = tuple(DataLayout)[i % 2]
         problem = Problem(tuple(Direction)[i % 3], axes, 1, 16, 32, layout=layout)
-        cache.lease(problem, engine, 1).release()
+        cache.entry(problem, engine, 1)
 warm, count = int(sys.argv[1]), int(sys.argv[2])
 shapes(warm, 0)
 before = resident()

@@ -194,22 +194,17 @@ def test_sizes_follow_from_those_of_the_inputs() -> None:
     text = "g (float[N, 2, L] x) => (float[N, 2, M] y) { a = Relu(x) y = ConvTranspose(a, w) }"
     model = from_model(parsed(text, w=normal(0, 2, 2, 4)))
     table = inferred(model, {"x": (1, 2, 7)})
-    assert (table["a"].sizes, table["y"].sizes, table["w"].sizes) == (
-        (1, 2, 7),
-        (1, 2, 10),
-        (2, 2, 4),
-    )
-    opened = inferred(model)
-    assert opened["a"].shape == ("N", 2, "L")
-    assert opened["a"].sizes is None
+    found = [str(table[name].shape) for name in "ayw"]
+    assert found == ["[1,2,7]", "[1,2,10]", "[2,2,4]"]
+    assert str(inferred(model)["a"].shape) == "[N,2,L]"
     assert str(model.graph.inputs[0].shape) == "[N,2,L]"
 
 
 def test_a_negative_size_before_a_slice_ends_a_process_that_is_not_ours() -> None:
     """onnx's own inference asserts here; what is declared must do."""
     table = inferred(from_model(parsed(NEGATIVE)))
-    assert table["x"].sizes == (1, 1, 3)
-    assert "c" not in table
+    assert str(table["x"].shape) == "[1,1,3]"
+    assert table["c"].shape is None
 
 
 def test_shapes_that_are_cut_are_followed() -> None:
@@ -217,7 +212,7 @@ def test_shapes_that_are_cut_are_followed() -> None:
     text = """g (float[2, 3, 4] x, float[24] v) => (float[A, B] y)
         <int64[1] s = {0}, int64[1] e = {1}, int64[1] m = {12}>
         { a = Shape(x) b = Slice(a, s, e) d = Concat<axis = 0>(b, m) y = Reshape(v, d) }"""
-    assert inferred(from_model(parsed(text)), {"v": (24,)})["y"].sizes == (2, 12)
+    assert inferred(from_model(parsed(text)), {"v": (24,)})["y"].shape == [2, 12]
 
 
 def test_a_name_of_two_values_is_not_told() -> None:
@@ -226,10 +221,10 @@ def test_a_name_of_two_values_is_not_told() -> None:
         else_branch = e () => (float[Q] u) { v = Concat<axis = 0>(x, x) u = Relu(v) }> }"""
     table = inferred(from_model(parsed(text)))
     assert "v" not in table
-    assert table["x"].sizes == (3,)
+    assert table["x"].shape == [3]
 
 
 def test_where_inference_fails_what_is_declared_must_do() -> None:
     model = ir.from_proto(parsed("g (float[3] x) => (float[N] y) { y = Neg(x) }"))
     model.graph[0].attributes["own"] = ir.AttrString("own", None)  # type: ignore[arg-type]
-    assert inferred(model)["x"].sizes == (3,)
+    assert inferred(model)["x"].shape == [3]

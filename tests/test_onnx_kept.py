@@ -6,9 +6,7 @@ which the checker that all these tests use must see.
 
 from __future__ import annotations
 
-import importlib
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ pytest.importorskip("onnxruntime", reason="values are compared in ONNX Runtime")
 import onnx
 from onnx import numpy_helper
 
+from onnx_cases import official
 from onnx_rewriting import assert_close, assert_same_values, refusal, rewritten, terms, values
 from onnx_texts import normal, parsed
 from upconv.dialects.onnx import Rule
@@ -193,7 +192,11 @@ def test_a_weight_that_weight_norm_makes(name: str) -> None:
     assert_same_values(before, after)
 
 
-NEED_THE_WEIGHT = ("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation")
+NEED_THE_WEIGHT = (
+    *("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation", "no_output_padding"),
+    *("to_rank", "split_groups"),
+)
+NEED_THE_BIAS = ("replace_deconv", "sub_pixel", "fold_batch_norm", "split_groups")
 
 
 @every_pass
@@ -205,7 +208,7 @@ def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, fed: 
     before = model(name, text, fed=fed)
     if "w" in fed and name.startswith(NEED_THE_WEIGHT):
         assert "its weight is not constant" in refusal(before, name)
-    elif name == "fold_batch_norm":
+    elif "b" in fed and name.startswith(NEED_THE_BIAS):
         assert "its bias is not constant" in refusal(before, name)
     else:
         after, [step] = rewritten(before, name)
@@ -227,17 +230,6 @@ def test_half_and_double(name: str, dtype: type) -> None:
 
 
 # The official tests -------------------------------------------------------------------------------
-
-
-def official() -> dict[str, Any]:
-    """The backend tests of ConvTranspose: name -> test case, with its model and its data sets."""
-    importlib.import_module("onnx.backend.test.case.node.convtranspose")  # its cases are made now
-    from onnx.backend.test.case import node
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node, "import_recursive", lambda _: None)  # 10 s of other operators' cases
-        found = {case.name: case for case in node.collect_testcases("ConvTranspose")}
-    return {name: found[name] for name in sorted(found) if name.startswith("test_convtranspose")}
 
 
 OFFICIAL = official()

@@ -27,8 +27,6 @@ from lint_cases import (
     one,
     only,
     ran,
-    resized,
-    weights,
     with_batch_norm,
 )
 from onnx_texts import parsed
@@ -77,32 +75,6 @@ def test_the_pass_that_is_named_folds_the_neighbour(by):
     assert by == "fold_pad" or only(shared, "UPC401") == ()
 
 
-@pytest.mark.parametrize("scales", [(2, 2), (3, 2), (4, 1)])
-@pytest.mark.parametrize("modes", [{}, {"coordinate_transformation_mode": "half_pixel"}])
-def test_a_resize_before_a_conv_is_a_transposed_convolution(scales, modes):
-    """The claim of UPC405, by running both: kernel k + s - 1, the sum of s shifted copies."""
-    nearest = "floor" if not modes else "round_prefer_ceil"
-    model = resized((1, 1, *scales), nearest_mode=nearest, **modes)
-    assert one(model, "UPC405").facts["scales"] == list(scales)
-    w = np.flip(weights(0, 4, 6, 3, 3).transpose(1, 0, 2, 3), (2, 3))  # (6, 4, 3, 3)
-    wide = np.zeros((6, 4, *(s + 2 for s in scales)), np.float32)
-    for a in range(scales[0]):
-        for b in range(scales[1]):
-            wide[:, :, a : a + 3, b : b + 3] += w
-    other = deconv(wide, strides=list(scales), pads=[1] * 4)
-    x = weights(5, 2, 6, 5, 7)
-    results = [ran(m.SerializeToString(), "onnxruntime", x=x) for m in (model, other)]
-    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
-
-
-def test_a_resize_that_blends_or_is_used_twice_is_left():
-    assert only(resized(mode="linear"), "UPC405") == ()
-    assert only(resized((1, 1, 1.5, 2)), "UPC405") == ()
-    twice = resized()
-    twice.graph.output.append(helper.make_tensor_value_info("big", TensorProto.FLOAT, None))
-    assert only(twice, "UPC405") == ()
-
-
 # The call -----------------------------------------------------------------------------------------
 
 
@@ -123,7 +95,7 @@ def test_select_and_ignore():
         ({"select": [""]}, "select is ''"),
         ({"ignore": ["UPC999"]}, "ignore is 'UPC999'"),
         ({"runtime": "tensorrt"}, "runtime is 'tensorrt'"),
-        ({"sizes": {"z": (1,)}}, r"sizes is with 'z'; expected inputs: .*'x'"),
+        ({"sizes": {"z": (1,)}}, r"sizes is with 'z'; expected inputs or symbols: 'x'"),
         ({"sizes": {"x": (2, 6, 5)}}, r"sizes\['x'\]"),
         ({"sizes": {"x": (2, 6, 5, 8)}}, r"sizes\['x'\]"),
     ],

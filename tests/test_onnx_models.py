@@ -218,10 +218,10 @@ TEXTS = {
     ),
 }
 TENSORS: dict[str, tuple[dict[str, Any], str]] = {
-    "long": ({"raw_data": bytes(97)}, "'w' cannot be read: 'buffer size must be"),
+    "long": ({"raw_data": bytes(97)}, "'w': onnx-ir cannot hold it: buffer size must be"),
     "empty": ({}, "'w': It declares 96 bytes, and has fewer"),
     "2**40": ({"dims": [1 << 40]}, "It declares 4398046511104 bytes, and has fewer"),
-    "negative": ({"dims": [-2, -12], "raw_data": bytes(96)}, "'w' cannot be read"),
+    "negative": ({"dims": [-2, -12], "raw_data": bytes(96)}, "'w': onnx-ir cannot hold it"),
     "type": ({"data_type": 99}, "99 is not a valid DataType"),
     "list": ({"int64_data": [1] * 24}, "Unsupported dtype FLOAT for int64_data"),
     "nameless": ({"raw_data": bytes(96), "name": ""}, "Two initialisers have one name"),

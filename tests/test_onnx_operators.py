@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import unittest
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,9 +13,9 @@ pytest.importorskip("onnxruntime", reason="values are compared with it")
 import onnx
 import onnx.reference
 from onnx import helper
-from onnx.backend.base import Backend, BackendRep
 
 import upconv
+from onnx_cases import official
 from onnx_rewriting import values
 from onnx_texts import normal, parsed
 from upconv.errors import ArgumentError, DTypeError, EngineRefusal, ModelError, ShapeError
@@ -25,78 +23,33 @@ from upconv.onnx import operators
 from upconv.onnx.operators import conv, conv_transpose
 from upconv.onnx.runtimes import Runtime
 
-_NODES = "1d 3d autopad_same dilations group_2 group_2_image_3 kernel_shape output_shape pad pads"
-NODE_TESTS = {"test_convtranspose", *(f"test_convtranspose_{name}" for name in _NODES.split())}
-CONVERTED_TESTS = {
-    *("test_ConvTranspose2d", "test_ConvTranspose2d_no_bias", "test_operator_convtranspose"),
-}
+OFFICIAL = official()
 
 
-class OnePrepared(BackendRep):
-    """A model of ConvTranspose nodes in ONNX's evaluator, with upconv's operator."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        replaced = operators.evaluator_operators("spec", model.opset_import[0].version)
-        self.evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=replaced)
-        weights = {tensor.name for tensor in model.graph.initializer}
-        self.names = [value.name for value in model.graph.input if value.name not in weights]
-
-    def run(self, inputs: list[np.ndarray], **_: object) -> tuple[np.ndarray, ...]:
-        return tuple(self.evaluator.run(None, dict(zip(self.names, inputs, strict=True))))
-
-
-class OfConvTranspose(Backend):
-    """What ONNX's runner of tests asks for."""
-
-    @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: object) -> OnePrepared:
-        return OnePrepared(model)
-
-    @classmethod
-    def supports_device(cls, device: str) -> bool:
-        return device == "CPU"
+def assert_onnx_agrees(name: str) -> None:
+    """ONNX's own test of the operator, in its evaluator with upconv's operator."""
+    model = OFFICIAL[name].model
+    replaced = operators.evaluator_operators("spec", model.opset_import[0].version)
+    evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=replaced)
+    for inputs, outputs in OFFICIAL[name].data_sets:
+        given = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
+        found = evaluator.run(None, given)
+        for y, z in zip(outputs, found, strict=True):
+            assert y.dtype == z.dtype
+            np.testing.assert_allclose(z, y, rtol=1e-3, atol=1e-7)  # as ONNX's own runner has it
 
 
-@pytest.fixture(scope="module")
-def suite() -> dict[str, unittest.TestCase]:
-    """ONNX's own tests of the operator, by name."""
-    import_module("onnx.backend.test.case.node.convtranspose")  # its cases are made as it is
-    from onnx.backend.test import loader
-    from onnx.backend.test.runner import Runner
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "import_recursive", lambda _: None)  # 10 s of other operators' cases
-        runner = Runner(OfConvTranspose, __name__)
-    runner.include("(?i)convtranspose")
-    return {
-        name.removesuffix("_cpu"): case(name)
-        for case in runner.test_cases.values()
-        for name in dir(case)
-        if "convtranspose" in name.lower() and name.endswith("_cpu")
-    }
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_onnx_s_own_test_passes(name: str) -> None:
+    assert_onnx_agrees(name)
 
 
-@pytest.mark.parametrize("name", sorted(NODE_TESTS | CONVERTED_TESTS))
-def test_onnx_s_own_test_passes(name: str, suite: dict[str, unittest.TestCase]) -> None:
-    result = unittest.TestResult()
-    suite[name].run(result)
-    assert result.testsRun == 1
-    assert [*result.failures, *result.errors, *result.skipped] == []
-
-
-def test_onnx_has_these_tests_and_no_more(suite: dict[str, unittest.TestCase]) -> None:
-    assert set(suite) == NODE_TESTS | CONVERTED_TESTS, "a newer onnx brings tests to be named here"
-
-
-def test_onnx_s_own_test_sees_a_shift(
-    suite: dict[str, unittest.TestCase], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnx_s_own_test_sees_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: every result is moved by one pixel."""
     right = operators.conv_transpose
     monkeypatch.setattr(operators, "conv_transpose", lambda *a, **k: np.roll(right(*a, **k), 1, -1))
-    result = unittest.TestResult()
-    suite["test_convtranspose"].run(result)
-    assert len(result.failures) == 1
+    with pytest.raises(AssertionError):
+        assert_onnx_agrees("test_convtranspose")
 
 
 def defined(x, w, b, begins, outs, strides, dilations, groups):

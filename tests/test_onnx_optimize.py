@@ -156,7 +156,7 @@ def test_a_form_with_wrong_values_is_never_timed(clock: Clock) -> None:
 def test_a_layer_that_the_whole_is_not_equal_with_is_reverted(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates._Contest, "_judged", lambda *_: (None, [0.1]))
+    monkeypatch.setattr(candidates._Trial, "_judged", lambda *_: (None, 0.1))
     clock({"flawed": 0.1, "whole": 0.5})
     found = optimize(model(), fresh=True)
     assert not found.rewritten

@@ -253,6 +253,10 @@ def test_narrow_floats_go_in_and_come_out(runtime, kind):
         f"{{z = Cast<to = 1>(x) t = Neg(z) y = Cast<to = {code}>(t)}}"
     )
     x = normal(1, 2, 3).astype(kind)
+    if (runtime.name, kind) == ("onnxruntime", "bfloat16"):  # its Python interface has no such type
+        with pytest.raises(EngineError, match="failed"):
+            run(runtime, model, {"x": x})
+        return
     got = run(runtime, model, {"x": x})
     assert got["y"].dtype == np.dtype(kind)
     np.testing.assert_array_equal(got["y"].astype(np.float32), -x.astype(np.float32))

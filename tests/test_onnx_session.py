@@ -1,8 +1,14 @@
-"""Sessions: the values of ONNX Runtime, whatever runs where, used as its own session."""
+"""Sessions: the values of ONNX Runtime, what is measured and reported, errors, how they end."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +22,19 @@ import onnxruntime
 from onnx_cases import random_case
 from onnx_sessions import decoder, image, model, plain, same, weight
 from upconv import conv_transpose
-from upconv.errors import ArgumentError, EngineError
+from upconv.errors import (
+    ArgumentError,
+    DTypeError,
+    EngineError,
+    EngineRefusal,
+    FileError,
+    ShapeError,
+)
 from upconv.onnx import Session
-from upconv.onnx.session import layers, operators
+from upconv.onnx.runtimes.timing import Rounds
+from upconv.onnx.session import choosing, layers, operators
+
+TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +85,7 @@ def test_all_layers_and_none_compute_the_same(source: onnx.ModelProto) -> None:
         made = Session(source, decisions={**report, "layers": rows})
         same(made.run(None, feeds), wanted)
         assert sum(each.upconv for each in made.layers) == (4 if ours else 0)
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
-    nothing = Session(model(text))
+    nothing = Session(model(f"{TWO} {{ y = Neg(x) }}"))
     assert nothing.report().runs == "onnxruntime"
     assert nothing.run(None, {"x": np.float32([1, 2])})[0].tolist() == [-1, -2]
 
@@ -95,15 +110,11 @@ def test_types_that_onnx_runtime_has_no_kernel_for(dtype: str) -> None:
     assert np.array_equal(y, conv_transpose(x, w, stride=2))
 
 
-def test_what_is_no_tensor_of_numbers_stays_onnx_runtimes() -> None:
+def test_what_is_no_tensor_of_numbers_is_refused() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
-    g (seq(float[1, 1, 3]) s) => (float[1, 1, 6] y) <int64 zero = {0}>
-    { x = SequenceAt(s, zero) y = ConvTranspose <strides = [2]> (x, w) }"""
-    x, w = weight(1, 1, 3), weight(1, 1, 2)
-    found = Session(model(text, w=w))
-    assert "'s' is not a tensor" in found.report().why
-    assert [each.type for each in found.get_inputs()] == ["seq(tensor(float))"]
-    np.testing.assert_allclose(found.run(None, {"s": [x]})[0].sum(), x.sum() * w.sum(), rtol=1e-4)
+    g (seq(float[1, 1, 3]) s) => (float[1, 1, 6] y) <int64 i = {0}> { y = SequenceAt(s, i) }"""
+    with pytest.raises(EngineRefusal, match="'s' is not a tensor of real numbers: run the model"):
+        Session(model(text))
 
 
 def test_layers_that_are_not_ours() -> None:
@@ -154,10 +165,8 @@ def test_results_are_the_callers_own(session: Session) -> None:
     session.close()
     del session
     assert np.isfinite(kept[0] + second[0]).all()
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y)'
-    text += " { y = Identity(x) }"
-    x = np.float32([1, 2])
-    assert not np.shares_memory(Session(model(text)).run(None, {"x": x})[0], x)
+    x, same_ = np.float32([1, 2]), Session(model(f"{TWO} {{ y = Identity(x) }}"))
+    assert not np.shares_memory(same_.run(None, {"x": x})[0], x)
 
 
 def test_shapes_change_without_packing_again(
@@ -194,3 +203,194 @@ def test_many_threads_run_at_once(source: onnx.ModelProto, session: Session) -> 
     for each in threads:
         each.join()
     assert not wrong
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure hardly at all."""
+
+    def once(calls: Any, _: float) -> Rounds:
+        for call in calls:
+            call()
+        return Rounds(tuple([1 / (1 + i)] for i in range(len(calls))), [1.0])
+
+    monkeypatch.setattr(choosing, "interleaved", once)
+
+
+# Measuring ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_measured_is_reported_and_used_again(
+    source: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "GAIN", 100.0)
+    shapes = [{"x": (1, 16, 4, 4)}, {"H": (6,), "W": (3,)}]
+    first = Session(source, threads=2, input_shapes=shapes)
+    report = first.report()
+    assert report.runs == "upconv"
+    assert report.shapes == ({"x": (1, 16, 4, 4)}, {"x": (1, 16, 6, 3)})
+    assert all(each.after is not None for each in first.layers)
+    assert any(each.before is not None for each in first.layers)
+    assert "ms in upconv" in str(report)
+    json.dumps(report.as_json())
+    report.save(tmp_path / "report.json")
+    monkeypatch.setattr(choosing, "interleaved", None)  # nothing is measured
+    for decisions in (report, report.as_json(), tmp_path / "report.json"):
+        again = Session(source, decisions=decisions)
+        assert [each.upconv for each in again.layers] == [each.upconv for each in first.layers]
+    same(again.run(None, feeds := image()), plain(source, feeds))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_model_that_is_not_faster_stays(
+    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "GAIN", 0.0)
+    found = Session(source)
+    assert found.report().runs == "onnxruntime"
+    assert "not faster" in found.report().why
+    assert not any(each.upconv for each in found.layers)
+    assert "runs the model as it is" in str(found.report())
+    same(found.run(None, feeds := image()), plain(source, feeds))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_layer_that_computes_something_else_is_reverted(
+    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "GAIN", 100.0)
+    original = layers.plan
+
+    def wrong(shape: Any, w: Any, *rest: Any, **keywords: Any) -> Any:
+        return original(shape, w * 1.01, *rest, **keywords)
+
+    monkeypatch.setattr(layers, "plan", wrong)
+    found = Session(source)
+    assert not any(each.upconv for each in found.layers if "Transpose" in each.kind)
+    assert any("is another with it" in each.why for each in found.layers)
+    same(found.run(None, feeds := image()), plain(source, feeds))
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "feeds", "kind", "said"),
+    [
+        (None, {}, ArgumentError, "feeds['x'] is missing"),
+        (None, None, ArgumentError, "a dict of arrays"),
+        (None, {"x": image()["x"], "z": 1}, ArgumentError, "with 'z'"),
+        (None, {"x": np.zeros((1, 16, 5, 5))}, DTypeError, "float64; expected float32"),
+        (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
+        (
+            ["nothing"],
+            image(),
+            ArgumentError,
+            "['nothing']; expected a list of some of 'y'",
+        ),
+        ("y", image(), ArgumentError, "a list of some"),
+    ],
+)
+def test_wrong_calls(
+    session: Session, names: Any, feeds: Any, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        session.run(names, feeds)
+    assert said in str(caught.value)
+
+
+def test_wrong_sessions(source: onnx.ModelProto, session: Session, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="threads"):
+        Session(source, threads=0)
+    with pytest.raises(ArgumentError, match="input_shapes"):
+        Session(source, input_shapes=[3])
+    with pytest.raises(ArgumentError, match="one of the two"):
+        Session(source, input_shapes={"x": (1, 16, 3, 3)}, feeds=image())
+    report = session.report().as_json()
+    (tmp_path / "bad.json").write_text("{")
+    other = {**report, "layers": [{**report["layers"][0], "output": "elsewhere"}]}
+    for decisions in (tmp_path / "bad.json", {}, other, {**report, "version": 9}):
+        with pytest.raises(ArgumentError, match="decisions"):
+            Session(source, decisions=decisions)
+    with pytest.raises(FileError, match="Cannot read"):
+        Session(source, decisions=tmp_path / "none.json")
+    with pytest.raises(ArgumentError, match="feeds"):
+        Session(source, feeds=[])
+    session.close()
+    with pytest.raises(EngineError, match="closed"):
+        session.run(None, image())
+    with pytest.raises(EngineRefusal, match="failed"):
+        Session(model(f"{TWO} {{ y = n.Other(x) }}"))
+
+
+# Endings ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_the_child_of_a_fork_is_told_to_make_its_own(session: Session) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            session.run(None, image())
+        except EngineError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+INTERRUPTED = """
+import os, random, signal, sys, threading, time
+sys.path.insert(0, {tests!r})
+import numpy as np
+from onnx_sessions import decoder, image
+from upconv.onnx import Session
+session, feeds = Session(decoder(), measure=False), image(1, 50, 50)
+wanted, found = session.run(None, feeds), 0
+
+def interrupt():
+    for _ in range(100):
+        time.sleep(0.01 * random.random())
+        os.kill(os.getpid(), signal.SIGINT)
+
+thread = threading.Thread(target=interrupt)
+signal.signal(signal.SIGINT, lambda *_: None)
+thread.start()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+while thread.is_alive():
+    try:
+        while thread.is_alive():
+            results = session.run(None, feeds)
+            assert all(np.array_equal(y, z) for y, z in zip(results, wanted))
+    except KeyboardInterrupt:
+        found += 1
+signal.signal(signal.SIGINT, lambda *_: None)
+assert found > 10
+"""
+
+
+ENDING = """
+import sys, threading, time
+sys.path.insert(0, {tests!r})
+from onnx_sessions import decoder, image
+from upconv.onnx import Session
+session, feeds = Session(decoder(), measure=False), image()
+
+def forever():
+    while True:
+        session.run(None, feeds)
+
+threading.excepthook = lambda *_: None
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.2)
+kept = session.run(None, feeds)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is not sent like this")
+@pytest.mark.parametrize("script", [INTERRUPTED, ENDING], ids=["interrupted", "ended"])
+def test_interrupts_end_runs_and_the_interpreter_ends_while_a_session_runs(script: str) -> None:
+    code = script.format(tests=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -20,9 +20,9 @@ import onnx
 import onnx_ir as ir
 
 from onnx_texts import flipped, normal, parsed, three
+from upconv.onnx import verifying
 from upconv.onnx.documents import document
 from upconv.onnx.runtimes import Runtime
-from upconv.onnx.verifying import layers as layering
 from upconv.onnx.verifying import verify
 from upconv.onnx.verifying.differences import Place, differences
 
@@ -142,7 +142,7 @@ def test_a_small_error_in_one_weight_is_found_unless_tolerated():
 
 
 def test_the_first_layer_is_found_group_by_group(runtime, monkeypatch):
-    monkeypatch.setattr(layering, "_GROUP", 1)
+    monkeypatch.setattr(verifying, "_GROUP", 1)
     (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime]).runs
     assert run.first_layer.name == "h2"
     (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime], layers=False).runs

@@ -22,8 +22,7 @@ from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem, Weig
 def test_one_signature_is_built_once() -> None:
     cache, engine = PrimitiveCache(), CountingEngine()
     for _ in range(5):
-        with cache.lease(BASE.replace(), engine, 2):
-            pass
+        cache.entry(BASE.replace(), engine, 2)
     assert len(engine.built) == 1
     info = cache.info()
     assert (info.hits, info.misses, info.builds, info.entries, info.bytes) == (4, 1, 1, 1, 100)
@@ -54,31 +53,31 @@ def test_every_field_of_a_problem_has_a_change_here() -> None:
 def test_another_field_is_another_primitive(field: str) -> None:
     cache, engine = PrimitiveCache(), CountingEngine()
     for problem in (BASE, BASE.replace(**{field: CHANGES[field]})):
-        cache.lease(problem, engine, 2).release()
+        cache.entry(problem, engine, 2)
     assert len(engine.built) == 2
 
 
 def test_threads_and_fingerprint_are_in_the_key() -> None:
     cache, engine = PrimitiveCache(), CountingEngine()
-    cache.lease(BASE, engine, 1).release()
-    cache.lease(BASE, engine, 2).release()
+    cache.entry(BASE, engine, 1)
+    cache.entry(BASE, engine, 2)
     engine.version = "2"
-    cache.lease(BASE, engine, 2).release()
+    cache.entry(BASE, engine, 2)
     assert len(engine.built) == 3
 
 
 def test_another_variant_is_another_primitive() -> None:
     cache, engine = PrimitiveCache(), CountingEngine()
     for variant in ("", "other", "", "other"):
-        cache.lease(BASE, engine, 2, variant).release()
+        cache.entry(BASE, engine, 2, variant)
     assert len(engine.built) == 2
 
 
 def test_eight_threads_make_one_build() -> None:
     cache, engine = PrimitiveCache(), CountingEngine(seconds=0.05)
-    leases = in_threads(8, lambda: cache.lease(BASE, engine, 1))
+    entries = in_threads(8, lambda: cache.entry(BASE, engine, 1))
     assert len(engine.built) == 1
-    assert len({id(lease.primitive) for lease in leases}) == 1
+    assert len({id(entry.primitive) for entry in entries}) == 1
     assert cache.info().hits == 7
 
 
@@ -87,10 +86,10 @@ def test_a_slow_build_holds_up_nobody_else() -> None:
     quick.name = "quick"
     building, go_on, build = threading.Event(), threading.Event(), slow.build
     slow.build = lambda *given: (building.set(), go_on.wait(60), build(*given))[-1]
-    thread = threading.Thread(target=lambda: cache.lease(BASE, slow, 1))
+    thread = threading.Thread(target=lambda: cache.entry(BASE, slow, 1))
     thread.start()
     assert building.wait(60)
-    cache.lease(BASE, quick, 1).release()
+    cache.entry(BASE, quick, 1)
     assert not slow.built
     go_on.set()
     thread.join()
@@ -98,10 +97,10 @@ def test_a_slow_build_holds_up_nobody_else() -> None:
 
 def test_a_build_error_reaches_all_and_is_not_remembered() -> None:
     cache, engine = PrimitiveCache(), CountingEngine(seconds=0.05, fails=True)
-    errors = in_threads(4, lambda: cache.lease(BASE, engine, 1))
+    errors = in_threads(4, lambda: cache.entry(BASE, engine, 1))
     assert [type(error) for error in errors] == [ZeroDivisionError] * 4
     engine.fails = False
-    cache.lease(BASE, engine, 1).release()
+    cache.entry(BASE, engine, 1)
     assert cache.info().builds == 1
 
 
@@ -119,7 +118,7 @@ def test_an_interrupted_build_is_taken_over() -> None:
 
     def first() -> None:
         try:
-            cache.lease(BASE, engine, 1)
+            cache.entry(BASE, engine, 1)
         except KeyboardInterrupt as error:
             seen.append(error)
 
@@ -127,7 +126,7 @@ def test_an_interrupted_build_is_taken_over() -> None:
     thread.start()
     while engine.build is not original:
         time.sleep(0.001)
-    cache.lease(BASE, engine, 1).release()
+    cache.entry(BASE, engine, 1)
     thread.join()
     assert len(seen) == 1
     assert cache.info().builds == 1
@@ -137,28 +136,28 @@ def test_the_least_recently_used_leaves_and_is_closed() -> None:
     cache, engine = PrimitiveCache(max_entries=2), CountingEngine()
     one, two, three = (BASE.replace(batch=n) for n in (1, 2, 3))
     for problem in (one, two, one, three):
-        cache.lease(problem, engine, 1).release()
+        cache.entry(problem, engine, 1)
     assert engine.closed == [two]
     assert cache.info().evictions == 1
-    cache.lease(one, engine, 1).release()
+    cache.entry(one, engine, 1)
     assert len(engine.built) == 3
 
 
 def test_bytes_are_bounded_too() -> None:
     cache, engine = PrimitiveCache(max_bytes=250), CountingEngine()
     for n in range(1, 5):
-        cache.lease(BASE.replace(batch=n), engine, 1).release()
+        cache.entry(BASE.replace(batch=n), engine, 1)
     assert cache.info().bytes == 200
     assert [problem.batch for problem in engine.closed] == [1, 2]
 
 
 def test_what_is_in_use_is_closed_only_afterwards() -> None:
     cache, engine = PrimitiveCache(max_entries=1), CountingEngine()
-    held = cache.lease(BASE, engine, 1)
-    cache.lease(BASE.replace(batch=3), engine, 1).release()
+    held = cache.entry(BASE, engine, 1)
+    cache.entry(BASE.replace(batch=3), engine, 1)
     assert engine.closed == []
-    held.release()
-    held.release()
+    assert not cache.used(held)
+    del held
     assert engine.closed == [BASE]
     cache.clear()
     assert len(engine.closed) == 2
@@ -167,8 +166,7 @@ def test_what_is_in_use_is_closed_only_afterwards() -> None:
 def test_a_cache_of_nothing_still_works() -> None:
     cache, engine = PrimitiveCache(max_entries=0), CountingEngine()
     for _ in range(2):
-        with cache.lease(BASE, engine, 1) as primitive:
-            assert primitive.problem == BASE
+        assert cache.entry(BASE, engine, 1).primitive.problem == BASE
     assert (len(engine.built), len(engine.closed), cache.info().entries) == (2, 2, 0)
 
 
@@ -181,8 +179,9 @@ def test_many_threads_with_evictions_never_run_a_closed_primitive() -> None:
     def work() -> int:
         for turn in range(60):
             problem = problems[turn % len(problems)]
-            with cache.lease(problem, engine, 1) as primitive:
-                primitive.run(np.zeros(problem.result_shape, np.float32), x, primitive.pack(w))
+            entry = cache.entry(problem, engine, 1)
+            primitive = entry.primitive
+            primitive.run(np.zeros(problem.result_shape, np.float32), x, primitive.pack(w))
         return 1
 
     assert in_threads(6, work) == [1] * 6
@@ -192,7 +191,7 @@ def test_many_threads_with_evictions_never_run_a_closed_primitive() -> None:
 
 
 FORKING = """
-import os
+import os, signal
 import numpy as np
 import upconv
 from upconv.primitives import shared_cache
@@ -202,6 +201,7 @@ upconv.conv_transpose(x, w)
 shared_cache()._lock.acquire()  # as if another thread held it while this one forks
 child = os.fork()
 if child == 0:
+    signal.alarm(120)  # nobody else would end what hangs
     upconv.conv_transpose(x, w, stride=2)
     os._exit(0 if upconv.cache_info().builds == 2 else 1)
 shared_cache()._lock.release()

@@ -46,11 +46,9 @@ print("done")
         cache, engine = PrimitiveCache(max_entries=0), load("reference")
         problem = Problem(Direction.FORWARD, (Axis(3, 2),), 1, 1, 1)
         closed = []
-        lease = cache.lease(problem, engine, 1)
-        lease.primitive.close = lambda: closed.append(1)
-        del lease
-        gc.collect()
-        cache.info()
+        entry = cache.entry(problem, engine, 1)
+        entry.primitive.close = lambda: closed.append(1)
+        del entry
         assert closed == [1]
 
 
@@ -93,19 +91,22 @@ class Slow:
     def refuses(self, problem): return None
     def variants(self, problem, threads): return ("",)
     def build(self, problem, threads, variant=""):
-        if problem.epilogue.residual and os.getpid() == parent: time.sleep(1)
+        if problem.epilogue.residual and os.getpid() == parent:
+            preparing.set()
+            forked.wait(60)
         return load("reference").build(problem, threads)
 parent = os.getpid()
 x, w = np.ones((1, 1, 3), "f"), np.ones((1, 1, 2), "f")
 plan = upconv.plan(x.shape, w, engine=Slow())
 residual = np.ones(plan.output_shape, "f")
 threading.Thread(target=lambda: plan(x, residual)).start()
-time.sleep(0.3)
+assert preparing.wait(60)
 child = os.fork()
 if child == 0:
     import signal; signal.alarm(120)
     plan(x, residual)
     os._exit(0)
+forked.set()
 print(os.waitpid(child, 0)[1])
 """
     assert printed(code) == "0"

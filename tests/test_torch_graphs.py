@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -74,6 +76,28 @@ def test_inductor_takes_the_rest_and_shapes_may_change(upconv_is_faster) -> None
         before = packing.counts()
         fast(x)
         assert packing.counts() == before
+
+
+@pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")
+def test_weights_of_a_compiled_model_stay_packed_however_many(
+    monkeypatch, upconv_is_faster
+) -> None:
+    monkeypatch.setattr(packing, "_MOST_BYTES", 0)  # more than the table holds
+    model = nn.Sequential(*(nn.Conv1d(4, 4, 3) for _ in range(3))).eval()
+    fast, x, held = compiled(model), torch.randn(2, 4, 20), len(packing._by_address)
+    with torch.no_grad():
+        expected = model(x)
+        assert close(fast(x), expected)
+        before = packing.counts()
+        assert close(fast(x), expected)
+        assert packing.counts() == before
+        model[1].weight.mul_(2.0)
+        assert close(fast(x), model(x))
+        assert packing.counts() == before + 1
+    del fast
+    torch.compiler.reset()
+    gc.collect()
+    assert len(packing._by_address) <= held
 
 
 @pytest.mark.skipif(OLD, reason="PyTorch 2.4's Dynamo does not look into modules")

@@ -64,7 +64,7 @@ def test_more_threads_than_processors_and_many_callers(two_torch_threads, count)
 
 
 _FORK = """
-import os, warnings
+import os, signal, warnings
 import torch, upconv.torch as ut
 torch.set_num_threads(2)
 layer, x = ut.Conv2d(8, 8, 3).eval(), torch.randn(1, 8, 32, 32)
@@ -73,6 +73,7 @@ with torch.no_grad():
     warnings.simplefilter("ignore")
     child = os.fork()
     if not child:
+        signal.alarm(120)  # nobody else would end what hangs
         os._exit(0 if torch.equal(layer(x), expected) else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

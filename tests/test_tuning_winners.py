@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import sqlite3
 import threading
-import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +67,10 @@ def test_a_name_that_is_not_there_is_measured_anew(table, file: Path, field: str
     engine = Timed("engine", own=2e-3, a=1e-3)
     table(engine)
     tuning.tuned(BASE, 1)
-    document = json.loads(file.read_text())
-    (record,) = document["winners"].values()
-    record[field] = "../../steam"
-    file.write_text(json.dumps(document))
+    (record,) = records(file)
+    changed = json.dumps({**record, field: "../../steam"})
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE records SET record = ?", (changed,))
     forget_in_memory()
     with pytest.warns(RuntimeWarning, match="measured anew") as said:
         found = tuning.tuned(BASE, 1)
@@ -85,9 +85,9 @@ def test_a_damaged_file_costs_a_warning_and_a_measurement(table, file: Path) -> 
     engine = Timed("engine", own=1e-3)
     table(engine)
     file.write_text('{"upconv tuning": 1, "winners": {"')
-    with pytest.warns(RuntimeWarning, match="started anew"):
+    with pytest.warns(RuntimeWarning, match="file is not a database"):
         assert upconv.plan(X.shape, W, tune=True)(X).tolist() == np.ones((1, 1, 6)).tolist()
-    assert len(records(file)) == 1
+    assert upconv.tuning_info().winners == 1
 
 
 def test_a_store_that_cannot_be_written_costs_a_warning(
@@ -96,7 +96,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(
     engine = Timed("engine", own=1e-3)
     table(engine)
     (tmp_path / "taken").write_text("")
-    monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "taken" / "tuning.json"))
+    monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "taken" / "tuning.sqlite"))
     with pytest.warns(RuntimeWarning) as said:
         tuning.tuned(BASE, 1)
     assert "end with this process" in str(said[-1].message)
@@ -112,15 +112,16 @@ def test_threads_that_want_one_winner_measure_once(table, real_time) -> None:
     assert sorted(engine.built) == ["", "a"]
 
 
-def test_the_cache_is_free_while_something_is_measured(table, real_time) -> None:
-    slow = Timed("slow", own=0.4)
+def test_the_cache_is_free_while_something_is_measured(table) -> None:
+    slow, measuring, go_on = Timed("slow", own=0.0), threading.Event(), threading.Event()
+    slow.wait = lambda seconds: (measuring.set(), go_on.wait(30))
     table(slow)
     thread = threading.Thread(target=lambda: tuning.tuned(BASE, 1))
     thread.start()
-    while not slow.runs:
-        time.sleep(0.001)
+    assert measuring.wait(30)
     upconv.conv_transpose(X, W, engine=Timed("other", own=0.0))
     assert len(slow.runs) == 1, "the call waited for the measurement"
+    go_on.set()
     thread.join()
 
 
@@ -145,21 +146,18 @@ thread.join()
     assert printed(code) == "0"
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
-def test_ctrl_c_in_a_measurement_leaves_it_to_be_done_again(table, file: Path, real_time) -> None:
-    engine = Timed("engine", own=0.3)
+def test_ctrl_c_in_a_measurement_leaves_it_to_be_done_again(table, file: Path) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    engine = Timed("engine", own=1e-3)
     table(engine)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(KeyboardInterrupt):
-            tuning.tuned(BASE, 1)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    engine.wait = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tuned(BASE, 1)
     assert not file.exists()
     assert engine.closed == [""]
-    engine.seconds[""] = 1e-3
+    del engine.wait
     assert tuning.tuned(BASE, 1).seconds > 0
 
 
@@ -243,7 +241,7 @@ class TestWhoAsks:
     def test_clearing_measures_anew(self, two: tuple[Timed, Timed], file: Path) -> None:
         upconv.plan(X.shape, W, tune=True)
         upconv.tuning_clear()
-        assert not file.exists()
+        assert records(file) == []
         assert upconv.tuning_info() == upconv.TuningInfo(str(file), 0, 0, 0)
         two[1].runs.clear()
         upconv.plan(X.shape, W, tune=True)

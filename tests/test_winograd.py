@@ -257,7 +257,7 @@ def test_calls_plans_and_explanations(fresh_cache) -> None:
 
 
 def test_tuning_keeps_algorithms_apart(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "tuning.json"))
+    monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "tuning.sqlite"))
     upconv.tuning_clear()
     w = np.ones((16, 16, 4), np.float32)
     for algorithm in ("direct", "winograd"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +86,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     clock = Clock()
     monkeypatch.setattr(autotune, "time", clock)
     monkeypatch.setattr(Timed, "wait", staticmethod(clock.pass_by))
-    path = tmp_path / "tuning.json"
+    path = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("UPCONV_TUNING_FILE", str(path))
     monkeypatch.delenv("UPCONV_TUNE", raising=False)
     monkeypatch.delenv("UPCONV_ENGINE", raising=False)
@@ -114,7 +116,9 @@ def table(monkeypatch: pytest.MonkeyPatch):
 
 
 def records(file: Path) -> list[dict]:
-    return list(json.loads(file.read_text())["winners"].values())
+    with closing(sqlite3.connect(file)) as database:
+        found = database.execute("SELECT record FROM records WHERE section = 'winners'")
+        return [json.loads(text) for (text,) in found]
 
 
 def forget_in_memory() -> None:

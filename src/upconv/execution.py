@@ -12,6 +12,7 @@ may leave results half written.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,15 @@ from .arrays import Array, check_out, copied, described, overlap
 from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .keywords import Keywords
-from .primitives import Entry, Lease, shared_cache
+from .primitives import Entry, shared_cache
 from .problem import Direction, Problem
 from .signatures import Signature
 from .threads import get_num_threads
 from .tuning import selected
+
+
+def _nothing() -> None:
+    """What a weak reference says of an entry that is no more."""
 
 
 class PreparedCall:
@@ -57,33 +62,29 @@ class PreparedCall:
         )
         self.engine, self.variant = chosen.engine, chosen.variant
         self.packs = problem.direction is not Direction.WEIGHT_GRAD
-        self._entry: Entry | None = None
+        self._entry: Callable[[], Entry | None] = _nothing
 
-    def hold(self) -> Entry:
-        """The primitive's entry, to be released: as it was, or built anew if the cache dropped it.
+    def entry(self) -> Entry:
+        """The primitive's entry: as it was, or built anew if the cache dropped it.
 
         Raises `MemoryLimitError` where the primitive's scratch memory would not fit.
         """
-        cache, entry = shared_cache(), self._entry
-        if entry is None or not cache.hold(entry):
+        cache, entry = shared_cache(), self._entry()
+        if entry is None or not cache.used(entry):
             problem = self.signature.problem
-            entry = cache.held(problem, self.engine, self._threads, self.variant)
-            self._entry = entry
+            entry = cache.entry(problem, self.engine, self._threads, self.variant)
+            self._entry = weakref.ref(entry)
         if entry.primitive.workspace_bytes > memory.ALWAYS_FINE:
-            try:
-                memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")
-            except MemoryError:
-                cache.release(entry)
-                raise
+            memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")
         return entry
 
     def pack(self, weight: Array) -> PackedCall:
         """The call with `weight`, of the problem's weight shape, packed for all later runs."""
-        lease: Lease = Lease(shared_cache(), self.hold())
-        order = _packed(lease.primitive, weight)
+        entry = self.entry()
+        order = _packed(entry.primitive, weight)
         # A weight that is not finite is another engine's.
         name = getattr(order, "engine", self.engine.name)
-        return PackedCall(self.signature, name, lease, lease.primitive, order)
+        return PackedCall(self.signature, name, entry, entry.primitive, order)
 
     def run(
         self,
@@ -94,30 +95,27 @@ class PreparedCall:
         residual: Array | None = None,
     ) -> None:
         """Compute on operands (a, b) as `Primitive.run` orders them, b not packed."""
-        entry = self.hold()
+        entry = self.entry()  # which is not closed before this call has ended
         try:
-            primitive: Primitive = entry.primitive
             if self.packs:
-                b = _packed(primitive, b)
+                b = _packed(entry.primitive, b)
             if not self.signature.batched:
                 out, a, b, residual = _with_batch(self.packs, out, a, b, residual)
-            primitive.run(out, a, b, bias, residual)
+            entry.primitive.run(out, a, b, bias, residual)
         except MemoryError as error:
             raise memory.refused("the scratch memory of this call", error) from None
-        finally:
-            shared_cache().release(entry)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCall:
-    """A prepared call with its weight in the primitive's order, held by a lease; `engine` its name.
+    """A prepared call with its weight in the primitive's order; `engine` is its engine's name.
 
     Any number of threads may run it at once.
     """
 
     signature: Signature
     engine: str
-    lease: Lease
+    entry: Entry
     primitive: Primitive
     weight: PackedWeight
 

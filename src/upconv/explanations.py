@@ -223,18 +223,18 @@ def explain(
         refusals = (*told.refusals, refusal)
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
     winner = remembered(problem, count, engine, how)
-    with shared_cache().lease(problem, chosen.engine, count, chosen.variant) as primitive:
-        cycles = primitive.predicted_cycles
-        return replace(
-            told,
-            engine=chosen.engine.name,
-            variant=chosen.variant,
-            workspace_bytes=primitive.workspace_bytes,
-            schedule=primitive.description,
-            predicted_seconds=cycles / limits.clock if limits and cycles else None,
-            measured_seconds=winner.seconds if winner else None,
-            measured_by=str(winner) if winner else "",
-        )
+    entry = shared_cache().entry(problem, chosen.engine, count, chosen.variant)
+    primitive, cycles = entry.primitive, entry.primitive.predicted_cycles
+    return replace(
+        told,
+        engine=chosen.engine.name,
+        variant=chosen.variant,
+        workspace_bytes=primitive.workspace_bytes,
+        schedule=primitive.description,
+        predicted_seconds=cycles / limits.clock if limits and cycles else None,
+        measured_seconds=winner.seconds if winner else None,
+        measured_by=str(winner) if winner else "",
+    )
 
 
 _NONFINITE = "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"

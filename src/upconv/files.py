@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -74,33 +74,8 @@ def published(path: Path, *, force: bool, overwrite: str = OVERWRITE) -> Iterato
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if force:
-            temporary.replace(path)
-        else:
-            _link(temporary, path, overwrite)
+        if not force and path.exists():  # somebody made it meanwhile
+            raise FileError(f"{brief(str(path))} exists by now. {overwrite}")
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _link(temporary: Path, path: Path, overwrite: str) -> None:
-    """Give the file its name unless somebody took it meanwhile: a hard link never overwrites."""
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        raise FileError(f"{brief(str(path))} exists by now. {overwrite}") from None
-    except (OSError, NotImplementedError):  # no hard links here (FAT, some network drives)
-        _reserve(temporary, path, overwrite)
-
-
-def _reserve(temporary: Path, path: Path, overwrite: str) -> None:
-    """The same without hard links: the name is taken by an empty file, which is then replaced."""
-    try:
-        path.open("xb").close()
-    except FileExistsError:
-        raise FileError(f"{brief(str(path))} exists by now. {overwrite}") from None
-    try:
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise

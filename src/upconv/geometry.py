@@ -229,11 +229,6 @@ class Axis:
         begin, last = self.crop_begin - self.dilation * tap, self.size - 1
         return max(-(-begin // self.stride), 0) <= min((self.out - 1 + begin) // self.stride, last)
 
-    @property
-    def turned(self) -> tuple[int, int]:
-        """With stride 1: the zeros around the same convolution, by the reversed kernel."""
-        return self.extent - 1 - self.crop_begin, self.extent - 1 - self.crop_end
-
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:

@@ -22,7 +22,7 @@ from .errors import ArgumentError, DTypeError, brief
 from .execution import PreparedCall, engine_key, new_result, remember
 from .keywords import Keywords
 from .primitives import shared_cache
-from .problem import DataLayout, Direction, Problem
+from .problem import DataLayout, Direction
 from .signatures import Signature
 from .threads import get_num_threads
 
@@ -48,17 +48,27 @@ GradientRule = Callable[..., dict[str, Signature]]
 class _Layer:
     """The signatures of a layer's gradients, and those of its calls that were needed so far."""
 
-    __slots__ = ("_algorithm", "_calls", "_engine", "_threads", "signatures")
+    __slots__ = (
+        "_algorithm", "_calls", "_engine", "_threads", "axes", "channel_axis", "signatures", "swaps"
+    )  # fmt: skip
 
     def __init__(
         self,
         signatures: dict[str, Signature],
+        ndim: int,
         engine: str | Engine | None,
         threads: int,
         algorithm: Algorithm,
     ) -> None:
         self.signatures, self._engine, self._threads = signatures, engine, threads
         self._algorithm = algorithm
+        problem = signatures["x"].problem
+        self.channel_axis = ndim - 1
+        if problem.layout is DataLayout.NCX:
+            self.channel_axis -= problem.rank
+        self.axes = tuple(axis for axis in range(ndim) if axis != self.channel_axis)
+        # A convolution's input is g of the trilinear form, the gradient its x.
+        self.swaps = problem.direction is Direction.FORWARD
         self._calls: dict[str, PreparedCall] = {}
 
     def call(self, name: str) -> PreparedCall:
@@ -84,13 +94,13 @@ def _layer(
     weight: Array,
 ) -> _Layer:
     """`prepared`, for gradients."""
-    threads = get_num_threads()
+    threads, calls = get_num_threads(), shared_cache().calls
     shapes = grad.shape, grad.dtype, x.shape, x.dtype, weight.shape, weight.dtype
     key = rule, engine_key(engine), threads, algorithm, keywords, accumulate, shapes
-    layer: _Layer | None = shared_cache().calls.get(key)
+    layer: _Layer | None = calls.get(key)
     if layer is None:
         signatures = rule(described(grad), described(x), described(weight), keywords, accumulate)
-        layer = _Layer(signatures, engine, threads, Algorithm.of(algorithm))
+        layer = _Layer(signatures, grad.ndim, engine, threads, Algorithm.of(algorithm))
         remember(key, layer)
     return layer
 
@@ -110,12 +120,13 @@ def gradients(
 ) -> Gradients:
     """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
     layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
-    problem = layer.signatures["x"].problem
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
-    channel_axis = -1 if problem.layout is DataLayout.NXC else grad.ndim - 1 - problem.rank
-    shapes = {"x": x.shape, "weight": weight.shape, "bias": (grad.shape[channel_axis],)}
-    given = fitting(targets, shapes, dict.fromkeys(shapes, grad.dtype))
-    if given:
+    calls = [(name, layer.call(name)) for name in ("x", "weight") if name in targets]
+    given: dict[str, Array] = {}
+    if out is not None:
+        channels = (grad.shape[layer.channel_axis],)
+        shapes = {"x": x.shape, "weight": weight.shape, "bias": channels}
+        given = fitting(targets, shapes, dict.fromkeys(shapes, grad.dtype))
         # An operand that a result is written over is copied: the next gradient still reads it.
         grad, x, weight = (
             copied("a copy of an operand that out overlaps", operand)
@@ -123,59 +134,49 @@ def gradients(
             else operand
             for operand in (grad, x, weight)
         )
-    operands = {"x": (grad, weight), "weight": _weight_gradient_operands(problem, grad, x)}
-    bias_total = _bias_total(grad, channel_axis) if "bias" in targets else None
-    work = {name: layer.call(name) for name in operands if name in targets}
-    if given:  # whatever refuses refuses before anything of the caller's is written
-        for call in work.values():
-            shared_cache().release(call.hold())
-    results: dict[str, Array] = {
-        name: given[name] if name in given else new_result(call.signature)
-        for name, call in work.items()
-    }
-    for name, call in work.items():
-        call.run(results[name], *operands[name])
-    if bias_total is not None:
-        results["bias"] = rounded_total(
-            bias_total, grad.dtype, given.get("bias"), accumulate=accumulate
-        )
-    return Gradients(**{name: _or(targets[name], result) for name, result in results.items()})
-
-
-def _or(target: Array | None, result: Array) -> Array:
-    """The very object the caller passed, where one was passed."""
-    return result if target is None else target
-
-
-def _weight_gradient_operands(of_x: Problem, grad: Array, x: Array) -> tuple[Array, Array]:
-    """(g, x) of the trilinear form: a convolution's input is its g, the gradient its x."""
-    return (x, grad) if of_x.direction is Direction.FORWARD else (grad, x)
+        for _, call in calls:  # whatever refuses refuses before anything of the caller's is written
+            call.entry()
+    work = [
+        (name, call, given[name] if name in given else new_result(call.signature))
+        for name, call in calls
+    ]
+    results: dict[str, Array | None] = {}
+    if "bias" in targets:
+        results["bias"] = _bias_gradient(layer, grad, given.get("bias"), accumulate=accumulate)
+    for name, call, target in work:
+        a, b = (grad, weight) if name == "x" else (x, grad) if layer.swaps else (grad, x)
+        call.run(target, a, b)
+        results[name] = target
+    if out is not None:  # the very objects that the caller passed
+        results |= {name: target for name, target in targets.items() if target is not None}
+    return Gradients(**results)
 
 
 _ROWS = 256  # positions that are added up in the operand's own type
+_SMALL = 1 << 12
 
 
-def _bias_total(grad: Array, channel_axis: int) -> Array:
+def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate: bool) -> Array:
     """The sum over all axes but the channels; in float64, because its length has no bound.
 
-    NumPy sums float32 in less than half the time that it takes into float64. Runs of positions are
-    short enough for that: of one image where channels come first, which NumPy adds up by halves,
-    of 256 positions where they come last.
+    NumPy sums many float32 in less than half the time that it takes into float64. Runs of positions
+    are short enough for that: of one image where channels come first, which NumPy adds up by
+    halves, of 256 positions where they come last.
     """
-    axes = tuple(axis for axis in range(grad.ndim) if axis != channel_axis % grad.ndim)
+    channel_axis, axes, sums = layer.channel_axis, layer.axes, grad
     memory.require(3 * 8 * grad.shape[channel_axis], "the bias gradient")
     with np.errstate(all="ignore"):
-        if grad.dtype == np.float32 and grad.flags.c_contiguous and grad.size:
-            if channel_axis == -1:
-                rows = grad.reshape(-1, grad.shape[-1])
+        if grad.size > _SMALL and grad.dtype == np.float32 and grad.flags.c_contiguous:
+            if channel_axis == grad.ndim - 1:
+                rows, axes = grad.reshape(-1, grad.shape[-1]), (0,)
                 some = len(rows) // _ROWS * _ROWS
                 blocks = rows[:some].reshape(-1, _ROWS, grad.shape[-1])
                 sums = np.concatenate([np.add.reduce(blocks, axis=1), rows[some:]])
-                return np.asarray(np.add.reduce(sums, axis=0, dtype=np.float64))
-            inner = np.add.reduce(grad.reshape(*grad.shape[: channel_axis + 1], -1), axis=-1)
-            axes = tuple(axis for axis in axes if axis < channel_axis)
-            return np.asarray(np.add.reduce(inner, axis=axes, dtype=np.float64))
-        return np.asarray(np.add.reduce(grad, axis=axes, dtype=np.float64))
+            else:
+                shape, axes = grad.shape[: channel_axis + 1], axes[:channel_axis]
+                sums = np.add.reduce(grad.reshape(*shape, -1), axis=-1)
+        total = np.asarray(np.add.reduce(sums, axis=axes, dtype=np.float64))
+        return _rounded(total, grad.dtype, out, accumulate=accumulate)
 
 
 def rounded_total(
@@ -183,9 +184,13 @@ def rounded_total(
 ) -> Array:
     """A float64 total in the caller's array, or added to it, or in a new one of `dtype`."""
     with np.errstate(all="ignore"):
-        if out is None:
-            return total.astype(dtype)
-        out[...] = out + total if accumulate else total
+        return _rounded(total, dtype, out, accumulate=accumulate)
+
+
+def _rounded(total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool) -> Array:
+    if out is None:
+        return total.astype(dtype)
+    out[...] = out + total if accumulate else total
     return out
 
 
@@ -228,6 +233,8 @@ def gradient_targets(
 
     `known` are the names there are, `holder` is what `out` is made with.
     """
+    if needs is known and out is None and not accumulate:
+        return dict.fromkeys(known)  # most calls
     if isinstance(needs, str):
         names: tuple[object, ...] = (needs,)
     else:

@@ -4,25 +4,26 @@ The key of the cache is what the field calls an operator's signature: (problem, 
 fingerprint, threads), the fingerprint holding the engine's versions. Whatever changes a primitive
 is in the key; nothing else is.
 
-The cache is the one owner of primitives. It builds each once however many threads ask (single
-flight), counts what it does, holds at most `max_entries` primitives of at most `max_bytes` resident
-bytes, drops the least recently used and closes a dropped one when its last user is done. A build
-error is raised and not remembered: a thread that waited for that build tries it again.
+The cache builds each primitive once however many threads ask (single flight), counts what it does,
+holds at most `max_entries` primitives of at most `max_bytes` resident bytes, and drops the least
+recently used. Who computes has a reference to the entry, and a dropped one is closed with the last
+reference. A build error is raised and not remembered: a thread that waited for that build tries it
+again.
 
-`PrimitiveCache.calls` remembers what `execution` prepared of whole calls. A prepared call names an
-entry of the cache without keeping it: `hold` says whether the entry is still there.
+`PrimitiveCache.calls` remembers what `execution` prepared of whole calls. A prepared call has a
+weak reference to its entry: `used` says whether the cache still lists it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 from .arguments import integer_variable
@@ -69,22 +70,18 @@ class _Key:
     threads: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
-    """A cached primitive; `users` counts leases, `dropped` that the cache no longer lists it."""
+    """A cached primitive, which is closed when nobody refers to the entry any more."""
 
     key: _Key
     engine: Engine
     primitive: Primitive
     nbytes: int
-    users: int = 0
-    dropped: bool = False
 
-    def close(self) -> None:
-        """Close the primitive and let go of it: prepared calls may still name the entry."""
-        primitive = self.primitive
-        del self.primitive
-        primitive.close()
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # at the end an engine may go before its primitives
+            self.primitive.close()
 
 
 @dataclass(slots=True)
@@ -95,43 +92,6 @@ class _Totals:
     evictions: int = 0
     seconds: float = 0.0
     bytes: int = 0
-
-
-class Lease:
-    """The right to run a primitive: it is not closed before the lease is released or forgotten.
-
-    A context manager; `release` may be called more than once.
-    """
-
-    __slots__ = ("_cache", "_entry", "primitive")
-
-    def __init__(self, cache: PrimitiveCache, entry: Entry) -> None:
-        self._cache = cache
-        self._entry: Entry | None = entry
-        self.primitive = entry.primitive
-
-    def release(self) -> None:
-        """Give the right back."""
-        entry, self._entry = self._entry, None
-        if entry is not None:
-            self._cache.release(entry)
-
-    def __enter__(self) -> Primitive:
-        return self.primitive
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        # The garbage collector may call this anywhere, in the middle of the cache's own work too:
-        # no lock is taken here; the cache looks at what was forgotten when it is next asked.
-        if self._entry is not None:
-            self._cache._forgotten.append(self._entry)
 
 
 class PrimitiveCache:
@@ -152,52 +112,36 @@ class PrimitiveCache:
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
         # Locks by which one thread builds a key while others wait; each goes with its last user.
         self._builds: weakref.WeakValueDictionary[_Key, Any] = weakref.WeakValueDictionary()
-        self._forgotten: deque[Entry] = deque()
         self._totals = _Totals()
         self._lock = threading.Lock()
         _caches.add(self)
 
-    def lease(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Lease:
-        """The primitive for `problem`, built if need be, held until the lease is released."""
-        return Lease(self, self.held(problem, engine, threads, variant))
-
-    def held(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Entry:
-        """`lease` without its object: the caller releases the entry."""
+    def entry(self, problem: Problem, engine: Engine, threads: int, variant: str = "") -> Entry:
+        """The entry of a problem's primitive, built if need be."""
         key = _Key(problem, id(engine), variant, engine.fingerprint(), threads)
-        self._settle()
         entry = self._entries.get(key)
-        if entry is not None and self.hold(entry):
+        if entry is not None and self.used(entry):
             return entry
         own = threading.Lock()
         with self._lock:
             building = self._builds.setdefault(key, own)
         with building:  # one thread builds; those who waited find it done, or try themselves
             entry = self._entries.get(key)
-            if entry is None or not self.hold(entry):
+            if entry is None or not self.used(entry):
                 entry = self._build(key, engine)
         return entry
 
-    def hold(self, entry: Entry) -> bool:
-        """Hold an entry again until it is released; False if the cache no longer lists it."""
+    def used(self, entry: Entry) -> bool:
+        """Note that an entry is used again; False if the cache no longer lists it."""
         with self._lock:
-            if entry.dropped:
+            if self._entries.get(entry.key) is not entry:
                 return False
             self._entries.move_to_end(entry.key)
             self._totals.hits += 1
-            entry.users += 1
         return True
-
-    def release(self, entry: Entry) -> None:
-        """Give an entry back that was held."""
-        with self._lock:
-            entry.users -= 1
-            last = entry.dropped and entry.users == 0
-        if last:
-            entry.close()
 
     def info(self) -> CacheInfo:
         """Counts and contents now."""
-        self._settle()
         return CacheInfo(
             **asdict(self._totals),
             entries=len(self._entries),
@@ -207,18 +151,16 @@ class PrimitiveCache:
         )
 
     def clear(self) -> None:
-        """Drop every primitive and set the counts to zero; those in use close when released."""
-        self._settle()
+        """Drop every primitive and set the counts to zero."""
         self.calls.clear()
         with self._lock:
-            closing = [entry for key in list(self._entries) for entry in self._drop(key)]
+            dropped, self._entries = self._entries, OrderedDict()
             self._totals = _Totals()
         nonfinite.set_count(0)
-        for entry in closing:
-            entry.close()
+        dropped.clear()  # outside the lock: closing may take its time
 
     def _build(self, key: _Key, engine: Engine) -> Entry:
-        """Build outside the lock, list the result, held, and make room for it."""
+        """Build outside the lock, list the result, and make room for it."""
         with self._lock:
             self._totals.misses += 1
         bound: Any = getattr(engine, "bound", None)
@@ -227,40 +169,19 @@ class PrimitiveCache:
         start = time.perf_counter()
         primitive = engine.build(key.problem, key.threads, key.variant)
         seconds = time.perf_counter() - start
-        entry = Entry(key, engine, primitive, primitive.resident_bytes, users=1)
+        entry, dropped = Entry(key, engine, primitive, primitive.resident_bytes), []
         with self._lock:
-            self._totals.builds += 1
-            self._totals.seconds += seconds
-            self._totals.bytes += entry.nbytes
+            totals = self._totals
+            totals.builds += 1
+            totals.seconds += seconds
+            totals.bytes += entry.nbytes
             self._entries[key] = entry
-            closing = self._shrink()
-        for dropped in closing:  # outside the lock: closing may take its time
-            dropped.close()
+            while len(self._entries) > self._max_entries or totals.bytes > self._max_bytes:
+                _, oldest = self._entries.popitem(last=False)
+                totals.bytes -= oldest.nbytes
+                totals.evictions += 1
+                dropped.append(oldest)  # closed outside the lock: that may take its time
         return entry
-
-    def _shrink(self) -> list[Entry]:
-        """Drop the least recently used until both bounds hold; those to close are returned."""
-        closing: list[Entry] = []
-        while len(self._entries) > self._max_entries or self._totals.bytes > self._max_bytes:
-            closing += self._drop(next(iter(self._entries)))
-            self._totals.evictions += 1
-        return closing
-
-    def _drop(self, key: _Key) -> list[Entry]:
-        """Take an entry off the list; returned if nobody uses it, so that it can be closed."""
-        entry = self._entries.pop(key)
-        entry.dropped = True
-        self._totals.bytes -= entry.nbytes
-        return [] if entry.users else [entry]
-
-    def _settle(self) -> None:
-        """Release what leases that were forgotten held."""
-        while self._forgotten:
-            try:
-                entry = self._forgotten.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            self.release(entry)
 
     def _after_fork(self) -> None:
         """A child has only the thread that forked: no lock is held and no build goes on."""

@@ -57,7 +57,7 @@ def transposed(
     activation: Frozen,
 ) -> Signature:
     """The signature of `conv_transpose`."""
-    made = _transposed_problem(x, weight, keywords)
+    made = _problem(x, weight, keywords, convolves=False)
     return _with_extras(*made, Direction.FORWARD, weight, bias, residual, activation)
 
 
@@ -111,7 +111,7 @@ def convolution(
     activation: Frozen,
 ) -> Signature:
     """The signature of `conv`: the input gradient of its transpose."""
-    made = _convolution_problem(x, weight, keywords)
+    made = _problem(x, weight, keywords, convolves=True)
     return _with_extras(*made, Direction.INPUT_GRAD, weight, bias, residual, activation)
 
 
@@ -119,7 +119,7 @@ def transposed_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
     """The signatures of `conv_transpose_backward`: "x" and "weight"."""
-    made = _transposed_problem(x, weight, keywords)
+    made = _problem(x, weight, keywords, convolves=False)
     return _gradients_of(*made, Direction.INPUT_GRAD, grad, x, weight, accumulate)
 
 
@@ -127,7 +127,7 @@ def convolution_gradient(
     grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
 ) -> dict[str, Signature]:
     """The signatures of `conv_backward`: "x" (the transpose's forward) and "weight"."""
-    made = _convolution_problem(x, weight, keywords)
+    made = _problem(x, weight, keywords, convolves=True)
     return _gradients_of(*made, Direction.FORWARD, grad, x, weight, accumulate)
 
 
@@ -156,62 +156,37 @@ def _gradients_of(
     }
 
 
-def _transposed_problem(x: Operand, weight: Operand, keywords: Keywords) -> tuple[Problem, bool]:
-    """The forward problem, without bias and epilogue, and whether x has a batch axis."""
+def _problem(
+    x: Operand, weight: Operand, keywords: Keywords, *, convolves: bool
+) -> tuple[Problem, bool]:
+    """The forward problem, without bias and epilogue, and whether x has a batch axis.
+
+    A convolution has its transpose's problem: its outputs are the transpose's inputs.
+    """
     frame = _Frame.of(x, weight, keywords)
-    i, per_group, kernel = frame.weight_extents(weight.shape)
-    if i != frame.channels:
-        frame.check_rank(x, weight, i)
+    i, o, kernel = frame.weight_extents(weight.shape)
+    groups = integer("groups", keywords.groups, 1, remedy=_GROUPS)
+    if frame.channels != (i * groups if convolves else i):
+        frame.check_rank(x, weight, i * groups if convolves else i)
         got = f"{weight.shape}, with {i} on axis I of {frame.weight_layout.value}"
-        expected = f"{frame.channels} there, the channels of x {x.shape}"
-        hint = _swap_hint(frame.weight_layout, swapped=per_group == frame.channels)
+        over = (f" / {groups}", " over groups") if convolves else ("", "")
+        expected = f"{frame.channels}{over[0]} there, the channels of x {x.shape}{over[1]}"
+        swapped = frame.channels == (o * groups if convolves else o)
+        hint = _swap_hint(frame.weight_layout, swapped=swapped)
         raise ShapeError("weight.shape", got, expected, hint)
-    groups = _groups(keywords.groups, i, "input channels")
-    axes = transposed_axes(
-        frame.size,
-        kernel,
-        keywords.stride,
-        keywords.padding,
-        keywords.output_padding,
-        keywords.dilation,
-        keywords.output_size,
-    )
+    divided, name = (o, "output channels") if convolves else (i, "input channels")
+    if divided % groups:
+        raise ArgumentError("groups", str(groups), f"a divisor of the {divided} {name}", _GROUPS)
+    if convolves:
+        stride, padding, dilation = keywords.stride, keywords.padding, keywords.dilation
+        axes = convolved_axes(frame.size, kernel, stride, padding, dilation)
+        channels, order = (o, frame.channels), frame.weight_layout.swapped()
+    else:
+        axes = transposed_axes(frame.size, kernel, *keywords[:4], keywords.output_size)
+        channels, order = (i, o * groups), frame.weight_layout
+    kind = element_type("x", x.dtype)
     problem = Problem(
-        Direction.FORWARD,
-        axes,
-        frame.batch,
-        i,
-        per_group * groups,
-        groups,
-        element_type("x", x.dtype),
-        frame.layout,
-        frame.weight_layout,
-    )
-    return problem, frame.batched
-
-
-def _convolution_problem(x: Operand, weight: Operand, keywords: Keywords) -> tuple[Problem, bool]:
-    """A convolution as its transpose's problem: its outputs are the transpose's inputs."""
-    frame = _Frame.of(x, weight, keywords)
-    per_group, o, kernel = frame.weight_extents(weight.shape)
-    groups = _groups(keywords.groups, o, "output channels")
-    if per_group * groups != frame.channels:
-        frame.check_rank(x, weight, per_group * groups)
-        got = f"{weight.shape}, with {per_group} on axis I of {frame.weight_layout.value}"
-        expected = f"{frame.channels} / {groups} there, the channels of x {x.shape} over groups"
-        hint = _swap_hint(frame.weight_layout, swapped=o * groups == frame.channels)
-        raise ShapeError("weight.shape", got, expected, hint)
-    axes = convolved_axes(frame.size, kernel, keywords.stride, keywords.padding, keywords.dilation)
-    problem = Problem(
-        Direction.FORWARD,
-        axes,
-        frame.batch,
-        o,
-        frame.channels,
-        groups,
-        element_type("x", x.dtype),
-        frame.layout,
-        frame.weight_layout.swapped(),
+        Direction.FORWARD, axes, frame.batch, *channels, groups, kind, frame.layout, order
     )
     return problem, frame.batched
 
@@ -283,13 +258,6 @@ def _require_extents(name: str, shape: Shape) -> None:
     if min(shape) < 1:
         remedy = "A layer has at least one channel and one tap."
         raise ShapeError(f"{name}.shape", str(shape), "no axis of size 0", remedy)
-
-
-def _groups(value: Frozen, count: int, name: str) -> int:
-    groups = integer("groups", value, 1, remedy=_GROUPS)
-    if count % groups:
-        raise ArgumentError("groups", str(groups), f"a divisor of the {count} {name}", _GROUPS)
-    return groups
 
 
 def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from math import isfinite, prod
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,12 +78,10 @@ def bench(
     limits, measured = roofline.measured(count), []
     with report.progress(2 * len(chosen)) as step:
         for layer in chosen:
-            found = measure(Case(layer, direction, dtype), own, peers, count, spent, step)
-            if limits is not None:
-                work = found.case.problem
-                floor = limits.seconds(work.multiply_adds, work.nbytes, work.dtype)
-                found = replace(found, roofline=floor)
-            measured.append(found)
+            case = Case(layer, direction, dtype)
+            work = case.problem.multiply_adds, case.problem.nbytes, dtype
+            floor = None if limits is None else limits.seconds(*work)
+            measured.append(measure(case, own, peers, count, spent, floor, step))
     for status in statuses if engine_names is None else ():
         if not status.available:
             say(f"{status.name}: {' '.join(status.reason.split())}")
@@ -152,36 +150,26 @@ def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
 
 # What is printed ----------------------------------------------------------------------------------
 
-_Cell = Callable[[Measured, Result], str]
-
 
 def _table(measured: Sequence[Measured], groups: Sequence[str]) -> list[list[str]]:
     """Headings and rows; every row names its layer, so that it can be searched for by itself."""
-    speeds: dict[str, _Cell] = {f"x {_SHORT.get(g, g)}": _speed(g) for g in groups}
-    columns: dict[str, _Cell] = {
-        "best ms": lambda _, r: f"{r.best * 1e3:.3f}" if r.best else "-",
-        "median": lambda _, r: f"{r.median * 1e3:.3f}" if r.median else "-",
-        "GFLOP/s": lambda m, r: f"{m.case.flop / r.best / 1e9:.1f}" if r.best else "-",
-        "efficiency": lambda m, r: _ratio(m.efficiency(r)),
-        **speeds,
-        "memory": _memory,
-        "error": _verdict,
-    }
-    rows = [["layer", "by", *columns]]
-    rows += [
-        [m.case.layer.name, r.candidate, *(cell(m, r) for cell in columns.values())]
-        for m in measured
-        for r in m.results
-    ]
+    speeds = [f"x {_SHORT.get(group, group)}" for group in groups]
+    rows = [["layer", "by", "best ms", "median", "GFLOP/s", "efficiency", *speeds, "memory"]]
+    rows[0].append("error")
+    for m in measured:
+        for r in m.results:
+            size = m.case.result_bytes + (r.workspace_bytes or 0)
+            times = [f"{t * 1e3:.3f}" if t else "-" for t in (r.best_seconds, r.median_seconds)]
+            rows.append([
+                m.case.layer.name, r.candidate, *times, f"{r.gflops:.1f}" if r.gflops else "-",
+                _ratio(r.efficiency), *(_ratio(m.speed(r, group)) for group in groups),
+                memory.readable(size) if r.best_seconds else "-",
+                _verdict(r),
+            ])  # fmt: skip
     for name, means in summary(measured, groups).items():
-        by_column = {f"x {_SHORT.get(g, g)}": _ratio(means[g]) for g in groups}
-        by_column["efficiency"] = _ratio(means["efficiency"])
-        rows.append(["geometric mean", name, *(by_column.get(title, "") for title in columns)])
+        ratios = [_ratio(means[mean]) for mean in ("efficiency", *groups)]
+        rows.append(["geometric mean", name, "", "", "", *ratios, "", ""])
     return rows
-
-
-def _speed(group: str) -> _Cell:
-    return lambda m, r: _ratio(m.speed(r, group))
 
 
 def _ratio(value: float | None) -> str:
@@ -195,18 +183,7 @@ def _ratio(value: float | None) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
-def _memory(measured: Measured, result: Result) -> str:
-    """The result, and the scratch memory of a call where the candidate tells."""
-    if not result.samples and result.reason:
-        return "-"
-    return memory.readable(_result_bytes(measured.case) + (result.workspace_bytes or 0))
-
-
-def _result_bytes(case: Case) -> int:
-    return prod(case.problem.result_shape) * case.dtype.itemsize
-
-
-def _verdict(_: Measured, result: Result) -> str:
+def _verdict(result: Result) -> str:
     if result.fault:
         return "FAILED" if result.error is None else "WRONG"
     return "-" if result.error is None else f"{result.error:.0e}"
@@ -223,26 +200,16 @@ def _layer_fields(measured: Measured) -> dict[str, Any]:
         **layer.keywords,
         "problem": str(case.problem),
         "multiply_adds": case.problem.multiply_adds,
-        "tolerance": measured.tolerance,
+        "tolerance": case.tolerance,
         "roofline_seconds": measured.roofline,
-        "results": [_result_fields(measured, result) for result in measured.results],
+        "results": [_result_fields(case, result) for result in measured.results],
     }
 
 
-def _result_fields(measured: Measured, result: Result) -> dict[str, Any]:
+def _result_fields(case: Case, result: Result) -> dict[str, Any]:
     known = result.error is not None and isfinite(result.error)  # JSON has no infinity
-    return {
-        "candidate": result.candidate,
-        "group": result.group,
+    return asdict(result) | {
         "verified": result.error is not None and not result.fault,
         "error": result.error if known else None,
-        "reason": result.reason,
-        "fault": result.fault,
-        "best_seconds": result.best,
-        "median_seconds": result.median,
-        "gflops": measured.case.flop / result.best / 1e9 if result.best else None,
-        "efficiency": measured.efficiency(result),
-        "workspace_bytes": result.workspace_bytes,
-        "result_bytes": _result_bytes(measured.case),
-        "rounds_seconds": result.samples,
+        "result_bytes": case.result_bytes,
     }

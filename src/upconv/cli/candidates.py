@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,11 @@ class Case:
     def flop(self) -> int:
         """Floating-point operations of the direct algorithm."""
         return 2 * self.problem.multiply_adds
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the result."""
+        return prod(self.problem.result_shape) * self.dtype.itemsize
 
     @cached_property
     def operands(self) -> testing.Operands:
@@ -101,8 +107,7 @@ def engine(name: str, case: Case, threads: int) -> Candidate:
         raise EngineRefusal(refusal)
     call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
     packed = call.pack(given.b) if case.direction is Direction.FORWARD else None
-    with shared_cache().lease(case.problem, chosen, threads) as primitive:
-        workspace = primitive.workspace_bytes
+    workspace = shared_cache().entry(case.problem, chosen, threads).primitive.workspace_bytes
 
     def run() -> None:
         if packed is not None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from ..errors import UpconvError
+from ..errors import ArgumentError, UpconvError
 
 
 class Ending(IntEnum):
@@ -93,9 +93,14 @@ def _exit(ending: Ending) -> NoReturn:
     sys.exit(int(ending))
 
 
+_OPTIONS = {"runtimes": "--runtime", "runtime": "--runtime", "sizes": "--input-shape"}
+"""Arguments of the library -> the options that give them, where the words differ."""
+
+
 def _message(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text or "out of memory"
+    if isinstance(error, ArgumentError):
+        error = error.renamed(error.argument, _OPTIONS.get(error.argument, error.argument))
+    return " ".join(str(error).split()) or "out of memory"
 
 
 def _end_on_termination() -> None:

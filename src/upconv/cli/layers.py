@@ -17,7 +17,7 @@ from .. import memory
 from ..arguments import LIMIT
 from ..arrays import Operand, dtype_of
 from ..dialects import values
-from ..errors import ArgumentError, FileError, brief
+from ..errors import ArgumentError, FileError, MemoryLimitError, brief
 from ..files import opened, reported
 from ..keywords import Keywords
 from ..problem import DType, Problem
@@ -27,7 +27,6 @@ BUILT_IN = "the built-in layers"
 
 _LARGEST_FILE = 4 << 20
 _LEAST = {"p": -LIMIT, "op": 0}
-_MOST_MULTIPLY_ADDS = 1 << 42  # about two minutes a call at 70 GFLOP/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +126,12 @@ def _layer(entry: object, where: str) -> Layer:
             for key in ("size", "k", "s", "p", "op", "d")
         }
         layer = Layer(name=name, **single, **each)  # type: ignore[arg-type]  # by the names above
-        _check(where, layer)
-    except ArgumentError as error:
+        if layer.oc % layer.g or layer.ic % layer.g:
+            raise ArgumentError("'g'", str(layer.g), "a divisor of 'ic' and 'oc'")
+        problem = layer.problem(DType.FLOAT64)
+        if not prod(problem.y_shape):
+            raise ArgumentError("'p'", str(layer.p), "less, as no output is left")
+        memory.require(2 * problem.nbytes, "'size': its arrays, in float64 and as measured,")
+    except (ArgumentError, MemoryLimitError) as error:
         raise FileError(f"{where}: {error}") from None
     return layer
-
-
-def _check(where: str, layer: Layer) -> None:
-    """Whether the fields fit together, and into time and memory."""
-    if layer.oc % layer.g or layer.ic % layer.g:
-        raise FileError(f"{where}: 'g' is {layer.g}; expected a divisor of 'ic' and 'oc'.")
-    problem = layer.problem(DType.FLOAT64)
-    if not prod(problem.y_shape):
-        raise FileError(f"{where}: 'p' is {layer.p}, which leaves no output; expected less.")
-    needed, available = 2 * problem.nbytes, memory.available_bytes()  # in float64 and as measured
-    if needed > available:
-        raise FileError(
-            f"{where}: 'size' and channels make arrays of {memory.readable(needed)}; this process"
-            f" may take {memory.readable(available)}."
-        )
-    if problem.multiply_adds > _MOST_MULTIPLY_ADDS:
-        raise FileError(
-            f"{where}: 'size' makes {problem.multiply_adds:.2g} multiply-adds; at most"
-            f" {_MOST_MULTIPLY_ADDS:.2g} are measured."
-        )

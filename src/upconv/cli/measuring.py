@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from statistics import geometric_mean, median
 from timeit import Timer
@@ -29,33 +29,33 @@ _ROUND_SECONDS = 20e-3
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
-    """One candidate on one layer.
+    """One candidate on one layer; the fields are those of the JSON document.
 
-    `samples` are seconds per call, a series for every round; none where it was not measured, and
-    `reason` then says why. `fault` marks a reason that is a finding: a wrong result, or an engine
-    that failed. `own` marks upconv's engines.
+    `rounds_seconds` are seconds per call, a series for every round; none where it was not measured,
+    and `reason` then says why. `fault` marks a reason that is a finding: a wrong result, or an
+    engine that failed. `efficiency`, of upconv's engines, is the roofline time over the best time.
     """
 
     candidate: str
     group: str
-    samples: tuple[tuple[float, ...], ...] = ()
     error: float | None = None
-    workspace_bytes: int | None = None
     reason: str = ""
     fault: bool = False
-    own: bool = False
+    best_seconds: float | None = None
+    median_seconds: float | None = None
+    gflops: float | None = None
+    efficiency: float | None = None
+    workspace_bytes: int | None = None
+    rounds_seconds: Sequence[Sequence[float]] = ()
 
-    @property
-    def best(self) -> float | None:
-        """The fastest sample: what the code can do when the machine lets it."""
-        return min(chain.from_iterable(self.samples), default=None)
-
-    @property
-    def median(self) -> float | None:
-        """The middle sample."""
-        return median(chain.from_iterable(self.samples)) if self.samples else None
+    def timed(self, rounds: Sequence[Sequence[float]], flop: int, roofline: float | None) -> None:
+        """Note the samples; `roofline` is the time that the machine allows, if that is wanted."""
+        samples = list(chain.from_iterable(rounds))
+        self.rounds_seconds, self.best_seconds = rounds, min(samples)
+        self.median_seconds, self.gflops = median(samples), flop / min(samples) / 1e9
+        self.efficiency = roofline and roofline / min(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,13 @@ class Measured:
     """
 
     case: Case
-    tolerance: float
     results: tuple[Result, ...]
     roofline: float | None = None
 
     def speed(self, result: Result, group: str) -> float | None:
         """How many times as fast as the best of a group."""
-        times = [r.best for r in self.results if r.group == group and r.best]
-        return min(times) / result.best if times and result.best else None
-
-    def efficiency(self, result: Result) -> float | None:
-        """The roofline time over the best time, for upconv's own engines."""
-        if self.roofline is None or not result.best or not result.own:
-            return None
-        return self.roofline / result.best
+        times = [r.best_seconds for r in self.results if r.group == group and r.best_seconds]
+        return min(times) / result.best_seconds if times and result.best_seconds else None
 
 
 def measure(
@@ -88,18 +81,19 @@ def measure(
     peers: Sequence[str],
     threads: int,
     seconds: float,
+    roofline: float | None,
     step: Callable[[str], None],
 ) -> Measured:
     """Every candidate's result on a case; `step` is told what is about to begin."""
     step(f"{case.layer.name}: preparing and verifying")
     entries = [entry for name in (*engines, *peers) for entry in _entries(name, case, threads)]
     step(f"{case.layer.name}: timing")
-    times = iter(interleaved([made.run for made, _ in entries if made is not None], seconds))
-    results = tuple(
-        result if made is None else replace(result, samples=next(times)) for made, result in entries
-    )
+    ready = [(made, result) for made, result in entries if made is not None]
+    times = interleaved([made.run for made, _ in ready], seconds)
+    for (_, result), rounds in zip(ready, times, strict=True):
+        result.timed(rounds, case.flop, roofline if result.group in engines else None)
     bare = Case(case.layer, case.direction, case.dtype)  # without the arrays, which may go now
-    return Measured(bare, case.tolerance, results)
+    return Measured(bare, tuple(result for _, result in entries), roofline)
 
 
 _Entry = tuple[Candidate | None, Result]
@@ -111,9 +105,8 @@ def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
     peer = candidates.PEERS.get(name)
     fault = False
     try:
-        if peer is None:
-            return [_verified(candidates.engine(name, case, threads), case, own=True)]
-        return [_verified(made, case, own=False) for made in peer(case, threads)]
+        made = [candidates.engine(name, case, threads)] if peer is None else peer(case, threads)
+        return [_verified(each, case) for each in made]
     except (EngineRefusal, MemoryLimitError) as error:
         reason = str(error)
     except ImportError as error:
@@ -127,15 +120,16 @@ def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
     return [(None, Result(name, name, reason=reason, fault=fault))]
 
 
-def _verified(made: Candidate, case: Case, *, own: bool) -> _Entry:
+def _verified(made: Candidate, case: Case) -> _Entry:
     """The candidate after one call whose result was looked at, element by element."""
     made.run()
     error = case.error(made.result())
-    result = Result(made.name, made.group, (), error, made.workspace_bytes, own=own)
+    result = Result(made.name, made.group, error, workspace_bytes=made.workspace_bytes)
     if error <= case.tolerance:
         return made, result
-    reason = f"wrong: the error is {error:.2g}, rounding explains {case.tolerance:.2g}"
-    return None, replace(result, reason=reason, fault=True)
+    result.reason = f"wrong: the error is {error:.2g}, rounding explains {case.tolerance:.2g}"
+    result.fault = True
+    return None, result
 
 
 def interleaved(
@@ -178,14 +172,14 @@ def summary(
     pairs: dict[str, list[tuple[Measured, Result]]] = {}
     for m in measured:
         for r in m.results:
-            pairs.setdefault(r.candidate, []).append((m, r))
+            if r.best_seconds:
+                pairs.setdefault(r.candidate, []).append((m, r))
     return {
         name: {
             **{group: _mean(m.speed(r, group) for m, r in those) for group in groups},
-            "efficiency": _mean(m.efficiency(r) for m, r in those),
+            "efficiency": _mean(r.efficiency for _, r in those),
         }
         for name, those in pairs.items()
-        if any(r.samples for _, r in those)
     }
 
 

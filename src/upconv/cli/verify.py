@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,7 +98,7 @@ def _print(found: Comparison) -> None:
     if rows:
         cells = [tuple(map(neutral, _cells(run, output))) for run, output in rows]
         report.table([_HEADINGS, *cells], left=5)
-    for words in (*found.findings, *(words for run in found.runs for words in _findings(run))):
+    for words in (*found.findings, *(words for run in found.runs for words in run.told())):
         report.text(neutral(words))
     for run in found.runs:
         if run.remark:
@@ -117,13 +116,3 @@ def _cells(run: Run, output: Difference) -> tuple[str, ...]:
         f"{output.allowed:.2g}",
         "equal" if output.equal else "DIFFERENT",
     )
-
-
-def _findings(run: Run) -> Iterator[str]:
-    from ..onnx.verifying.differences import line
-
-    yield from (f"{run.runtime}: {finding}" for finding in run.findings)
-    told = [output for output in run.outputs if output.words]
-    yield from (f"{run.runtime}: {output.name}: {output.words}" for output in told)
-    if run.first_layer is not None:
-        yield f"{run.runtime}: first layer that differs: {line(run.first_layer)}"

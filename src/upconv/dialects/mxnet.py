@@ -18,15 +18,15 @@ dilated layer of rank 3 is read although MXNet does not compute it; `to_mxnet` r
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from ..errors import ArgumentError, ShapeError, TranslationError, brief
+from ..errors import ArgumentError, ShapeError, TranslationError
 from ..geometry import Axis, centred, padded
 from ..problem import DataLayout, WeightLayout
 from . import values
 from .layer import Layer, require_layer
 from .limits import Limits
+from .mxnet_attributes import KINDS, Attributes, declared, parsed
 
 LIMITS = Limits(
     dialect="MXNet",
@@ -36,19 +36,17 @@ LIMITS = Limits(
     bound_text="the stride",
 )
 
-LAYOUTS = {
-    "NCW": (1, DataLayout.NCX),
-    "NCHW": (2, DataLayout.NCX),
-    "NCDHW": (3, DataLayout.NCX),
-    "NHWC": (2, DataLayout.NXC),
-    "NDHWC": (3, DataLayout.NXC),
-}
+WINDOW = "kernel:shape stride:shape=() dilate:shape=() pad:shape=()"
+DEVICE = "cudnn_tune:off|limited_workspace|fastest?=None cudnn_off:bool=False"
+DECONVOLUTION = (
+    f"{WINDOW} adj:shape=() target_shape:shape=() num_filter:count num_group:count=1"
+    f" workspace:size=512 no_bias:bool=True {DEVICE} layout:NCW|NCHW|NCDHW|NHWC|NDHWC?=None"
+)
+"""The attributes of Deconvolution, as `mxnet_attributes.declared` reads them."""
+
+_ATTRIBUTES = declared(DECONVOLUTION)
 _DEFAULT_LAYOUT = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 _NXC_LAYOUT = {2: "NHWC", 3: "NDHWC"}
-_WEIGHTS = {DataLayout.NCX: WeightLayout.IOX, DataLayout.NXC: WeightLayout.IXO}
-_TUNINGS = ("None", "off", "limited_workspace", "fastest")
-_BOOLS = {"true": True, "1": True, "false": False, "0": False}
-_SHAPE_TEXT = re.compile(r"[(\[]\s*(?:-?\d+L?\s*(?:,\s*-?\d+L?\s*)*,?)?\s*[)\]]|-?\d+")
 
 
 def from_mxnet(
@@ -81,29 +79,50 @@ def from_mxnet(
     >>> from_mxnet((4, 4), kernel="(4, 4)", stride=(2, 2), target_shape=(8, 8)).crops
     ((1, 1), (1, 1))
     """
-    if unknown:
-        raise ArgumentError(
-            "an attribute of Deconvolution",
-            brief(sorted(unknown)[0]),
-            "one of " + ", ".join(_NAMES),
-        )
-    size = values.sizes(size)
-    k = _kernel(kernel, size)
-    rank = len(k)
-    s, d = _each("stride", stride, rank, 1), _each("dilate", dilate, rank, 1)
-    target = _shape("target_shape", target_shape, low=0)
-    if any(target):
-        axes = values.axes(_targeted, range(rank), size, k, s, d, _target(target, rank))
+    given = {
+        "kernel": kernel, "stride": stride, "dilate": dilate, "pad": pad, "adj": adj,
+        "target_shape": target_shape, "num_group": num_group, "workspace": workspace,
+        "no_bias": no_bias, "cudnn_tune": cudnn_tune, "cudnn_off": cudnn_off, "layout": layout,
+    }  # fmt: skip
+    given["num_filter"] = num_group if num_filter is None else num_filter
+    p = parsed(_ATTRIBUTES, given | unknown)
+    check(p)
+    if p.num_filter % p.num_group:
+        expected = f"a divisor of num_filter = {p.num_filter}"
+        raise ArgumentError("num_group", str(p.num_group), expected)
+    return layer_of(values.sizes(size), p)
+
+
+def check(p: Attributes) -> None:
+    """What MXNet refuses of a Deconvolution or Convolution before it has seen an array."""
+    rank = len(p.kernel)
+    if not 1 <= rank <= LIMITS.most_axes:
+        raise ArgumentError("kernel", str(p.kernel), "a shape of 1, 2 or 3 axes")
+    for name, low in {"kernel": 1, "stride": 1, "dilate": 1, "pad": 0, "adj": 0}.items():
+        value = getattr(p, name, ())
+        if value and len(value) != rank:
+            raise ArgumentError(name, str(value), f"{rank} entries, as kernel has")
+        if min(value, default=low) < low:
+            raise ArgumentError(name, str(value), f"integers >= {low}")
+    if p.layout is not None and len(p.layout) != rank + 2:
+        raise ArgumentError("layout", p.layout, f"a layout of {rank} spatial axes")
+
+
+def layer_of(size: tuple[int, ...], p: Attributes) -> Layer:
+    """The layer of a Deconvolution's checked attributes; raises `ArgumentError`, `ShapeError`."""
+    rank = len(p.kernel)
+    if len(size) != rank:
+        expected = f"{rank} spatial sizes, as kernel has"
+        raise ShapeError("size", str(size), expected, "Leave out N and C.")
+    ones, zeros = (1,) * rank, (0,) * rank
+    window = range(rank), size, p.kernel, p.stride or ones, p.dilate or ones
+    if any(p.target_shape):
+        axes = values.axes(_targeted, *window, _target(p.target_shape, rank))
     else:
-        pads, adjs = _each("pad", pad, rank, 0), _each("adj", adj, rank, 0)
-        axes = values.axes(_padded, range(rank), size, k, s, d, pads, adjs)
-    groups = _count("num_group", num_group)
-    _check_passengers(num_filter, groups, workspace, no_bias, cudnn_tune, cudnn_off)
-    data = _layout(layout, rank)
-    return Layer(axes, groups, data, _WEIGHTS[data])
-
-
-_NAMES = ("kernel", *(from_mxnet.__kwdefaults__ or {}))
+        axes = values.axes(_padded, *window, p.pad or zeros, p.adj or zeros)
+    if p.layout is not None and p.layout.endswith("C"):
+        return Layer(axes, p.num_group, DataLayout.NXC, WeightLayout.IXO)
+    return Layer(axes, p.num_group)
 
 
 def to_mxnet(layer: Layer) -> dict[str, Any]:
@@ -140,12 +159,12 @@ def has_target(target_shape: object) -> bool:
     >>> has_target("(0, 0)"), has_target((8, 8))
     (False, True)
     """
-    return any(_shape("target_shape", target_shape, low=0))
+    return any(KINDS["shape"]("target_shape", target_shape))
 
 
 def kernel_rank(kernel: object) -> int:
     """How many spatial axes a kernel attribute has."""
-    return len(_shape("kernel", kernel, low=1))
+    return len(KINDS["shape"]("kernel", kernel))
 
 
 def _padded(i: int, size: int, k: int, s: int, d: int, pad: int, adj: int) -> Axis:
@@ -173,84 +192,15 @@ def _checked(i: int, axis: Axis, name: str) -> Axis:
     return axis
 
 
-def _kernel(kernel: object, size: tuple[int, ...]) -> tuple[int, ...]:
-    entries = _shape("kernel", kernel, low=1)
-    if not 1 <= len(entries) <= LIMITS.most_axes:
-        raise ArgumentError("kernel", brief(kernel), "a shape of 1, 2 or 3 axes")
-    if len(size) != len(entries):
-        raise ShapeError(
-            "size", str(size), f"{len(entries)} spatial sizes, as kernel has", "Leave out N and C."
-        )
-    return entries
-
-
 def _target(target: tuple[int, ...], rank: int) -> tuple[int, ...]:
     if len(target) < rank:
         raise ArgumentError("target_shape", str(target), f"one size per kernel axis, {rank} here")
     for i, entry in enumerate(target[:rank]):
-        if entry == 0:
+        if entry <= 0:
             raise ArgumentError(
                 f"target_shape[{i}]",
-                f"0 in {target}",
+                f"{entry} in {target}",
                 "a size on every axis, or none at all",
                 "MXNet would make this axis empty, not leave it alone: write the size you want.",
             )
     return target[:rank]
-
-
-def _each(name: str, value: object, rank: int, low: int) -> tuple[int, ...]:
-    entries = _shape(name, value, low)
-    return values.per_axis(name, entries, rank, low) if entries else (low,) * rank
-
-
-def _shape(name: str, value: object, low: int) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)):
-        word = values.text(name, value).strip()
-        if not _SHAPE_TEXT.fullmatch(word):
-            raise ArgumentError(name, brief(value), 'a shape such as "(3, 3)"')
-        value = tuple(values.digits(name, found) for found in re.findall(r"-?\d+", word))
-    if values.is_sequence(value):
-        return values.integers(name, value, low)
-    return (values.integer(name, value, low),)
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, (str, bytes)) and values.text(name, value).strip().isdecimal():
-        value = values.digits(name, values.text(name, value).strip())
-    return values.integer(name, value, low=1)
-
-
-def _layout(layout: object, rank: int) -> DataLayout:
-    word = "None" if layout is None else values.text("layout", layout)
-    if word == "None":
-        return DataLayout.NCX
-    if word not in LAYOUTS:
-        raise ArgumentError("layout", brief(word), "None or one of " + ", ".join(LAYOUTS))
-    if LAYOUTS[word][0] != rank:
-        raise ArgumentError(
-            "layout", brief(word), f"a layout of {rank} spatial axes, as kernel has"
-        )
-    return LAYOUTS[word][1]
-
-
-def _check_passengers(
-    num_filter: object,
-    groups: int,
-    workspace: object,
-    no_bias: object,
-    cudnn_tune: object,
-    cudnn_off: object,
-) -> None:
-    """Attributes that change nothing here are checked all the same: a typo should not pass."""
-    if num_filter is not None and _count("num_filter", num_filter) % groups:
-        raise ArgumentError("num_group", str(groups), f"a divisor of num_filter = {num_filter}")
-    if isinstance(workspace, (str, bytes)):
-        workspace = _count("workspace", workspace)
-    values.integer("workspace", workspace, low=0)
-    for name, value in (("no_bias", no_bias), ("cudnn_off", cudnn_off)):
-        word = str(value) if isinstance(value, int) else values.text(name, value)
-        if word.lower() not in _BOOLS:
-            raise ArgumentError(name, brief(value), "True, False, 1, 0 or the text of one")
-    tuning = "None" if cudnn_tune is None else values.text("cudnn_tune", cudnn_tune)
-    if tuning not in _TUNINGS:
-        raise ArgumentError("cudnn_tune", brief(tuning), "one of " + ", ".join(_TUNINGS))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
 from typing import Any, TypeGuard, TypeVar
 
-from ..arguments import LIMIT, one_of
 from ..arguments import integer as integer
+from ..arguments import one_of
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import Axis
 
@@ -78,13 +78,6 @@ def _counted(name: str, entries: tuple[int, ...], rank: int) -> tuple[int, ...]:
             "The input size, given without N and C, decides how many axes there are.",
         )
     return entries
-
-
-def digits(name: str, word: str) -> int:
-    """The integer a word of digits spells, which Python reads up to some length only."""
-    if len(word) > 18:
-        raise ArgumentError(name, brief(word), f"an integer <= 2**48 = {LIMIT}")
-    return int(word)
 
 
 def text(name: str, value: object) -> str:

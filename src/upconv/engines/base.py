@@ -81,7 +81,7 @@ class Engine(Protocol):
         """None when it can do `problem`, else why not, in one sentence for people."""
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Short names, such as "vectors=2", of the ways to build a problem that tuning may measure.
+        """Short names, such as "channels", of the ways to build a problem that tuning may measure.
 
         The first is "", the model's own choice; it is the only one of an engine without others.
         """

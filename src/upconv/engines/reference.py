@@ -1,23 +1,23 @@
 """The reference engine: NumPy matrix products and col2im, written to be read; the oracle.
 
-Symbols: N batch, G groups, C and F input and output channels of one group, K taps, P input
+Symbols: N batch, G groups, C and F input and output channels of one group, T taps, P input
 positions. Every array is looked at as NCX with its channels split by group; another layout is only
-another view. With the columns of a piece of the problem, a (F*K, P) matrix per group,
+another view. The *padded output* is the full result of the algebra in geometry.py, extended where
+a crop is negative; g and y are a *window* of it. Tap t of input i lies at its position s*i + d*t.
 
-    FORWARD       columns = w^T x;    padded += columns (col2im);        y = window of padded
-    INPUT_GRAD    padded = g;         columns = padded (im2col);         dx = w columns
-    WEIGHT_GRAD   padded = g;         columns = padded (im2col);         dw = x columns^T
+A set of taps and inputs whose positions are all different is *conflict-free*
+(`IndexSet.conflict_free`): one strided view of the padded output is its *columns*, a (F*T, N*P)
+matrix per group. For dilation 1 there are k/s sets along an axis, and never a loop over positions.
+Of each
 
-The *padded output* is the full result of the algebra in geometry.py, extended where a crop is
-negative; g and y are a *window* of it. Tap t of input i lies at its position s*i + d*t. A set of
-taps and inputs whose positions are all different is *conflict-free* (`IndexSet.conflict_free`). One
-strided view holds a whole set, and col2im is one addition per set: for dilation 1 that is k/s of
-them along an axis, not k, and never a loop over positions. Taps and inputs that reach no output are
-left out.
+    FORWARD       columns += w^T x;   y = window of the padded output
+    INPUT_GRAD    dx += w columns     of the padded gradient
+    WEIGHT_GRAD   dw += x columns^T
 
-The work is cut into blocks (batch items x groups x output channels) and boxes of inputs whose
-columns and padded output stay in cache, so memory does not grow with k^n times the input. Products
-of 16-bit types are summed in float32. BLAS may use threads of its own; nothing else does.
+Taps and inputs that reach no output are left out. The work is cut into blocks (batch items x groups
+x output channels) whose padded output stays in cache; a set's columns are no more than that, so
+memory does not grow with k^n times the input. Products of 16-bit types are summed in float32. BLAS
+may use threads of its own; nothing else does.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
 from ..problem import Direction, Problem
 from .base import Array
-from .blocks import Block, Blocking, count
-from .im2col import Box, Im2col, IndexSet, box_size
+from .im2col import IndexSet, Sets, columns_of, combined
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
+_BLOCK_BYTES = 8 << 20  # of a padded output: a core's share of the last-level cache
+_LIGHT_BYTES = 1 << 20  # a block is worth its Python only from about here
+_ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items
 
 
 class ReferenceEngine:
@@ -74,40 +76,28 @@ class ReferencePrimitive:
     predicted_cycles = 0.0  # there is no model: the work is NumPy's
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem, self.dtype = problem, problem.dtype.accumulator.numpy
         self.index_sets = tuple(IndexSet.of(axis) for axis in problem.axes)
-        self.kernel = tuple(index_set.kernel for index_set in self.index_sets)
-        self.taps = prod(self.kernel)
-        self.size = tuple(index_set.size for index_set in self.index_sets)
-        self.positions = prod(self.size)
         self.padded_size = tuple(index_set.length for index_set in self.index_sets)
         self.window: Any = (..., *(index_set.window for index_set in self.index_sets))
         self.inputs: Any = (..., *(index_set.inputs for index_set in self.index_sets))
         self.used_taps: Any = (..., *(index_set.taps for index_set in self.index_sets))
+        self.is_empty = 0 in (index_set.size for index_set in self.index_sets)
         self.is_tiled = all(index_set.is_tiled for index_set in self.index_sets)
-        self.dtype = problem.dtype.accumulator.numpy
-        self.in_per_group = problem.in_channels // problem.groups
-        self.out_per_group = problem.out_channels // problem.groups
-        self.im2col = Im2col(self.index_sets)
-        self.blocking = Blocking.of(
-            (problem.batch, problem.groups, self.out_per_group),
-            size=self.size,
-            taps=self.taps,
-            padded_bytes=self.dtype.itemsize * prod(self.padded_size),
-            width=self.dtype.itemsize,
-        )
+        self.steps = self._steps()
         self.workspace_bytes = self._workspace_bytes()
-        self.description = self._description()
+        items, groups, channels = self.steps
+        self.description = (
+            f"matrix products on blocks of {items} batch items x {groups} groups x {channels}"
+            " output channels"
+        )
 
     def pack(self, weight: Array) -> Array:
-        """The weight as (G, C, F*taps) in the accumulator's type; a view where that is one."""
-        if not self.positions:  # no tap is used either
-            return np.empty((self.problem.groups, self.in_per_group, 0), self.dtype)
+        """The weight as (G, C, F, *taps) in the accumulator's type; a view where that is one."""
         used = self._grouped_weight(weight)[self.used_taps]
         if used.dtype != self.dtype or not used.flags.c_contiguous:
             memory.require(used.size * self.dtype.itemsize, "the packed weight")
-        packed = np.ascontiguousarray(used, dtype=self.dtype)
-        return packed.reshape(*packed.shape[:2], self.out_per_group * self.taps)
+        return np.ascontiguousarray(used, dtype=self.dtype)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -126,13 +116,13 @@ class ReferencePrimitive:
                 self._weight_grad(out, a, b)
                 return
             result, operand = self._grouped(out), self._grouped(a)
-            grouped_bias = None
+            start = None
             if bias is not None:
-                grouped_bias = bias.reshape(self.problem.groups, -1).astype(self.dtype)
+                start = bias.reshape(self.problem.groups, -1).astype(self.dtype)
             extra = None if residual is None else self._grouped(residual)
             forward = self.problem.direction is Direction.FORWARD
             compute = self._forward if forward else self._input_grad
-            compute(result, operand, b, grouped_bias, extra)
+            compute(result, operand, b, start, extra)
 
     # The three directions -------------------------------------------------------------------------
 
@@ -140,125 +130,109 @@ class ReferencePrimitive:
         self, y: Array, x: Array, w: Array, bias: Array | None, residual: Array | None
     ) -> None:
         x = x[self.inputs].astype(self.dtype, copy=False)
-        for block in self.blocking.blocks():
-            place: Any = (block.items, block.groups, block.channels)
-            rows = w[block.groups, :, self._weight_columns(block)].swapaxes(1, 2)
-            start = None if bias is None else _over_space(bias[place[1:]], y.ndim)
-            extra = None if residual is None else residual[place]
-            self._forward_block(y[place], x, rows, block, start, extra)
+        for items, groups, channels in product(*map(_slices, self._totals, self.steps)):
+            block, operands = (items, groups, channels), (x[items, groups], w[groups, :, channels])
+            start = None if bias is None else bias[groups, channels]
+            extra = None if residual is None else residual[block]
+            self._forward_block(y[block], *operands, start, extra)
 
     def _forward_block(
-        self,
-        y: Array,
-        x: Array,
-        rows: Array,
-        block: Block,
-        start: Array | None,
-        residual: Array | None,
+        self, y: Array, x: Array, w: Array, start: Array | None, residual: Array | None
     ) -> None:
         """One block of y: on y itself where it can be the padded output."""
         in_place = self._is_padded(y) and not self.problem.accumulate
-        padded = y if in_place else self._new_padded(block)
+        padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
         if not self.is_tiled:
-            padded[...] = 0 if start is None else start
-        for box in self.blocking.boxes():
-            self._col2im(padded, _product(rows, self._inputs(x, block, box)), block, box, start)
-        self._finish(y, padded if in_place else padded[self.window], residual)
-
-    def _input_grad(
-        self, dx: Array, g: Array, w: Array, bias: Array | None, residual: Array | None
-    ) -> None:
-        for items, groups in product(self.blocking.items(), self.blocking.groups()):
-            place = (items, groups)
-            result = np.zeros((count(items), count(groups), *dx.shape[2:]), self.dtype)
-            if bias is not None:
-                result += _over_space(bias[groups], result.ndim)
-            for channels in self.blocking.channels():
-                block = Block(items, groups, channels)
-                rows = w[groups, :, self._weight_columns(block)]
-                self._input_grad_block(result[self.inputs], g, rows, block)
-            self._finish(dx[place], result, None if residual is None else residual[place])
-            del result  # before the next one is made
-
-    def _input_grad_block(self, reached: Array, g: Array, rows: Array, block: Block) -> None:
-        """Add what one block of output channels gives to the inputs that reach outputs."""
-        padded = self._padded_gradient(g, block)
-        for box in self.blocking.boxes():
-            part = _product(rows, self._im2col(padded, block, box))
-            part = part.reshape(*part.shape[:2], count(block.items), *box_size(box))
-            place: Any = (..., *box)
-            reached[place] += np.moveaxis(part, 2, 0)
-            del part  # before the next one is made
-
-    def _weight_grad(self, dw: Array, g: Array, x: Array) -> None:
-        g = self._grouped(g)
-        x = self._grouped(x)[self.inputs].astype(self.dtype, copy=False)
-        dw = self._grouped_weight(dw)
-        if not self.problem.accumulate:
-            dw[...] = 0  # taps that reach nothing
-        for groups, channels in product(self.blocking.groups(), self.blocking.channels()):
-            columns = count(channels) * self.taps
-            total = np.zeros((count(groups), self.in_per_group, columns), self.dtype)
-            for items in self.blocking.items():
-                self._weight_grad_block(total, g, x, Block(items, groups, channels))
-            place = dw[groups, :, channels][self.used_taps]
-            if self.positions:
-                self._store(place, total.reshape(place.shape))
-            del total  # before the next one is made
-
-    def _weight_grad_block(self, total: Array, g: Array, x: Array, block: Block) -> None:
-        """Add what one block gives to the gradient of its part of the weight."""
-        padded = self._padded_gradient(g, block)
-        for box in self.blocking.boxes():
-            columns = self._im2col(padded, block, box)
-            total += _product(self._inputs(x, block, box), columns.swapaxes(1, 2))
-            del columns  # before the next ones are made
-
-    # Im2col and padded output ---------------------------------------------------------------------
-
-    def _col2im(
-        self, padded: Array, columns: Array, block: Block, box: Box, start: Array | None
-    ) -> None:
-        """Add every column to the positions its taps lie at, or set them where each is met once."""
-        columns = columns.reshape(self.im2col.shape(block.counts, box))
-        for view, values in self.im2col.views(padded, columns, box):
+            padded[...] = 0 if start is None else _after_channels(start[None], padded.ndim)
+        for sets in combined(self.index_sets):
+            view = columns_of(padded, self.index_sets, sets)
+            values = _product(_weight(w, sets).swapaxes(1, 2), _positions(x, sets))
+            values = values.reshape(view.shape)
             if not self.is_tiled:
                 view += values
             elif start is None:
                 view[...] = values
             else:
-                np.add(values, self._like_columns(start), out=view)
+                np.add(values, _after_channels(start, view.ndim), out=view)
+            del values  # before the next ones are made
+        self._finish(y, padded if in_place else padded[self.window], residual)
 
-    def _im2col(self, padded: Array, block: Block, box: Box) -> Array:
-        """The (G, F*taps, N*P) columns of a box, gathered from the padded output."""
-        columns = np.empty(self.im2col.shape(block.counts, box), self.dtype)
-        for view, values in self.im2col.views(padded, columns, box):
-            values[...] = view
-        items, groups, channels = block.counts
-        positions = items * prod(box_size(box))
-        return columns.reshape(groups, channels * self.taps, positions)
+    def _input_grad(
+        self, dx: Array, g: Array, w: Array, bias: Array | None, residual: Array | None
+    ) -> None:
+        for place in product(*map(_slices, self._totals[:2], self.steps[:2])):
+            result = np.zeros(dx[place].shape, self.dtype)
+            if bias is not None:
+                result += _after_channels(bias[place[1]][None], result.ndim)
+            for channels in _slices(self._totals[2], self.steps[2]):
+                block = g[(*place, channels)], w[place[1], :, channels]
+                self._input_grad_block(result[self.inputs], *block)
+            self._finish(dx[place], result, None if residual is None else residual[place])
+            del result
 
-    def _like_columns(self, per_channel: Array) -> Array:
-        """(1, G, F, 1...) seen as (G, F, *taps, N, *inputs)."""
-        groups, channels = per_channel.shape[1:3]
-        return per_channel.reshape(groups, channels, *[1] * (2 * len(self.size) + 1))
+    def _input_grad_block(self, reached: Array, g: Array, w: Array) -> None:
+        """Add what one block of output channels gives to the inputs that reach outputs."""
+        padded = self._padded_gradient(g)
+        for sets in combined(self.index_sets):
+            columns = _matrix(columns_of(padded, self.index_sets, sets), len(sets))
+            inputs: Any = (..., *(one.inputs for one in sets))
+            there = np.moveaxis(reached[inputs], 0, 2)
+            there += _product(_weight(w, sets), columns).reshape(there.shape)
+            del columns
 
-    def _new_padded(self, block: Block) -> Array:
-        return np.empty((*block.counts, *self.padded_size), self.dtype)
+    def _weight_grad(self, dw: Array, g: Array, x: Array) -> None:
+        g, x = self._grouped(g), self._grouped(x)[self.inputs].astype(self.dtype, copy=False)
+        dw = self._grouped_weight(dw)
+        if not self.problem.accumulate:
+            dw[...] = 0  # taps that reach nothing
+        for groups, channels in product(*map(_slices, self._totals[1:], self.steps[1:])):
+            place = dw[groups, :, channels][self.used_taps]
+            total = np.zeros(place.shape, self.dtype)
+            for items in _slices(self._totals[0], self.steps[0]):
+                self._weight_grad_block(total, g[items, groups, channels], x[items, groups])
+            self._store(place, total)
+            del total
 
-    def _padded_gradient(self, g: Array, block: Block) -> Array:
-        """The block's part of g, zero around it; g itself where that is the same."""
-        part = g[block.items, block.groups, block.channels]
+    def _weight_grad_block(self, total: Array, g: Array, x: Array) -> None:
+        """Add what one block gives to the gradient of its part of the weight."""
+        padded = self._padded_gradient(g)
+        for sets in combined(self.index_sets):
+            columns = _matrix(columns_of(padded, self.index_sets, sets), len(sets))
+            taps: Any = (..., *(one.taps for one in sets))
+            part = _product(_positions(x, sets), columns.swapaxes(1, 2))
+            total[taps] += part.reshape(total[taps].shape)
+            del columns, part
+
+    # Blocks ---------------------------------------------------------------------------------------
+
+    @property
+    def _totals(self) -> tuple[int, int, int]:
+        """Batch items, groups, and output channels of a group."""
+        problem = self.problem
+        return problem.batch, problem.groups, problem.out_channels // problem.groups
+
+    def _steps(self) -> tuple[int, int, int]:
+        """How many of each a block has."""
+        batch, groups, channels = self._totals
+        each = max(1, prod(self.padded_size) * self.dtype.itemsize)
+        fitting = _BLOCK_BYTES // each
+        positions = max(1, prod(index_set.size for index_set in self.index_sets))
+        wanted = max(-(-_ENOUGH_POSITIONS // positions), _LIGHT_BYTES // (each * channels))
+        items = _within(batch, min(wanted, fitting))
+        some = _within(channels, fitting // items)
+        return items, _within(groups, fitting // (items * some) if some == channels else 1), some
+
+    def _padded_gradient(self, g: Array) -> Array:
+        """A block of g with zeros around it; g itself where that is the same."""
         if self._is_padded(g):
-            return part
-        padded = self._new_padded(block)
-        padded[...] = 0
-        padded[self.window] = part
+            return g
+        padded = np.zeros((*g.shape[:3], *self.padded_size), self.dtype)
+        padded[self.window] = g
         return padded
 
     def _is_padded(self, y: Array) -> bool:
         """Whether y or g can be the padded output: nothing cut or added, the type to compute in."""
-        return y.dtype == self.dtype and y.shape[3:] == self.padded_size and bool(self.positions)
+        return y.dtype == self.dtype and y.shape[3:] == self.padded_size and not self.is_empty
 
     # Results --------------------------------------------------------------------------------------
 
@@ -287,41 +261,50 @@ class ReferencePrimitive:
     def _grouped_weight(self, weight: Array) -> Array:
         """w or dw as (G, C, F, *kernel), a view."""
         iox = weight.transpose(self.problem.weight_layout.to_iox(self.problem.rank))
-        return iox.reshape(self.problem.groups, self.in_per_group, *iox.shape[1:])
-
-    def _weight_columns(self, block: Block) -> slice:
-        return slice(block.channels.start * self.taps, block.channels.stop * self.taps)
-
-    def _inputs(self, x: Array, block: Block, box: Box) -> Array:
-        """The block's x as (G, C, N*P), copied only where its positions do not lie in a row."""
-        place: Any = (block.items, block.groups, slice(None), *box)
-        part = np.moveaxis(x[place], 0, 2)
-        positions: Array = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-        return positions
-
-    def _description(self) -> str:
-        (items, groups, channels), box = self.blocking.steps, self.blocking.box
-        return (
-            f"matrix products on blocks of {items} batch items x {groups} groups x {channels}"
-            f" output channels, boxes of {'x'.join(map(str, box))} inputs"
-        )
+        groups = self.problem.groups
+        return iox.reshape(groups, iox.shape[0] // groups, *iox.shape[1:])
 
     def _workspace_bytes(self) -> int:
         """An upper bound of what one run allocates at a time, activations' scratch included."""
-        problem, positions = self.problem, prod(self.blocking.box)
-        items, groups, channels = self.blocking.steps
-        columns = items * groups * channels * self.taps * positions
+        problem, (items, groups, channels) = self.problem, self.steps
+        own = problem.in_channels // problem.groups
+        largest: Sets = next(
+            combined(self.index_sets), ()
+        )  # the first has the most taps and inputs
+        taps = prod(_count(one.taps) for one in largest)
+        positions = prod(_count(one.inputs) for one in largest)
         padded = items * groups * channels * prod(self.padded_size)
-        inputs = items * groups * self.in_per_group * positions
-        elements = columns + padded + inputs
+        inputs = items * groups * own * positions
+        elements = padded + items * groups * channels * taps * positions + inputs
+        elements += 2 * groups * own * channels * taps
         if problem.dtype.accumulator is not problem.dtype:
             elements += prod(problem.x_shape)  # 16-bit x in the accumulator's type
         if problem.direction is Direction.INPUT_GRAD:
-            elements += items * groups * self.in_per_group * prod(problem.size)
+            elements += items * groups * own * prod(problem.size)
         if problem.direction is Direction.WEIGHT_GRAD:
-            elements += 2 * groups * self.in_per_group * channels * self.taps
+            elements += groups * own * channels * prod(each.kernel for each in self.index_sets)
         plain = problem.epilogue.activation is Activation.NONE
         return self.dtype.itemsize * elements + (0 if plain else SCRATCH_BYTES)
+
+
+def _weight(w: Array, sets: Sets) -> Array:
+    """Taps of a packed weight as (G, C, F*T)."""
+    taps: Any = (..., *(one.taps for one in sets))
+    used: Array = w[taps]
+    return used.reshape(*used.shape[:2], prod(used.shape[2:]))
+
+
+def _positions(x: Array, sets: Sets) -> Array:
+    """Inputs of (N, G, C, *size) as (G, C, N*P), copied only where they do not lie in a row."""
+    inputs: Any = (..., *(one.inputs for one in sets))
+    part: Array = np.moveaxis(x[inputs], 0, 2)
+    return part.reshape(*part.shape[:2], prod(part.shape[2:]))
+
+
+def _matrix(columns: Array, rank: int) -> Array:
+    """(G, F, *taps, N, *inputs) as (G, F*T, N*P)."""
+    rows, positions = columns.shape[1 : 2 + rank], columns.shape[2 + rank :]
+    return columns.reshape(len(columns), prod(rows), prod(positions))
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -330,6 +313,22 @@ def _product(a: Array, b: Array) -> Array:
     return result
 
 
-def _over_space(per_channel: Array, ndim: int) -> Array:
-    """(G, F) as (1, G, F, 1, ...) of `ndim` axes."""
-    return per_channel.reshape(1, *per_channel.shape, *[1] * (ndim - 3))
+def _after_channels(per_channel: Array, ndim: int) -> Array:
+    """Numbers of channels as an array of `ndim` axes, those after the channels of length 1."""
+    return per_channel.reshape(*per_channel.shape, *[1] * (ndim - per_channel.ndim))
+
+
+def _within(total: int, most: int) -> int:
+    """A part of `total`, at most so many and at least 1, that cuts it evenly."""
+    most = max(1, min(total, most))
+    return max(1, -(-total // -(-total // most))) if total else 1
+
+
+def _slices(total: int, step: int) -> list[slice]:
+    """`total` indices in slices of `step`."""
+    return [slice(start, min(start + step, total)) for start in range(0, total, step)]
+
+
+def _count(part: slice) -> int:
+    """How many indices a slice with a start and a stop has."""
+    return int(part.stop - part.start)

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..dialects.mxnet import from_mxnet
+from ..dialects.mxnet import layer_of
 from ..dialects.onnx import to_onnx
 from .base import MXNetError
 from .operators import OPERATORS
 from .operators.row import Call
-
-_GEOMETRY = ("kernel", "stride", "dilate", "pad", "adj", "target_shape", "num_group")
 
 
 class Writer:
@@ -97,8 +95,7 @@ def _convolution(w: Writer) -> str:
         how = {"kernel_shape": p.kernel, "strides": p.stride or (1,) * n, "group": p.num_group,
                "dilations": p.dilate or (1,) * n, "pads": (p.pad or (0,) * n) * 2}  # fmt: skip
     else:
-        given = {name: getattr(p, name) for name in _GEOMETRY}
-        how = to_onnx(from_mxnet(w.size, **given))
+        how = to_onnx(layer_of(w.size, p))
     y = w.op(kind, w.moved(w.x[0], w.last), w.moved(w.x[1], w.last), *w.x[2:], **how)
     return w.moved(y, 1, w.last)
 

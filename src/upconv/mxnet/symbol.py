@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, published, reported
-from . import attributes as kinds
 from .base import MXNetError, MXNetTypeError, MXNetValueError, raised_by
 from .fluent import FUNCTIONS, Fluent, two
 from .operators import OPERATORS, Operator, Shape, operator, unified

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .attributes import Attributes
+from ..dialects.mxnet_attributes import Attributes
 from .base import MXNetError, raised_by
 from .operators import Array, Call, Operator, operator
 

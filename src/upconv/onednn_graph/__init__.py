@@ -16,8 +16,10 @@ from .functions import (
     convtranspose_backward_data,
     convtranspose_backward_weights,
 )
+from .operands import Attributes
 
 __all__ = [
+    "Attributes",
     "convolution",
     "convolution_backward_data",
     "convolution_backward_weights",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -25,18 +25,10 @@ def convtranspose(
     weights: Any,
     bias: Any = None,
     *,
-    strides: Any,
-    pads_begin: Any = None,
-    pads_end: Any = None,
-    dilations: Any = None,
-    auto_pad: str | None = None,
     output_padding: Any = None,
-    groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XOI",
-    rule: str = "library",
     engine: EngineChoice = None,
     out: Array | None = None,
+    **attributes: Unpack[Attributes],
 ) -> Array:
     """ConvTranspose: transposed convolution of `src`, in positions: s(I-1) + d(k-1) + 1 - pads.
 
@@ -44,12 +36,8 @@ def convtranspose(
     weights: (*k, C_out/groups, C_in) in "XOI", (C_in, C_out/groups, *k) in "IOX". With
         rule="document" it is C_in that is divided by the groups: (C_in/groups, C_out, *k).
     bias: (C_out,).
-    strides, pads_begin, pads_end, dilations: one integer per spatial axis. Strides are required;
-        pads left out are 0 and dilations, which count from 1, are 1.
-    auto_pad: None; "SAME_UPPER", "SAME_LOWER", "VALID" or "None" with rule="library", in lower case
-        with rule="document". All but None replace the pads.
     output_padding: positions added at the end, less than the stride.
-    rule: whose reading counts where oneDNN's document and libdnnl differ (docs/onednn-graph.md).
+    attributes: see `Attributes`; strides are required.
     engine: None lets upconv choose; or a name or an `Engine`. out: an array to write into.
 
     Arrays are float16, bfloat16, float32 or float64, of any strides and all of one dtype.
@@ -64,12 +52,8 @@ def convtranspose(
     array([ 10., 102.,  20., 203.,  30., 300.], dtype=float32)
     """
     src, weights = as_array("src", src), as_array("weights", weights)
-    given = Attributes(
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        rule,
-    )  # fmt: skip
     x = {"x": Data("src", src.shape)}
-    found = operands(_CONV_TRANSPOSE, given, weights.shape, x, output_padding=output_padding)
+    found = operands(_CONV_TRANSPOSE, attributes, weights.shape, x, output_padding=output_padding)
     return _forward(found, src, weights, bias, engine, out)
 
 
@@ -77,18 +61,10 @@ def convtranspose_backward_data(
     diff_dst: Any,
     weights: Any,
     *,
-    strides: Any,
-    pads_begin: Any = None,
-    pads_end: Any = None,
-    dilations: Any = None,
-    auto_pad: str | None = None,
     output_padding: Any = None,
-    groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XOI",
-    rule: str = "library",
     engine: EngineChoice = None,
     out: Array | None = None,
+    **attributes: Unpack[Attributes],
 ) -> Array:
     """ConvTransposeBackwardData: the gradient of `convtranspose` with respect to src.
 
@@ -102,14 +78,10 @@ def convtranspose_backward_data(
     >>> convtranspose_backward_data(g, w, strides=[2], pads_begin=[1]).ravel()
     array([110., 111., 111.], dtype=float32)
     """
-    _require_documented(output_padding, rule)
+    _require_documented(output_padding, attributes.get("rule"))
     diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
-    given = Attributes(
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        rule,
-    )  # fmt: skip
     y = {"y": Data("diff_dst", diff_dst.shape)}
-    found = operands(_CONV_TRANSPOSE, given, weights.shape, y, output_padding=output_padding)
+    found = operands(_CONV_TRANSPOSE, attributes, weights.shape, y, output_padding=output_padding)
     return _input_gradient(found, diff_dst, weights, None, engine, out)
 
 
@@ -118,18 +90,10 @@ def convtranspose_backward_weights(
     diff_dst: Any,
     *,
     weights_shape: Any,
-    strides: Any,
-    pads_begin: Any = None,
-    pads_end: Any = None,
-    dilations: Any = None,
-    auto_pad: str | None = None,
     output_padding: Any = None,
-    groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XOI",
-    rule: str = "library",
     engine: EngineChoice = None,
     out: Array | None = None,
+    **attributes: Unpack[Attributes],
 ) -> Array:
     """ConvTransposeBackwardWeights: the gradient of `convtranspose` with respect to its weights.
 
@@ -147,14 +111,12 @@ def convtranspose_backward_weights(
     >>> found.ravel()
     array([4., 6., 9.], dtype=float32)
     """
-    _require_documented(output_padding, rule)
+    _require_documented(output_padding, attributes.get("rule"))
     src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
-    given = Attributes(
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        rule,
-    )  # fmt: skip
     both = {"x": Data("src", src.shape), "y": Data("diff_dst", diff_dst.shape)}
-    found = operands(_CONV_TRANSPOSE, given, weights_shape, both, output_padding=output_padding)
+    found = operands(
+        _CONV_TRANSPOSE, attributes, weights_shape, both, output_padding=output_padding
+    )
     return _weight_gradient(found, src, diff_dst, engine, out)
 
 
@@ -163,17 +125,9 @@ def convolution(
     weights: Any,
     bias: Any = None,
     *,
-    strides: Any,
-    pads_begin: Any = None,
-    pads_end: Any = None,
-    dilations: Any = None,
-    auto_pad: str | None = None,
-    groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XIO",
-    rule: str = "library",
     engine: EngineChoice = None,
     out: Array | None = None,
+    **attributes: Unpack[Attributes],
 ) -> Array:
     """Convolution: ordinary convolution, floor((size + pads - d(k-1) - 1) / s) + 1 positions.
 
@@ -189,11 +143,9 @@ def convolution(
     array([10., 32.])
     """
     src, weights = as_array("src", src), as_array("weights", weights)
-    given = Attributes(
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        rule,
-    )  # fmt: skip
-    found = operands(_CONVOLUTION, given, weights.shape, {"y": Data("src", src.shape)}, usual=True)
+    found = operands(
+        _CONVOLUTION, attributes, weights.shape, {"y": Data("src", src.shape)}, usual=True
+    )
     return _input_gradient(found, src, weights, bias, engine, out)
 
 
@@ -201,19 +153,11 @@ def convolution_backward_data(
     diff_dst: Any,
     weights: Any,
     *,
-    strides: Any,
-    pads_begin: Any = None,
-    pads_end: Any = None,
-    dilations: Any = None,
-    auto_pad: str | None = None,
     output_padding: Any = None,
     dst_shape: Any = None,
-    groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XIO",
-    rule: str = "library",
     engine: EngineChoice = None,
     out: Array | None = None,
+    **attributes: Unpack[Attributes],
 ) -> Array:
     """ConvolutionBackwardData: the gradient of `convolution` with respect to src.
 
@@ -234,13 +178,9 @@ def convolution_backward_data(
     array([ 1., 10.,  2., 20.,  0.])
     """
     diff_dst, weights = as_array("diff_dst", diff_dst), as_array("weights", weights)
-    given = Attributes(
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        rule,
-    )  # fmt: skip
     found = operands(
         _CONVOLUTION,
-        given,
+        attributes,
         weights.shape,
         {"x": Data("diff_dst", diff_dst.shape)},
         output_padding=output_padding,
@@ -254,17 +194,9 @@ def convolution_backward_weights(
     diff_dst: Any,
     *,
     weights_shape: Any,
-    strides: Any,
-    pads_begin: Any = None,
-    pads_end: Any = None,
-    dilations: Any = None,
-    auto_pad: str | None = None,
-    groups: int = 1,
-    data_format: str = "NXC",
-    weights_format: str = "XIO",
-    rule: str = "library",
     engine: EngineChoice = None,
     out: Array | None = None,
+    **attributes: Unpack[Attributes],
 ) -> Array:
     """ConvolutionBackwardWeights: the gradient of `convolution` with respect to its weights.
 
@@ -278,12 +210,8 @@ def convolution_backward_weights(
     array([2., 4.])
     """
     src, diff_dst = as_array("src", src), as_array("diff_dst", diff_dst)
-    given = Attributes(
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        rule,
-    )  # fmt: skip
     both = {"y": Data("src", src.shape), "x": Data("diff_dst", diff_dst.shape)}
-    found = operands(_CONVOLUTION, given, weights_shape, both, usual=True)
+    found = operands(_CONVOLUTION, attributes, weights_shape, both, usual=True)
     return _weight_gradient(found, diff_dst, src, engine, out)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Required, TypedDict
 
 import numpy as np
 
@@ -39,19 +40,28 @@ from ..problem import DataLayout, WeightLayout
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
-    """The attributes that all six operations have, as the caller wrote them."""
+class Attributes(TypedDict, total=False):
+    """The attributes that all six operations have.
 
-    strides: object
-    pads_begin: object
-    pads_end: object
-    dilations: object
-    auto_pad: object
-    groups: object
-    data_format: object
-    weights_format: object
-    rule: object
+    strides, pads_begin, pads_end, dilations: one integer per spatial axis. Strides are required;
+        pads left out are 0 and dilations, which count from 1, are 1.
+    auto_pad: None; "SAME_UPPER", "SAME_LOWER", "VALID" or "None" with rule="library", in lower case
+        with rule="document". All but None replace the pads.
+    groups: 1 where left out. data_format: "NXC", or "NCX".
+    weights_format: "XOI", or "IOX", of a ConvTranspose; "XIO", or "OIX", of a Convolution.
+    rule: "library", or "document": whose reading counts where libdnnl and oneDNN's document differ
+        (docs/onednn-graph.md).
+    """
+
+    strides: Required[Any]
+    pads_begin: Any
+    pads_end: Any
+    dilations: Any
+    auto_pad: str | None
+    groups: int
+    data_format: str
+    weights_format: str
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +109,14 @@ def operands(
     `usual`: SAME is the library's by either rule, as for Convolution, which the document leaves
     open. Raises `ArgumentError` or `ShapeError` for what does not fit together.
     """
-    rule = values.member("rule", attributes.rule, Rule)
-    layout = values.member("data_format", attributes.data_format, DataLayout)
-    groups = values.integer("groups", attributes.groups, low=1)
-    rank = _rank(given)
-    order = weight_order(attributes.weights_format, operation)
+    for name in attributes.keys() - Attributes.__annotations__.keys():
+        known = ", ".join(Attributes.__annotations__)
+        raise ArgumentError("an attribute", repr(name), f"one of {known}")
+    rule = values.member("rule", attributes.get("rule", "library"), Rule)
+    layout = values.member("data_format", attributes.get("data_format", "NXC"), DataLayout)
+    groups = values.integer("groups", attributes.get("groups", 1), low=1)
+    rank, weights_format = _rank(given), attributes.get("weights_format")
+    order = weight_order(weights_format, operation)
     documented = rule is Rule.DOCUMENT and operation is Operation.CONV_TRANSPOSE
     shape = values.integers("weights_shape", weight, low=1)
     i, o, kernel = _channels(shape, order, rank, groups, documented=documented)
@@ -111,13 +124,9 @@ def operands(
         role: _spatial(data, layout, {"x": i, "y": o}[role], shape) for role, data in given.items()
     }
     _check_batch(given, layout)
-    window = {
-        "strides": attributes.strides,
-        "pads_begin": attributes.pads_begin,
-        "pads_end": attributes.pads_end,
-        "dilations": attributes.dilations,
-        "auto_pad": _auto_pad(attributes.auto_pad, rule).value,
-    }
+    names = ("strides", "pads_begin", "pads_end", "dilations")
+    window: dict[str, Any] = {name: attributes.get(name) for name in names}
+    window["auto_pad"] = _auto_pad(attributes.get("auto_pad"), rule).value
     if "y" in given:
         dst_shape = given["y"].shape
     size = sizes["x"] if "x" in sizes else convolved_size(sizes["y"], kernel, **window)
@@ -130,7 +139,7 @@ def operands(
             dst_shape=dst_shape,
             groups=groups,
             data_format=layout.value,
-            weights_format=attributes.weights_format,
+            weights_format=weights_format,
             operation=operation.value,
             rule=Rule.LIBRARY.value if usual else rule.value,
         )

@@ -126,13 +126,6 @@ class Builder:
         count = parts if self._opset >= 18 else None
         return self._put("Split", [x], parts, None, {"axis": axis, "num_outputs": count})
 
-    def pad(self, x: ir.Value, around: Crops) -> ir.Value:
-        """x with zeros around it, along all of its axes."""
-        if not any(map(any, around)):
-            return x
-        pads = [*(begin for begin, _ in around), *(end for _, end in around)]
-        return self.op("Pad", [x, self.integers(pads)])
-
     def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, mode: str) -> ir.Value:
         """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank.
 

@@ -10,21 +10,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
 from ..errors import ModelError, brief
 from .graphs import named, roots, values
-from .names import shortened
+from .names import one_line
 
 OLDEST_OPSET = 13
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 OLDEST_IR_VERSION = 4
-
 MOST_NODES = 250_000
 
 _UNDEFINED = "upconv.undefined"
@@ -42,28 +38,20 @@ def require_sound(model: ir.Model) -> None:
         except ValueError:
             raise ModelError("Its nodes stand in a cycle: some need their own results.") from None
     for value in values(model):
-        _require_sizes(value)
-    for node in nodes:
-        for read in node.inputs:
-            if read is not None and not _defined(read):
-                reader = f"{node.op_type} node {brief(named(node))}"
-                raise ModelError(f"{reader} reads {brief(read.name)}, which nothing defines.")
-    for graph in model.graphs():
-        for value in graph.outputs:
-            if not _defined(value):
-                raise ModelError(f"The graph returns {brief(value.name)}, which nothing defines.")
-    with reported():
-        CheckerPass()(_tolerable(model))
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """What ONNX's checker says, as a `ModelError`."""
+        least = min((n for n in value.shape or () if isinstance(n, int)), default=0)
+        if least < -1:
+            raise ModelError(f"{brief(value.name)} is declared with the negative size {least}.")
+        if least < 0:
+            value.shape = ir.Shape([None if n == -1 else n for n in value.shape or ()])
+    read = [(f"{n.op_type} node {brief(named(n))} reads", n.inputs) for n in nodes]
+    for verb, used in (*read, *(("The graph returns", graph.outputs) for graph in model.graphs())):
+        for x in used:
+            if x and not (x.producer() or x.is_graph_input() or x.is_initializer()):
+                raise ModelError(f"{verb} {brief(x.name)}, which nothing defines.")
     try:
-        yield
+        CheckerPass()(_tolerable(model))
     except onnx.checker.ValidationError as error:
-        said = " ".join(str(error).split()).rstrip(".")
-        raise ModelError(f"ONNX's checker: {shortened(said, 400)}.") from None
+        raise ModelError(f"ONNX's checker: {one_line(error)}") from None
 
 
 def _require_versions(model: ir.Model) -> None:
@@ -82,26 +70,12 @@ def _require_versions(model: ir.Model) -> None:
         raise ModelError(f"It is of opset {max(opsets)}; {words}.")
 
 
-def _defined(value: ir.Value) -> bool:
-    return bool(value.producer() or value.is_graph_input() or value.is_initializer())
-
-
-def _require_sizes(value: ir.Value) -> None:
-    sizes = value.shape or ()
-    least = min((size for size in sizes if isinstance(size, int)), default=0)
-    if least < -1:
-        raise ModelError(f"{brief(value.name)} is declared with the negative size {least}.")
-    if least < 0:
-        value.shape = ir.Shape([None if size == -1 else size for size in sizes])
-
-
 def _tolerable(model: ir.Model) -> ir.Model:
     """A copy without what the checker refuses and runtimes take."""
     copy = model.clone()
-    opset = model.opset_imports[""]
     for body in roots(copy):
         for node in body.all_nodes():
-            if node.domain == "" and not onnx.defs.has(node.op_type, opset, ""):
+            if not (node.domain or onnx.defs.has(node.op_type, model.opset_imports[""], "")):
                 node.domain = _UNDEFINED
         body.opset_imports[_UNDEFINED] = 1
     for graph in copy.graphs():

@@ -6,7 +6,8 @@ reference evaluator.
 
 1. An initialiser that is also an input of its graph is not constant: a caller may feed another.
 2. DequantizeLinear is not folded: quantised pairs stay whole.
-3. Little grows by it: a result has at most twice as many bytes as its operands, or `_SMALL`.
+3. Little grows by it: what broadcasting makes has at most twice the elements of its operands, or
+   `_SMALL` bytes.
 4. 16-bit floats are computed in float32 and rounded once, and what is not finite is not folded.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -77,12 +79,12 @@ def constant_value(value: ir.Value | None) -> Constant:
     except Exception as error:  # a file may be gone, and onnx-ir raises of all kinds
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
     if node is None:
-        return Constant(None, f"{name} has no data.")
-    if node.op_type == "Constant":
-        return Constant(None, f"{name} is an attribute of its function's caller, or has no value.")
-    return Constant(
-        None, f"{name} is made by a {node.op_type} node, which is not computed in advance."
-    )
+        reason = "has no data"
+    elif node.op_type == "Constant":
+        reason = "is an attribute of its function's caller, or has no value"
+    else:
+        reason = f"is made by a {node.op_type} node, which is not computed in advance"
+    return Constant(None, f"{name} {reason}.")
 
 
 def fold(model: ir.Model) -> None:
@@ -112,24 +114,16 @@ def _result(node: ir.Node, opset: int) -> Array | None:
         return None
     given = [array for array in arrays if array is not None]
     try:
-        if _bound(node, given) > max(_SMALL, 2 * sum(array.nbytes for array in given)):
-            return None
+        if node.op_type in _BROADCAST:
+            size = prod(np.broadcast_shapes(*(array.shape for array in given)))
+            if size * given[0].itemsize > max(_SMALL, 2 * sum(array.nbytes for array in given)):
+                return None
         with np.errstate(all="ignore"):
             result = _evaluated(node, given, opset)
             sound = result.dtype.kind not in "OSUc" and np.isfinite(result.astype(float)).all()
             return result if sound else None
     except Exception:  # whatever the evaluator says of a node, a runtime will say better
         return None
-
-
-def _bound(node: ir.Node, arrays: Sequence[Array]) -> int:
-    """The bytes of the result at most; only broadcasting and casting make more of less."""
-    if node.op_type == "Cast":
-        return arrays[0].size * ir.DataType(node.attributes["to"].as_int()).numpy().itemsize
-    if node.op_type in _BROADCAST:
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        return int(np.prod(shape, dtype=object)) * arrays[0].itemsize
-    return 0
 
 
 def _evaluated(node: ir.Node, arrays: Sequence[Array], opset: int) -> Array:

@@ -17,9 +17,9 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
@@ -30,7 +30,7 @@ from ..errors import DTypeError, FileError, ModelError, UpconvError, brief
 from ..files import opened, published, reported, require_free
 from .checker import require_sound
 from .constants import fold
-from .graphs import DEFAULT_DOMAINS, roots
+from .graphs import DEFAULT_DOMAINS, named, roots
 from .names import one_line
 
 MOST_BYTES = (1 << 31) - 1
@@ -163,15 +163,14 @@ def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> No
     """The large tensors into the file beside, then the rest: who finds the model finds both."""
     new, copy = not beside.exists(), model.clone()
     held = [value for graph in copy.graphs() for value in graph.initializers.values()]
-    outside = {id(value) for value, _ in _weights(copy)}
-    texts = [(value, value.const_value) for value in held if id(value) not in outside]
-    for value, _ in texts:
+    texts = {v: v.const_value for v in held if v.dtype == ir.DataType.STRING}
+    for value in texts:
         value.const_value = None  # onnx-ir would put text outside too, where ONNX has none
     try:
         with published(target, force=force) as file:
             unload = ir.external_data.unload_from_model
             unload(copy, target.parent, beside.name, size_threshold_bytes=SMALL)
-            for value, text in texts:
+            for value, text in texts.items():
                 value.const_value = text
             file.write(_bytes(ir.to_proto(copy)))
     except BaseException:
@@ -271,14 +270,31 @@ def _settle(model: ir.Model, path: Path | None) -> set[Path]:
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.const_value = _settled(value.const_value, path, files)
+                with _named(f"The tensor {brief(value.name)}"):
+                    value.const_value = _settled(value.const_value, path, files)
     for body in roots(model):
         for node in body.all_nodes():
             for name, attribute in list(node.attributes.items()):
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    tensor = _settled(attribute.as_tensor(), path, files)
-                    node.attributes[name] = ir.AttrTensor(name, _in_memory(tensor))
+                    with _named(f"The tensor {name} of {brief(named(node))}"):
+                        tensor = _in_memory(_settled(attribute.as_tensor(), path, files))
+                        node.attributes[name] = ir.AttrTensor(name, tensor)
     return files
+
+
+def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
+    if isinstance(tensor, ir.ExternalTensor):
+        return _outside(tensor, path, files)
+    if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
+        return tensor
+    if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
+        raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
+    return ir.Tensor(tensor.numpy(), tensor.dtype, **_labels(tensor))
+
+
+def _labels(tensor: Any) -> dict[str, Any]:
+    props = dict(tensor.metadata_props)
+    return {"name": tensor.name, "doc_string": tensor.doc_string, "metadata_props": props}
 
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -289,26 +305,7 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         array = tensor.numpy()
     except (OSError, ValueError) as error:
         raise FileError(f"The tensor {brief(tensor.name)}: {error}.") from None
-    return ir.Tensor(array.copy(), tensor.dtype, name=tensor.name)
-
-
-def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
-    where = f"The tensor {brief(tensor.name)}"
-    try:
-        if isinstance(tensor, ir.ExternalTensor):
-            return _outside(tensor, path, files)
-        if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
-            return tensor
-        if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
-            raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
-        made = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
-        made.doc_string = tensor.doc_string
-        made.metadata_props.update(tensor.metadata_props)
-        return made
-    except (FileError, ModelError) as error:
-        raise type(error)(f"{where}: {error}") from None
-    except (ValueError, TypeError, AssertionError) as error:
-        raise ModelError(f"{where} cannot be read: {brief(str(error))}.") from None
+    return ir.Tensor(array.copy(), tensor.dtype, **_labels(tensor))
 
 
 def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
@@ -328,20 +325,16 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
     if size < offset + length:
         raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
     files.add(file)
-    real = ir.ExternalTensor(
-        file, offset, length, tensor.dtype, shape=tensor.shape, name=tensor.name,
-        doc_string=tensor.doc_string, metadata_props=dict(tensor.metadata_props),
-    )  # fmt: skip
+    how = {"shape": tensor.shape, **_labels(tensor)}
+    real = ir.ExternalTensor(file, offset, length, tensor.dtype, **how)
     return real if length > SMALL else _in_memory(real)
 
 
 def _located(model: Path, location: str) -> Path:
     """The file at a location that the model names; `ModelError` for one outside its folder."""
-    anchored = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor
-    if not location or anchored or "\0" in location:
-        raise ModelError(
-            f"Its data lies at {brief(location)}; expected a path from the model's own folder."
-        )
+    if not location or PureWindowsPath(location).anchor or "\0" in location:
+        words = "expected a path from the model's own folder"
+        raise ModelError(f"Its data lies at {brief(location)}; {words}.")
     folder, beside = model.parent, Path(os.path.realpath(model)).parent
     named, real = os.path.normpath(folder / location), Path(os.path.realpath(folder / location))
     inside = real.is_relative_to(os.path.realpath(folder)) or real.parent == beside

@@ -20,8 +20,8 @@ from ..errors import ArgumentError, brief
 from .models import Source, from_model, to_proto
 from .nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 from .passes import PASSES, Pass, Step
-from .passes.base import run
-from .passes.quantised import known
+from .passes.base import Refusal, run
+from .passes.quantised import bias, weight
 
 DEFAULT_PASSES = ("replace_deconv", "sub_pixel")
 """What `rewrite` applies where nothing is asked for: convolutions in the place of every node."""
@@ -130,8 +130,11 @@ def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
 
 
 def _is_computed(conv: ConvTransposeNode) -> bool:
-    operands = [known(value) for value in (conv.w, conv.b) if value is not None]
-    return any(isinstance(one, ir.Value) for one in operands)
+    try:
+        weight(conv), bias(conv)
+    except Refusal:
+        return True
+    return False
 
 
 def _is_dilated(conv: ConvTransposeNode) -> bool:

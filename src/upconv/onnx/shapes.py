@@ -1,8 +1,5 @@
 """Types and shapes of a model's values before it runs: one table, by ONNX's shape inference.
 
-`inferred` runs it on a copy with given shapes of inputs and with large weights left out. What it
-cannot tell is not in the table.
-
 A transposed convolution whose pads cut off more than there is gets a negative size from inference,
 and a Slice after it then ends the process: an assertion in onnx's own code (onnx issue 8481). So
 inference of a model with a Slice runs in a worker's process.
@@ -11,7 +8,6 @@ inference of a model with a Slice runs in a worker's process.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -19,36 +15,17 @@ import onnx_ir as ir
 from .graphs import roots
 from .runtimes.worker import borrowed
 
-Dimension = int | str | None
-
 _SMALL = 1024
 """Up to this many bytes a weight is kept: it may be a shape that inference reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a value: each is None where it is not.
-
-    `shape` has an int, the name of a symbolic size or None per axis.
-    """
-
-    type: ir.TypeProtocol | None = None
-    shape: tuple[Dimension, ...] | None = None
-
-    @property
-    def sizes(self) -> tuple[int, ...] | None:
-        """The shape, None unless every size of it is known."""
-        sizes = tuple(n for n in self.shape or () if isinstance(n, int))
-        return None if self.shape is None or len(sizes) < len(self.shape) else sizes
-
-
 def inferred(
     model: ir.Model,
-    shapes: Mapping[str, Sequence[Dimension]] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     *,
     apart: bool = True,
-) -> dict[str, Facts]:
-    """Facts of the values of a model by name, those of its subgraphs included.
+) -> dict[str, ir.Value]:
+    """The values of a copy of a model, its subgraphs included, by name: their types and shapes.
 
     shapes: of inputs, by name, in the place of what the model declares. A name that two subgraphs
         give to different values is not in the table. Where inference fails the table has what the
@@ -56,35 +33,25 @@ def inferred(
     apart: False for a model that ONNX Runtime, whose inference is the same, has loaded here.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] x) => (float[M, 3] y)'
-    >>> inferred(ir.from_onnx_text(text + "{ y = Neg(x) }"), {"x": (2, 3)})["y"].sizes
-    (2, 3)
+    >>> str(inferred(ir.from_onnx_text(text + "{ y = Neg(x) }"), {"x": (2, 3)})["y"].shape)
+    '[2,3]'
     """
     try:
         told = _infer(_skeleton(model, shapes or {}), apart)
     except Exception:  # foreign code; without its answer what is declared must do
         told = model
-    table: dict[str, Facts] = {}
+    table: dict[str, ir.Value] = {}
+    unclear = set()
     for graph in told.graphs():
         made = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *made):
-            name, facts = str(value.name), Facts(value.type, _dimensions(value))
-            table[name] = facts if table.get(name, facts) == facts else Facts()
-    return {name: facts for name, facts in table.items() if facts != Facts()}
+            other = table.setdefault(str(value.name), value)
+            if (other.type, other.shape) != (value.type, value.shape):
+                unclear.add(value.name)
+    return {name: value for name, value in table.items() if name not in unclear}
 
 
-def _dimensions(value: ir.Value) -> tuple[Dimension, ...] | None:
-    if value.shape is None:
-        return None
-    known = [n if isinstance(n, int) else n.value for n in value.shape]
-    return tuple(None if _open(n) else n for n in known)
-
-
-def _open(size: Dimension) -> bool:
-    """Whether a size says nothing: a negative one, or a name that inference made up."""
-    return size.startswith("unk__") if isinstance(size, str) else size is None or size < 0
-
-
-def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[Dimension]]) -> ir.Model:
+def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
     """A copy for inference: inputs of these shapes, of large weights only what they are."""
     copy = model.clone()
     for graph in copy.graphs():

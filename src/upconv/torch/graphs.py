@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import fx
 from torch.nn import functional
 
 from ..errors import DTypeError, brief
-from . import trials
+from . import packing, trials
 from .functional import geometry, symmetric
 from .operators import CONVOLUTION, FUSED
 from .tensors import DTYPES, Tensor, thread_count
@@ -112,13 +112,19 @@ def backend(
     graded = torch.is_grad_enabled() and any(
         isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs
     )
-    _rewritten(module, graded=graded, measured=True)
+    weights = _rewritten(module, graded=graded, measured=True)
+    given = zip(module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
+    constant = [x for node, x in given if node in weights and isinstance(x, torch.nn.Parameter)]
     then = torch._dynamo.lookup_backend((options or {}).get("then", "inductor"))
-    return then(module, example_inputs, **others)
+    call = partial(then(module, example_inputs, **others))
+    # What is packed of the model's weights lasts as long as the call, however much it is.
+    call.packed = [] if graded else [packing.owned(weight, None) for weight in constant]  # type: ignore[attr-defined]
+    return call
 
 
-def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> None:
-    graph = module.graph
+def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[Any]:
+    """Put upconv's operators into a graph; returns the nodes of their weights."""
+    graph, weights = module.graph, set()
     for node in list(graph.nodes):
         found = _convolution(node)
         if found is None:
@@ -128,8 +134,10 @@ def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> None:
         ours = _choice(found, graded) if measured else 7
         if ours:
             _replace(graph, found, ours, graded)
+            weights.add(found.weight)
     graph.lint()
     module.recompile()
+    return weights
 
 
 def _replace(graph: Any, found: _Found, ours: int, graded: bool) -> None:

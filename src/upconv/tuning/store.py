@@ -1,16 +1,11 @@
-"""What was measured on this machine, kept in one JSON file between processes.
+"""What was measured on this machine, kept in one SQLite file between processes.
 
 A record is a small dictionary of texts and numbers under a section and a key. What a section means
 is known only to its owner, who also checks what a record says: the file is trusted with nothing,
 and whatever is wrong with it costs a warning and a new measurement.
 
-1. Reading: a regular file of at most 16 MiB, JSON without a number that is none. Values that are no
-   records are left out. Nothing is ever unpickled or executed.
-2. Writing: a complete new file takes the file's place (`files.published`). A link is replaced, what
-   it points to never written.
-3. Writing reads the file again first, under a lock between processes where there is one, and adds
-   to what others wrote meanwhile. The oldest records go beyond 1024 in a section.
-4. A file that does not begin as this store's own is somebody else's: it is never written over.
+SQLite writes a record whole or not at all, one process at a time. A file that is not this store's
+is never written. The oldest records go beyond 1024 in a section.
 
 Modules that only reading and writing need are imported there: `import upconv` stays quick.
 """
@@ -18,71 +13,80 @@ Modules that only reading and writing need are imported there: `import upconv` s
 from __future__ import annotations
 
 import os
-import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from math import isfinite
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-
-from .. import files
-
-SCHEMA = 1
-"""Raised when the form of the file changes; a file of another schema is started anew."""
+from typing import Any
 
 Record = dict[str, str | float]
-Sections = dict[str, dict[str, Record]]
 
-_BEGINNING = b'{"upconv tuning"'
-_LARGEST_FILE = 16 << 20
+_APPLICATION = 0x7570636F
+"""What SQLite's `application_id` is in files of this store."""
+
 _MOST_RECORDS = 1024
 _LOCK_SECONDS = 10.0  # each holder writes a file to the disk, which takes long on a busy machine
 
+_REMEDY = "measurements end with this process. Move it away, or set UPCONV_TUNING_FILE"
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT, section TEXT,"
+    " key TEXT, record TEXT, UNIQUE (section, key) ON CONFLICT REPLACE)"
+)
+_INSERT = "INSERT INTO records (section, key, record) VALUES (?, ?, ?)"
+_BOUND = (
+    "DELETE FROM records WHERE section = ?1 AND number <= (SELECT number FROM records"
+    " WHERE section = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)"
+)
+_FIND = "SELECT record FROM records WHERE section = ? AND key = ?"
+_KEYS = "SELECT key FROM records WHERE section = ?"
+
 
 class TuningStore:
-    """Records by section and key, in memory and in a file; see the module's docstring.
+    """Records by section and key, in a file; see the module's docstring.
 
-    What cannot be written is remembered in this process all the same. Safe to use from any thread
-    without a lock, as dictionaries are replaced, not changed: threads that remember at once may
-    lose each other's record in memory, not in the file.
+    What cannot be written is remembered in this process all the same. Safe to use from any thread.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._own: Sections = {}
-        self._read: Sections = {}
-        self._stamp: object = None
+        self._own: dict[tuple[str, str], Record] = {}
         self._warned: set[str] = set()
 
     def find(self, section: str, key: str) -> Record | None:
         """What is remembered under a key: this process's own record, else the file's."""
-        own = self._own.get(section, {}).get(key)
-        return own if own is not None else self._contents().get(section, {}).get(key)
+        import json
+
+        if (section, key) in self._own:
+            return self._own[section, key]
+        for (text,) in self._rows((_FIND, (section, key))):
+            try:
+                record = json.loads(text)
+            except (ValueError, TypeError):
+                record = None
+            if isinstance(record, dict):
+                return record
+            self.warn(f"has a record in {section!r} that is none; such are left out")
+        return None
 
     def remember(self, section: str, key: str, record: Mapping[str, str | float]) -> None:
         """Remember a record, here and in the file."""
-        own = self._own = _merged(self._own, {section: {key: dict(record)}})
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _between_processes(self.path):
-                self._replace(_merged(self._load(), own))
-        except (OSError, ValueError) as error:
-            self.warn(f"cannot be written ({_reason(error)}); measurements end with this process")
+        import json
+
+        self._own[section, key] = dict(record)
+        values = section, key, json.dumps(record, allow_nan=False)
+        self._run("written", (_INSERT, values), (_BOUND, (section, _MOST_RECORDS)))
 
     def clear(self) -> None:
         """Forget everything, here and in the file."""
-        self._own = {}
-        try:
-            if self.path.exists():
-                with _between_processes(self.path):
-                    self._load()  # raises for a file that is not ours to remove
-                    self.path.unlink(missing_ok=True)
-        except (OSError, ValueError) as error:
-            self.warn(f"cannot be cleared ({_reason(error)})")
+        self._own.clear()
+        if self.path.exists():
+            self._run("cleared", ("DELETE FROM records", ()))
 
     def count(self, section: str) -> int:
         """How many records a section has."""
-        return len(_merged(self._contents(), self._own).get(section, {}))
+        keys = {key for (key,) in self._rows((_KEYS, (section,)))}
+        return len(keys | {key for own, key in self._own if own == section})
 
     def warn(self, complaint: str) -> None:
         """Say what is wrong with the file, each thing once per process."""
@@ -91,117 +95,40 @@ class TuningStore:
             message = f"the tuning file {str(self.path)!r} {complaint}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def _contents(self) -> Sections:
-        """What the file holds, read anew only when it has changed."""
+    def _rows(self, query: tuple[str, tuple[Any, ...]]) -> list[Any]:
+        """What the file holds; nothing where there is none."""
+        return self._run("read", query) if os.path.lexists(self.path) else []
+
+    def _run(self, verb: str, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
+        """The rows of some statements, run in one transaction; a warning where that fails."""
         try:
-            status = self.path.stat()
-            stamp = status.st_ino, status.st_mtime_ns, status.st_size
-            if stamp == self._stamp:
-                return self._read
-            found = self._load()
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            self.warn(f"cannot be read ({_reason(error)}); it counts as empty")
-            return {}
-        self._read, self._stamp = found, stamp  # in this order: another thread may look
-        return found
-
-    def _load(self) -> Sections:
-        """The file's records; of a file of ours that is damaged, none.
-
-        Raises `OSError` and, for a file that is not ours, `ValueError`.
-        """
-        import json
-
+            import sqlite3
+        except ImportError:
+            self.warn(f"cannot be {verb} (this Python was built without sqlite3)")
+            return []
         try:
-            with files.opened(self.path) as file:
-                size, data = os.fstat(file.fileno()).st_size, file.read(_LARGEST_FILE + 1)
-        except FileNotFoundError:
-            return {}
-        if len(data) > _LARGEST_FILE:
-            raise ValueError(f"it has {size} bytes, and at most {_LARGEST_FILE} are read")
-        if not data.strip(b"\0\t\r\n "):  # what a lost power supply leaves of a file
-            return {}
-        if not data.lstrip().startswith(_BEGINNING):
-            raise ValueError("it is no file of upconv's; move it away, or set UPCONV_TUNING_FILE")
-        try:
-            document = json.loads(data, parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:
-            self.warn(f"is damaged ({_reason(error)}); it is started anew")
-            return {}
-        if document.pop("upconv tuning") != SCHEMA:
-            self.warn(f"is of another schema than {SCHEMA}; it is started anew")
-            return {}
-        sections: Sections = {}
-        for section, found in document.items():
-            records = found if isinstance(found, dict) else {"": found}
-            sections[section] = {k: r for k, r in records.items() if _is_record(r)}
-            if len(sections[section]) < len(records):
-                self.warn(f"has a record in {section[:80]!r} that is none; such are left out")
-        return sections
-
-    def _replace(self, sections: Sections) -> None:
-        """Put a complete new file in the file's place."""
-        import json
-
-        text = json.dumps({"upconv tuning": SCHEMA, **sections}, allow_nan=False)
-        with files.published(self.path, force=True) as file:
-            file.write(text.encode("ascii"))
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.path.exists() and not self.path.is_file():  # opening a pipe would wait
+                raise ValueError("it is not a regular file")
+            with closing(sqlite3.connect(self.path, timeout=_LOCK_SECONDS)) as database, database:
+                _require_own(database)
+                return [row for each in statements for row in database.execute(*each)]
+        except (OSError, ValueError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            self.warn(f"cannot be {verb} ({reason}); {_REMEDY}")
+            return []
 
 
-def _merged(sections: Sections, newer: Sections) -> Sections:
-    """All records, the newer ones last, without the oldest beyond the bound."""
-    merged = dict(sections)
-    for section, records in newer.items():
-        kept = {k: r for k, r in merged.get(section, {}).items() if k not in records}
-        merged[section] = dict([*kept.items(), *records.items()][-_MOST_RECORDS:])
-    return merged
-
-
-def _is_record(value: object) -> bool:
-    """Whether it is a dictionary of texts and finite numbers; its owner checks what they mean."""
-    return isinstance(value, dict) and all(
-        isinstance(field, str) or (isinstance(field, float) and isfinite(field))
-        for field in value.values()
-    )
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-@contextmanager
-def _between_processes(path: Path) -> Iterator[None]:
-    """One process at a time writes `path`.
-
-    Where there are no such locks, or one is held for `_LOCK_SECONDS`, two that write at once may
-    lose a record of each other's, which costs that process's next one a measurement.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
+def _require_own(database: Any) -> None:
+    """Raise `ValueError` for a database that is not a store's; an empty one becomes a store."""
+    used = database.execute("SELECT name FROM sqlite_master").fetchall()
+    ((application,),) = database.execute("PRAGMA application_id")
+    if application == _APPLICATION and used:
         return
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
-    try:
-        end = time.monotonic() + _LOCK_SECONDS
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:  # another process holds it
-                time.sleep(0.005)
-            except OSError:  # this file system has no locks
-                break
-        yield
-    finally:
-        os.close(handle)
+    if used:
+        raise ValueError("it is another program's database")
+    database.execute(f"PRAGMA application_id = {_APPLICATION}")
+    database.execute(_TABLE)
 
 
 def cache_directory() -> Path:
@@ -217,6 +144,6 @@ def cache_directory() -> Path:
 
 
 def tuning_file() -> Path:
-    """The file of the store: `UPCONV_TUNING_FILE`, or `tuning.json` in the cache directory."""
+    """The file of the store: `UPCONV_TUNING_FILE`, or `tuning.sqlite` in the cache directory."""
     chosen = os.environ.get("UPCONV_TUNING_FILE", "").strip()
-    return Path(chosen) if chosen else cache_directory() / "tuning.json"
+    return Path(chosen) if chosen else cache_directory() / "tuning.sqlite"

@@ -23,14 +23,12 @@ from .planes import Planes, plane_tile
 from .positions import Positions
 from .rows import activate
 from .schedule import can_vectorise_positions
-from .tiling import VARIANTS
 from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
 from .winograd_kernel import Winograd
 
 CHANNELS, DOTS = "channels", "dots"
 """The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
 POSITIONS = "positions"
-"""The other kernel, scheduled by its model: what `settled` may name, and tuning need not try."""
 
 
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
@@ -65,7 +63,8 @@ class JitEngine:
         steps in the operand, 50 layers, 0.8 to 16, in the geometric mean 1.3.
         Weight gradients of 45 layers, AVX-512, one thread: channels first with one tap 0.8 to 1.0;
         depthwise of 3x3 taps 0.6 to 0.9, of others 4 to 30; channels last in narrow groups 0.8; the
-        rest 0.94 to 18. Forward, channels last in narrow groups 0.35 to 0.57.
+        rest 0.94 to 18. Forward, channels last in narrow groups 0.35 to 0.57, and with a bias,
+        which libdnnl adds slowly there, 1.7 to 4.
         """
         if problem.direction is Direction.WEIGHT_GRAD:
             return _defers_weight_grad(problem)
@@ -73,7 +72,7 @@ class JitEngine:
         if problem.direction is Direction.FORWARD:  # whose phases may be too many to list
             made = problem.out_channels // problem.groups
             narrow = 1 < problem.groups < problem.in_channels and 1 < made < _LANES
-            return _narrow(made) if narrow and not first else None
+            return _narrow(made) if narrow and not (first or problem.bias) else None
         correlation = Correlation.of(problem)
         made = correlation.made // correlation.groups
         depthwise = 1 < correlation.groups == correlation.made == correlation.reduced
@@ -96,15 +95,15 @@ class JitEngine:
         return None
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
-        """Both kernels, the first with the schedules of `VARIANTS`, the second with dot products
-        and without where the processor has instructions for them."""
+        """Both kernels, the second with dot products and without where the processor has
+        instructions for them."""
         if problem.direction is Direction.WEIGHT_GRAD:
             return ("",)
         correlation = Correlation.of(problem)
         dots = (DOTS,) if can_dot(correlation, host()) else ()
         if not can_vectorise_positions(correlation):
             return ("", CHANNELS, *dots) if dots else ("",)
-        return (*VARIANTS, CHANNELS, *dots)
+        return ("", POSITIONS, CHANNELS, *dots)
 
     def refuses_winograd(self, problem: Problem) -> str | None:
         """None when a problem can be done by Winograd's algorithm, else why not."""
@@ -189,8 +188,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     possible = can_vectorise_positions(correlation)
     if not possible or (not variant and prefers_channels(correlation, host())):
         return Channels(correlation, threads, host())
-    wishes = VARIANTS["" if variant == POSITIONS else variant]
-    return Positions(correlation, threads, host(), wishes)
+    return Positions(correlation, threads, host())
 
 
 def _interior(problem: Problem, *, margins: bool = True) -> Interior:

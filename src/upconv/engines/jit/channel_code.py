@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...problem import DataLayout
-from .channel_driver import driver_code, inner_code
+from .channel_driver import driver_code
 from .channel_lanes import Lanes, element_of
 from .channel_pairs import dot_tap, own_tap, paired_tap
 from .channel_schedule import fitting
@@ -29,10 +29,7 @@ class Codes:
         late = (epilogue.activation, epilogue.slope, epilogue.residual, correlation.accumulate)
         kind = Finish(element, stored, *late)
         self.plain = kind.is_plain
-        codes = {
-            "driver": driver_code(cpu), "inner": inner_code(cpu),
-            "finish": finish_code(kind, cpu),
-        }  # fmt: skip
+        codes = {"driver": driver_code(cpu), "finish": finish_code(kind, cpu)}
         if correlation.layout is DataLayout.NCX:
             types = stored, stored if lanes.dots else element
             few = 2 * correlation.reduced <= lanes.width

@@ -1,104 +1,111 @@
-"""The channels kernel around its tiles: points, jobs, and placing results.
+"""The channels kernel around its tiles: jobs, blocks, and placing results; and what it is told.
 
-Compiled once per process, as the positions kernel's driver is, and in two modules as well. Grids,
-points, blocks and jobs are explained in channel_points.py, slabs in channel_slabs.py.
+A *grid* is the set of all output points that one list of taps makes: one combination of phases of
+all axes, or of the outer axes with a bundle of phases of the last. A *block* is some lanes of a
+grid's points. A job is a run of points of a run of blocks of one group. Where points lie is a
+table, of each run some arrays with one number per point: `ARRAYS`, then a coordinate per axis.
+
+Compiled once per process, and not optimised: that takes four times as long, and what is made is
+one hundredth faster, as nearly all work is done in what is called from here.
 """
 
 from __future__ import annotations
 
 from . import pool
-from .channel_points import (
-    ALL,
-    ARRAYS,
-    BLOCK,
-    CHUNK,
-    GRID,
-    LANES,
-    PAD,
-    SLOTS,
-    array,
-    emit_points,
-    field,
-    ramp,
-)
 from .channel_tile import PARAMETERS
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import Arguments, jobs, wait
+from .kernel_arguments import Arguments, Slots, jobs, wait
 from .values import I1, I64, PTR, Value
+
+SLOTS = Slots((
+    "y", "w", "bias", "residual",  # operands, channels last
+    "buffer",  # `part` bytes for each thread
+    "finish",  # of rows.py: from the stage
+    "finish_turned",  # of rows.py: what is turned back
+    "turn_in", "turn_out",  # of turn.py
+    "first_x", "first_y",  # channels first: the operands as they are given
+    "last_x",  # and the turned input, where `x` is too
+    "points", "blocks", "taps", "sizes", "tiles",
+), (
+    "x", "x_group", "x_image", "y_group", "y_image", "w_group", "bias_group",
+    "channels", "zeros", "axes", "element", "direct",
+    "w_bytes", "w_channels", "w_line",  # of a packed weight; of a tap; asked for per input channel
+    "part", "pitch",  # bytes from one array of points to the next
+    "step", "runs", "block_count", "block_run", "block_runs", "jobs",
+    "x_bytes", "y_bytes", "turns", "in_channels", "out_channels", "inputs", "outputs",
+    "in_part", "in_span", "in_spans", "in_jobs", "out_part", "out_span", "out_spans", "out_jobs",
+    "in_image", "in_channel", "out_image", "out_channel", "plain",
+), ("next_in", "turned", "next_job", "done", "next_out", "next_thread"))  # fmt: skip
+BLOCK = (
+    "total", "points", "lane", "live", "width", "y_lane", "x_lane", "tiles", "most", "taps",
+    "ntaps", "record", "w", "chunk_taps", "chunk_channels", "bias", "clip",
+)  # fmt: skip
+"""How many points its grid has, and place of their table; the grid's lanes [lane, lane + live),
+padded to width; byte offsets of its place in y (and in x, where channels have weights of their
+own); first number in `tiles`, and points of the largest tile; place of its taps, how many, bytes of
+each; place of its weights; taps and input channels of a pass; place of its bias; lanes that exist
+where a row of the output ends."""
+ARRAYS = ("x", "y", "lanes", "edges")
+"""Of points: byte offsets of input and output, how many lanes there are, and whether some tap of
+the grid may read an input outside."""
+ALL = 1 << 40  # lanes of a point that has all
+PAD = 16  # points repeated after the last, the same result twice: the most a tile has
+CHUNK = 256  # positions of a row that are turned back at once where there is an epilogue
 
 Values = dict[str, Value]
 _NO = Value(I1, "false")
 
 
-@compiled("points", "block", kept=4)
-def inner_code(module: Module, cpu: Cpu) -> None:
-    """The functions `points` and `block`, which jobs call."""
-    emit_points(module)
-    _emit_block(module)
-
-
 @compiled("channels", kept=4, opt=0)
 def driver_code(module: Module, cpu: Cpu) -> None:
     """The function `channels(args)`, which every thread runs."""
-    _emit_job(module)
-    _emit_turn_back(module, cpu)
+    _emit_block(module)
+    _emit_turn_back(module)
     with module.function("channels", {"args": PTR}) as f:
         a = SLOTS.reader(f)
-        thread = f.take(a.address("next_thread"))
-        mine = f.at(a["buffer"], f.mul(thread, a["part"]))
+        stage = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
         with f.when(f.compare("ne", a["turns"], 0)):
             with jobs(f, a.address("next_in"), a["in_jobs"]) as job:
                 _turn_in(f, a, job)
                 f.raise_by(a.address("turned"), 1)
             wait(f, a.address("turned"), a["in_jobs"], cpu.triple, pool.switch())
         with jobs(f, a.address("next_job"), a["jobs"]) as job:
-            f.call("job", f["args"], mine, job)
+            run, rest = f.rem(job, a["runs"]), f.div(job, a["runs"])
+            blocks, group = f.rem(rest, a["block_runs"]), f.div(rest, a["block_runs"])
+            start = f.mul(blocks, a["block_run"])
+            stop = f.min(a["block_count"], f.add(start, a["block_run"]))
+            with f.loop(start, stop) as loop:
+                block = f.at(a["blocks"], f.mul(loop.index, len(BLOCK)), I64)
+                f.call("block", f["args"], stage, block, group, run)
             f.raise_by(a.address("done"), 1)
         with f.when(f.compare("ne", a["turns"], 0)):
             wait(f, a.address("done"), a["jobs"], cpu.triple, pool.switch())
             with jobs(f, a.address("next_out"), a["out_jobs"]) as job:
-                f.call("turn_back", f["args"], f.at(mine, a["stage"]), job)
-
-
-def _emit_job(module: Module) -> None:
-    """`job`: a run of points of a run of blocks of one group."""
-    with module.function("job", {"args": PTR, "mine": PTR, "number": I64}, exported=False) as f:
-        a = SLOTS.reader(f)
-        run, rest = f.rem(f["number"], a["runs"]), f.div(f["number"], a["runs"])
-        blocks, group = f.rem(rest, a["block_runs"]), f.div(rest, a["block_runs"])
-        first = f.mul(run, a["step"])
-        start = f.mul(blocks, a["block_run"])
-        stop = f.min(a["block_count"], f.add(start, a["block_run"]))
-        with f.loop(start, stop, carried=[f.integer(-1)]) as loop:
-            block = f.at(a["blocks"], f.mul(loop.index, len(BLOCK)), I64)
-            number = field(f, block, BLOCK, "grid")
-            grid = f.at(a["grids"], f.mul(number, len(GRID)), I64)
-            left = f.sub(field(f, grid, GRID, "total"), first)
-            count = f.min(left, a["step"])
-            with f.when(f.compare("sgt", count, 0)):
-                with f.when(f.compare("ne", number, loop.carried[0])):
-                    f.call(a["points"], f["args"], f["mine"], grid, group, first, count)
-                f.call(a["block"], f["args"], f["mine"], block, group, count)
-            loop.next([number])
+                f.call("turn_back", f["args"], stage, job)
 
 
 # Blocks -------------------------------------------------------------------------------------------
 
 
 def _emit_block(module: Module) -> None:
-    """`block`: the points that `points` wrote, some lanes of theirs."""
-    parameters = {"args": PTR, "mine": PTR, "block": PTR, "group": I64, "count": I64}
-    with module.function("block", parameters) as f:
+    """`block`: some lanes of the points of a run, if its grid has so many."""
+    parameters = {"args": PTR, "stage": PTR, "block": PTR, "group": I64, "run": I64}
+    with module.function("block", parameters, exported=False) as f:
         a = SLOTS.reader(f)
+        b = {name: f.load(I64, f.at(f["block"], i, I64)) for i, name in enumerate(BLOCK)}
+        b["y_lane"] = f.add(b["y_lane"], f.mul(f["group"], a["y_group"]))
+        b["x_lane"] = f.add(b["x_lane"], f.mul(f["group"], a["x_group"]))
+        run_bytes = f.mul(a["pitch"], f.add(a["axes"], len(ARRAYS)))
+        b["points"] = f.add(b["points"], f.mul(f["run"], run_bytes))
+        left = f.sub(b["total"], f.mul(f["run"], a["step"]))
+        b["count"] = f.max(f.min(left, a["step"]), 0)
+        row = f.mul(b["width"], a["element"])
         steps = f.scratch(8 * PAD)
-        b = {name: field(f, f["block"], BLOCK, name) for name in BLOCK}
-        for start in range(0, PAD, LANES):
-            row = f.mul(b["width"], a["element"])
-            first = f.mul(row, start)
-            ramp(f, f.at(steps, start, I64), first, row, f.integer(LANES))
-        taps = f.max(b["ntaps"], 1)
+        for i in range(PAD):
+            f.store(f.mul(row, i), f.at(steps, i, I64))
+        taps = f.select(f.compare("sgt", b["count"], 0), f.max(b["ntaps"], 1), 0)
         with (
             f.loop(0, taps, b["chunk_taps"]) as tap,
             f.loop(0, a["channels"], b["chunk_channels"]) as channel,
@@ -107,8 +114,14 @@ def _emit_block(module: Module) -> None:
             simple = _is_simple(f, a, b, given)
             with f.when(simple):
                 _tiles(f, a, b, given)
-            with f.unless(simple), f.loop(0, f["count"], b["most"]) as point:
+            with f.unless(simple), f.loop(0, b["count"], b["most"]) as point:
                 _tile(f, a, b, given, point.index, steps)
+
+
+def _array(f: Function, a: Arguments, b: Values, number: int, point: Value) -> Value:
+    """Where an array of the run has its number for a point."""
+    place = f.add(b["points"], f.mul(a["pitch"], number))
+    return f.at(f.at(a["points"], place), point, I64)
 
 
 def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> Values:
@@ -131,7 +144,7 @@ def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> V
     return {
         "taps": f.at(a["taps"], f.add(b["taps"], f.mul(tap, b["record"]))),
         "ntaps": ntaps, "channels": channels, "w": w, "w_tap": w_tap,
-        "x_offset": f.add(b["x_lane"], f.mul(channel, a["x_bytes"])),
+        "x_offset": f.add(a["x"], f.add(b["x_lane"], f.mul(channel, a["x_bytes"]))),
         "resumed": f.convert("zext", later, I64), "over": over, "single": single,
         # The weights of the next pass lie behind those of this one.
         "ahead": f.select(over, w, f.at(w, size)),
@@ -150,9 +163,9 @@ def _is_simple(f: Function, a: Arguments, b: Values, given: Values) -> Value:
 
 def _tiles(f: Function, a: Arguments, b: Values, given: Values) -> None:
     """All tiles of a pass."""
-    count = f.div(f["count"], b["most"])
+    count = f.div(b["count"], b["most"])
     done = f.mul(count, b["most"])
-    rest = f.sub(f["count"], done)
+    rest = f.sub(b["count"], done)
     entry = f.at(a["tiles"], f.sub(f.add(b["tiles"], b["most"]), 1), I64)
     to = {"out": f.at(a["y"], b["y_lane"]), "live": b["live"]}
     with f.when(f.compare("sgt", count, 0)):
@@ -165,10 +178,10 @@ def _tiles(f: Function, a: Arguments, b: Values, given: Values) -> None:
 def _call(f: Function, a: Arguments, b: Values, given: Values, point: Value, own: Values) -> None:
     """Have tiles computed, from a point on; `own` says which, how many and into what."""
     arguments = {
-        "xs": array(f, a, f.integer(0), point),
-        "outs": array(f, a, f.integer(ARRAYS.index("y")), point),
-        "coordinates": array(f, a, f.integer(len(ARRAYS)), point),
-        "edges": array(f, a, f.integer(ARRAYS.index("edges")), point),
+        "xs": _array(f, a, b, 0, point),
+        "outs": _array(f, a, b, 1, point),
+        "coordinates": _array(f, a, b, len(ARRAYS), point),
+        "edges": _array(f, a, b, ARRAYS.index("edges"), point),
         "coordinate_axis": a["pitch"],
         "sizes": a["sizes"],
         "axes": a["axes"],
@@ -181,18 +194,17 @@ def _call(f: Function, a: Arguments, b: Values, given: Values, point: Value, own
 
 def _tile(f: Function, a: Arguments, b: Values, given: Values, point: Value, steps: Value) -> None:
     """One tile: into the output, or into the stage and at the end from there."""
-    count = f.min(b["most"], f.sub(f["count"], point))
+    count = f.min(b["most"], f.sub(b["count"], point))
     entry = f.at(a["tiles"], f.sub(f.add(b["tiles"], count), 1), I64)
     whole = f.compare("eq", b["live"], b["width"])
     direct = f.bitwise(
         "and", f.compare("ne", a["direct"], 0), f.bitwise("or", whole, given["single"])
     )
-    lanes = array(f, a, f.integer(ARRAYS.index("lanes")), point)
+    lanes = _array(f, a, b, ARRAYS.index("lanes"), point)
     direct = f.bitwise("and", direct, _unclipped(f, b, lanes, count))
     row = f.mul(b["width"], a["element"])
     waiting = f.select(given["single"], f.integer(0), f.mul(point, row))
-    stage = f.at(f.at(f["mine"], a["stage"]), waiting)
-    outs = array(f, a, f.integer(ARRAYS.index("y")), point)
+    stage, outs = f.at(f["stage"], waiting), _array(f, a, b, 1, point)
     own = {
         "tile": entry,
         "tiles": f.integer(1),
@@ -248,7 +260,7 @@ def _split(f: Function, job: Value, channels: Value, part: Value) -> tuple[Value
     return f.div(job, parts), f.mul(f.rem(job, parts), part)
 
 
-def _emit_turn_back(module: Module, cpu: Cpu) -> None:
+def _emit_turn_back(module: Module) -> None:
     """`turn_back`: some channels of some positions of one image of the result."""
     parameters = {"args": PTR, "stage": PTR, "job": I64}
     with module.function("turn_back", parameters, exported=False) as f:

@@ -1,28 +1,26 @@
-"""The tables that the channels kernel's driver reads: grids, dims, blocks, taps, tiles.
+"""The tables that the channels kernel's driver reads: points, blocks, taps, tiles.
 
 Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-turned into. What the numbers of a record are is said in channel_points.py.
+turned into. What the numbers of a record are is said in channel_driver.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from ...problem import DataLayout
 from .channel_code import Codes
+from .channel_driver import ALL, ARRAYS, BLOCK, PAD
 from .channel_lanes import Lanes, element_of
-from .channel_points import ALL, BLOCK, DIM, GRID
 from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses
 from .correlation import Correlation
+from .packing import Numbers
 from .values import BYTES, STORED
-
-_ANY = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,16 @@ class Plan:
         """Bytes from one output to the next along each axis."""
         return _steps(self.correlation.result_size, self.correlation.made * self.y_bytes)
 
+    @property
+    def x_image(self) -> int:
+        """Bytes of an image of channels-last input."""
+        return prod(self.correlation.operand_size) * self.correlation.reduced * self.x_bytes
+
+    @property
+    def y_image(self) -> int:
+        """Bytes of an image of channels-last output."""
+        return prod(self.correlation.result_size) * self.correlation.made * self.y_bytes
+
     def room(self, grid: Grid) -> int:
         """Lanes from a grid's first to the end of the output, at the last point of a row."""
         last = self.correlation.lines[-1]
@@ -106,61 +114,24 @@ class Tables:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.grids: list[int] = []
-        self.dims: list[int] = []
         self.blocks: list[int] = []
         self.taps: list[int] = [0]
         self.tiles: list[int] = [0]
+        self._points: list[Numbers] = []
         self._entries: dict[tuple[ChannelTile, int], int] = {}
-        places = iter(plan.packing.places)
-        for number, grid in enumerate(plan.schedule.cut.grids):
-            self._add_grid(grid)
+        places, start = iter(plan.packing.places), 0
+        for grid in plan.schedule.cut.grids:
+            self._points.append(_points(plan, grid))
             for block in grid.blocks:
-                self._add_block(number, grid, block, next(places))
+                self._add_block(start, grid, block, next(places))
+            start += self._points[-1].nbytes
 
-    def arrays(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
+    def arrays(self) -> dict[str, Numbers]:
         """The tables by name, as memory."""
-        named = {n: getattr(self, n) for n in ("grids", "dims", "blocks", "taps", "tiles")}
-        return {name: np.array(numbers, np.int64) for name, numbers in named.items()}
+        named = {n: np.array(getattr(self, n), np.int64) for n in ("blocks", "taps", "tiles")}
+        return named | {"points": np.concatenate([np.ravel(each) for each in self._points])}
 
-    def _add_grid(self, grid: Grid) -> None:
-        plan, correlation, joined = self._plan, self._plan.correlation, grid.bundle.joined
-        lanes = (grid.bundle.stop - grid.bundle.start) * plan.out_channels
-        room = plan.room(grid)
-        self.grids += _record(
-            GRID,
-            total=correlation.batch * prod(grid.counts),
-            dims=len(self.dims),
-            last=correlation.lines[-1].step * joined * (grid.counts[-1] - 1)
-            + (plan.lead if correlation.rank == 1 else 0),
-            limit=room if room < lanes else ALL,
-        )
-        dims = []
-        for i, line in enumerate(correlation.lines):
-            positions = joined if i == correlation.rank - 1 else 1
-            inputs = line.step * positions
-            shifts = _shifts(grid, i)
-            dims.append(
-                _record(
-                    DIM,
-                    count=grid.counts[i],
-                    x_step=plan.x_steps[i] * inputs,
-                    y_step=plan.y_steps[i] * line.stride * positions,
-                    axis=i,
-                    inputs=inputs,
-                    lead=0 if i else plan.lead,
-                    low=max(shifts, default=0),
-                    high=line.size + min(shifts, default=0),
-                )
-            )
-        image = _record(
-            DIM, count=correlation.batch, x_step=0, y_step=0, axis=-1, inputs=0, lead=0,
-            low=-_ANY, high=_ANY,
-        )  # fmt: skip
-        outward = [image, *dims[::-1]] if plan.schedule.images_inside else [*dims[::-1], image]
-        self.dims += [number for dim in outward for number in dim]
-
-    def _add_block(self, number: int, grid: Grid, block: Block, place: int) -> None:
+    def _add_block(self, points: int, grid: Grid, block: Block, place: int) -> None:
         plan, tile = self._plan, self._tile(block)
         offsets = [*(phase.offset for phase in grid.outer), grid.bundle.start]
         y = sum(o * s for o, s in zip(offsets, plan.y_steps, strict=True))
@@ -170,7 +141,8 @@ class Tables:
         chunk_channels = -(-plan.channels // parts)
         self.blocks += _record(
             BLOCK,
-            grid=number,
+            total=plan.correlation.batch * prod(grid.counts),
+            points=points,
             lane=block.lane,
             live=block.live,
             width=tile.width,
@@ -229,6 +201,45 @@ class Tables:
             self.taps += [moved, *masks.get(shift, []), *use.shifts]
             count += 1
         return count
+
+
+# Points -------------------------------------------------------------------------------------------
+
+
+def points_in(step: int) -> int:
+    """Numbers of each array of a run's points, so that each array begins with a cache line."""
+    return -(-(step + PAD) // 16) * 16
+
+
+def _points(plan: Plan, grid: Grid) -> Numbers:
+    """Where the points of a grid lie: (runs, `ARRAYS` and a coordinate per axis, points)."""
+    correlation, step, count = plan.correlation, plan.schedule.step, points_in(plan.schedule.step)
+    dims: list[dict[str | int, Numbers]] = []
+    for i, line in enumerate(correlation.lines):
+        joined = grid.bundle.joined if i == correlation.rank - 1 else 1
+        j, shifts = np.arange(grid.counts[i]) * joined, _shifts(grid, i)
+        inputs, outputs = line.step * j, line.stride * j
+        place = inputs + (0 if i else plan.lead)
+        outside = (place < max(shifts, default=0)) | (place >= line.size + min(shifts, default=0))
+        x, y = inputs * plan.x_steps[i], outputs * plan.y_steps[i]
+        dims.append({"x": x, "y": y, "edges": outside.astype(np.int64), i: place})
+    lanes, room = (grid.bundle.stop - grid.bundle.start) * plan.out_channels, plan.room(grid)
+    if room < lanes:  # where the output ends, in the last of a row
+        dims[-1]["lanes"] = (np.arange(grid.counts[-1]) == grid.counts[-1] - 1) * (room - ALL)
+    images = np.arange(correlation.batch)
+    outermost = len(dims) if plan.schedule.images_inside else 0
+    dims.insert(outermost, {"x": images * plan.x_image, "y": images * plan.y_image})
+    arrays = []
+    for name in (*ARRAYS, *range(correlation.rank)):
+        total = np.full(1, ALL if name == "lanes" else 0)
+        for dim in dims:  # the last one is the innermost
+            total = np.add.outer(total, dim.get(name, np.zeros_like(dim["x"]))).ravel()
+        arrays.append(total)
+    if not len(arrays[0]):
+        return np.zeros((plan.schedule.runs, len(arrays), count), np.int64)
+    first = np.arange(plan.schedule.runs)[:, None] * step
+    index = np.minimum(np.minimum(first + np.arange(count), first + step - 1), len(arrays[0]) - 1)
+    return np.stack([array[index] for array in arrays], 1)
 
 
 def _shifts(grid: Grid, axis: int) -> list[int]:

@@ -16,12 +16,12 @@ from ..base import Array
 from ..workspace import Workspace
 from . import schedule
 from .channel_code import Codes
+from .channel_driver import CHUNK, PAD, SLOTS
 from .channel_lanes import element_of, lanes_of
-from .channel_points import ARRAYS, CHUNK, LANES, PAD, SLOTS
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_slabs import Slab, halo_bytes, image_bytes, least_bytes, slabs
-from .channel_tables import Plan, Tables
+from .channel_tables import Plan, Tables, points_in
 from .channel_weights import ChannelPacking
 from .correlation import Correlation
 from .cpu import Cpu
@@ -147,13 +147,11 @@ class _Work:
             "sizes": np.array(correlation.operand_size, np.int64)
         }
         self._zeros = np.zeros(max(plan.channels, plan.widest), np.float64)
-        self._pitch = _rounded((plan.schedule.step + PAD + LANES) * 8, 128)
-        self._stage = self._pitch * (correlation.rank + len(ARRAYS))
         stage_bytes = max(
             (plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK
         ) * element  # fmt: skip
         # Parts of whole pages would all begin in the same cache sets.
-        self._part = _rounded(self._stage + stage_bytes, 4096) + 192
+        self._part = _rounded(stage_bytes, 4096) + 192
         self._x_size = (
             _rounded(prod(correlation.operand_shape) * plan.x_bytes, 64) if plan.turned else 0
         )
@@ -181,8 +179,7 @@ class _Work:
         """Where data is; `inner` is the address of the scratch memory for turned data."""
         given = address_of(x), address_of(y)
         if not self._turned:
-            images = {"x_image": x.strides[0], "y_image": y.strides[0]}
-            return {"x": given[0], "y": given[1], **images}
+            return {"x": given[0], "y": given[1]}
         return {
             "x": inner + self._ahead, "last_x": inner, "y": inner + self._x_size,
             "first_x": given[0], "in_image": x.strides[0], "in_channel": x.strides[1],
@@ -192,22 +189,19 @@ class _Work:
     def _fixed(self) -> dict[str, int]:
         """Arguments that all runs share."""
         plan, work = self._plan, self._plan.schedule
-        inputs, outputs = prod(plan.correlation.operand_size), prod(plan.correlation.result_size)
         finish = plan.codes.address("copy" if plan.turned else "finish", "finish")
-        points, block = (plan.codes.address("inner", name) for name in ("points", "block"))
         return {
             **{name: table.ctypes.data for name, table in self._tables.items()},
-            "finish": finish, "points": points, "block": block,
+            "finish": finish,
             "direct": int(plan.turned or plan.codes.plain),
             "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
-            "x_image": inputs * plan.correlation.reduced * plan.x_bytes,
-            "y_image": outputs * plan.correlation.made * plan.y_bytes,
+            "x_image": plan.x_image, "y_image": plan.y_image,
             "w_group": plan.packing.group_bytes, "w_bytes": plan.packing.itemsize,
             "w_channels": plan.packing.row_channels, "w_line": 32 if plan.lanes.dots else 64,
             "bias_group": (plan.out_channels + plan.widest) * plan.element,
             "channels": plan.channels, "zeros": self._zeros.ctypes.data,
             "axes": plan.correlation.rank, "element": plan.element, "x_bytes": plan.x_bytes,
-            "part": self._part, "pitch": self._pitch, "stage": self._stage,
+            "part": self._part, "pitch": 8 * points_in(work.step),
             "step": work.step, "runs": work.runs, "block_count": len(work.blocks),
             "block_run": work.block_run, "block_runs": work.block_runs,
             "jobs": plan.groups * work.runs * work.block_runs,

@@ -1,8 +1,8 @@
 """Arrays as the kernels read and write them: where they lie well, else copies that do; and what
 the primitives of all kernels share.
 
-The kernels step along the first axes (images, and channels where they come first) by strides they
-are told, and along the others as in a contiguous array. A residual is read where y is written, with
+Where channels come first the kernels step along images and channels by strides they are told, and
+along all other axes as in a contiguous array. A residual is read where y is written, with
 y's strides. A copy is scratch memory that depends on the arrays of a call, not on its problem: it
 is asked for here, and `workspace_bytes` does not hold it.
 """
@@ -58,13 +58,11 @@ def lying_well(what: str, array: Array, layout: DataLayout) -> Array:
 
 
 def _lies_well(array: Array, layout: DataLayout) -> bool:
-    """Whether all axes but the first ones lie as in a contiguous array."""
-    if array.flags.c_contiguous:
-        return True
-    step, free = array.itemsize, 2 if layout is DataLayout.NCX else 1
-    for size, stride in zip(
-        array.shape[: free - 1 : -1], array.strides[: free - 1 : -1], strict=True
-    ):
+    """Whether the array is contiguous, along images and channels that come first perhaps not."""
+    if array.flags.c_contiguous or layout is DataLayout.NXC:
+        return array.flags.c_contiguous
+    step = array.itemsize
+    for size, stride in zip(array.shape[:1:-1], array.strides[:1:-1], strict=True):
         if size > 1 and stride != step:
             return False
         step *= size

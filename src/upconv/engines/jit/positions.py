@@ -23,7 +23,7 @@ from .result_stores import SLOTS
 from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import tile_code
-from .tiling import VARIANTS, Wishes, finish_of
+from .tiling import finish_of
 from .values import BYTES, DOUBLE
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -37,11 +37,9 @@ class Positions(Kernel):
 
     _packer: Packing
 
-    def __init__(
-        self, correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = VARIANTS[""]
-    ) -> None:
+    def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
-        self.schedule = plan = schedule(correlation, threads, cpu, wishes)
+        self.schedule = plan = schedule(correlation, threads, cpu)
         self._element = plan.tiles[0].element
         self._type = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
         kind = finish_of(correlation)

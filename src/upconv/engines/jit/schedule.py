@@ -20,9 +20,7 @@ from .correlation import Correlation, Line
 from .cpu import Cpu
 from .tile import Tile
 from .tiling import (
-    NO_WISHES,
     Block,
-    Wishes,
     cycles_per_channel,
     finish_of,
     placing_cycles,
@@ -94,12 +92,10 @@ def can_vectorise_positions(correlation: Correlation) -> bool:
     return first and all(line.step == 1 for line in lines) and len(shifts) <= _MOST_SHIFTS
 
 
-def schedule(
-    correlation: Correlation, threads: int, cpu: Cpu, wishes: Wishes = NO_WISHES
-) -> Schedule:
+def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     """The schedule of a correlation that has outputs."""
     cells = Cells.of(correlation)
-    tiles, blocks = tiles_for(correlation, cells.last, cpu, wishes)
+    tiles, blocks = tiles_for(correlation, cells.last, cpu)
     # A tile that cuts its inputs from neighbours reads a vector more.
     front, back = cells.high, tiles[0].width + tiles[0].lanes - cells.low
     room = _room(correlation, tiles[0], front + back, cpu)
@@ -118,9 +114,8 @@ def schedule(
         threads=max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD)),
         buffer_lanes=cells.total + front + back,
     )
-    plan = _cut(whole, correlation, cpu, wishes)
-    in_place = wishes.shared is None and _reads_in_place(correlation, plan, cpu)
-    return replace(plan, in_place=in_place)
+    plan = _cut(whole, correlation, cpu)
+    return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
 
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
@@ -195,7 +190,7 @@ def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
     return cpu.l2 // 2 // (BYTES[tile.element] * own) - halo
 
 
-def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu, wishes: Wishes) -> Schedule:
+def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     """Windows and jobs: panels that stay in L2, and work for every thread."""
     own, total = correlation.reduced // correlation.groups, whole.cells.total
     width = whole.cells.pitch if whole.by_row else whole.tiles[0].width
@@ -213,8 +208,6 @@ def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu, wishes: Wishes) ->
         whole.threads << 22
     )
     each = (enough and halo <= window // 3) or packed > max(bound, small)
-    if wishes.shared is not None:
-        each = not wishes.shared
     if each:
         return replace(whole, shared=False, window=window, buffer_lanes=window + halo)
     window = max(width, min(fitting, -(-total // width) * width))

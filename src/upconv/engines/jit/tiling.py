@@ -8,7 +8,7 @@ emits code.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
@@ -32,37 +32,19 @@ class Block:
     phase: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a variant asks for instead of the model's own choice; None leaves that to the model."""
-
-    vectors: int | None = None
-    shared: bool | None = None
-
-
-VARIANTS = {
-    "": Wishes(),
-    **{f"vectors={n}": Wishes(vectors=n) for n in (1, 2, 3, 4, 6)},
-    "packing=first": Wishes(shared=True),
-    "packing=each": Wishes(shared=False),
-}
-"""The ways to schedule a correlation that tuning may measure."""
-NO_WISHES = VARIANTS[""]
-
-
 def tiles_for(
-    correlation: Correlation, last: Line, cpu: Cpu, wishes: Wishes
+    correlation: Correlation, last: Line, cpu: Cpu
 ) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
     """The tile classes of a correlation and the blocks of one group that they compute."""
     phases, most = len(last.phases), cpu.sums(1)
     runs = [n for n in (phases, *(1 << i for i in range(6))) if n <= min(phases, most)]
-    options = [_tiling(correlation, last, cpu, wishes, n) for n in dict.fromkeys(runs)]
+    options = [_tiling(correlation, last, cpu, n) for n in dict.fromkeys(runs)]
     _, tiles, blocks = min(options, key=lambda option: option[0])
     return tiles, blocks
 
 
 def _tiling(
-    correlation: Correlation, last: Line, cpu: Cpu, wishes: Wishes, most: int
+    correlation: Correlation, last: Line, cpu: Cpu, most: int
 ) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
     """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
     element = DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
@@ -77,16 +59,15 @@ def _tiling(
     )
     own = correlation.made // correlation.groups
     kinds: dict[Tile, int] = {}
-    blocks, total = [], 0.0
+    blocks, total, vectors = [], 0.0, 0
     for start, count in _chunks(len(last.phases), most):
         steps = _steps(last.phases[start : start + count])
         dense = count == last.stride
         pieces = 0 if dense else lanes
         cost, vectors, channels = _shape(
-            own, count, steps, cpu, correlation.rank, sums, pieces, wishes
+            own, count, steps, cpu, correlation.rank, sums, pieces, vectors
         )
         total += cost
-        wishes = replace(wishes, vectors=vectors)  # all tiles of a layer are of one width
         tile = Tile(element, lanes, vectors, channels, count, steps, dense, *in_tile(correlation))
         kind = kinds.setdefault(tile, len(kinds))
         blocks += [
@@ -144,18 +125,19 @@ def _shape(
     rank: int,
     sums: float,
     pieces: int,
-    wishes: Wishes,
+    width: int,
 ) -> tuple[float, int, int]:
     """Cycles for a vector of positions of all channels, vectors and channels of the best tile.
 
     `sums` is how many input channels and outer taps a tile goes through, `pieces` in how many a
-    vector of results is stored beside the first.
+    vector of results is stored beside the first; `width` its vectors, where other tiles of the
+    layer have so many, or 0.
     """
     best, costs = (0.0, 0, 0), costs_of(cpu.vector_bytes)
     # Where a tile is little work, placing it counts, which is quick where it fits a row.
     choices = range(1, (8 if sums >= 16 else 4) + 1)
-    if wishes.vectors and phases * wishes.vectors <= cpu.sums(wishes.vectors):
-        choices = range(wishes.vectors, wishes.vectors + 1)
+    if width and phases * width <= cpu.sums(width):
+        choices = range(width, width + 1)
     for vectors in choices:
         most = min(own, cpu.sums(vectors) // (phases * vectors))
         for channels in range(1, most + 1):

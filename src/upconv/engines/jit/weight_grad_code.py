@@ -118,7 +118,7 @@ def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
         f.store(total, spot("out", *place))
 
 
-@compiled("run", "pack", "block", "finish", kept=8, opt=1)
+@compiled("run", "pack", "block", "finish", kept=8, opt=0)
 def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """Everything else, for data of one layout."""
     _emit_pack(module, layout)

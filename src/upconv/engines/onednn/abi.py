@@ -134,7 +134,6 @@ _CHECKED: dict[str, list[Any]] = {
     "dnnl_post_ops_append_eltwise": [pointer, _int, _float, _float],
     "dnnl_post_ops_append_sum": [pointer, _float, c_int32, _int],
     "dnnl_post_ops_append_binary": [pointer, _int, pointer],
-    "dnnl_binary_primitive_desc_create": [pointer, pointer, _int, *[pointer] * 4],
     "dnnl_deconvolution_forward_primitive_desc_create": _FORWARD,
     "dnnl_convolution_forward_primitive_desc_create": _FORWARD,
     "dnnl_convolution_backward_weights_primitive_desc_create": _BY_WEIGHTS,

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
-from ..copies import contiguous_strides
 from .abi import DTYPE, FORWARD_INFERENCE, Alg, Arg, Handle, Library, LibraryError, Query, vector
 from .descriptors import Kind, Operation, Tensor
 from .layouts import LayoutStrategy, layout_strategies
@@ -114,48 +113,36 @@ def _candidate(
     strategy: LayoutStrategy,
     *,
     fused: bool,
-    apart: bool = False,
+    alone: bool = False,
 ) -> Candidate | None:
-    flipped = strategy is LayoutStrategy.CONVOLUTION
-    operation = Operation.by_convolution(problem) if flipped else Operation.of(problem)
-    offer = Offer.of(library, problem, operation, strategy, fused=fused, apart=apart)
+    offer = Offer.of(library, problem, strategy, fused=fused, alone=alone)
     try:
         descriptor = offer.descriptor(library, runtime.engine)
         name = library.implementation(descriptor)
-        if not _takes(runtime, problem, operation, strategy, name):
+        if not _takes(runtime, offer, strategy, name):
             # A descriptor out of the library's cache stands for one implementation alone.
             with runtime.uncached():
                 descriptor = offer.descriptor(library, runtime.engine)
-            while not _takes(
-                runtime, problem, operation, strategy, name := library.implementation(descriptor)
-            ):
+            while not _takes(runtime, offer, strategy, name := library.implementation(descriptor)):
                 if library.primitive_desc_next_impl(descriptor):
                     return None
     except LibraryError:  # it has no implementation of this
         return None
-    follows = problem.bias or (fused and not problem.epilogue.empty)
-    if follows and not apart and _errs(REPEATING, problem, operation, name):
-        return _candidate(runtime, library, problem, strategy, fused=False, apart=True)
+    follows = offer.bias is not None or (fused and not problem.epilogue.empty)
+    if follows and _errs(REPEATING, problem, offer.operation, name):
+        return _candidate(runtime, library, problem, strategy, fused=False, alone=True)
     return offer.accepted(library, descriptor, name)
 
 
-def _takes(
-    runtime: Runtime, problem: Problem, operation: Operation, strategy: LayoutStrategy, name: str
-) -> bool:
-    """Whether an implementation is one of its strategy, and none of those that are slow or err."""
-    gemm = "gemm" in name
-    if "ref:any" in name or (strategy is LayoutStrategy.GEMM and not gemm):
+def _takes(runtime: Runtime, offer: Offer, strategy: LayoutStrategy, name: str) -> bool:
+    """Whether an implementation is none of those that are slow or err."""
+    problem, operation = offer.problem, offer.operation
+    if "ref:any" in name or (operation.kind.value, name) in runtime.distrusted:
         return False
     grouped = operation.kind is Kind.DECONVOLUTION and problem.groups > 1
-    if (
-        grouped
-        and gemm
-        and strategy is LayoutStrategy.AS_GIVEN
-        and problem.layout is DataLayout.NXC
-    ):
+    as_given = strategy is LayoutStrategy.AS_GIVEN and problem.layout is DataLayout.NXC
+    if grouped and as_given and "gemm" in name:
         return False  # a product for each group and row: reordered, it is five times as fast
-    if (operation.kind.value, name) in runtime.distrusted:
-        return False
     return not any(_errs(fault, problem, operation, name) for fault in FAULTS)
 
 
@@ -172,8 +159,7 @@ def _errs(fault: Fault, problem: Problem, operation: Operation, name: str) -> bo
 class Offer:
     """What a descriptor is asked for with.
 
-    `complete`: nothing is left to NumPy. `adds`: the result is added to what was there. `apart`:
-    the bias is added by a primitive of its own.
+    `complete`: nothing is left to NumPy. `adds`: the result is added to what was there.
     """
 
     problem: Problem
@@ -185,7 +171,6 @@ class Offer:
     attributes: Handle
     complete: bool
     adds: bool
-    apart: bool
     result: DType
     residual: int
 
@@ -194,23 +179,19 @@ class Offer:
         cls,
         library: Library,
         problem: Problem,
-        operation: Operation,
         strategy: LayoutStrategy,
         *,
         fused: bool,
-        apart: bool,
+        alone: bool,
     ) -> Offer:
         """Memory descriptors and attributes of one strategy."""
-        any_layout = strategy is LayoutStrategy.ANY or (
-            strategy is LayoutStrategy.CONVOLUTION and problem.layout is DataLayout.NCX
-        )
+        operation, any_layout = Operation.of(problem), strategy is LayoutStrategy.ANY
         weights = operation.kind is Kind.WEIGHTS
         # Version 3.2 adds what was there once for every tap of depth in strided deconvolutions.
         complete = problem.epilogue.empty or (fused and problem.epilogue.activation in _EXACT)
-        # A bias that is added to sums of 16 bits would round twice.
-        complete = complete and not (apart and problem.dtype is not DType.FLOAT32)
+        complete = complete and not (alone and problem.bias)
         adds = problem.accumulate and complete and operation.kind is Kind.CONVOLUTION
-        adds = adds and not any_layout and strategy is not LayoutStrategy.GEMM
+        adds = adds and not any_layout
         whole = complete and (adds or not problem.accumulate)
         dtype, result = problem.dtype, problem.dtype if whole else DType.FLOAT32
         data, out = DTYPE[dtype], DTYPE[result]
@@ -218,12 +199,7 @@ class Offer:
         def described(tensor: Tensor, element: int) -> Handle:
             if any_layout:
                 return library.any_layout(tensor.dims, element)
-            strides = (
-                contiguous_strides(tensor.dims)
-                if strategy is LayoutStrategy.GEMM
-                else tensor.strides
-            )
-            return library.strided(tensor.dims, element, strides)
+            return library.strided(tensor.dims, element, tensor.strides)
 
         residual = fused and problem.epilogue.residual
         return cls(
@@ -233,7 +209,7 @@ class Offer:
             weights=library.any_layout(operation.weights.dims, out if weights else data),
             dst=described(operation.dst, data if weights else out),
             bias=library.strided((problem.result_channels,), data, (1,))
-            if problem.bias and not apart
+            if problem.bias and not alone
             else None,
             attributes=_attributes(
                 library,
@@ -244,7 +220,6 @@ class Offer:
             ),
             complete=complete,
             adds=adds,
-            apart=apart and problem.bias,
             result=result,
             residual=Arg.POST_OP | Arg.SRC_1 if residual else 0,
         )

@@ -6,9 +6,9 @@ Every direction becomes the primitive that the library has most implementations 
     INPUT_GRAD    convolution, forward            src g,  weights w,  dst dx
     WEIGHT_GRAD   convolution, backward weights   src g,  diff_dst x, diff_weights dw
 
-and FORWARD with stride 1 also a convolution whose kernel is flipped. Logical dimensions are
-N, C, *X for data and [G,] O, I, *X for weights, O and I being the primitive's own. However an array
-lies, its description differs in strides alone: no weight is copied to exchange I and O.
+Logical dimensions are N, C, *X for data and [G,] O, I, *X for weights, O and I being the
+primitive's own. However an array lies, its description differs in strides alone: no weight is
+copied to exchange I and O.
 
 The library checks less than it needs: some of what it takes ends the process. So nothing reaches
 it that `cannot` has a word against.
@@ -60,14 +60,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A problem as the arguments of one primitive; `flipped` says that its kernel is flipped."""
+    """A problem as the arguments of one primitive."""
 
     kind: Kind
     src: Tensor
     weights: Tensor
     dst: Tensor
     window: Window
-    flipped: bool = False
 
     @classmethod
     def of(cls, problem: Problem) -> Operation:
@@ -82,28 +81,6 @@ class Operation:
         y = _data(problem, problem.out_channels, problem.out_size)
         src, dst = (x, y) if forward else (y, x)
         return cls(kind, src, _weights(problem, into_out=forward), dst, _window(problem.axes))
-
-    @classmethod
-    def by_convolution(cls, problem: Problem) -> Operation:
-        """A transposed convolution of stride 1 as the convolution of its turned kernel."""
-        axes = problem.axes
-        window = Window(
-            strides=tuple(1 for _ in axes),
-            dilates=tuple(axis.dilation - 1 for axis in axes),
-            begin=tuple(axis.turned[0] for axis in axes),
-            end=tuple(axis.turned[1] for axis in axes),
-        )
-        x = _data(problem, problem.in_channels, problem.size)
-        y = _data(problem, problem.out_channels, problem.out_size)
-        weights = _weights(problem, into_out=True)
-        return cls(Kind.CONVOLUTION, x, weights, y, window, flipped=True)
-
-
-def is_convolution_of_flipped(problem: Problem) -> bool:
-    """Whether `Operation.by_convolution` says the same: stride 1, and no crop into the data."""
-    return problem.direction is Direction.FORWARD and all(
-        axis.stride == 1 and min(axis.turned) >= 0 for axis in problem.axes
-    )
 
 
 def cannot(problem: Problem) -> str | None:

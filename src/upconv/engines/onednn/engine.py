@@ -63,7 +63,7 @@ class OnednnEngine:
             return ("",)
         found = [
             strategy
-            for strategy in layout_strategies(inner, every=True)
+            for strategy in layout_strategies(inner)
             if candidate(self._tested(problem), inner, threads, strategy) is not None
         ]
         return ("", *(strategy.value for strategy in found[1:]))

@@ -19,7 +19,7 @@ import numpy as np
 
 from ... import memory
 from ...activations import SCRATCH_BYTES, apply
-from ...problem import DType, Problem
+from ...problem import DataLayout, DType, Problem
 from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous, laid_out
@@ -54,11 +54,6 @@ class OnednnPrimitive:
         self._problem, self._threads, self._candidate = problem, threads, candidate
         self._offer = offer = candidate.offer
         self._runtime, self._backward = runtime, offer.operation.kind is Kind.WEIGHTS
-        self._flip: Any = (...,)
-        if offer.operation.flipped:
-            kernel = problem.weight_layout.to_iox(problem.rank)[2:]
-            flip = [slice(None, None, -1 if i in kernel else 1) for i in range(problem.rank + 2)]
-            self._flip = tuple(flip)
         self._result = offer.result.numpy
         self._finishes = not offer.complete
         sources = ((offer.operation.src, candidate.src), (offer.operation.dst, candidate.dst))
@@ -103,13 +98,7 @@ class OnednnPrimitive:
         adds_after = problem.accumulate and not self._offer.adds and not self._finishes
         direct = not adds_after and self._same(given, wanted)
         result = out if direct else sequence.temporary(wanted)
-        if self._offer.apart:
-            channels = Tensor(
-                (1, problem.result_channels, *[1] * problem.rank),
-                (problem.result_channels, 1, *[problem.result_channels] * problem.rank),
-            )
-            bias = sequence.argument(self._given(channels))
-        elif problem.bias:
+        if self._offer.bias is not None:
             channels = Tensor((problem.result_channels,), (1,))
             arguments[Arg.BIAS] = sequence.argument(self._given(channels))
         if found.residual is not None:
@@ -117,8 +106,6 @@ class OnednnPrimitive:
             reordered = self._reordered(sequence, residual, found.residual)
             arguments[Arg.POST_OP | Arg.SRC_1] = reordered
         sequence.step(found.descriptor, {**arguments, argument: result})
-        if self._offer.apart:
-            sequence.add(bias, result)
         if not direct:
             sequence.reorder(result, out, add=adds_after)
 
@@ -167,7 +154,6 @@ class OnednnPrimitive:
             self._offer.operation.kind.value.replace("_", " "),
             f"by {found.implementation}",
             f"with {around} reorders of data" if around else "data as it lies",
-            "then the bias" if self._offer.apart else "",
             "" if self._offer.complete else "the rest by NumPy",
         ]
         return ", ".join(filter(None, words))
@@ -180,7 +166,7 @@ class OnednnPrimitive:
             memory.require(2 * weight.nbytes + self._packed_bytes, "the packed weight")
         if not is_finite(weight):
             raise NonFinite
-        weight = contiguous(weight[self._flip])
+        weight = contiguous(weight)
         if self._packing is None:
             return _Packed(weight, address_of(weight))
         packed = np.empty(self._packed_bytes + 64, np.uint8)
@@ -227,9 +213,13 @@ class OnednnPrimitive:
         problem = self._problem
         alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
         result = out if alone else np.empty(problem.result_shape, self._result)
-        inside = self._candidate.residual is not None
-        self._linear(result, a, b, bias, residual if inside else None)
+        inside, late = self._candidate.residual is not None, self._offer.bias is None
+        self._linear(result, a, b, None if late else bias, residual if inside else None)
         with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
+            if late and bias is not None:
+                last = problem.layout is DataLayout.NXC
+                along = bias if last else bias.reshape(-1, *[1] * problem.rank)
+                np.add(result, along, out=result, casting="unsafe")
             if residual is not None and not inside:
                 np.add(result, residual, out=result, casting="unsafe")
             apply(problem.epilogue.activation, problem.epilogue.slope, result)

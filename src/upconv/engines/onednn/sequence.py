@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import EngineError
 from ..workspace import Workspace
-from .abi import Alg, Arg, Argument, Handle, Library, LibraryError, Query
+from .abi import Arg, Argument, Handle, Library, LibraryError, Query
 from .library import Runtime
 from .openmp import OpenMP
 
@@ -97,17 +97,6 @@ class PrimitiveSequence:
             )
         self.reorders += 1
         self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
-
-    def add(self, addend: int, target: int) -> None:
-        """Add a slot to another, along the axes that it has one position of to all positions."""
-        to, more = self.layout(target), self.layout(addend)
-        with self._runtime.making(self._threads) as library:
-            attributes = library.create("primitive_attr")
-            library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
-            descriptor = library.primitive_desc(
-                "binary", self._runtime.engine, Alg.BINARY_ADD, to, more, to, attributes
-            )
-        self.step(descriptor, {Arg.SRC: target, Arg.SRC_1: addend, Arg.DST: target})
 
     def run(self, *addresses: int) -> None:
         """Execute every step, on the arrays at `addresses` for the arguments."""

@@ -12,41 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ...dialects.mxnet import from_mxnet
+from ...dialects.mxnet import DECONVOLUTION, DEVICE, WINDOW, check, layer_of
+from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
+from ...geometry import convolved
 from ...ops import conv, conv_backward, conv_transpose, conv_transpose_backward
 from ...plans import conv_plan, plan
 from ...threads import get_num_threads
-from ..attributes import Attributes
 from ..packed import plan_of
 from .row import Array, Call, Shape, Shapes, row, unified
 
-_WINDOW = "kernel:shape stride:shape=() dilate:shape=() pad:shape=()"
-_DEVICE = "cudnn_tune:off|limited_workspace|fastest?=None cudnn_off:bool=False"
 CONVOLUTION = (
-    f"{_WINDOW} num_filter:count num_group:count=1 workspace:size=1024 no_bias:bool=False {_DEVICE}"
+    f"{WINDOW} num_filter:count num_group:count=1 workspace:size=1024 no_bias:bool=False {DEVICE}"
     " layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None"
 )
-DECONVOLUTION = (
-    f"{_WINDOW} adj:shape=() target_shape:shape=() num_filter:count num_group:count=1 "
-    f"workspace:size=512 no_bias:bool=True {_DEVICE} layout:NCW|NCHW|NCDHW|NHWC|NDHWC?=None "
-    "rule:document|library=document"
-)
-
-
-def _check(p: Attributes) -> None:
-    """What MXNet refuses before it has seen an array."""
-    rank = len(p.kernel)
-    if not 1 <= rank <= 3:
-        raise ArgumentError("kernel", str(p.kernel), "a shape of 1, 2 or 3 axes")
-    for name, low in {"kernel": 1, "stride": 1, "dilate": 1, "pad": 0, "adj": 0}.items():
-        value = getattr(p, name, ())
-        if value and len(value) != rank:
-            raise ArgumentError(name, str(value), f"{rank} entries, as kernel has")
-        if min(value, default=low) < low:
-            raise ArgumentError(name, str(value), f"integers >= {low}")
-    if p.layout is not None and len(p.layout) != rank + 2:
-        raise ArgumentError("layout", p.layout, f"a layout of {rank} spatial axes")
 
 
 def _is_last(p: Attributes) -> bool:
@@ -68,21 +47,10 @@ def _whole(p: Attributes, first: int, second: int, size: Shape) -> Shape:
 
 def _layer(p: Attributes, size: Shape) -> Any:
     """The transposed layer for this spatial size; raises `ShapeError` and the like."""
-    target = p.target_shape if any(p.target_shape) else ()
-    layer = from_mxnet(
-        size,
-        kernel=p.kernel,
-        stride=p.stride,
-        dilate=p.dilate,
-        pad=() if target else p.pad,
-        adj=() if target else p.adj,
-        target_shape=target,
-        num_filter=p.num_filter,
-        num_group=p.num_group,
-        layout=p.layout,
-    )
+    layer = layer_of(size, p)
     derived = tuple(begin for begin, _ in layer.crops)
-    if target and p.rule == "library" and (p.pad or (0,) * len(size)) != derived:
+    targeted = any(p.target_shape) and p.rule == "library"
+    if targeted and (p.pad or (0,) * len(size)) != derived:
         why = 'MXNet\'s library fails here; rule="document" derives the pad.'
         raise ArgumentError("pad", str(p.pad), f"{derived}, as target_shape derives it", why)
     return layer
@@ -127,14 +95,10 @@ def _transposed_size(p: Attributes, size: Shape) -> Shape:
 
 
 def _size(p: Attributes, size: Shape) -> Shape:
-    ones, found = (1,) * len(size), []
-    rows = zip(size, p.kernel, p.stride or ones, p.dilate or ones, p.pad or (0,) * 3, strict=False)
-    for i, k, s, d, pad in rows:
-        room = i + 2 * pad - (k - 1) * d - 1
-        if i and room < 0:
-            raise ShapeError("kernel", str(p.kernel), f"one that fits in {size} with pad {pad}")
-        found.append(room // s + 1 if i else 0)
-    return tuple(found)
+    """The spatial sizes of a convolution's result; 0 where the data's is not known."""
+    ones, zeros = (1,) * len(size), (0,) * len(size)
+    window = p.kernel, p.stride or ones, p.dilate or ones, p.pad or zeros, p.pad or zeros
+    return tuple(i and convolved(i, *each).size for i, *each in zip(size, *window, strict=True))
 
 
 def _shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
@@ -173,7 +137,7 @@ def _backward(c: Call, grad: Array) -> list[Array | None]:
 
 
 for _names, _attributes in (
-    ("Deconvolution _npx_deconvolution", DECONVOLUTION),
+    ("Deconvolution _npx_deconvolution", f"{DECONVOLUTION} rule:document|library=document"),
     ("Convolution _npx_convolution Convolution_v1", CONVOLUTION),
 ):
     row(
@@ -184,5 +148,5 @@ for _names, _attributes in (
         attributes=_attributes,
         shapes=_shapes,
         absent=lambda p: ("bias",) if p.no_bias else (),
-        check=_check,
+        check=check,
     )

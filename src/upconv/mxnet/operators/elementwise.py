@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import Attributes
+from ...dialects.mxnet_attributes import Attributes
 from .row import Array, Call, Shape, Shapes, row, same_shape
 
 Function = Callable[..., Any]

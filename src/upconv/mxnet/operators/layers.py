@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import Attributes
+from ...dialects.mxnet_attributes import Attributes
 from ..random import generator
 from .elementwise import UNARY, summed_to
 from .row import Array, Call, Shapes, row, same_shape, unified

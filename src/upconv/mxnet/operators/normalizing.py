@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError
 from ...normalization import batch_norm, batch_norm_backward
-from ..attributes import Attributes
 from ..packed import written
 from .row import Array, Call, Shapes, row, unified
 

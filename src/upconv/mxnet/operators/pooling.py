@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
-from ..attributes import Attributes
 from .row import Array, Call, Shape, Shapes, row
 
 

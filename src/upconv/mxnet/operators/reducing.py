@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import Attributes
+from ...dialects.mxnet_attributes import Attributes
 from .row import Array, Call, Shape, row
 from .shaping import axis_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...dialects.mxnet_attributes import Attributes, declared, parsed
 from ...errors import ShapeError
-from ..attributes import Attributes, declared, parsed
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ...dialects.mxnet_attributes import Attributes
 from ...errors import ShapeError
 from ...ops import conv_transpose, conv_transpose_backward
-from ..attributes import Attributes
 from .row import Array, Call, Shapes, row
 
 

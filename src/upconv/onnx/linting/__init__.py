@@ -16,12 +16,13 @@ import onnx_ir as ir
 
 from ...dialects import values
 from ...dialects.onnx import Rule as Reading
-from ...errors import ArgumentError, FileError, ShapeError, brief
+from ...errors import FileError, brief
 from ...files import published, reported
 from ..models import Source, from_model, sources, to_proto
 from ..nodes import known_sizes
+from ..runtimes.inputs import input_shapes
 from ..shapes import inferred
-from .context import DECLARED, Context, agree, contexts, shape_in_words
+from .context import Context, contexts
 from .findings import Finding, Findings, Severity
 from .rules import RULES, Rule, chosen
 
@@ -61,12 +62,10 @@ def lint(
     [('UPC001', 'warning'), ('UPC002', 'warning')]
     """
     rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
-    seen = list(_seen(own, rules, reading, sizes or {}))
-    return Findings(
-        os.fspath(model) if isinstance(model, str | os.PathLike) else "",
-        sum(context.node.op_type == "ConvTranspose" for context in seen),
-        tuple(finding for context in seen for _, finding in _found(own, context, rules)),
-    )
+    seen = list(_seen(own, reading, sizes or {}))
+    name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
+    found = tuple(finding for context in seen for _, finding in _found(own, context, rules))
+    return Findings(name, len(seen), found)
 
 
 def fix(
@@ -99,8 +98,8 @@ def fix(
 
 def _repaired(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
     """One round of repairs, at most one per node; shapes are inferred in a copy only."""
-    own = list(contexts(model, {"ConvTranspose", *(rule.operator for rule in rules)}))
-    for pristine, seen in zip(own, list(_seen(model.clone(), rules, reading, {})), strict=True):
+    own = list(contexts(model))
+    for pristine, seen in zip(own, list(_seen(model.clone(), reading, {})), strict=True):
         if pristine.node.graph is None:  # a repair of this round took it away
             continue
         for rule, finding in _found(model, seen, rules):
@@ -110,34 +109,20 @@ def _repaired(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -
 
 
 def _seen(
-    model: ir.Model,
-    rules: Sequence[Rule],
-    reading: Reading | None,
-    sizes: Mapping[str, Sequence[int]],
+    model: ir.Model, reading: Reading | None, sizes: Mapping[str, Sequence[int]]
 ) -> Iterator[Context]:
     """The nodes that rules look at, once the model's open shapes are filled in."""
-    operators = {"ConvTranspose", *(rule.operator for rule in rules)}
-    _require_sizes(model, sizes)
-    facts = inferred(model, sizes)
+    inputs = [value for value in model.graph.inputs if value.shape is not None]
+    input_shapes(inputs, sizes)  # raises for names and shapes that do not fit
+    facts, declared = inferred(model, sizes), {}
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
-        value.meta[DECLARED] = stated = known_sizes(value)
-        told = facts[str(value.name)].shape if str(value.name) in facts else None
+        declared[value] = stated = known_sizes(value)
+        told = known_sizes(facts.get(str(value.name)))
         if told is not None and (stated is None or len(stated) == len(told)):
             pairs = zip(stated or (None,) * len(told), told, strict=True)
             value.shape = ir.Shape([b if a is None else a for a, b in pairs])
-    return contexts(model, operators, reading)
-
-
-def _require_sizes(model: ir.Model, sizes: Mapping[str, Sequence[int]]) -> None:
-    inputs = {str(value.name): known_sizes(value) for value in model.graph.inputs}
-    for name, shape in sizes.items():
-        if name not in inputs:
-            raise ArgumentError("sizes", f"with {brief(name)}", f"inputs: {brief(list(inputs))}")
-        stated = inputs[name]
-        if stated is not None and not agree(stated, tuple(shape)):
-            expected = f"what fits the declared {shape_in_words(stated)}"
-            raise ShapeError(f"sizes[{brief(name)}]", brief(tuple(shape)), expected)
+    return contexts(model, reading, declared)
 
 
 def _found(
@@ -147,7 +132,7 @@ def _found(
     said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.node))
     left_out = tuple(said.replace(",", " ").split())
     for rule in rules:
-        if rule.operator == context.node.op_type and not rule.code.startswith(left_out):
+        if not rule.code.startswith(left_out):
             yield from ((rule, finding) for finding in rule.findings(context))
 
 

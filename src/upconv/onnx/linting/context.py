@@ -1,8 +1,8 @@
-"""What a rule sees: one node of a model, with what is known about it."""
+"""What a rule sees: one ConvTranspose node of a model, with what is known about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,6 @@ import onnx_ir as ir
 from ...dialects.onnx import Rule as Reading
 from ..graphs import is_op, opset_of, roots
 from ..nodes import ConvTransposeNode, Sizes, Unreadable, known_sizes, read
-
-DECLARED = "upconv.lint.declared"
-"""The key under which a value keeps the shape that the model declares for it."""
 
 READERS = {
     Reading.SPEC: "the ONNX specification",
@@ -24,21 +21,24 @@ READERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """One node as the rules see it.
+    """One ConvTranspose node as the rules see it.
 
     `graph` is the name of the graph, subgraph or function that it is in. `runtime` is the one that
-    the model is judged for, None for any. `found` is the ConvTranspose node read by the runtime's
-    reading, by the specification without one, and `conv` the same if it can be read; None for nodes
-    of other operators. `weight` is the node's second input.
+    the model is judged for, None for any. `found` is the node read by the runtime's reading, by the
+    specification without one. `declared` is the shape that the model states for the output.
     """
 
     node: ir.Node
     graph: str
     opset: int
     runtime: Reading | None
-    found: ConvTransposeNode | Unreadable | None
-    conv: ConvTransposeNode | None
-    weight: ir.Value | None
+    found: ConvTransposeNode | Unreadable
+    declared: Sizes | None = None
+
+    @property
+    def conv(self) -> ConvTransposeNode | None:
+        """The node, if it can be read."""
+        return self.found if isinstance(self.found, ConvTransposeNode) else None
 
     def concerns(self, runtime: Reading) -> bool:
         """Whether the model is judged for this runtime, or for any."""
@@ -52,23 +52,24 @@ class Context:
 
 
 def contexts(
-    model: ir.Model, operators: Iterable[str], runtime: Reading | None = None
+    model: ir.Model,
+    runtime: Reading | None = None,
+    declared: Mapping[ir.Value, Sizes | None] | None = None,
 ) -> Iterator[Context]:
-    """The nodes of these operators, in order, in subgraphs and functions too.
+    """The ConvTranspose nodes, in order, in subgraphs and functions too.
 
     A node that the runtime refuses is read by the specification.
     """
     for body in roots(model):
         opset = opset_of(model, body)
         for node in body.all_nodes():
-            if is_op(node, *operators) and node.outputs:
-                found = read(node, opset, runtime) if node.op_type == "ConvTranspose" else None
+            if is_op(node, "ConvTranspose") and node.outputs:
+                found = read(node, opset, runtime)
                 if runtime is not None and isinstance(found, Unreadable):
                     found = read(node, opset)
-                graph = (node.graph.name if node.graph else None) or body.name
-                conv = found if isinstance(found, ConvTransposeNode) else None
-                weight = node.inputs[1] if len(node.inputs) > 1 else None
-                yield Context(node, str(graph), opset, runtime, found, conv, weight)
+                graph = str((node.graph.name if node.graph else None) or body.name)
+                stated = (declared or {}).get(node.outputs[0])
+                yield Context(node, graph, opset, runtime, found, stated)
 
 
 def output_shape(conv: ConvTransposeNode) -> Sizes:
@@ -78,13 +79,6 @@ def output_shape(conv: ConvTransposeNode) -> Sizes:
     sizes = (None if n is None else a.out for a, n in zip(conv.axes, conv.sizes, strict=True))
     batch = None if x is None else x[0]
     return (batch, None if channels is None else channels * conv.groups, *sizes)
-
-
-def agree(one: Sizes, other: Sizes) -> bool:
-    """Whether two shapes can be the same."""
-    return len(one) == len(other) and all(
-        a is None or b is None or a == b for a, b in zip(one, other, strict=True)
-    )
 
 
 def shape_in_words(shape: Sizes) -> str:

@@ -103,17 +103,13 @@ class Findings:
     def __getitem__(self, index: int) -> Finding:
         return self.findings[index]
 
-    def count(self, severity: Severity) -> int:
-        """How many are of this severity."""
-        return sum(finding.severity is severity for finding in self.findings)
-
     def as_json(self) -> dict[str, Any]:
         """A document of plain values, ready for `json.dumps`.
 
         >>> sorted(Findings("", 0, ()).as_json())
         ['counts', 'findings', 'fixed', 'model', 'nodes']
         """
-        return {**plain(self), "counts": {one.value: self.count(one) for one in Severity}}
+        return {**plain(self), "counts": _counts(self.findings)}
 
     def as_text(self) -> str:
         """A report for people, of printable characters alone; no newline at its end."""
@@ -129,7 +125,9 @@ def text(reports: Sequence[Findings]) -> str:
     found = [finding for report in reports for finding in report]
     if len(reports) != 1:
         counted_nodes = _counted(sum(report.nodes for report in reports), "transposed convolution")
-        lines.append(f"{_counted(len(reports), 'model')}: {_counts(found)} in {counted_nodes}")
+        lines.append(
+            f"{_counted(len(reports), 'model')}: {_counts_in_words(found)} in {counted_nodes}"
+        )
     if found:
         lines += ["", "What to do:"]
         for rule, fix in sorted({(finding.rule, finding.fix) for finding in found}):
@@ -141,7 +139,7 @@ def document(reports: Sequence[Findings]) -> dict[str, Any]:
     """The fields of the JSON document; docs/schemas/lint.json is its schema."""
     found = [finding for report in reports for finding in report]
     return {
-        "counts": {one.value: sum(f.severity is one for f in found) for one in Severity},
+        "counts": _counts(found),
         "models": [report.as_json() for report in reports],
     }
 
@@ -180,7 +178,7 @@ def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
     """One model; an overlap map that was drawn already is left out."""
     name = quoted(report.model) if report.model else "the model"
     nodes = _counted(report.nodes, "transposed convolution")
-    yield f"{name}: {_counts(report.findings)} in {nodes}"
+    yield f"{name}: {_counts_in_words(report.findings)} in {nodes}"
     for finding in report.fixed:
         yield f"  {finding.rule} fixed   {_place(finding)}"
     for (_, node), group in groupby(report, lambda f: (f.graph, f.node)):
@@ -202,9 +200,13 @@ def _place(finding: Finding) -> str:
     return f"{quoted(finding.node)} in {quoted(finding.graph)}"
 
 
-def _counts(findings: Sequence[Finding]) -> str:
-    counts = {s: sum(finding.severity is s for finding in findings) for s in Severity}
-    return ", ".join(_counted(n, s.value) for s, n in counts.items() if n) or "no findings"
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    return {one.value: sum(f.severity is one for f in findings) for one in Severity}
+
+
+def _counts_in_words(findings: Sequence[Finding]) -> str:
+    counts = _counts(findings).items()
+    return ", ".join(_counted(n, severity) for severity, n in counts if n) or "no findings"
 
 
 def _wrapped(label: str, words: str) -> list[str]:

@@ -31,10 +31,10 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .candidates import Cache, Setup, measured
+from .candidates import Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
-from .select import Selecting, Selection, choose
+from .select import Selecting, choose
 
 __all__ = ["Optimization", "optimize"]
 
@@ -111,11 +111,11 @@ def optimize(
         raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
     rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
-    say, cache = progress or (lambda *_: None), Cache(chosen, fresh)
-    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, cache, say)
-    selecting, selection, folded = _selected(original, setup)
-    proto = to_proto(selection.model)
-    before = to_proto(original).ByteSize() if selection.changed else proto.ByteSize()
+    say = progress or (lambda *_: None)
+    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, fresh, say)
+    found, folded = _selected(original, setup)
+    proto = to_proto(found.model)
+    before = to_proto(original).ByteSize() if found.changed else proto.ByteSize()
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
     return Optimization(
         model=os.fspath(path) if path else original.graph.name or "",
@@ -123,25 +123,25 @@ def optimize(
         threads=chosen.threads or 1,
         opset=original.opset_imports.get("", 0),
         inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
-        folded=folded if selection.changed else (),
-        layers=selection.layers,
-        whole=selection.whole,
-        verified=selection.verified,
-        checks=selection.checks,
-        verdict=selection.verdict,
+        folded=folded if found.changed else (),
+        layers=found.layers,
+        whole=found.whole,
+        verified=found.verified,
+        checks=found.checks,
+        verdict=found.verdict,
         bytes_before=before,
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
-        session=_session(selecting) if session else None,
-        remarks=selection.remarks,
+        session=_session(found) if session else None,
+        remarks=tuple(found.remarks),
         proto=proto,
-        written=None if output is None else str(save(selection.model, output, force=force)[0]),
+        written=None if output is None else str(save(found.model, output, force=force)[0]),
         seconds=time.perf_counter() - began,
     )
 
 
-def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, Selection, tuple[str, ...]]:
+def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, ...]]:
     """Fold, measure every layer, and select."""
     prepared = original.clone()
     steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.rule)
@@ -168,7 +168,8 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, Selection, t
             told = (conv.axes, one.shapes, *what, tried, *choice)
         results.append(LayerResult(named(node), graph, *told))
     selecting = Selecting(original, prepared, setup)
-    return selecting, selecting.select(results, folded), folded
+    selecting.select(results, folded)
+    return selecting, folded
 
 
 def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:

@@ -4,15 +4,15 @@ A candidate is a sequence of passes (`CANDIDATES`). It is timed if each of its p
 runtime takes the result and does not die of it, and its values are as near to the layer in float64
 as the rules of `verifying.differences` ask. The original is timed interleaved with all of them.
 
-A record of the tuning cache is one candidate of one layer at one set of shapes, in one runtime. It
-is used only where every candidate that would be measured now has one, so that ratios come from one
-run.
+A record of the tuning cache is all candidates of one layer at given shapes, in one runtime. Where
+the runtime refused one, nothing is remembered: a process may have ended for want of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -22,14 +22,13 @@ from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
 from ...tuning import processor_model, shared_tuner
-from ...tuning.store import Record
+from ..documents import document
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
-from ..runtimes.timing import Rounds
 from ..runtimes.worker import borrowed
+from ..verifying import in_float64, place_of
 from ..verifying.differences import Tolerances, differences
-from ..verifying.layers import in_float64, place_of
 from .extract import Layer
 from .results import ORIGINAL, Candidate, Ratio, Timing
 
@@ -48,71 +47,14 @@ CANDIDATES: tuple[str, ...] = (
 _TABLE = "rewritings"
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One candidate at one set of shapes; the original's ratio is 1."""
-
-    timing: Timing
-    ratio: Ratio
-    error: float
-
-    @classmethod
-    def of(cls, rounds: Rounds, errors: Sequence[float]) -> list[Measured]:
-        """Every call of some rounds, the first against itself."""
-        first, *others = errors
-        return [
-            cls(Timing.of(rounds.first), Ratio(1.0, 1.0, 1.0), first),
-            *(
-                cls(Timing.of(rounds.samples[i]), Ratio.of(rounds, i), error)
-                for i, error in enumerate(others, 1)
-            ),
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """What was measured of layers before; `fresh` forgets that, and remembers anew."""
-
-    runtime: Runtime
-    fresh: bool = False
-
-    def recall(self, layer: str, names: Iterable[str]) -> list[Measured] | None:
-        """All these candidates of a layer, or None if one is missing."""
-        found = [None if self.fresh else self._find(layer, name) for name in names]
-        known = [one for one in found if one is not None]
-        return known if len(known) == len(found) else None
-
-    def remember(self, layer: str, name: str, measured: Measured) -> None:
-        """Keep one candidate of a layer."""
-        ratio = {f"ratio_{key}": entry for key, entry in asdict(measured.ratio).items()}
-        fields_ = {**asdict(measured.timing), **ratio, "error": measured.error}
-        record: Record = {key: float(entry) for key, entry in fields_.items()}
-        shared_tuner().store.remember(_TABLE, self._key(layer, name), record)
-
-    def _find(self, layer: str, name: str) -> Measured | None:
-        record = shared_tuner().store.find(_TABLE, self._key(layer, name))
-        try:
-            told = {key: float(entry) for key, entry in (record or {}).items()}
-            timing = {field.name: told[field.name] for field in fields(Timing)}
-            ratio = Ratio(*(told[f"ratio_{field.name}"] for field in fields(Ratio)))
-            timing["samples"] = int(timing["samples"])
-            return Measured(Timing(**timing), ratio, told["error"])  # type: ignore[arg-type]
-        except (KeyError, ValueError):  # there is none, or another version of upconv wrote it
-            return None
-
-    def _key(self, layer: str, name: str) -> str:
-        versions = f"upconv {__version__} | {self.runtime} {self.runtime.version}"
-        threads = f"threads {self.runtime.threads}"
-        return " | ".join((processor_model(), versions, threads, layer, name))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
     """What all steps of one optimisation share.
 
     inputs: arrays by name, per set of input shapes. seconds: for each different layer; the whole
     model has `WHOLE` times as many. limit: seconds that one run may take. float64: whether results
-    are held against it. say: called with what begins, its number from 1, and of how many.
+    are held against it. fresh: whether the tuning cache is not asked. say: called with what begins,
+    its number from 1, and of how many.
     """
 
     runtime: Runtime
@@ -121,20 +63,17 @@ class Setup:
     seconds: float
     limit: float
     float64: bool
-    cache: Cache
+    fresh: bool
     say: Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Form:
-    """A candidate as a model of its own, and what can be said of it without a clock."""
+    """A candidate as a model of its own, and in the runtime once it was found right."""
 
-    model: ir.Model
     told: Candidate
-
-    @property
-    def name(self) -> str:
-        return self.told.passes
+    model: ir.Model
+    session: Session | None = None
 
 
 def apply(
@@ -153,150 +92,140 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
 
     Raises `EngineError` where the runtime does not run the original itself.
     """
-    forms, refused = _forms(layer, setup.rule)
-    names = [form.name for form in forms]
-    keys = [f"{layer.signature} {shape}" for shape in layer.shapes]
-    known = [setup.cache.recall(key, names) for key in keys]
-    if None not in known:
-        times = zip(*filter(None, known), strict=True)
-        told = [_timed(f.told, one, True) for f, one in zip(forms, times, strict=True)]
-        return (*told, *refused)
-    contest = _Contest(layer, setup)
-    found = contest.run(forms)
-    if not contest.refused:  # else what is missing would be tried again anyway
-        for name, per_shapes in found.items():
-            for key, one in zip(keys, per_shapes, strict=True):
-                setup.cache.remember(key, name, one)
-    out = contest.refused
-    return (
-        *(_timed(form.told, found[form.name], False) for form in forms if form.name in found),
-        *(replace(form.told, refusal=out[form.name]) for form in forms if form.name in out),
-        *refused,
-    )
+    versions = f"upconv {__version__} | {setup.runtime} {setup.runtime.version}"
+    how = f"threads {setup.runtime.threads} | {layer.signature} {layer.shapes}"
+    key = " | ".join((processor_model(), versions, how))
+    known = None if setup.fresh else _recalled(key)
+    if known is not None:
+        return known
+    forms, unfit = _forms(layer, setup.rule)
+    trial = _Trial(layer, setup)
+    found = (*trial.run(forms), *unfit)
+    if not trial.refused:
+        shared_tuner().store.remember(_TABLE, key, {"candidates": json.dumps(document(found))})
+    return (*found, *trial.refused.values())
+
+
+def _recalled(key: str) -> tuple[Candidate, ...] | None:
+    try:
+        told = json.loads(str((shared_tuner().store.find(_TABLE, key) or {})["candidates"]))
+        found = tuple(
+            Candidate(
+                one["passes"],
+                one["refusal"],
+                tuple(Timing(**timing) for timing in one["timings"]),
+                tuple(Ratio(**ratio) for ratio in one["ratios"]),
+                one["error"],
+                one["weight_bytes"],
+                one["work"],
+                remembered=True,
+            )
+            for one in told
+        )
+    except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
+        return None
+    return found if {one.passes for one in found} == {ORIGINAL, *CANDIDATES} else None
 
 
 def _forms(layer: Layer, rule: Rule) -> tuple[list[_Form], list[Candidate]]:
-    forms, refused = [], []
+    """The forms of a layer, and those whose passes do not fire."""
+    forms, unfit = [], []
     for name in (ORIGINAL, *CANDIDATES):
         model = layer.model.clone()
         refusal = None if name == ORIGINAL else apply(model, name, rule)
         if refusal is not None:
-            refused.append(Candidate(name, refusal=refusal))
+            unfit.append(Candidate(name, refusal=refusal))
             continue
         tensors = [value.const_value for value in model.graph.initializers.values()]
         weights = [tensor for tensor in tensors if tensor is not None and len(tensor.shape) > 1]
         nbytes = sum(tensor.nbytes for tensor in weights)
         # Each element of a weight is one multiplication per input position.
         work = sum(tensor.size for tensor in weights) / layer.conv.array.size
-        forms.append(_Form(model, Candidate(name, weight_bytes=nbytes, work=work)))
-    return forms, refused
+        forms.append(_Form(Candidate(name, weight_bytes=nbytes, work=work), model))
+    return forms, unfit
 
 
-def _timed(told: Candidate, times: Sequence[Measured], remembered: bool) -> Candidate:
-    return replace(
-        told,
-        timings=tuple(one.timing for one in times),
-        ratios=() if told.passes == ORIGINAL else tuple(one.ratio for one in times),
-        error=max(one.error for one in times),
-        remembered=remembered,
-    )
-
-
-class _Contest:
-    """The candidates of one layer against each other; `refused` says who is out, and why."""
+class _Trial:
+    """The candidates of one layer against each other; `refused` are those that are out."""
 
     def __init__(self, layer: Layer, setup: Setup) -> None:
         self.layer, self.setup = layer, setup
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, Candidate] = {}
         self.feeds = [layer.feeds(which) for which in range(len(layer.shapes))]
-        self.tolerances = Tolerances(precision=setup.runtime.working_precision())
         self.exact: list[Any] = [None] * len(self.feeds)
         try:
-            with borrowed(setup.limit) as worker:
-                wide = in_float64(setup.runtime).session(layer.model, worker=worker)
-                with wide:
-                    self.exact = self._values(wide)
+            with (
+                borrowed(setup.limit) as worker,
+                in_float64(setup.runtime).session(layer.model, worker=worker) as wide,
+            ):
+                self.exact = self._values(wide)
         except (EngineError, MemoryLimitError):
             pass  # the original is held against instead
 
-    def run(self, forms: Sequence[_Form]) -> dict[str, list[Measured]]:
-        """The times of those that stay, per set of shapes; a worker that dies is replaced."""
+    def run(self, forms: Sequence[_Form]) -> list[Candidate]:
+        """The times of those that stay; a worker that one of them ended is replaced."""
         while True:
-            left = [form for form in forms if form.name not in self.refused]
+            left = [form for form in forms if form.told.passes not in self.refused]
             with borrowed(self.setup.limit) as worker:
-                try:
-                    found = self._checked(left, worker)
-                except EngineError:
-                    if ORIGINAL in self.refused:
-                        raise
-                    continue
-                try:
+                found = self._checked(left, worker)
+                if worker.usable:
                     return self._timed(found)
-                except EngineError:
-                    if len(left) <= 2:
-                        raise
-            # Who ended it is not known: one after the other, each against the original alone.
-            times: dict[str, list[Measured]] = {}
-            for form in left[1:]:
-                try:
-                    times |= self.run([left[0], form])
-                except EngineError as error:
-                    self.refused[form.name] = str(error)
-            return times
 
     def _values(self, session: Session) -> list[Any]:
         return [next(iter(session.run(given).values())) for given in self.feeds]
 
-    def _checked(
-        self, forms: Sequence[_Form], worker: Worker
-    ) -> list[tuple[_Form, Session, list[float]]]:
-        """Those that the runtime takes and whose values are right; `EngineError` if it died."""
-        found: list[tuple[_Form, Session, list[float]]] = []
+    def _checked(self, forms: Sequence[_Form], worker: Worker) -> list[_Form]:
+        """Those that the runtime takes and whose values are right, up to one that ended it."""
+        found: list[_Form] = []
         wanted: list[Any] = []
         for form in forms:
+            told = form.told
             try:
                 session = self.setup.runtime.session(form.model, worker=worker)
                 values = self._values(session)
             except (EngineError, MemoryLimitError) as failure:
-                self.refused[form.name] = str(failure)
-                if form.name == ORIGINAL or not worker.usable:
-                    raise EngineError(str(failure)) from None
+                if told.passes == ORIGINAL:
+                    raise
+                self.refused[told.passes] = replace(told, refusal=str(failure))
+                if not worker.usable:
+                    break
                 continue
             wanted = wanted or values
-            refusal, errors = self._judged(form, wanted, values)
+            refusal, error = self._judged(told.passes, wanted, values)
             if refusal is None:
-                found.append((form, session, errors))
+                found.append(_Form(replace(told, error=error), form.model, session))
             else:
-                self.refused[form.name] = refusal
+                self.refused[told.passes] = replace(told, refusal=refusal)
                 session.close()
         return found
 
     def _judged(
-        self, form: _Form, wanted: Sequence[Any], values: Sequence[Any]
-    ) -> tuple[str | None, list[float]]:
-        """Why a candidate's values are wrong, and its errors per set of shapes."""
+        self, name: str, wanted: Sequence[Any], values: Sequence[Any]
+    ) -> tuple[str | None, float]:
+        """Why a candidate's values are wrong, and its largest error."""
         [y] = self.layer.model.graph.outputs
-        errors = []
+        tolerances = Tolerances(precision=self.setup.runtime.working_precision())
+        largest = 0.0
         for a, b, exact in zip(wanted, values, self.exact, strict=True):
-            [one] = differences(place_of(y), a, b, self.tolerances, exact)
-            if not one.equal and form.name != ORIGINAL:
+            [one] = differences(place_of(y), a, b, tolerances, exact)
+            if not one.equal and name != ORIGINAL:
                 by = f"{one.error:.1e} of the output's scale, {one.allowed:.1e} allowed"
-                return f"its values are off: {one.words or by}", []
-            errors.append(one.error)
-        return None, errors
+                return f"its values are off: {one.words or by}", one.error
+            largest = max(largest, one.error)
+        return None, largest
 
-    def _timed(
-        self, found: Sequence[tuple[_Form, Session, list[float]]]
-    ) -> dict[str, list[Measured]]:
-        times: dict[str, list[Measured]] = {form.name: [] for form, _, _ in found}
-        sessions = [session for _, session, _ in found]
-        for which, given in enumerate(self.feeds):
+    def _timed(self, forms: Sequence[_Form]) -> list[Candidate]:
+        """All of them, interleaved, for each set of shapes."""
+        found = [form.told for form in forms]
+        sessions = [form.session for form in forms if form.session]
+        for given in self.feeds:
             for session in sessions:
                 session.bind(given)
             rounds = timed(sessions, self.setup.seconds)
-            errors = [errors[which] for _, _, errors in found]
-            for name, one in zip(times, Measured.of(rounds, errors), strict=True):
-                times[name].append(one)
+            for i, one in enumerate(found):
+                series = rounds.samples[i] if i else rounds.first
+                ratios = (*one.ratios, Ratio.of(rounds, i)) if i else ()
+                found[i] = replace(one, timings=(*one.timings, Timing.of(series)), ratios=ratios)
         for session in sessions:
             session.close()
-        return times
+        return found

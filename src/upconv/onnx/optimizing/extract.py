@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import onnx_ir as ir
 
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ..graphs import follower, is_op
-from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, read
+from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, known_sizes, read
 from ..passes.base import elementwise
 from ..runtimes import Runtime, Worker, feeds
-from ..shapes import Facts, inferred
+from ..shapes import inferred
 
 MARK = "upconv.number"
 """In a node's own memory, not in the model's file: which layer it is, or was made of."""
@@ -102,8 +101,11 @@ def _shapes(
     table = inferred(model, {name: array.shape for name, array in given.items()})
     first = {i: next(iter(one.node.inputs), None) for i, one in enumerate(found)}
     names = {i: str(x.name) for i, x in first.items() if x is not None}
-    sizes = {i: table.get(name, Facts()).sizes for i, name in names.items()}
-    told = {i: shape for i, shape in sizes.items() if shape is not None}
+    told = {}
+    for i, name in names.items():
+        sizes = known_sizes(table.get(name))
+        if sizes is not None and None not in sizes:
+            told[i] = tuple(n for n in sizes if n is not None)
     asked = [i for i in names if found[i].node.graph is model.graph]
     if not asked:
         return told
@@ -126,7 +128,7 @@ def _layer(
     index: int,
     found: ConvTransposeNode | Unreadable,
     shapes: Sequence[tuple[int, ...] | None],
-    declared: Mapping[str, Facts],
+    declared: Mapping[str, ir.Value],
     rule: Rule,
 ) -> Layer:
     """`ValueError` says why there is none."""
@@ -142,8 +144,8 @@ def _layer(
         raise ValueError(sized.reason)
     if sized.weight.array is None:
         raise ValueError(f"its weight is not constant: {sized.weight.reason}")
-    told: Sequence[Any] = declared.get(str(x.name), Facts()).shape or ()
-    told = told if len(told) == len(known[0]) else [None] * len(known[0])
+    told = known_sizes(declared.get(str(x.name))) or ()
+    told = told if len(told) == len(known[0]) else (None,) * len(known[0])
     # What the model leaves open is open here, but for channels.
     opened = [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(known[0])]
     return Layer(index, sized, _cut_out(model, sized, opened), known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from ..runtimes.timing import Rounds
 if TYPE_CHECKING:
     import onnx
 
-    from ..verifying import Difference
+    from ..verifying import Run
 
 _RESAMPLES = 1000
 
@@ -172,10 +173,14 @@ class OutputCheck:
     words: str = ""
 
     @classmethod
-    def of(cls, found: Difference, runtime: str, shapes: int) -> OutputCheck:
-        """What a verification found of an output."""
-        how = found.dtype, found.rule, found.error, found.allowed, found.equal, found.words
-        return cls(found.name, runtime, shapes, *how)
+    def all_of(cls, run: Run, shapes: int) -> list[OutputCheck]:
+        """What a verification in one runtime found of outputs, and why it did not run."""
+        failed = [cls("", run.runtime, shapes, "", "", inf, 0.0, False, f) for f in run.findings]
+        return failed + [
+            cls(one.name, run.runtime, shapes, one.dtype, one.rule, *(one.error, one.allowed),
+                one.equal, one.words)
+            for one in run.outputs
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

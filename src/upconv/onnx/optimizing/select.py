@@ -12,8 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -21,8 +20,7 @@ import onnx_ir as ir
 from ...errors import ModelError
 from ..runtimes import Runtime, Session, timed
 from ..runtimes.worker import borrowed
-from ..verifying import Compare
-from ..verifying.layers import Side
+from ..verifying import Compare, Side
 from .candidates import Setup, apply
 from .extract import marked
 from .results import ORIGINAL, Candidate, LayerResult, OutputCheck, Ratio, Timing, WholeResult
@@ -68,24 +66,6 @@ def faster(whole: Sequence[WholeResult]) -> bool:
     return any(ratio.low > 1 for ratio in ratios) and all(ratio.high >= 1 for ratio in ratios)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Selection:
-    """What became of a model. `changed` is whether it is another; `verified` if its check held."""
-
-    model: ir.Model
-    verdict: str
-    layers: tuple[LayerResult, ...]
-    changed: bool = False
-    whole: tuple[WholeResult, ...] = ()
-    checks: tuple[OutputCheck, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def verified(self) -> bool | None:
-        """Whether it was found equal to the original; None where it is the original."""
-        return holds(self.checks) if self.changed else None
-
-
 def holds(checks: Sequence[OutputCheck]) -> bool:
     """Whether something was compared and all of it was equal."""
     return bool(checks) and all(one.equal for one in checks)
@@ -95,37 +75,56 @@ class Selecting:
     """The whole model of one optimisation: assembled, verified, measured.
 
     original: the model as it came. prepared: with neighbours folded, its layers marked.
+
+    What became of it, after `select`: `model`, whether that is `changed`, its `layers`, the times
+    of the `whole`, the `checks` that held or the last that did not, and the `verdict`.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
         self.original, self.prepared, self.setup = original, prepared, setup
+        self.model, self.changed, self.verdict = original, False, ""
+        self.layers: tuple[LayerResult, ...] = ()
+        self.whole: tuple[WholeResult, ...] = ()
+        self.checks: tuple[OutputCheck, ...] = ()
         self.remarks: list[str] = []
         sides = [Side.of(original, given, setup.limit) for given in setup.inputs]
         self._compares = [Compare(side, setup.float64) for side in sides]
 
-    def select(self, layers: Sequence[LayerResult], folded: Sequence[str]) -> Selection:
-        """The model with those of the layers' candidates that hold up: rules 2 to 5."""
+    @property
+    def verified(self) -> bool | None:
+        """Whether the model was found equal to the original; None where it is the original."""
+        return holds(self.checks) if self.changed else None
+
+    def select(self, layers: Sequence[LayerResult], folded: Sequence[str]) -> None:
+        """Keep those of the layers' candidates that hold up: rules 2 to 5."""
+        self.layers = tuple(layers)
         chosen = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
         if not chosen and not folded:
             what = "No rewriting of any layer is faster beyond the noise: the model stays as it is."
-            none = "The model has no ConvTranspose: it stays as it is."
-            return Selection(self.original, what if layers else none, tuple(layers))
-        model, checks, kept = self._verifiable(chosen, layers)
-        whole: tuple[WholeResult, ...] = ()
+            self.verdict = what if layers else "The model has no ConvTranspose: it stays as it is."
+            return
+        model, kept = self._verifiable(chosen)
         why = "What would be faster was not equal"
-        if holds(checks):
-            whole, why = self.compare(self.original, model), "As a whole it is not faster with any"
-            if not faster(whole) and kept:
-                kept = self._added_back(kept, layers)
+        if holds(self.checks):
+            why = "As a whole it is not faster with any of them"
+            self.whole = self.compare(self.original, model)
+            if not faster(self.whole) and kept:
+                kept = self._added_back(kept)
                 model = self.assembled(kept)
-                whole, checks = self.compare(self.original, model), self.check(model)
-            if faster(whole) and holds(checks) and (kept or folded):
-                verdict = _verdict(len(kept), len(layers), whole)
-                back = _reverted(layers, kept)
-                return Selection(model, verdict, back, True, whole, checks, tuple(self.remarks))
-            why, checks = f"{why} of them", ()
-        verdict, back = f"{why}: the model stays as it is.", _reverted(layers, {})
-        return Selection(self.original, verdict, back, False, whole, checks, tuple(self.remarks))
+                self.whole, self.checks = self.compare(self.original, model), self.check(model)
+            if faster(self.whole) and holds(self.checks) and (kept or folded):
+                self.model, self.changed = model, True
+                self.verdict = _verdict(len(kept), len(layers), self.whole)
+            else:
+                self.checks = ()
+        if not self.changed:
+            kept, self.verdict = {}, f"{why}: the model stays as it is."
+        self.layers = tuple(
+            replace(layer, chosen=ORIGINAL, why=f"not kept in the whole model, though {layer.why}")
+            if layer.rewritten and i not in kept
+            else layer
+            for i, layer in enumerate(layers)
+        )
 
     def assembled(self, kept: Mapping[int, str]) -> ir.Model:
         """A copy of the prepared model whose layers, by number, are these candidates."""
@@ -142,21 +141,16 @@ class Selecting:
         Where the runtime computes in 16 bits, whose roundings hide small faults, in f32 too.
         """
         checks: list[OutputCheck] = []
-        runtime, many = self.setup.runtime, len(self._compares)
-        exactly = replace(runtime, precision="f32")
+        runtime = self.setup.runtime
         lowered = runtime.working_precision() not in ("", "f32")
         for shapes, compare in enumerate(self._compares):
-            for how in (runtime, exactly) if lowered else (runtime,):
-                self.setup.say("verifying the whole model", shapes + 1, many)
+            for how in (runtime, replace(runtime, precision="f32"))[: 1 + lowered]:
+                self.setup.say("verifying the whole model", shapes + 1, len(self._compares))
                 side = Side.of(model, self.setup.inputs[shapes], self.setup.limit)
                 run = compare.run(how, side, layers=False)
                 if run.remark and run.remark not in self.remarks:
                     self.remarks.append(run.remark)
-                checks += [OutputCheck.of(one, run.runtime, shapes) for one in run.outputs]
-                checks += [
-                    OutputCheck("", run.runtime, shapes, "", "", inf, 0.0, False, words)
-                    for words in run.findings
-                ]
+                checks += OutputCheck.all_of(run, shapes)
         return tuple(checks)
 
     def compare(
@@ -194,29 +188,28 @@ class Selecting:
             ratio = Ratio.of(rounds, 1)
         return WholeResult(Timing.of(rounds.first), Timing.of(rounds.samples[1]), ratio)
 
-    def _verifiable(
-        self, chosen: Kept, layers: Sequence[LayerResult]
-    ) -> tuple[ir.Model, tuple[OutputCheck, ...], Kept]:
+    def _verifiable(self, chosen: Kept) -> tuple[ir.Model, Kept]:
         """Rule 2: the candidates with which the whole is equal."""
         kept = dict(chosen)
         while True:
             model = self.assembled(kept)
-            checks = self.check(model)
-            if holds(checks):
-                return model, checks, kept
+            self.checks = self.check(model)
+            if holds(self.checks):
+                return model, kept
+            objection = _objection(self.checks)
             if not kept:  # what is folded alone does not hold
-                self.remarks.append(f"The model is not equal: {_objection(checks)}.")
-                return model, checks, kept
-            worst = max(kept, key=lambda i: layers[i].best.error or 0.0)
-            reverted = f"{layers[worst].node} is reverted, for with it the model is not equal"
-            self.remarks.append(f"{reverted}: {_objection(checks)}.")
+                self.remarks.append(f"The model is not equal: {objection}.")
+                return model, kept
+            worst = max(kept, key=lambda i: self.layers[i].best.error or 0.0)
+            reverted = f"{self.layers[worst].node} is reverted, for with it the model is not equal"
+            self.remarks.append(f"{reverted}: {objection}.")
             del kept[worst]
 
-    def _added_back(self, chosen: Kept, layers: Sequence[LayerResult]) -> Kept:
+    def _added_back(self, chosen: Kept) -> Kept:
         """Rule 4."""
         kept: Kept = {}
         current = self.original
-        order = sorted(chosen, key=lambda i: _saved(layers[i]), reverse=True)
+        order = sorted(chosen, key=lambda i: _saved(self.layers[i]), reverse=True)
         for index in order[:_MOST_ADDED]:
             more = {**kept, index: chosen[index]}
             model = self.assembled(more)
@@ -253,13 +246,3 @@ def _saved(layer: LayerResult) -> float:
     original = layer.candidate(ORIGINAL)
     pairs = zip(original.timings, layer.best.ratios, strict=False) if original else ()
     return sum(time.median * (1 - 1 / max(ratio.median, 1e-9)) for time, ratio in pairs)
-
-
-def _reverted(layers: Sequence[LayerResult], kept: Mapping[int, str]) -> tuple[LayerResult, ...]:
-    """The layers, those that did not stay with the original as their choice."""
-    return tuple(
-        replace(layer, chosen=ORIGINAL, why=f"not kept in the whole model, though {layer.why}")
-        if layer.rewritten and i not in kept
-        else layer
-        for i, layer in enumerate(layers)
-    )

@@ -12,8 +12,8 @@ kernel with zero taps at its end, which make a longer result that holds the bias
     else             t = ceil((a - Q)/d) more taps, pads (P, d*t - (a - Q)), output padding 0  (3)
 
 Multiplying by zero taps, and by the zeros in place of dilation, gives NaN where x is infinite or
-NaN. Weights that are computed are padded, reshaped and split by nodes; `no_dilation` needs a
-constant. Quantised layers stay quantised (see `quantised`).
+NaN. A weight that has to change must be constant. Quantised layers stay quantised (see
+`quantised`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
-import onnx_ir as ir
 
 from ...arrays import Array
 from ...dialects.limits import Padding
@@ -32,7 +31,7 @@ from ..building import Builder, Crops
 from ..graphs import plain
 from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
-from .quantised import Operand, before, finish, known, weight
+from .quantised import Operand, before, bias, finish, weight
 from .sub_pixel import require_affordable
 
 MOST_GROUPS = 256
@@ -92,11 +91,11 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     """A kernel of k taps, d apart, as one of d*(k-1) + 1 taps with zeros between."""
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
-    said, w = _statement(conv), weight(conv)
-    _require_small(conv, [axis.extent for axis in said.axes], w)
+    said = _statement(conv)
+    _require_small(conv, [axis.extent for axis in said.axes], weight(conv))
     dense = tuple(replace(axis, kernel=axis.extent, dilation=1) for axis in said.axes)
-    longer = np.pad(w.array, _more_taps(conv, said))
-    return _rewriting(conv, replace(said, axes=dense), w.changed(spread(longer, said.axes)))
+    w = _longer(conv, said)
+    return _rewriting(conv, replace(said, axes=dense), w.changed(spread(w.array, said.axes)))
 
 
 def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
@@ -107,15 +106,13 @@ def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
     _require_small(conv, [axis.kernel for axis in said.axes])
     axes = [*(Axis(size=1, kernel=1) for _ in new), *said.axes]
     paddings = [*(Padding(0, 0, 0) for _ in new), *said.paddings]
+    w = _longer(conv, said)
+    w = w.changed(np.expand_dims(w.array, new))
 
     def write(builder: Builder) -> None:
-        w = _longer(conv, builder, said)
-        if isinstance(w, Operand):
-            w = w.changed(np.expand_dims(w.array, new)).write(builder, "weight")
-        else:
-            w = builder.squeeze(w, new, undo=True)
         [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, new, undo=True)])
-        y = builder.deconv([x, w, conv.b], attributes(axes, conv.groups, paddings))
+        operands = [x, w.write(builder, "weight"), conv.b]
+        y = builder.deconv(operands, attributes(axes, conv.groups, paddings))
         finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], new))
 
     return write
@@ -129,13 +126,16 @@ def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
         raise Refusal(f"it has {conv.groups} groups; more than {most} nodes serve nobody")
     said = _statement(conv)
     _require_small(conv, [axis.kernel for axis in said.axes])
+    w, b = _longer(conv, said), bias(conv)
 
     def write(builder: Builder) -> None:
         xs = before(builder, conv.x, lambda v: builder.split(v, conv.groups, 1))
-        ws = _parts(builder, _longer(conv, builder, said), conv.groups, "weight")
-        bs: Sequence[ir.Value | None] = [None] * conv.groups
-        if conv.b is not None:
-            bs = _parts(builder, known(conv.b), conv.groups, "bias")
+        ws = [part.write(builder, "weight") for part in w.split(conv.groups)]
+        bs = (
+            [part.write(builder, "bias") for part in b.split(conv.groups)]
+            if b
+            else [None] * len(ws)
+        )
         words = attributes(said.axes, 1, said.paddings)
         parts = [builder.deconv(one, words, heir=False) for one in zip(xs, ws, bs, strict=True)]
         finish(conv, builder, parts, lambda ys: builder.op("Concat", ys, axis=1))
@@ -189,21 +189,14 @@ def _said(axis: Axis, padding: Padding, limit: int) -> tuple[Axis, Padding]:
     return longer, Padding(padding.begin, end, 0)
 
 
-def _more_taps(conv: ConvTransposeNode, said: Statement) -> list[tuple[int, int]]:
-    """Zeros to put around a weight for the taps that the statement has more."""
-    pairs = zip(said.axes, conv.axes, strict=True)
-    return [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]
-
-
 def _rewriting(conv: ConvTransposeNode, said: Statement, w: Operand | None = None) -> Rewriting:
     """The node said so, with another weight if one is given, and what is cut off its result."""
     _require_small(conv, [axis.kernel for axis in said.axes])
+    if w is None and said.axes != conv.axes:
+        w = _longer(conv, said)
 
     def write(builder: Builder) -> None:
-        value = conv.w
-        if w is not None or said.axes != conv.axes:
-            found = w or _longer(conv, builder, said)
-            value = found.write(builder, "weight") if isinstance(found, Operand) else found
+        value = conv.w if w is None else w.write(builder, "weight")
         words = attributes(said.axes, conv.groups, said.paddings)
         y = builder.deconv([conv.x, value, conv.b], words)
         if any(map(any, said.cuts)):
@@ -226,21 +219,8 @@ def _require_small(
     require_affordable(ratio, prod(kernel) * per_tap)
 
 
-def _longer(conv: ConvTransposeNode, builder: Builder, said: Statement) -> Operand | ir.Value:
-    """The weight with the taps that the statement has more; a value where it is computed."""
-    more = _more_taps(conv, said)
-    try:
-        w = weight(conv)
-    except Refusal:
-        return builder.pad(conv.w, more)
+def _longer(conv: ConvTransposeNode, said: Statement) -> Operand:
+    """The weight with zeros for the taps that the statement has more."""
+    w, pairs = weight(conv), zip(said.axes, conv.axes, strict=True)
+    more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]
     return w.changed(np.pad(w.array, more))
-
-
-def _parts(builder: Builder, whole: Operand | ir.Value, count: int, hint: str) -> list[ir.Value]:
-    """A weight or bias in equal parts along axis 0."""
-    if isinstance(whole, ir.Value):
-        return list(builder.split(whole, count, 0))
-    parts = np.split(whole.array, count)
-    along = [lambda v, i=i: np.split(v, count)[i] if whole.axis == 0 else v for i in range(count)]
-    made = [whole.changed(*one) for one in zip(parts, along, strict=True)]
-    return [part.write(builder, hint) for part in made]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -60,6 +61,15 @@ class Operand:
         axis = self.axis if axis is None else axis
         scale, zero = along(self.scale), along(self.zero)
         return replace(self, array=array, scale=scale, zero=zero, axis=axis)
+
+    def split(self, count: int) -> list[Operand]:
+        """In equal parts along axis 0."""
+
+        def part(v: Array, i: int) -> Array:
+            return np.split(v, count)[i]
+
+        along = [partial(part, i=i) if self.axis == 0 else np.copy for i in range(count)]
+        return [self.changed(part(self.array, i), one) for i, one in enumerate(along)]
 
     def write(self, builder: Builder, hint: str) -> ir.Value:
         """The operand as a constant, dequantised where it has scales."""
@@ -106,12 +116,9 @@ def weight(conv: ConvTransposeNode) -> Operand:
     return found
 
 
-def known(b: ir.Value) -> Operand | ir.Value:
-    """The bias, (M,); its value where it is computed."""
-    try:
-        return operand(b, "bias")
-    except Refusal:
-        return b
+def bias(conv: ConvTransposeNode) -> Operand | None:
+    """The bias, (M,), if there is one."""
+    return None if conv.b is None else operand(conv.b, "bias")
 
 
 def _dequantised(node: ir.Node, what: str) -> Operand:

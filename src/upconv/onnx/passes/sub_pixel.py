@@ -11,10 +11,10 @@ at are 0. Its forms, per node:
 
 Cases: 1. all strides 1: nothing to shuffle, the reversed kernel. 2. one stride for two axes: the
 operator DepthToSpace. 3. any other rank or strides: Reshape, Transpose, Reshape. 4. groups: the
-phases of a channel stay together (CRD), so that groups stay whole. 5. a bias that is computed is
-repeated by nodes. 6. fewer zeros than none (crops beyond the kernel): x is cut first. 7. an
-activation that follows goes before the shuffle, where runtimes compute it together with the
-convolution. 8. quantised models: see `quantised`; the integers of the weight change places.
+phases of a channel stay together (CRD), so that groups stay whole. 5. fewer zeros than none (crops
+beyond the kernel): x is cut first. 6. an activation that follows goes before the shuffle, where
+runtimes compute it together with the convolution. 7. quantised models: see `quantised`; the
+integers of the weight change places.
 
 Multiplying x by the zeros among the weights gives NaN where x is infinite or NaN and the original
 node would not look: finite data only, except where K = 1 or the form is polyphase, and each phase
@@ -36,7 +36,7 @@ from ...subpixel import SubPixel, folded, thriftiest, waste
 from ..building import Builder
 from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
-from .quantised import Operand, before, finish, known, weight
+from .quantised import Operand, before, bias, finish, weight
 
 MOST_WASTE = 64.0
 """Beyond so many multiplications for one needed, no runtime wins: such models are not written."""
@@ -65,7 +65,7 @@ class Form(Enum):
 
 
 def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
-    """Cases 2 to 8; `Refusal`: stride 1 everywhere, a computed weight, too much waste, no room."""
+    """Cases 2 to 7; `Refusal`: stride 1 everywhere, computed operands, too much waste, no room."""
     if all(axis.stride == 1 for axis in conv.axes):
         raise Refusal("all its strides are 1, so there is nothing to shuffle: see replace_deconv")
     _require_few_phases(conv)
@@ -89,8 +89,7 @@ def replace_deconv(conv: ConvTransposeNode) -> Rewriting:
 
 
 def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
-    w = weight(conv)
-    b = None if conv.b is None else known(conv.b)
+    w, b = weight(conv), bias(conv)
     if w.per_channel and w.axis != 1 and not (w.axis == 0 and w.array.shape[0] == conv.groups):
         raise Refusal(f"its weight has scales along axis {w.axis}, which no convolution has")
     sizes = zip(conv.sizes, conv.axes, strict=True)
@@ -133,7 +132,7 @@ def _write(
     builder: Builder,
     pieces: Sequence[Forms],
     w: Operand,
-    b: Operand | ir.Value | None,
+    b: Operand | None,
 ) -> None:
     parts = [_convolution(conv, builder, forms, w, b) for forms in pieces]
     together = len(pieces) == 1
@@ -156,7 +155,7 @@ def _convolution(
     builder: Builder,
     forms: Forms,
     w: Operand,
-    b: Operand | ir.Value | None,
+    b: Operand | None,
 ) -> ir.Value:
     phases = prod(form.phases for form in forms)
     per_group = w.array.shape[1] if w.per_channel and w.axis == 0 else 1
@@ -170,28 +169,18 @@ def _convolution(
     )
     x = conv.x
     cuts = [(max(-begin, 0), max(-end, 0)) for begin, end in (form.zeros for form in forms)]
-    if any(map(any, cuts)):  # case 6
+    if any(map(any, cuts)):  # case 5
         [x] = before(builder, x, lambda v: [builder.cut(v, cuts)])
+    operands = [x, packed_w.write(builder, "weight"), conv.b]
+    if b is not None and phases > 1:  # each entry as often as its channel has phases
+        repeated = b.changed(np.repeat(b.array, phases), lambda v: np.repeat(v, phases))
+        operands[2] = repeated.write(builder, "bias")
     return builder.conv(
-        [x, packed_w.write(builder, "weight"), _repeated(conv, builder, b, phases)],
+        operands,
         zeros=[(max(form.zeros[0], 0), max(form.zeros[1], 0)) for form in forms],
         dilations=[form.dilation for form in forms],
         groups=conv.groups,
     )
-
-
-def _repeated(
-    conv: ConvTransposeNode, builder: Builder, b: Operand | ir.Value | None, times: int
-) -> ir.Value | None:
-    """The bias, each entry as often as its channel has phases."""
-    if b is None or times == 1:
-        return conv.b
-    if isinstance(b, Operand):
-        repeated = b.changed(np.repeat(b.array, times), lambda v: np.repeat(v, times))
-        return repeated.write(builder, "bias")
-    column = builder.op("Reshape", [b, builder.integers([-1, 1])])  # case 5
-    tiled = builder.op("Expand", [column, builder.integers([1, times])])
-    return builder.op("Reshape", [tiled, builder.integers([-1])])
 
 
 def packed(w: Array, groups: int, forms: Sequence[SubPixel]) -> Array:

@@ -37,39 +37,6 @@ def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
     return tuple(value for value in model.graph.inputs if value.name not in weights)
 
 
-def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """`feeds` in the order of the inputs, C-contiguous.
-
-    Raises `ArgumentError` for missing and unknown names, `DTypeError` and `ShapeError` for arrays
-    that are not what the model declares.
-    """
-    require_inputs(inputs, feeds)
-    return {str(value.name): _fitting(value, feeds) for value in inputs}
-
-
-def require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
-    """Raise `ArgumentError` for a name that no input has."""
-    known = [str(value.name) for value in inputs]
-    for name in names:
-        if name not in known:
-            listed = ", ".join(map(brief, known)) or "none"
-            raise ArgumentError("feeds", f"with {brief(name)}", f"the model's inputs: {listed}")
-
-
-def _fitting(value: ir.Value, feeds: Mapping[str, Any]) -> Array:
-    name = str(value.name)
-    argument = f"feeds[{brief(name)}]"
-    if name not in feeds:
-        raise ArgumentError(argument, "missing", f"an array, {declared(value)}")
-    array: Array = np.ascontiguousarray(feeds[name]).reshape(np.shape(feeds[name]))
-    dtype = dtype_of(value)
-    if dtype is not None and array.dtype != dtype:
-        raise DTypeError(argument, f"an array of {array.dtype}", str(dtype), "Convert it.")
-    if not fits(array.shape, value.shape):
-        raise ShapeError(f"{argument}.shape", str(array.shape), declared(value))
-    return array
-
-
 def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
     """NumPy's dtype of a tensor of numbers, None for anything else."""
     if not isinstance(value.type, ir.TensorType) or value.dtype in (
@@ -96,6 +63,37 @@ def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
         return True
     pairs = zip(shape, declared, strict=False)
     return len(shape) == len(declared) and all(not isinstance(d, int) or s == d for s, d in pairs)
+
+
+def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """`feeds` in the order of the inputs, C-contiguous.
+
+    Raises `ArgumentError` for missing and unknown names, `DTypeError` and `ShapeError` for arrays
+    that are not what the model declares.
+    """
+    _require_inputs(inputs, feeds)
+    found: dict[str, Array] = {}
+    for value in inputs:
+        name = str(value.name)
+        argument = f"feeds[{brief(name)}]"
+        if name not in feeds:
+            raise ArgumentError(argument, "missing", f"an array, {declared(value)}")
+        array: Array = np.ascontiguousarray(feeds[name]).reshape(np.shape(feeds[name]))
+        dtype = dtype_of(value)
+        if dtype is not None and array.dtype != dtype:
+            raise DTypeError(argument, f"an array of {array.dtype}", str(dtype), "Convert it.")
+        if not fits(array.shape, value.shape):
+            raise ShapeError(f"{argument}.shape", str(array.shape), declared(value))
+        found[name] = array
+    return found
+
+
+def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
+    known = [str(value.name) for value in inputs]
+    for name in names:
+        if name not in known:
+            listed = ", ".join(map(brief, known)) or "none"
+            raise ArgumentError("feeds", f"with {brief(name)}", f"the model's inputs: {listed}")
 
 
 def feeds(
@@ -132,11 +130,13 @@ def random_arrays(
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
     own = {name: np.asarray(array) for name, array in (given or {}).items()}
-    require_inputs(inputs, own)
-    told = {**(sizes or {}), **{name: array.shape for name, array in own.items()}}
-    shapes = input_shapes(inputs, told)
+    _require_inputs(inputs, own)
+    shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in own}
-    _require_memory({name: shapes[name] for name in dtypes}, dtypes)
+    # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
+    counts = {name: prod(shapes[name]) for name in dtypes}
+    total = sum(count * dtypes[name].itemsize for name, count in counts.items())
+    memory.require(total + 4 * max(counts.values(), default=0), "the random inputs of the model")
     for name, dtype in dtypes.items():
         rng = np.random.default_rng([seed, crc32(name.encode())])
         own[name] = _values(rng, shapes[name], dtype)
@@ -154,28 +154,27 @@ def input_shapes(
     {'x': (2, 3), 'y': (2, 32)}
     """
     given = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
-    symbols = _symbols(inputs, given)
-    return {str(value.name): _shape(value, given.get(str(value.name)), symbols) for value in inputs}
-
-
-def _shape(
-    value: ir.Value, given: tuple[int, ...] | None, symbols: Mapping[str, int]
-) -> tuple[int, ...]:
-    name = brief(value.name)
-    if value.shape is None and given is None:
-        remedy = "Give it in sizes."
-        raise ShapeError(f"The shape of input {name}", "not told by the model", "a shape", remedy)
-    if value.shape is None:
-        return given or ()
-    wanted = [d if isinstance(d, int) else symbols.get(d.value or "") for d in value.shape]
-    if given is None:
-        return tuple((1 if i == 0 else OPEN) if d is None else d for i, d in enumerate(wanted))
-    if not fits(given, ir.Shape(wanted)):
-        named = [d.value for d in value.shape if not isinstance(d, int)]
-        told = {name: symbols[name] for name in named if name and name in symbols}
-        remedy = f"Here {', '.join(f'{n} is {s}' for n, s in told.items())}." if told else ""
-        raise ShapeError(f"sizes[{name}]", str(given), declared(value), remedy)
-    return given
+    symbols, shapes = _symbols(inputs, given), {}
+    for value in inputs:
+        name, of = str(value.name), value.shape
+        shape = given.get(name)
+        if of is not None:
+            wanted = [d if isinstance(d, int) else symbols.get(d.value or "") for d in of]
+            if shape is None:
+                shape = tuple((OPEN if i else 1) if d is None else d for i, d in enumerate(wanted))
+            elif not fits(shape, ir.Shape(wanted)):
+                known = {d.value: d.value in symbols for d in of if not isinstance(d, int)}
+                told = ", ".join(f"{n} is {symbols[n]}" for n in known if n and known[n])
+                remedy = f"Here {told}." if told else ""
+                raise ShapeError(f"sizes[{brief(name)}]", str(shape), declared(value), remedy)
+        if shape is None:
+            said = "not told by the model", "a shape", "Give it in sizes."
+            raise ShapeError(f"The shape of input {brief(name)}", *said)
+        if len(shape) > _MOST_AXES:
+            words = f"{len(shape)} axes; NumPy has at most {_MOST_AXES}"
+            raise MemoryLimitError(f"Input {brief(name)} has {words}.")
+        shapes[name] = shape
+    return shapes
 
 
 def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -193,34 +192,18 @@ def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -
             raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
         symbols[name] = size[0]
     for name, of in dims.items():
-        for symbol, size_ in zip(of, given.get(name, ()), strict=False):
+        for symbol, one in zip(of, given.get(name, ()), strict=False):
             if symbol:
-                symbols.setdefault(symbol, size_)
+                symbols.setdefault(symbol, one)
     return symbols
 
 
 def _dtype(value: ir.Value) -> np.dtype[Any]:
     dtype = dtype_of(value)
     if dtype is None or dtype.kind == "c" or (value.dtype is not None and value.dtype.bitwidth < 8):
-        remedy = "No values can be drawn for it: give it as an array."
-        raise DTypeError(
-            f"Input {brief(value.name)}", declared(value), "a tensor of real numbers", remedy
-        )
+        words = "a tensor of real numbers", "No values can be drawn for it: give it as an array."
+        raise DTypeError(f"Input {brief(value.name)}", declared(value), *words)
     return dtype
-
-
-def _require_memory(
-    shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype[Any]]
-) -> None:
-    for name, shape in shapes.items():
-        if len(shape) > _MOST_AXES:
-            raise MemoryLimitError(
-                f"Input {brief(name)} has {len(shape)} axes; NumPy has at most {_MOST_AXES}."
-            )
-    # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
-    sizes = {name: prod(shape) for name, shape in shapes.items()}
-    total = sum(size * dtypes[name].itemsize for name, size in sizes.items())
-    memory.require(total + 4 * max(sizes.values(), default=0), "the random inputs of the model")
 
 
 def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

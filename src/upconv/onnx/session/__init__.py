@@ -10,18 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
+from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...threads import checked, get_num_threads
-from ..models import Source, from_model, stored
-from ..names import one_line
+from ..models import Source, from_model
 from ..runtimes.inputs import dtype_of, fitting, inputs_of, random_arrays
-from .abi import library
 from .choosing import Assembly, Choice, measured
 from .native import Native
 from .reports import LayerReport, Report, decided
@@ -63,7 +62,8 @@ class Session:
     The child of a fork makes a session of its own.
 
     Raises `FileError`, `ModelError` for what cannot be read, `EngineRefusal` for what ONNX Runtime
-    does not take, `ArgumentError` for arguments that do not fit the model.
+    does not take and for inputs or outputs that are not tensors of numbers, `ArgumentError` for
+    arguments that do not fit the model.
 
     >>> import numpy as np, onnx
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
@@ -90,18 +90,15 @@ class Session:
         self._inputs = tuple(map(_value, inputs_of(whole)))
         self._outputs = tuple(map(_value, whole.graph.outputs))
         self._names = [str(value.name) for value in self._outputs]
+        assembly = Assembly(whole, self._threads)
         shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-        reason = _foreign((*self._inputs, *self._outputs))
-        self._runner: Native | _Python | None
-        if reason is not None:
-            self._runner, report = _Python(whole, self._threads), Report("onnxruntime", reason)
-        elif decisions is None and measure:
+        self._runner: Native | None
+        if decisions is None and measure:
             examples = self._examples(input_shapes, feeds)
             shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
-            assembly = Assembly(whole, self._threads)
             self._runner, report = measured(assembly, self._names, examples)
         else:
-            self._runner, report = _taken(Assembly(whole, self._threads), decisions)
+            self._runner, report = _taken(assembly, decisions)
         self._report = replace(report, shapes=shapes, threads=self._threads)
 
     @property
@@ -115,11 +112,11 @@ class Session:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that `run` must be given."""
-        return self._told("get_inputs", self._inputs)
+        return [*map(_told, self._inputs)]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, in the order in which `run` gives them."""
-        return self._told("get_outputs", self._outputs)
+        return [*map(_told, self._outputs)]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
@@ -137,9 +134,7 @@ class Session:
                 "This session was made before a fork, which ONNX Runtime's threads do not come"
                 " along into. Make one in the child."
             )
-        names = self._known(output_names) or self._names
-        fed = input_feed if isinstance(runner, _Python) else self._arrays(input_feed)
-        return runner.run(names, fed)
+        return runner.run(self._known(output_names), self._arrays(input_feed))
 
     def close(self) -> None:
         """Let go of the model; a run that is under way in another thread ends as usual."""
@@ -155,21 +150,12 @@ class Session:
         ours = sum(each.upconv for each in self.layers)
         return f"<Session with {ours} of {len(self.layers)} layers by upconv>"
 
-    def _told(self, question: str, values: Sequence[ir.Value]) -> list[NodeArg]:
-        if isinstance(self._runner, _Python):
-            told = getattr(self._runner.session, question)()
-            return [NodeArg(each.name, each.type, each.shape) for each in told]
-        return [*map(_told, values)]
-
     def _known(self, names: Any) -> list[str]:
         if names is None:
-            return []
-        if isinstance(names, str) or not isinstance(names, Sequence):
-            raise ArgumentError("output_names", brief(names), "a list of names, or None for all")
-        for name in names:
-            if name not in self._names:
-                listed = ", ".join(map(brief, self._names))
-                raise ArgumentError("output_names", f"with {brief(name)}", f"some of {listed}")
+            return self._names
+        if isinstance(names, str) or not all(name in self._names for name in names):
+            listed = ", ".join(map(brief, self._names))
+            raise ArgumentError("output_names", brief(names), f"a list of some of {listed}")
         return list(names)
 
     def _arrays(self, feeds: Any) -> dict[str, Array]:
@@ -181,39 +167,12 @@ class Session:
     def _examples(self, shapes: Any, feeds: Any) -> list[dict[str, Array]]:
         if feeds is not None and shapes is not None:
             raise ArgumentError("input_shapes", "given beside feeds", "one of the two")
-        if feeds is not None:
-            given = feeds if isinstance(feeds, list | tuple) else [feeds]
-            if not given:
-                raise ArgumentError("feeds", brief(feeds), "a dict of arrays, or a list of such")
-            return [self._arrays(each) for each in given]
-        several = shapes if isinstance(shapes, list | tuple) else [shapes or {}]
+        name, given = ("input_shapes", shapes or {}) if feeds is None else ("feeds", feeds)
+        several = given if isinstance(given, list | tuple) else [given]
         if not several or not all(isinstance(each, Mapping) for each in several):
-            expected = "a dict of shapes by the names of inputs, or a list of such"
-            raise ArgumentError("input_shapes", brief(shapes), expected)
-        return [random_arrays(self._inputs, each) for each in several]
-
-
-class _Python:
-    """ONNX Runtime's own session, for what its C library has no NumPy arrays for."""
-
-    def __init__(self, model: ir.Model, threads: int) -> None:
-        import onnxruntime
-
-        from ..runtimes.onnxruntime import options
-
-        with stored(model) as file:
-            try:
-                self.session = onnxruntime.InferenceSession(file, options(threads))
-            except Exception as error:  # foreign code, which raises what it likes
-                words = f"onnxruntime does not take the model: {one_line(error)}"
-                raise EngineRefusal(words) from error
-
-    def run(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
-        try:
-            results: list[Any] = self.session.run(names, feeds)
-        except Exception as error:  # foreign code, which raises what it likes
-            raise EngineError(f"onnxruntime failed: {one_line(error)}") from error
-        return results
+            raise ArgumentError(name, brief(given), "a dict by the names of inputs, or several")
+        draw = partial(random_arrays, self._inputs) if feeds is None else self._arrays
+        return [draw(each) for each in several]
 
 
 def _taken(assembly: Assembly, decisions: Any) -> Choice:
@@ -236,20 +195,11 @@ def _taken(assembly: Assembly, decisions: Any) -> Choice:
 
 def _value(value: ir.Value) -> ir.Value:
     """What a value declares, without the model that it is of."""
+    dtype = dtype_of(value)
+    if dtype is None or dtype.kind == "c":
+        words = f"{brief(value.name)} is not a tensor of real numbers"
+        raise EngineRefusal(f"{words}: run the model in onnxruntime.InferenceSession.")
     return ir.Value(name=value.name, type=value.type, shape=value.shape)
-
-
-def _foreign(values: Sequence[ir.Value]) -> str | None:
-    """Why a session of the C library cannot be used, if it cannot."""
-    for value in values:
-        dtype = dtype_of(value)
-        if dtype is None or dtype.kind == "c":
-            return f"{brief(value.name)} is not a tensor of real numbers"
-    try:
-        library()
-    except (EngineMissing, EngineError, OSError) as error:
-        return one_line(error)
-    return None
 
 
 def _told(value: ir.Value) -> NodeArg:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -131,7 +131,7 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     if not rows:
         return plain, Report("onnxruntime", "it has no convolution with a constant weight")
     try:
-        expected = [plain.run(names, feeds) for feeds in examples]
+        expected = _all(plain, names, examples)
     except EngineError as error:
         remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
@@ -142,17 +142,20 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
         rows[output] = replace(rows[output], before=before, after=1e3 * seconds)
     sets = _sets(assembly, ours, theirs)
     sessions = [assembly.session(chosen) for chosen in sets]
-    calls = [_call(session, names, examples) for session in (plain, *sessions)]
+    calls = [partial(_all, session, names, examples) for session in (plain, *sessions)]
     best, *others = (1e3 * min(samples) for samples in interleaved(calls, _SECONDS).samples)
     for i in sorted(range(len(others)), key=lambda i: others[i]):
         if others[i] >= GAIN * best:
             break
-        difference = _difference(sessions[i], names, examples, expected)
-        if difference is None:
+        found = _all(sessions[i], names, examples)
+        apart = [
+            n for n, (y, z) in enumerate(zip(expected, found, strict=True)) if not _alike(y, z)
+        ]
+        if not apart:
             told = _decided(rows, sets[i])
             return sessions[i], Report("upconv", "", told, best, others[i])
-        for output in sets[i]:
-            rows[output] = replace(rows[output], why=difference)
+        why = f"the model's output {names[apart[0] % len(names)]!r} is another with it"
+        rows |= {output: replace(rows[output], why=why) for output in sets[i]}
     told, least = _decided(rows, frozenset()), min(others, default=best)
     return plain, Report("onnxruntime", "it is not faster with upconv", told, best, least)
 
@@ -223,19 +226,8 @@ def _decided(rows: Mapping[str, LayerReport], chosen: frozenset[str]) -> tuple[L
     return tuple(row(output, each) for output, each in rows.items())
 
 
-def _call(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> Callable[[], object]:
-    return lambda: [session.run(names, feeds) for feeds in examples]
-
-
-def _difference(
-    session: Native, names: Sequence[str], examples: Sequence[Feeds], expected: list[list[Array]]
-) -> str | None:
-    """That the outputs differ from the expected ones by more than rounding, if they do."""
-    for feeds, wanted in zip(examples, expected, strict=True):
-        for name, y, z in zip(names, wanted, session.run(names, feeds), strict=True):
-            if not _alike(y, z):
-                return f"the model's output {name!r} is another with it"
-    return None
+def _all(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> list[Array]:
+    return [y for feeds in examples for y in session.run(names, feeds)]
 
 
 def _alike(y: Array, z: Array) -> bool:

@@ -125,9 +125,9 @@ def _write_shapes(model: ir.Model) -> None:
     table = inferred(model, apart=False)
     for node in model.graph:
         for y in node.outputs:
-            told = table.get(str(y.name))
-            if told is not None and told.shape is not None and told.type is not None:
-                y.shape, y.type = y.shape or ir.Shape(told.shape), y.type or told.type
+            told = table.get(str(y.name), y)
+            if told.shape is not None and told.type is not None:
+                y.shape, y.type = y.shape or told.shape, y.type or told.type
 
 
 def layers(model: ir.Model) -> list[Layer]:

@@ -1,13 +1,18 @@
-"""A session of ONNX Runtime's C library, in which upconv's operators are known."""
+"""A session of ONNX Runtime's C library, in which upconv's operators are known.
+
+Whatever ONNX Runtime does here, it does on threads of the session's own, which the caller waits
+for. Python handles signals in its main thread alone, so that Ctrl-C ends the waiting and never
+interrupts an operator, whose error ONNX Runtime could not be told; and the interpreter waits at its
+end for these threads, as for all of `concurrent.futures`.
+"""
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import os
 import sys
-import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p, c_int64
 from ctypes import c_void_p as pointer
 from typing import Any
@@ -18,45 +23,7 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...errors import EngineError
 from .abi import library
-from .operators import Kernel, Memory, calls, deferred, domain
-
-
-class _Running:
-    """Which threads run something, so that the interpreter does not end in the middle of one.
-
-    An operator of ours that wanted its lock then would have its thread ended within ONNX Runtime,
-    and that the process.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._threads, self._ending = set[int](), False
-
-    def __enter__(self) -> None:
-        with self._changed:
-            if self._ending:
-                raise EngineError("The interpreter is ending: no session runs any more.")
-            self._threads.add(threading.get_ident())
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._threads.discard(threading.get_ident())
-            self._changed.notify_all()
-
-    def end(self) -> None:
-        """Wait for runs of threads that nobody waits for, and let no other begin.
-
-        Not for the thread that ends the interpreter: Ctrl-C may have come before it could leave.
-        """
-        with self._changed:
-            self._ending = True
-            self._changed.wait_for(lambda: not self._threads - {threading.get_ident()})
-
-
-_running = _Running()
-atexit.register(_running.end)
-if hasattr(os, "register_at_fork"):  # runs of other threads do not go on in the child
-    os.register_at_fork(after_in_child=_running.__init__)  # type: ignore[misc]
+from .operators import Kernel, array_at, domain, raised
 
 
 class Native:
@@ -66,61 +33,54 @@ class Native:
     """
 
     def __init__(self, model: bytes | str, threads: int, kernels: Sequence[Kernel] = ()) -> None:
-        api = self._api = library()
-        self._kernels, self._session = kernels, 0
-        options = api.made("CreateSessionOptions")
-        calls.error = None
-        given: tuple[Any, ...]
-        try:
-            api.call("SetIntraOpNumThreads", options, threads)
-            api.call("SetInterOpNumThreads", options, 1)
-            api.call("SetSessionLogSeverityLevel", options, 4)
-            api.call("AddCustomOpDomain", options, domain())
-            if isinstance(model, bytes):
-                how, given = "CreateSessionFromArray", (model, len(model))
-            else:
-                path = c_char_p(model.encode())
-                how, given = "CreateSession", (path,)
-                if sys.platform == "win32":
-                    given = (ctypes.c_wchar_p(model),)
-            with deferred():
-                self._session = api.made(how, api.environment, *given, options)
-            if calls.error is not None:
-                raise calls.error
-        finally:
-            api.release("SessionOptions", options)
+        self._kernels = kernels  # nodes name them by their numbers
+        self._threads = ThreadPoolExecutor(thread_name_prefix="upconv-session")
+        self._session = self._threads.submit(_created, model, threads).result()
+        weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, the caller's own; feeds: C-contiguous arrays of all inputs.
 
         Raises what an operator of ours raised, `EngineError` where ONNX Runtime fails.
         """
-        api = self._api
-        held: list[int] = []
-        made, taken = (pointer * len(names))(), False
-        calls.error = None
-        given, asked = _names(feeds), _names(names)
+        return self._threads.submit(self._run, names, feeds).result()
+
+    def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        api, held = library(), list[int]()
+        made = (pointer * len(names))()
+        raised.error = None
         try:
             held.extend(map(_value, feeds.values()))
-            fed = given, (pointer * len(held))(*held), len(held)
-            try:
-                with _running, deferred():
-                    api.call("Run", self._session, None, *fed, asked, len(names), made)
-            except EngineError:
-                if calls.error is None:
-                    raise
-            if calls.error is not None:
-                raise calls.error from None
-            taken = True
-            return [_Result(value).array() for value in made if value]
+            fed = _names(feeds), (pointer * len(held))(*held), len(held)
+            api.call("Run", self._session, None, *fed, _names(names), len(names), made)
+        except EngineError:
+            if raised.error is None:
+                raise
+            raise raised.error from None
         finally:
-            calls.error = None  # which has the frame, and all that is in it
-            for value in (*held, *(() if taken else filter(None, made))):
+            raised.error = None  # which has the frame, and all that is in it
+            for value in held:
                 api.release("Value", value)
+        return [_result(value) for value in made if value]
 
-    def __del__(self) -> None:
-        if self._session:
-            self._api.release("Session", self._session)
+
+def _created(model: bytes | str, threads: int) -> int:
+    api = library()
+    options = api.made("CreateSessionOptions")
+    given: tuple[Any, ...]
+    try:
+        api.call("SetIntraOpNumThreads", options, threads)
+        api.call("SetInterOpNumThreads", options, 1)
+        api.call("SetSessionLogSeverityLevel", options, 4)
+        api.call("AddCustomOpDomain", options, domain())
+        if isinstance(model, bytes):
+            how, given = "CreateSessionFromArray", (model, len(model))
+        else:
+            path = ctypes.c_wchar_p(model) if sys.platform == "win32" else c_char_p(model.encode())
+            how, given = "CreateSession", (path,)
+        return api.made(how, api.environment, *given, options)
+    finally:
+        api.release("SessionOptions", options)
 
 
 def _names(names: Any) -> Any:
@@ -130,28 +90,16 @@ def _names(names: Any) -> Any:
 
 def _value(array: Array) -> int:
     """An array as ONNX Runtime's tensor, sharing its memory."""
-    api = library()
+    api, kind = library(), int(ir.DataType.from_numpy(array.dtype))
     sizes = (c_int64 * array.ndim)(*array.shape)
-    return api.made(
-        "CreateTensorWithDataAsOrtValue",
-        api.memory,
-        array.ctypes.data,
-        array.nbytes,
-        sizes,
-        array.ndim,
-        int(ir.DataType.from_numpy(array.dtype)),
-    )
+    given = array.ctypes.data, array.nbytes, sizes, array.ndim, kind
+    return api.made("CreateTensorWithDataAsOrtValue", api.memory, *given)
 
 
-class _Result(Memory):
+def _result(value: int) -> Array:
     """A tensor that ONNX Runtime made, given back when no array needs it."""
-
-    def __init__(self, value: int) -> None:
-        self._value = value
-        api = library()
-        code, shape = api.described(value)
-        dtype = np.dtype(ir.DataType(code).numpy())
-        super().__init__(api.data(value), shape, dtype)
-
-    def __del__(self) -> None:
-        library().release("Value", self._value)
+    api = library()
+    code, shape = api.described(value)
+    array = array_at(api.data(value), shape, np.dtype(ir.DataType(code).numpy()))
+    weakref.finalize(array.base, api.release, "Value", value).atexit = False
+    return array

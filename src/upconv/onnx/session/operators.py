@@ -9,23 +9,15 @@ would share the processors.
 There is one operator per element type; a node's attribute `layer` says which `Kernel` it stands
 for. The operators and their functions live as long as the process: ONNX Runtime may call them in
 any session, and until the last one is gone.
-
-Their functions are Python's, called by way of ctypes, which has no answer for ONNX Runtime where
-one raises. Errors are caught in them; but Ctrl-C, or another signal whose handler raises, may come
-before a function's first line. So handlers wait while ONNX Runtime runs (`deferred`): until the
-next operator of ours, or the end.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import signal
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from ctypes import c_int64
 from ctypes import c_void_p as pointer
 from functools import lru_cache, partial
@@ -55,11 +47,6 @@ _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInput
 _ANSWER = ctypes.CFUNCTYPE(c_int64)  # whatever it is asked
 _CREATE = ctypes.CFUNCTYPE(c_int64, pointer, pointer, pointer, pointer)
 _COMPUTE = ctypes.CFUNCTYPE(c_int64, c_int64, pointer)
-_SIGNALS = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
-]
 
 
 class _CustomOp(ctypes.Structure):
@@ -68,27 +55,19 @@ class _CustomOp(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
 
 
-class Memory:
-    """Memory of ONNX Runtime as NumPy sees it."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        plain = dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": shape,
-            "typestr": plain,
-            "version": 3,
-        }
-        self.dtype = dtype
-
-    def array(self) -> Array:
-        """The memory as an array, which keeps this object alive."""
-        array = np.asarray(self)
-        return array if array.dtype == self.dtype else array.view(self.dtype)
+def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Memory of ONNX Runtime as an array; its base lives as long as any array needs it."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory: Any = (ctypes.c_byte * nbytes).from_address(address)
+    return np.ndarray(shape, dtype, memory)
 
 
 class Kernel:
-    """A layer as an operator: a plan per shape of its input."""
+    """A layer as an operator: a plan per shape of its input.
+
+    `number` is that by which nodes name it, `seconds` what its last call took, `failed` why there
+    is no plan for a shape that it was given.
+    """
 
     def __init__(
         self,
@@ -96,15 +75,10 @@ class Kernel:
         plan: Callable[[tuple[int, ...]], Plan],
         slopes: Array | None = None,
     ) -> None:
-        self._dtype, self._plan, self._slopes = dtype, plan, slopes
-        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
-        self._lock = threading.Lock()
-        self.number = next(_numbers)
-        """By which nodes name it."""
-        self.seconds = 0.0
-        """What the last call took."""
+        self._dtype, self._slopes = dtype, slopes
+        self._plan = lru_cache(_MOST_PLANS)(plan)
+        self.number, self.seconds = next(_numbers), 0.0
         self.failed: UpconvError | None = None
-        """Why there is no plan for a shape that it was given."""
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
@@ -112,32 +86,21 @@ class Kernel:
         start = time.perf_counter()
         value = api.made("KernelContext_GetInput", context, 0)
         _, shape = api.described(value)
-        plan = self._plan_for(shape)
+        try:
+            plan = self._plan(shape)
+        except UpconvError as error:
+            self.failed = error
+            raise
         out = plan.output_shape
         sizes = (c_int64 * len(out))(*out)
         result = api.made("KernelContext_GetOutput", context, 0, sizes, len(out))
-        x = Memory(api.data(value), shape, self._dtype).array()
-        y = Memory(api.data(result), out, self._dtype).array()
+        x = array_at(api.data(value), shape, self._dtype)
+        y = array_at(api.data(result), out, self._dtype)
         with lend(_Team(api, context)):
             plan(x, out=y)
         if self._slopes is not None:
             prelu(y, self._slopes)
         self.seconds = time.perf_counter() - start
-
-    def _plan_for(self, shape: tuple[int, ...]) -> Plan:
-        with self._lock:
-            plan = self._plans.get(shape)
-            if plan is None:
-                try:
-                    plan = self._plans[shape] = self._plan(shape)
-                except UpconvError as error:
-                    self.failed = error
-                    raise
-                if len(self._plans) > _MOST_PLANS:
-                    self._plans.popitem(last=False)
-            else:
-                self._plans.move_to_end(shape)
-            return plan
 
 
 def prelu(y: Array, slopes: Array) -> None:
@@ -186,45 +149,8 @@ _numbers = itertools.count(1)
 _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions hold theirs
 
 
-class Calls(threading.local):
-    """What an operator raised in the session that this thread runs, and signals that wait."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.waiting: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-
-    def deliver(self) -> None:
-        """Call the handlers of signals that came; raises what they raise."""
-        while self.waiting:
-            handler, arguments = self.waiting.pop(0)
-            handler(*arguments)
-
-
-calls = Calls()
-
-
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Have Python's handlers of signals wait."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        for number, handler in handlers.items():
-            if callable(handler):
-                wait = partial(_wait, handler)
-                signal.signal(number, wait)
-        yield
-    finally:
-        for number, handler in reversed(handlers.items()):  # SIGINT last: it may raise at once
-            if callable(handler):
-                signal.signal(number, handler)
-        calls.deliver()
-
-
-def _wait(handler: Callable[..., Any], *arguments: Any) -> None:
-    calls.waiting.append((handler, arguments))
+raised = threading.local()
+"""What an operator raised in the session that this thread runs: `error`."""
 
 
 def _create(op: int, api: int, info: int, kernel: int) -> int:
@@ -237,10 +163,9 @@ def _compute(kernel: int, context: int) -> int:
     """0, or a status, which stops `Run`; that then raises the error."""
     api = library()
     try:
-        calls.deliver()
         _kernels[kernel].compute(api, context)
-    except BaseException as error:
-        calls.error = error
+    except Exception as error:
+        raised.error = error
         return api.failure(f"{type(error).__name__}: {error}")
     return 0
 

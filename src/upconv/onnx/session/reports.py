@@ -22,6 +22,7 @@ from ...errors import ArgumentError, brief
 from ...files import published, reported
 from ...tuning import processor_model
 from ..documents import document
+from ..names import one_line
 
 _FORMAT, _VERSION = "upconv.onnx session", 1
 
@@ -118,28 +119,21 @@ def decided(decisions: Any, known: Mapping[str, LayerReport]) -> set[str] | None
     elif isinstance(decisions, str | Path):
         what = brief(str(decisions))
         with reported(str(decisions), "read"):
-            text = Path(decisions).read_text(encoding="utf-8", errors="replace")
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise _refused(what, f"no JSON: {error}") from None
+            content = Path(decisions).read_bytes()
     try:
+        if isinstance(content, bytes):
+            content = json.loads(content)
         if (content["format"], content["version"]) != (_FORMAT, _VERSION):
-            raise _refused(what, f"not of the format {_FORMAT!r}, version {_VERSION}")
+            raise ValueError(f"not of the format {_FORMAT!r}, version {_VERSION}")
         rows = {str(row["output"]): row for row in content["layers"]}
         for output, row in rows.items():
-            layer = known.get(output)
-            if layer is None:
-                raise _refused(what, f"which names the layer {brief(row['name'])}, not there")
+            layer = known[output]
             if (row["kind"], list(row["weight"])) != (layer.kind, list(layer.weight)):
-                raise _refused(what, f"whose layer {brief(row['name'])} is another")
+                raise ValueError(f"whose layer {brief(row['name'])} is another")
         chosen = {output for output, row in rows.items() if row["upconv"]}
         return chosen if content["runs"] == "upconv" else None
-    except (TypeError, KeyError) as error:
-        raise _refused(what, f"damaged: {type(error).__name__} {error}") from None
-
-
-def _refused(what: str, got: str) -> ArgumentError:
-    expected = "decisions that a session's report() saved for this model"
-    remedy = "Measure again: leave decisions out."
-    return ArgumentError("decisions", f"{what}, {got}", expected, remedy)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        got = f"{what}, {one_line(error)}"
+        expected = "decisions that a session's report() saved for this model"
+        remedy = "Measure again: leave decisions out."
+        raise ArgumentError("decisions", got, expected, remedy) from None

@@ -2,36 +2,41 @@
 
 `verify` runs both models in each runtime, and the first in float64; compares every output
 (`differences`), and where one differs the values inside that both have, to name the first layer
-that does (`layers`). A check on one random input is no proof: what it finds equal is verified.
+that does. A check on one random input is no proof: what it finds equal is verified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ...arrays import Array
+from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
-from ..runtimes.inputs import declared, inputs_of, random_arrays
-from ..runtimes.worker import TIME_LIMIT
-from .differences import (
-    BY_ROUNDING,
-    Comparison,
-    Difference,
-    Fed,
-    Place,
-    Run,
-    Tolerances,
-    differences,
-)
-from .layers import Side, first_difference, in_float64
+from ..runtimes.inputs import declared, dtype_of, inputs_of, random_arrays
+from ..runtimes.worker import TIME_LIMIT, borrowed
+from .differences import Comparison, Difference, Fed, Place, Run, Tolerances, differences
 
-__all__ = ["Compare", "Comparison", "Difference", "Fed", "Run", "verify"]
+__all__ = [
+    "Compare",
+    "Comparison",
+    "Difference",
+    "Run",
+    "Side",
+    "in_float64",
+    "place_of",
+    "verify",
+]
+
+_GROUP = 32
+"""Values that become outputs together, where the first layer that differs is looked for."""
 
 
 def verify(
@@ -81,15 +86,21 @@ def verify(
     chosen = [ready(runtime, "runtimes") for runtime in runtimes]
     if not chosen:  # nothing would be compared, and so nothing differ
         raise ArgumentError("runtimes", "empty", "one or more runtimes")
-    tolerances = Tolerances(_number(atol, "atol"), _number(rtol, "rtol"))
-    ours, theirs = (m if isinstance(m, ir.Model) else from_model(m) for m in (a, b))
-    found = _findings(ours, theirs)
-    inputs = _fed(inputs_of(ours), inputs_of(theirs))
-    if inputs is None:  # nothing can be fed to both
+    for name, given in (("atol", atol), ("rtol", rtol)):
+        number = given is None or isinstance(given, int | float)
+        if not (number and (given or 0) >= 0 and isfinite(given or 0)):
+            raise ArgumentError(name, brief(given), "a number >= 0, or None")
+    models = [m if isinstance(m, ir.Model) else from_model(m) for m in (a, b)]
+    ours, theirs = ({str(v.name): v for v in inputs_of(model)} for model in models)
+    inputs = [_met(value, theirs.get(name, value)) for name, value in ours.items()]
+    inputs += [value for name, value in theirs.items() if name not in ours]
+    found = tuple(_findings(*models))
+    known = [value for value in inputs if value is not None]
+    if len(known) < len(inputs):  # nothing can be fed to both
         return Comparison(found, (), (), seed)
-    arrays = random_arrays(inputs, sizes, feeds, seed=seed)
-    first, second = (Side.of(model, arrays, time_limit) for model in (ours, theirs))
-    compare = Compare(first, float64, tolerances)
+    arrays = random_arrays(known, sizes, feeds, seed=seed)
+    first, second = (Side.of(model, arrays, time_limit) for model in models)
+    compare = Compare(first, float64, Tolerances(atol, rtol))
     if threads is not None:
         chosen = [replace(runtime, threads=threads) for runtime in chosen]
     runs = tuple(compare.run(runtime, second, layers=layers) for runtime in chosen)
@@ -97,104 +108,151 @@ def verify(
     return Comparison(found, runs, told, seed)
 
 
-def _number(given: float | None, argument: str) -> float | None:
-    if given is None or (isinstance(given, int | float) and isfinite(given) and given >= 0):
-        return given
-    raise ArgumentError(argument, brief(given), "a number >= 0, or None")
-
-
-def _findings(a: ir.Model, b: ir.Model) -> tuple[str, ...]:
-    """Sentences about what differs in the interfaces; none where `b` can stand in for `a`.
-
-    An input of one shape in one model and an open one in the other is no finding: what both allow
-    is what they are fed. Shapes and types of outputs are compared as they come out.
-    """
+def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
+    """Sentences about what differs in the interfaces; none where `b` can stand in for `a`."""
     inputs = {value.name: value for value in inputs_of(b)}
-    pairs = [(value, inputs.get(value.name, value)) for value in inputs_of(a)]
-    return (
-        *_names("input", inputs_of(a), inputs_of(b)),
-        *(
-            f"The input {brief(x.name)} is {declared(x)} in a and {declared(y)} in b."
-            for x, y in pairs
-            if x.type != y.type or _met(x, y) is None
-        ),
-        *_names("output", a.graph.outputs, b.graph.outputs),
-    )
-
-
-def _names(what: str, a: Sequence[ir.Value], b: Sequence[ir.Value]) -> Iterator[str]:
-    ours, theirs = [value.name for value in a], [value.name for value in b]
-    yield from (f"The {what} {brief(n)} of a is missing in b." for n in ours if n not in theirs)
-    yield from (f"The {what} {brief(n)} of b is missing in a." for n in theirs if n not in ours)
-    if ours != theirs and set(ours) == set(theirs):
-        orders = (", ".join(map(brief, names)) for names in (ours, theirs))
-        yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
-
-
-def _fed(a: Sequence[ir.Value], b: Sequence[ir.Value]) -> tuple[ir.Value, ...] | None:
-    """The inputs of both models, each as narrow as either has it; None if they exclude each other.
-
-    >>> x, other = (ir.Value(name="x", shape=ir.Shape(dims)) for dims in (["N", None], [None, 3]))
-    >>> str(_fed([x], [other])[0].shape)
-    '[N,3]'
-    """
-    others = {value.name: value for value in b}
-    merged = [_met(value, others.pop(value.name, value)) for value in a]
-    values = [value for value in merged if value is not None]
-    return None if len(values) < len(merged) else (*values, *others.values())
+    for x in inputs_of(a):
+        y = inputs.get(x.name, x)
+        if _met(x, y) is None:
+            yield f"The input {brief(x.name)} is {declared(x)} in a and {declared(y)} in b."
+    for what, values, others in (
+        ("input", inputs_of(a), inputs_of(b)),
+        ("output", a.graph.outputs, b.graph.outputs),
+    ):
+        ours, theirs = [value.name for value in values], [value.name for value in others]
+        yield from (f"The {what} {brief(n)} of a is missing in b." for n in ours if n not in theirs)
+        yield from (f"The {what} {brief(n)} of b is missing in a." for n in theirs if n not in ours)
+        if ours != theirs and set(ours) == set(theirs):
+            orders = (", ".join(map(brief, names)) for names in (ours, theirs))
+            yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
 
 
 def _met(a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """An input of two models, as narrow as either has it; None if they exclude each other.
+
+    >>> x, other = (ir.Value(name="x", shape=ir.Shape(dims)) for dims in (["N", None], [None, 3]))
+    >>> str(_met(x, other).shape)
+    '[N,3]'
+    """
     shape = b.shape if a.shape is None else a.shape
     if a.shape is not None and b.shape is not None:
         pairs = list(zip(a.shape, b.shape, strict=False))
-        apart = any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in pairs)
-        if len(a.shape) != len(b.shape) or apart:
+        if len(a.shape) != len(b.shape) or any(
+            isinstance(m, int) and isinstance(n, int) and m != n for m, n in pairs
+        ):
             return None
         # A size says more than a name, and a name more than nothing.
-        said = [y if isinstance(y, int) or getattr(x, "value", x) is None else x for x, y in pairs]
+        said = [n if isinstance(n, int) or getattr(m, "value", m) is None else m for m, n in pairs]
         shape = ir.Shape(said)
-    return ir.Value(name=a.name, type=a.type, shape=shape)
+    return ir.Value(name=a.name, type=a.type, shape=shape) if a.type == b.type else None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two models, with what it is fed, and the seconds a run may take."""
+
+    model: ir.Model
+    feeds: Mapping[str, Array]
+    limit: float
+
+    @classmethod
+    def of(cls, model: ir.Model, arrays: Mapping[str, Array], limit: float) -> Side:
+        """A model with the inputs it has, in its own types."""
+        inputs = {str(value.name): value for value in inputs_of(model)}
+        types = {n: dtype_of(v) or arrays[n].dtype for n, v in inputs.items()}
+        fed = {n: arrays[n].astype(dtype, copy=False) for n, dtype in types.items()}
+        return cls(model, fed, limit)
+
+    @property
+    def made(self) -> dict[str, ir.Value]:
+        """What nodes of the main graph make, in their order."""
+        return {str(v.name): v for node in self.model.graph for v in node.outputs if v.name}
+
+    def outputs(self, runtime: Runtime) -> dict[str, Any]:
+        """What the model gives."""
+        with borrowed(self.limit) as worker, runtime.session(self.model, worker=worker) as session:
+            return session.run(self.feeds)
+
+    def inner(self, runtime: Runtime, names: Sequence[str]) -> dict[str, Any]:
+        """Values inside, by name: outputs of a copy, which its runtime optimises less for that."""
+        copy = replace(self, model=self.model.clone())
+        copy.model.graph.outputs[:] = [copy.made[name] for name in names]
+        return copy.outputs(runtime)
+
+
+def place_of(value: ir.Value) -> Place:
+    """Where a value is made, and the largest step between values that a quantisation leaves."""
+    node, name = value.producer(), str(value.name)
+    if node is None:
+        return Place(name)
+    step = float(node.op_type == "QuantizeLinear")
+    scale = node.inputs[1] if node.op_type == "DequantizeLinear" else None
+    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    if tensor is not None:
+        step = float(np.abs(tensor.numpy().astype(np.float64)).max(initial=0.0))
+    return Place(name, node.name or "", node.op_type, step)
+
+
+def in_float64(runtime: Runtime) -> Runtime:
+    """The reference in float64, reading ConvTranspose as `runtime` does."""
+    rule = runtime.name if runtime.name in {rule.value for rule in Rule} else runtime.rule
+    return Runtime("reference", precision="f64", rule=rule)
 
 
 class Compare:
     """One model, with others to be held against it; what it gives is computed once per runtime."""
 
-    def __init__(self, a: Side, float64: bool = True, tolerances: Tolerances = BY_ROUNDING) -> None:
-        self.a, self.tolerances = a, tolerances
-        self.float64 = float64 and tolerances.by_rounding
-        self._given: dict[Runtime, tuple[Mapping[str, Any], str]] = {}
+    def __init__(self, a: Side, float64: bool = True, tolerances: Tolerances | None = None) -> None:
+        self.a, self.tolerances = a, tolerances or Tolerances()
+        self.float64 = float64 and self.tolerances.by_rounding
+        self._given: dict[Runtime, Mapping[str, Any]] = {}
 
     def run(self, runtime: Runtime, b: Side, *, layers: bool) -> Run:
         """Both models in one runtime."""
-        ours, _ = self._outputs(runtime)
+        ours, remark = self._outputs(runtime), ""
         tolerances = replace(self.tolerances, precision=runtime.working_precision())
         try:
             theirs = b.outputs(runtime)
         except (EngineError, MemoryLimitError) as error:
             return Run(str(runtime), findings=(f"b: {error}",))
         wide = in_float64(runtime)
-        exact, said = self._outputs(wide) if self.float64 else ({}, "")
-        remark = said and f"Not compared with float64: {said}"
-        places = self.a.places
+        exact: Mapping[str, Any]
+        try:
+            exact = self._outputs(wide) if self.float64 else {}
+        except (EngineError, MemoryLimitError) as error:
+            exact, remark = {}, f"Not compared with float64: {error}"
+        made = self.a.made
         found: list[Difference] = []
         for name in (name for name in ours if name in theirs):
-            place, pair = places.get(name, Place(name)), (ours[name], theirs[name])
-            found += differences(place, *pair, tolerances, exact.get(name))
+            place = place_of(made[name]) if name in made else Place(name)
+            found += differences(place, ours[name], theirs[name], tolerances, exact.get(name))
         first = None
         if layers and not all(one.equal for one in found):
-            runtimes = (runtime, wide) if exact else (runtime,)
-            first, said = first_difference(runtimes, self.a, b, tolerances)
-            remark = remark or said
+            try:
+                first = self._first_layer((runtime, wide) if exact else (runtime,), b, tolerances)
+            except (EngineError, MemoryLimitError) as error:
+                remark = remark or f"Layers were not compared: {error}"
         return Run(str(runtime), tuple(found), first, remark=remark)
 
-    def _outputs(self, runtime: Runtime) -> tuple[Mapping[str, Any], str]:
-        """The outputs of `a`; in float64, or why there are none."""
+    def _outputs(self, runtime: Runtime) -> Mapping[str, Any]:
         if runtime not in self._given:
-            try:
-                self._given[runtime] = self.a.outputs(runtime), ""
-            except (EngineError, MemoryLimitError) as error:
-                if runtime.precision != "f64":
-                    raise
-                self._given[runtime] = {}, str(error)
+            self._given[runtime] = self.a.outputs(runtime)
         return self._given[runtime]
+
+    def _first_layer(
+        self, runtimes: Sequence[Runtime], b: Side, tolerances: Tolerances
+    ) -> Difference | None:
+        """The first inner value that differs; runtimes: where both run, and `a` in float64."""
+        outputs = {value.name for side in (self.a, b) for value in side.model.graph.outputs}
+        values = {n: v for n, v in self.a.made.items() if n in b.made and n not in outputs}
+        names = list(values)
+        for start in range(0, len(names), _GROUP):
+            group = names[start : start + _GROUP]
+            ours, theirs = (side.inner(runtimes[0], group) for side in (self.a, b))
+            exact = self.a.inner(runtimes[1], group) if runtimes[1:] else {}
+            for name in group:
+                pair = ours[name], theirs[name], tolerances, exact.get(name)
+                for difference in differences(place_of(values[name]), *pair):
+                    if not difference.equal:
+                        return difference
+        return None

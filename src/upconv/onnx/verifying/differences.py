@@ -9,7 +9,7 @@
     allowed  as a part of the scale, by the first of these rules that applies:
 
 1. integers, booleans and text: none; of what a QuantizeLinear makes, one step.
-2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element.
+2. `atol`, `rtol`: |b - a| <= atol + rtol * |a| for every element; told is that of the largest.
 3. float64: b is off from it by at most twice what a is, and a few roundings (`_ROUNDING`) of the
    type, or of the precision that the runtime computes in if that is less.
 4. else |b - a| is at most `_LOOSE` times as much.
@@ -22,7 +22,7 @@ Only interfaces and outputs decide whether two models are equal; the layer tells
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -67,7 +67,7 @@ class Tolerances:
         return self.atol is None and self.rtol is None
 
 
-BY_ROUNDING = Tolerances()
+_BY_ROUNDING = Tolerances()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,19 @@ class Difference:
     equal: bool
     words: str = ""
 
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        made = f" of {self.op} {self.node}".rstrip() if self.op else ""
+        against = "float64" if self.rule == "float64" else "a"
+        verdict = "equal" if self.equal else f"DIFFERENT {self.words}".rstrip()
+        return (
+            f"{self.name}{made} {shape} {self.dtype}: off from {against} by {self.error:.2g} of its"
+            f" largest value, allowed {self.allowed:.2g}: {verdict}"
+        )
+
 
 def differences(
-    place: Place, a: Any, b: Any, tolerances: Tolerances = BY_ROUNDING, exact: Any = None
+    place: Place, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
 ) -> list[Difference]:
     """How a value differs; a sequence gives one difference per member, `name[i]`.
 
@@ -117,23 +127,19 @@ def differences(
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         members = exact if isinstance(exact, list) and len(exact) == len(a) else [None] * len(a)
         return [
-            difference
+            found
             for i, (x, y, z) in enumerate(zip(a, b, members, strict=True))
-            for difference in differences(
-                replace(place, name=f"{place.name}[{i}]"), x, y, tolerances, z
-            )
+            for found in differences(replace(place, name=f"{place.name}[{i}]"), x, y, tolerances, z)
         ]
-    words = ""
-    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        words = f"{_kind(a)} became {_kind(b)}"
-    elif a.shape != b.shape:
-        words = f"the shape {a.shape} became {b.shape}"
-    if words:
-        shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
-        at = place.name, place.node, place.op, shape, dtype
-        return [Difference(*at, "exact", inf, 0.0, 0.0, False, words)]
-    same = isinstance(exact, np.ndarray) and exact.shape == a.shape and exact.dtype == np.float64
-    return [_compared(place, a, b, exact if same else None, tolerances)]
+    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    if arrays and a.shape == b.shape:
+        same = isinstance(exact, np.ndarray) and exact.shape == a.shape
+        wide = exact if same and exact.dtype == np.float64 else None
+        return [_compared(place, a, b, wide, tolerances)]
+    words = f"the shape {a.shape} became {b.shape}" if arrays else f"{_kind(a)} became {_kind(b)}"
+    shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
+    at = place.name, place.node, place.op, shape, dtype
+    return [Difference(*at, "exact", inf, 0.0, 0.0, False, words)]
 
 
 def _kind(value: Any) -> str:
@@ -146,15 +152,16 @@ def _compared(
     place: Place, a: Array, b: Array, exact: Array | None, tolerances: Tolerances
 ) -> Difference:
     rounded = a.dtype.kind in "fcV" and a.dtype.names is None
-    seen = _Seen(tolerances if rounded else BY_ROUNDING)
     x, y, z = a.reshape(-1), b.reshape(-1), None if exact is None else exact.reshape(-1)
+    seen = _Seen()
     for start in range(0, a.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        seen.look(x[part], y[part], None if z is None else z[part])
+        i = slice(start, start + _BLOCK)
+        seen = seen.and_also(_look(x[i], y[i], None if z is None else z[i], tolerances))
     scale = seen.scale or 1.0
     error, allowed, rule = seen.apart / scale, place.step / scale, "exact"
     if rounded and not tolerances.by_rounding:
-        rule, allowed = "tolerance", seen.tolerated / scale
+        rule, atol = "tolerance", tolerances.atol or 0.0
+        allowed = atol / scale + (tolerances.rtol or 0.0)
     elif rounded:
         names = a.dtype.name, tolerances.precision or "float64"
         few = max(_ROUNDING.get(name, _FLOAT32) for name in names)
@@ -163,62 +170,55 @@ def _compared(
             rule, error = "float64", seen.off_b / scale
             limit = 2 * seen.off_a / scale + few
         allowed += limit
-    words = seen.words(a.size) if a.dtype == b.dtype else f"{a.dtype} became {b.dtype}"
+    words = ""
+    if a.dtype != b.dtype:
+        words = f"{a.dtype} became {b.dtype}"
+    elif seen.torn:
+        words = f"{seen.torn} of {a.size} elements are NaN or infinite in one of the two only"
+    elif a.size and not seen.finite:
+        words = "there is no finite element in either, so nothing is verified"
     equal = not words and (not seen.beyond if rule == "tolerance" else error <= allowed)
     at = place.name, place.node, place.op, a.shape, str(a.dtype)
     return Difference(*at, rule, error, seen.scale, allowed, equal, words)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """What blocks of two arrays have shown so far: largest distances, and what is not finite."""
+    """Of some elements: largest distances and magnitudes, and how many are finite in both."""
 
-    tolerances: Tolerances
     apart: float = 0.0
     off_a: float = 0.0
     off_b: float = 0.0
-    tolerated: float = 0.0
-    beyond: bool = False
     scale: float = 0.0
+    beyond: bool = False
     finite: int = 0
     torn: int = 0
 
-    def look(self, a: Array, b: Array, exact: Array | None) -> None:
-        """Take in one more block."""
-        if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":  # text
-            self.finite += a.size
-            self.apart = max(self.apart, float(np.any(a != b)))
-            return
-        x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
-        both = np.isfinite(x) & np.isfinite(y)
-        alike = (x == y) | (np.isnan(x) & np.isnan(y))
-        self.torn += int(np.count_nonzero(~both & ~alike))
-        if exact is not None:
-            both &= np.isfinite(exact)
-        self.finite += int(np.count_nonzero(both))
-        x, y = x[both], y[both]
-        if not x.size:
-            return
-        with np.errstate(over="ignore"):  # 1e308 - -1e308
-            apart = np.abs(x - y)
-            self.apart = max(self.apart, float(apart.max()))
-            self.scale = max(self.scale, float(np.abs(x).max()), float(np.abs(y).max()))
-            if exact is not None:
-                self.off_a = max(self.off_a, float(np.abs(x - exact[both]).max()))
-                self.off_b = max(self.off_b, float(np.abs(y - exact[both]).max()))
-        limit = (self.tolerances.atol or 0.0) + (self.tolerances.rtol or 0.0) * np.abs(x)
-        self.beyond |= bool(np.any(apart > limit))
-        self.tolerated = max(self.tolerated, float(limit.max()))
-        if a.dtype.kind in "iu" and a.itemsize == 8 and not np.array_equal(a, b):
-            self.apart = max(self.apart, 1.0)  # which float64 may hold for equal
+    def and_also(self, more: _Seen) -> _Seen:
+        """Of the elements of both."""
+        mine, others = astuple(self), astuple(more)
+        largest, sums = map(max, mine[:5], others[:5]), map(int.__add__, mine[5:], others[5:])
+        return _Seen(*largest, *sums)
 
-    def words(self, size: int) -> str:
-        """What is to be said besides numbers."""
-        if self.torn:
-            return f"{self.torn} of {size} elements are NaN or infinite in one of the two only"
-        if size and not self.finite:
-            return "there is no finite element in either, so nothing is verified"
-        return ""
+
+def _look(a: Array, b: Array, exact: Array | None, tolerances: Tolerances) -> _Seen:
+    if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":  # text
+        return _Seen(float(np.any(a != b)), finite=a.size)
+    x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
+    both = np.isfinite(x) & np.isfinite(y)
+    torn = int(np.count_nonzero(~both & (x != y) & ~(np.isnan(x) & np.isnan(y))))
+    z = x if exact is None else exact
+    both &= np.isfinite(z)
+    x, y, z = x[both], y[both], z[both]
+    with np.errstate(over="ignore"):  # 1e308 - -1e308
+        apart = np.abs(x - y)
+        off_a, off_b = (float(np.abs(v - z).max(initial=0.0)) for v in (x, y))
+    limit = (tolerances.atol or 0.0) + (tolerances.rtol or 0.0) * np.abs(x)
+    largest = float(apart.max(initial=0.0))
+    if a.dtype.kind in "iu" and a.itemsize == 8 and not np.array_equal(a, b):
+        largest = max(largest, 1.0)  # which float64 may hold for equal
+    scale = max(float(np.abs(v).max(initial=0.0)) for v in (x, y))
+    return _Seen(largest, off_a, off_b, scale, bool(np.any(apart > limit)), x.size, torn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +249,12 @@ class Run:
         """Whether every output is equal."""
         return not self.findings and all(output.equal for output in self.outputs)
 
-    def __str__(self) -> str:
-        lines = [f"{self.runtime}: {'equal' if self.equal else 'DIFFERENT'}"]
-        lines += [f"  {neutral(finding)}" for finding in self.findings]
-        lines += [f"  output {line(output)}" for output in self.outputs]
-        if self.first_layer:
-            lines.append(f"  first layer that differs: {line(self.first_layer)}")
-        return "\n".join([*lines, *([f"  {neutral(self.remark)}"] if self.remark else [])])
+    def told(self) -> list[str]:
+        """Sentences on what is found besides the distances of outputs."""
+        said = [*self.findings, *(f"{one.name}: {one.words}" for one in self.outputs if one.words)]
+        if self.first_layer is not None:
+            said.append(f"first layer that differs: {self.first_layer}")
+        return [f"{self.runtime}: {words}" for words in said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,20 +281,6 @@ class Comparison:
         return {**document(self), "runs": runs, "equal": self.equal}
 
     def __str__(self) -> str:
-        return "\n".join([*map(neutral, self.findings), *map(str, self.runs)]) or "equal"
-
-
-def line(difference: Difference) -> str:
-    """A difference in one line.
-
-    >>> line(Difference("y", "", "", (2,), "float32", "float64", 0.0, 1.0, 1e-6, True))
-    'y 2 float32: off from float64 by 0 of its largest value, allowed 1e-06: equal'
-    """
-    shape = "x".join(map(str, difference.shape)) or "scalar"
-    made = f" of {difference.op} {difference.node}".rstrip() if difference.op else ""
-    verdict = "equal" if difference.equal else f"DIFFERENT {difference.words}".rstrip()
-    against = "float64" if difference.rule == "float64" else "a"
-    return neutral(
-        f"{difference.name}{made} {shape} {difference.dtype}: off from {against} by"
-        f" {difference.error:.2g} of its largest value, allowed {difference.allowed:.2g}: {verdict}"
-    )
+        outputs = [f"{run.runtime}: {one}" for run in self.runs for one in run.outputs]
+        told = [words for run in self.runs for words in run.told()]
+        return "\n".join(map(neutral, [*self.findings, *outputs, *told])) or "equal"

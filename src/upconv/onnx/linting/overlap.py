@@ -17,11 +17,11 @@ from math import prod, sqrt
 
 import numpy as np
 
-from ....arrays import Array
-from ....geometry import Axis
-from ...nodes import ANY_SIZE, ConvTransposeNode
-from ..context import Context, axes_in_words
-from ..findings import Observation, Severity
+from ...arrays import Array
+from ...geometry import Axis
+from ..nodes import ANY_SIZE, ConvTransposeNode
+from .context import Context, axes_in_words
+from .findings import Observation, Severity
 
 _MOST_TAPS = 1 << 16  # and phases of an axis: listing them takes time and memory
 _MOST_PHASES = 1 << 12  # over all axes

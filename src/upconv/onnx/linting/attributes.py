@@ -1,4 +1,4 @@
-"""Rules about what a node states, what runtimes refuse, and what cannot be known about it.
+"""Rules about what a node states, what runtimes refuse, what stands around it, and the unknown.
 
 What runtimes refuse is a warning, an error where the model is judged for that runtime. What they do
 was found by running ONNX Runtime 1.31.1 and OpenVINO 2026.4.1; their readings are
@@ -11,27 +11,35 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from ....dialects.onnx import Rule as Reading
-from ....dialects.onnx import to_onnx
-from ....errors import TranslationError
-from ...graphs import is_op
-from ...nodes import Unreadable, known_sizes
-from ..context import (
-    DECLARED,
+from ...dialects.onnx import Rule as Reading
+from ...dialects.onnx import to_onnx
+from ...errors import TranslationError
+from ..graphs import follower, is_op
+from ..nodes import Sizes, Unreadable, known_sizes
+from ..passes import PASSES
+from .context import (
     READERS,
     Context,
-    agree,
     attribute,
     axes_in_words,
     output_shape,
     shape_in_words,
 )
-from ..findings import Observation, Severity, quoted
+from .findings import Observation, Severity, quoted
 
 _UNSUPPORTED = (ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 """Element types that ONNX allows and ONNX Runtime has no ConvTranspose of on the CPU."""
 
 _TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
+
+_FOLDED = {
+    **dict.fromkeys(("BatchNormalization", "Mul", "Div", "Add", "Sub"), "fold_batch_norm"),
+    "Pad": "fold_pad",
+    "Slice": "fold_slice",
+}
+"""Operator -> the pass that folds it into the node."""
+FOLDS = tuple(dict.fromkeys(_FOLDED.values()))
+"""The passes."""
 
 
 def runtimes_disagree(context: Context) -> Iterator[Observation]:
@@ -92,11 +100,11 @@ def declared_shape(context: Context) -> Iterator[Observation]:
 
     Fix: Correct the declared shape (`upconv lint --fix`), or remove it and infer shapes again.
     """
-    declared = context.node.outputs[0].meta.get(DECLARED)
+    declared = context.declared
     if context.conv is None or declared is None:
         return
     true = [output_shape(conv) for conv in context.readings().values()]
-    if true and not any(agree(declared, shape) for shape in true):
+    if true and not any(_agree(declared, shape) for shape in true):
         yield Observation(
             f"The model declares the output shape {shape_in_words(declared)}; it is"
             f" {shape_in_words(true[0])}.",
@@ -113,7 +121,7 @@ def quantised_axis(context: Context) -> Iterator[Observation]:
 
     Fix: Quantise again with axis 1, or with one scale for the whole weight.
     """
-    w = context.weight
+    w = next(iter(context.node.inputs[1:]), None)
     node = None if w is None else w.producer()
     if node is None or not is_op(node, "DequantizeLinear"):
         return
@@ -209,6 +217,32 @@ def _refused(context: Context, runtime: Reading, words: str) -> Observation:
     )
 
 
+def foldable_neighbour(context: Context) -> Iterator[Observation]:
+    """A neighbouring operator can be folded into the node.
+
+    Weight and bias can hold a BatchNormalization, or a scale or shift per channel, that follows;
+    pads and output_padding can hold a Pad or a Slice before or after. As an operator of its own
+    each reads and writes the whole array once more.
+
+    Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes NAME` with the pass that the
+    message names: fold_batch_norm, fold_pad or fold_slice.
+    """
+    conv = context.conv
+    if conv is None or conv.departures:
+        return
+    for where, node in (("precedes", conv.x.producer()), ("follows", follower(conv.y))):
+        by = None if node is None else _FOLDED.get(node.op_type)
+        if node is None or by is None or (where == "precedes" and by == "fold_batch_norm"):
+            continue
+        if PASSES[by].refuses(conv) is None:
+            yield Observation(
+                f"{node.op_type} {quoted(node.name)} {where} and can be folded into the node by the"
+                f" pass {by}.",
+                {"neighbour": node.name, "operator": node.op_type, "pass": by},
+            )
+            return
+
+
 def malformed(context: Context) -> Iterator[Observation]:
     """The node is not valid ONNX.
 
@@ -265,6 +299,12 @@ def _unreadable(context: Context, words: str, *, wrong: bool) -> Iterator[Observ
     if isinstance(found, Unreadable) and found.wrong is wrong:
         reason = found.reason.rstrip(".")
         yield Observation(f"{words}: {reason}.", {"reason": reason})
+
+
+def _agree(one: Sizes, other: Sizes) -> bool:
+    """Whether two shapes can be the same."""
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _trains(node: ir.Node, opset: int) -> bool:

@@ -20,13 +20,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ....errors import ArgumentError, brief
-from ...graphs import named
-from ...passes import PASSES
-from ...passes.base import run
-from ..context import Context, output_shape
-from ..findings import Finding, Observation, Severity
-from . import attributes, neighbours, overlap
+from ...errors import ArgumentError, brief
+from ..graphs import named
+from ..passes import PASSES
+from ..passes.base import run
+from . import attributes, overlap
+from .context import Context, output_shape
+from .findings import Finding, Observation, Severity
 
 Repair = Callable[[ir.Model, Context], bool]
 """Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
@@ -38,7 +38,7 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: `check` looks at nodes of `operator`, `repair` fixes what it finds, if it can.
+    """One rule: `check` looks at a node, `repair` fixes what it finds, if it can.
 
     `more` is an address to read, or empty.
     """
@@ -48,7 +48,6 @@ class Rule:
     check: Callable[[Context], Iterator[Observation]]
     more: str = ""
     repair: Repair | None = None
-    operator: str = "ConvTranspose"
 
     @property
     def slug(self) -> str:
@@ -139,9 +138,8 @@ _ALL = (
     Rule("UPC201", _W, attributes.refused_geometry, _CONV_TRANSPOSE, _by_pass("no_output_padding")),
     Rule("UPC202", _W, attributes.empty_bias_name, repair=_drop_bias),
     Rule("UPC204", _W, attributes.element_type),
-    Rule("UPC401", _N, neighbours.foldable_neighbour, repair=_by_pass(*neighbours.FOLDS)),
-    Rule("UPC405", _N, neighbours.resize_before_conv, operator="Conv"),
-    Rule("UPC900", _E, attributes.unreadable_file, operator=""),
+    Rule("UPC401", _N, attributes.foldable_neighbour, repair=_by_pass(*attributes.FOLDS)),
+    Rule("UPC900", _E, attributes.unreadable_file),
     Rule("UPC901", _N, attributes.unknown_geometry),
     Rule("UPC902", _N, attributes.computed_weight),
 )

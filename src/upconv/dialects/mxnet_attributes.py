@@ -1,4 +1,4 @@
-"""Attributes of operators: Python values, or MXNet's text for them, made into Python values.
+"""Attributes of MXNet's operators: Python values, or text for them, made into Python values.
 
 MXNet hands every attribute on as text, so "(3, 3)", (3, 3) and [3, 3] are one value, as are True,
 "True", "true", 1 and "1". A bare int is a shape of one axis and is never spread over axes.
@@ -145,8 +145,8 @@ KINDS: dict[str, Kind] = {
     "scalar": _scalar,
     "bool": _boolean,
     "dtype": _dtype,
-    "text": lambda name, value: str(value),
-    "any": lambda name, value: value,
+    "text": lambda _, value: str(value),
+    "any": lambda _, value: value,
 }
 
 
