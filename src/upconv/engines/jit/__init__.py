@@ -80,7 +80,7 @@ class JitEngine:
             return None
         data = prod(correlation.operand_shape) + prod(correlation.result_shape)
         heavy = correlation.groups == 1 and prod(problem.weight_shape) > data
-        if heavy or (first and (depthwise or can_vectorise_positions(correlation))):
+        if first and (depthwise or heavy or can_vectorise_positions(correlation)):
             return None  # libdnnl reorders data as much, and weights more slowly
         if depthwise and correlation.rank > 2:
             return None  # libdnnl takes 5 to 21 times as long
