@@ -327,8 +327,7 @@ class TestExplain:
     def test_the_reference_engine_tells_its_blocks(self) -> None:
         told = upconv.explain((2, 6, 5, 7), (6, 4, 3, 2), engine="reference")
         assert told.schedule == (
-            "matrix products on blocks of 2 batch items x 1 groups x 4 output channels,"
-            " boxes of 5x7 inputs"
+            "matrix products on blocks of 2 batch items x 1 groups x 4 output channels"
         )
         assert told.predicted_seconds is None
 
