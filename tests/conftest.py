@@ -26,9 +26,16 @@ settings.load_profile("quick")
 
 compiling.VERIFYING = True
 
-# Several engines, and all planted faults, compute the same cases; the definition takes longest.
-checks.operands = lru_cache(400)(checks.operands)
-checks.expected = lru_cache(400)(checks.expected)
+
+def remembered(function):
+    """The function, called once for a small problem that several engines or faults compute."""
+    kept = lru_cache(400)(function)
+    return lambda problem, by: (kept if problem.nbytes < 1 << 20 else function)(problem, by)
+
+
+# The definition takes longer than most engines.
+checks.operands = remembered(checks.operands)
+checks.expected = remembered(checks.expected)
 
 AVAILABLE = [status.name for status in upconv.engines() if status.available]
 
