@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 import upconv
+from planted_engine import plant
 from processes import begun, called, environment, let_compute, ran
 from upconv import roofline
-from upconv.engines import ENGINES, _made
-from upconv.engines.reference import ReferenceEngine, ReferencePrimitive
-from upconv.errors import EngineError, EngineMissing
+from upconv.errors import EngineError
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -28,6 +27,8 @@ pytest.importorskip("llvmlite", reason="the roofline needs llvmlite")
 
 from upconv.cli.candidates import PEERS, Candidate
 from upconv.engines.jit.limits import Limits
+
+__all__ = ["plant"]  # a fixture
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 
@@ -164,47 +165,6 @@ def test_the_table_of_the_benchmarks_page(tmp_path):
 
 
 # Planted faults -----------------------------------------------------------------------------------
-
-
-class Planted(ReferenceEngine):
-    """The reference engine with a fault."""
-
-    name = "planted"
-    missing, refusal = "", None
-    damage = staticmethod(lambda out: None)
-
-    def __init__(self):
-        if self.missing:
-            raise EngineMissing(self.missing)
-
-    def refuses(self, problem):
-        return self.refusal
-
-    def build(self, problem, threads, variant=""):
-        return Damaged(problem)
-
-
-class Damaged(ReferencePrimitive):
-    def run(self, out, *operands, **more):
-        super().run(out, *operands, **more)
-        Planted.damage(out)
-
-
-@pytest.fixture
-def plant(monkeypatch, fresh_cache):
-    """Put an engine with some fault before all others."""
-    others, place = dict(ENGINES), f"{__name__}:Planted"
-
-    def planted(**faults):
-        for name, fault in faults.items():
-            monkeypatch.setattr(Planted, name, fault)
-        ENGINES.clear()
-        ENGINES.update(planted=place, **others)
-
-    yield planted
-    ENGINES.clear()
-    ENGINES.update(others)
-    _made.pop(place, None)
 
 
 def too_large(out):
