@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -92,25 +92,24 @@ def explain(
 def as_fields(answer: Explanation) -> dict[str, Any]:
     """Every field of an explanation, for JSON."""
     problem = answer.problem
-    told = {field.name: getattr(answer, field.name) for field in fields(answer)}
-    told["refusals"] = [asdict(refusal) for refusal in answer.refusals]
-    told["problem"] = {
-        "text": str(problem),
-        "direction": problem.direction.value,
-        "batch": problem.batch,
-        "in_channels": problem.in_channels,
-        "out_channels": problem.out_channels,
-        "groups": problem.groups,
-        "dtype": problem.dtype.value,
-        "layout": problem.layout.value,
-        "weight_layout": problem.weight_layout.value,
-        "bias": problem.bias,
-        "activation": problem.epilogue.activation.value or None,
-        "slope": problem.epilogue.slope,
-        "residual": problem.epilogue.residual,
-        "axes": [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in problem.axes],
+    return asdict(answer) | {
+        "problem": {
+            "text": str(problem),
+            "direction": problem.direction.value,
+            "batch": problem.batch,
+            "in_channels": problem.in_channels,
+            "out_channels": problem.out_channels,
+            "groups": problem.groups,
+            "dtype": problem.dtype.value,
+            "layout": problem.layout.value,
+            "weight_layout": problem.weight_layout.value,
+            "bias": problem.bias,
+            "activation": problem.epilogue.activation.value or None,
+            "slope": problem.epilogue.slope,
+            "residual": problem.epilogue.residual,
+            "axes": [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in problem.axes],
+        }
     }
-    return told
 
 
 def _channels(shape: tuple[int, ...], weight_axes: int, layout: str) -> int:

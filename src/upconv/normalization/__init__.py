@@ -4,13 +4,11 @@ forward, backward   the public functions
 folding             a normalisation put into a convolution's weight and bias
 checks              what a call means: axis, parameters, numbers, rules by name
 channels            the arithmetic
-results             the values that are returned, and that `out` is made of
 """
 
-from .backward import batch_norm_backward
+from .backward import BatchNormGradients, batch_norm_backward
 from .folding import FoldedWeights, fold_batch_norm
-from .forward import batch_norm
-from .results import BatchNormGradients, BatchNormResult
+from .forward import BatchNormResult, batch_norm
 
 __all__ = [
     "BatchNormGradients",

@@ -1,9 +1,9 @@
-"""The public function `batch_norm_backward`."""
+"""The public function `batch_norm_backward`, and what it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,21 @@ from ..execution import delivered
 from ..gradients import fitting, gradient_targets, rounded_total
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, ChannelAxis, epsilon
-from .results import BatchNormGradients
 
 _NEEDS = ("x", "gamma", "beta")
+
+
+class BatchNormGradients(NamedTuple):
+    """The gradients of one batch normalisation; None where one was not needed.
+
+    >>> d_x, d_gamma, d_beta = BatchNormGradients()
+    >>> d_gamma is None
+    True
+    """
+
+    x: Array | None = None
+    gamma: Array | None = None
+    beta: Array | None = None
 
 
 def batch_norm_backward(

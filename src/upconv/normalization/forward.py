@@ -1,8 +1,8 @@
-"""The public function `batch_norm`."""
+"""The public function `batch_norm`, and what it returns."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,24 @@ from ..execution import delivered
 from ..gradients import require_separate
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, ChannelAxis, epsilon, moving_rule, require_spread
-from .results import BatchNormResult
+
+
+class BatchNormResult(NamedTuple):
+    """The results of `batch_norm`; in `out`, None where a new array is to be made.
+
+    y: x's shape and dtype. saved_mean, saved_invstd: (C,), float64, what y was made with;
+    invstd is 1 / sqrt(var + eps). moving_mean, moving_var: (C,), of mean's and var's dtypes, None
+    where those were.
+
+    >>> BatchNormResult().y is None
+    True
+    """
+
+    y: Array | None = None
+    saved_mean: Array | None = None
+    saved_invstd: Array | None = None
+    moving_mean: Array | None = None
+    moving_var: Array | None = None
 
 
 def batch_norm(

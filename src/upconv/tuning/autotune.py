@@ -7,8 +7,8 @@ candidate that needs more memory than there is drops out; any other error of an 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf, prod, sqrt
 
 import numpy as np
@@ -41,6 +41,7 @@ class _Data:
     b: Array
     bias: Array | None
     residual: Array | None
+    packs: bool
 
     @classmethod
     def of(cls, problem: Problem) -> _Data:
@@ -60,19 +61,31 @@ class _Data:
             np.resize(scaled, a_and_b[1]),
             np.resize(some, (problem.result_channels,)) if problem.bias else None,
             np.resize(some, result) if problem.epilogue.residual else None,
+            problem.direction is not Direction.WEIGHT_GRAD,
         )
 
 
 @dataclass(slots=True, eq=False)
 class _Candidate:
-    """A built primitive on the data; `seconds` is the best time so far."""
+    """A built primitive on the data, closed when it drops out; `seconds` is its best time so far.
+
+    Raises `MemoryError` where its weight or its scratch memory does not fit.
+    """
 
     engine: Engine
     variant: str
     primitive: Primitive
     data: _Data
-    b: PackedWeight
     seconds: float = inf
+    b: PackedWeight = field(init=False)
+
+    def __post_init__(self) -> None:
+        data, primitive = self.data, self.primitive
+        memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
+        self.b = primitive.pack(data.b) if data.packs else data.b
+
+    def __del__(self) -> None:
+        self.primitive.close()
 
     def sample(self) -> float:
         """The seconds of one run."""
@@ -109,70 +122,37 @@ def autotune(
 
     Raises `MemoryLimitError` when the data, or every candidate, needs more than there is.
     """
-    start = time.perf_counter()
-    data = _Data.of(problem)
+    start, data = time.perf_counter(), _Data.of(problem)
     staying: list[_Candidate] = []
-    try:
-        for candidate in _entering(problem, threads, engines, data, algorithm):
-            staying.append(candidate)
-            staying = _after_first_runs(staying)
-            if time.perf_counter() - start > _LAST_START:
-                break
-        if not staying:
-            raise MemoryLimitError("no engine's scratch memory fits beside random data")
-        rounds = 0
-        while _goes_on(rounds, time.perf_counter() - start):
-            for candidate in staying:
-                candidate.round()
-            staying = _within(_BEHIND, staying)
-            rounds += 1
-            if len(staying) == 1:
-                break
-        staying = _within(_EQUAL, staying)
-        winner = staying[0]
-        return Selection(winner.engine, winner.variant, winner.seconds)
-    finally:
+    ways = [(e, way) for e in engines for way in variants(e, problem, threads, algorithm)]
+    for engine, variant in ways:
+        try:
+            candidate = _Candidate(engine, variant, engine.build(problem, threads, variant), data)
+            candidate.first()
+        except MemoryError:  # this one drops out; MemoryLimitError is one
+            continue
+        staying = _within(_HOPELESS, [*staying, candidate])
+        if time.perf_counter() - start > _LAST_START:
+            break
+    if not staying:
+        raise MemoryLimitError("no engine's scratch memory fits beside random data")
+    rounds = 0
+    while _goes_on(rounds, time.perf_counter() - start):
         for candidate in staying:
-            candidate.primitive.close()
+            candidate.round()
+        staying = _within(_BEHIND, staying)
+        rounds += 1
+        if len(staying) == 1:
+            break
+    winner = _within(_EQUAL, staying)[0]
+    return Selection(winner.engine, winner.variant, winner.seconds)
 
 
 def _goes_on(rounds: int, seconds: float) -> bool:
     return seconds < _LAST_START and (rounds < _FEWEST_ROUNDS or seconds < _SECONDS)
 
 
-def _after_first_runs(candidates: list[_Candidate]) -> list[_Candidate]:
-    """Let the last one run for the first time; who is hopeless, or does not fit, drops out."""
-    last = candidates[-1]
-    try:
-        last.first()
-    except MemoryError:
-        last.primitive.close()
-        return candidates[:-1]
-    return _within(_HOPELESS, candidates)
-
-
-def _entering(
-    problem: Problem, threads: int, engines: Sequence[Engine], data: _Data, algorithm: Algorithm
-) -> Iterator[_Candidate]:
-    """Candidates one after the other, each built when the one before has run."""
-    for engine in engines:
-        for variant in variants(engine, problem, threads, algorithm):
-            primitive = engine.build(problem, threads, variant)
-            try:
-                memory.require(primitive.workspace_bytes + data.b.nbytes, "the scratch memory")
-                plain = problem.direction is Direction.WEIGHT_GRAD
-                b = data.b if plain else primitive.pack(data.b)
-            except MemoryError:  # this one drops out; MemoryLimitError is one
-                primitive.close()
-                continue
-            yield _Candidate(engine, variant, primitive, data, b)
-
-
 def _within(factor: float, candidates: list[_Candidate]) -> list[_Candidate]:
-    """Those whose best time is within a factor of the best of all; the others are closed."""
-    bound = factor * min((candidate.seconds for candidate in candidates), default=inf)
-    staying = [candidate for candidate in candidates if candidate.seconds <= bound]
-    for candidate in candidates:
-        if candidate.seconds > bound:
-            candidate.primitive.close()
-    return staying
+    """Those whose best time is within a factor of the best of all."""
+    bound = factor * min(candidate.seconds for candidate in candidates)
+    return [candidate for candidate in candidates if candidate.seconds <= bound]
