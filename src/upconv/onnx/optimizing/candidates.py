@@ -109,19 +109,10 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
 def _recalled(key: str) -> tuple[Candidate, ...] | None:
     try:
         told = json.loads(str((shared_tuner().store.find(_TABLE, key) or {})["candidates"]))
-        found = tuple(
-            Candidate(
-                one["passes"],
-                one["refusal"],
-                tuple(Timing(**timing) for timing in one["timings"]),
-                tuple(Ratio(**ratio) for ratio in one["ratios"]),
-                one["error"],
-                one["weight_bytes"],
-                one["work"],
-                remembered=True,
-            )
-            for one in told
-        )
+        for one in told:
+            one["timings"] = tuple(Timing(**timing) for timing in one["timings"])
+            one["ratios"] = tuple(Ratio(**ratio) for ratio in one["ratios"])
+        found = tuple(Candidate(**{**one, "remembered": True}) for one in told)
     except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
         return None
     return found if {one.passes for one in found} == {ORIGINAL, *CANDIDATES} else None
