@@ -118,12 +118,16 @@ def test_what_is_no_tensor_of_numbers_is_refused() -> None:
 
 
 def test_layers_that_are_not_ours() -> None:
-    """In a branch; with a weight that is fed, dequantised or overridable."""
+    """In a branch; with a weight that is fed, dequantised or overridable; with a bias that is; slopes per position."""
     text = """<ir_version: 10, opset_import: ["": 21]>
-    g (float[1, 1, 3] x, float[1, 1, 2] fed, bool choose) => (float[1, 1, 4] y, float[1, 1, 4] z)
-    <int8[1, 1, 2] q = {3, 4}, float scale = {0.5}>
+    g (float[1, 1, 3] x, float[1, 1, 2] fed, float[1] bias, bool choose)
+      => (float[1, 1, 4] y, float[1, 1, 4] z, float[1, 1, 4] v, float[1, 1, 4] p)
+    <float[4] slopes = {2, 3, 4, 5}, int8[1, 1, 2] q = {3, 4}, float scale = {0.5}>
     {
       y = ConvTranspose(x, fed)
+      v = ConvTranspose(x, w, bias)
+      ours = ConvTranspose(x, w)
+      p = PRelu(ours, slopes)
       d = DequantizeLinear(q, scale)
       e = ConvTranspose(x, d)
       z = If (choose) <
@@ -133,8 +137,9 @@ def test_layers_that_are_not_ours() -> None:
     }"""
     made = model(text, w=weight(1, 1, 2))
     found = Session(made, measure=False)
-    assert found.layers == ()
-    feeds = {"x": weight(1, 1, 3), "fed": weight(1, 1, 2), "choose": np.array(True)}
+    assert [each.kind for each in found.layers] == ["ConvTranspose"]
+    feeds = {"x": weight(1, 1, 3), "fed": weight(1, 1, 2), "bias": weight(1)}
+    feeds["choose"] = np.array(True)
     same(found.run(None, feeds), plain(made, feeds))
 
 
