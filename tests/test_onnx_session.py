@@ -118,7 +118,7 @@ def test_what_is_no_tensor_of_numbers_is_refused() -> None:
 
 
 def test_layers_that_are_not_ours() -> None:
-    """In a branch; with a weight that is fed, dequantised or overridable; with a bias that is; slopes per position."""
+    """In a branch; with a weight or bias that is fed, a dequantised one; slopes per position."""
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (float[1, 1, 3] x, float[1, 1, 2] fed, float[1] bias, bool choose)
       => (float[1, 1, 4] y, float[1, 1, 4] z, float[1, 1, 4] v, float[1, 1, 4] p)
