@@ -131,7 +131,7 @@ def _forms(layer: Layer, rule: Rule) -> tuple[list[_Form], list[Candidate]]:
         weights = [tensor for tensor in tensors if tensor is not None and len(tensor.shape) > 1]
         nbytes = sum(tensor.nbytes for tensor in weights)
         # Each element of a weight is one multiplication per input position.
-        work = sum(tensor.size for tensor in weights) / layer.conv.array.size
+        work = sum(tensor.size for tensor in weights) / layer.weight.array.size
         forms.append(_Form(Candidate(name, weight_bytes=nbytes, work=work), model))
     return forms, unfit
 
