@@ -5,7 +5,7 @@
 The engine's own work is taken to be nothing: a null engine whose primitive returns at once stands
 in for it, so that what is left is looking at the arguments, finding the primitive and allocating
 the result. Each figure is the median of many rounds of 50 calls. Targets: `conv_transpose` under 6,
-its gradients under 25 (most of it NumPy's, for the bias), `Plan` under 2.5.
+its gradients under 15 (a third of it NumPy's, for the bias), `Plan` under 2.5.
 """
 
 from __future__ import annotations

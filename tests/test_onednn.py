@@ -23,9 +23,8 @@ try:
 except EngineMissing as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-from upconv.engines.onednn.candidates import FAULTS, candidate
+from upconv.engines.onednn.candidates import FAULTS, candidate, layout_strategies
 from upconv.engines.onednn.descriptors import Operation
-from upconv.engines.onednn.layouts import layout_strategies
 from upconv.engines.onednn.library import runtime
 
 # Below AVX-512 the library has fewer implementations, and takes matrix products for most layers.

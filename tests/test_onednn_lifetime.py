@@ -22,7 +22,6 @@ try:
 except EngineMissing as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-from upconv.engines.onednn.library import runtime
 
 AXES = (Axis(5, 3, 2, 1, 1, 0), Axis(7, 4, 3, 1, 2, 3))
 PROBLEM = Problem(Direction.FORWARD, AXES, 2, 32, 48, layout=DataLayout.NXC)
@@ -43,15 +42,6 @@ def test_eight_threads_build_once_and_agree() -> None:
     assert in_threads(8, work) == [None] * 8
     assert cache.info().builds == 1
     cache.clear()
-
-
-def test_the_librarys_own_cache_has_the_same_bound() -> None:
-    own = runtime()
-    before = own.capacity
-    PrimitiveCache(max_entries=5).entry(PROBLEM, ENGINE, 1)
-    assert own.capacity == 5
-    ENGINE.bound(before)
-    assert own.capacity == before
 
 
 def test_a_closed_primitive_raises() -> None:

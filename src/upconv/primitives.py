@@ -163,9 +163,6 @@ class PrimitiveCache:
         """Build outside the lock, list the result, and make room for it."""
         with self._lock:
             self._totals.misses += 1
-        bound: Any = getattr(engine, "bound", None)
-        if bound is not None:  # its library has a cache of its own, which follows this one's bound
-            bound(self._max_entries)
         start = time.perf_counter()
         primitive = engine.build(key.problem, key.threads, key.variant)
         seconds = time.perf_counter() - start

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class OrderedPrimitive:
         self._problem = problem
         self._dtype = problem.dtype.accumulator.numpy
         shapes = problem.x_shape, problem.y_shape
-        self.workspace_bytes = 3 * self._dtype.itemsize * sum(map(_count, shapes))
+        self.workspace_bytes = 3 * self._dtype.itemsize * sum(map(prod, shapes))
 
     def pack(self, weight: Array) -> Array:
         """The weight as (groups, reduced, made, taps), by group."""
@@ -86,12 +87,11 @@ class OrderedPrimitive:
     ) -> None:
         """Compute into `out`."""
         problem, epilogue = self._problem, self._problem.epilogue
-        axis, result = problem.axes[0], self._grouped(out)
-        operand = self._grouped(a).astype(self._dtype)
+        operand, result = self._grouped(a).astype(self._dtype), self._grouped(out)
         compute = self._forward if problem.direction is Direction.FORWARD else self._input_grad
         with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
             start = 0 if bias is None else bias.astype(self._dtype).reshape(problem.groups, -1, 1)
-            total = compute(axis, operand, b, np.asarray(start), result.shape)
+            total = compute(operand, b, np.asarray(start), result.shape)
             if residual is not None:
                 total += self._grouped(residual)
             apply(epilogue.activation, epilogue.slope, total)
@@ -100,32 +100,24 @@ class OrderedPrimitive:
             total[np.isnan(total)] = np.nan  # of two NaNs a sum keeps either's sign, by its place
             result[...] = total
 
-    def _forward(
-        self, axis: Axis, x: Array, w: Array, start: Array, shape: tuple[int, ...]
-    ) -> Array:
-        """The full result, and what the crops leave of it; with begins for what they add."""
-        full = np.zeros((*shape[:3], max(0, axis.full) if axis.size else 0), self._dtype) + start
-        for place, tap in _taps(axis):
-            part = full[..., place]
+    def _forward(self, x: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
+        length, window = _padded(self._problem.axes[0])
+        padded = np.zeros((*shape[:3], length), self._dtype) + start
+        for place, tap in _taps(self._problem.axes[0]):
+            part = padded[..., place]
             for c in range(w.shape[1]):
                 part += w[:, c, :, tap, None] * x[:, :, c, None]
-        total = np.zeros(shape, self._dtype) + start
-        there, inner = _overlap(axis, full.shape[-1])
-        total[..., there] = full[..., inner]
-        return total
+        return padded[..., window]
 
-    def _input_grad(
-        self, axis: Axis, g: Array, w: Array, start: Array, shape: tuple[int, ...]
-    ) -> Array:
-        """From a full array, with zeros where there is nothing: they meet weights, as everywhere
-        in ordinary convolution."""
-        full = np.zeros((*g.shape[:3], max(0, axis.full) if axis.size else 0), self._dtype)
-        there, inner = _overlap(axis, full.shape[-1])
-        full[..., inner] = g[..., there]
+    def _input_grad(self, g: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
+        """Zeros where there is nothing meet weights, as everywhere in ordinary convolution."""
+        length, window = _padded(self._problem.axes[0])
+        padded = np.zeros((*g.shape[:3], length), self._dtype)
+        padded[..., window] = g
         total = np.zeros(shape, self._dtype) + start
-        for place, tap in _taps(axis):
+        for place, tap in _taps(self._problem.axes[0]):
             for c in range(w.shape[1]):
-                total += w[:, c, :, tap, None] * full[:, :, c, None, place]
+                total += w[:, c, :, tap, None] * padded[:, :, c, None, place]
         return total
 
     def close(self) -> None:
@@ -136,28 +128,23 @@ class OrderedPrimitive:
         ncx = array if self._problem.layout is DataLayout.NCX else array.swapaxes(1, 2)
         n, channels, size = ncx.shape
         groups = self._problem.groups
-        step, inner = ncx.strides[1], channels // groups
-        strides = (ncx.strides[0], step * inner, step, ncx.strides[2])
-        return np.lib.stride_tricks.as_strided(ncx, (n, groups, inner, size), strides)
+        return ncx.reshape(n, groups, channels // groups, size)
+
+
+def _padded(axis: Axis) -> tuple[int, slice]:
+    """The length of the full result, extended where a crop is negative; and where outputs are."""
+    if not axis.size:
+        return axis.out, slice(0, axis.out)
+    begin = max(0, axis.crop_begin)
+    length = axis.full + max(0, -axis.crop_begin) + max(0, -axis.crop_end)
+    return length, slice(begin, begin + axis.out)
 
 
 def _taps(axis: Axis) -> Iterator[tuple[slice, int]]:
-    """Each tap, and the positions of the full result that it and all inputs meet at."""
+    """Each tap, and where it and all inputs meet in the padded result."""
     for tap in range(axis.kernel if axis.size else 0):
-        begin = axis.dilation * tap
+        begin = max(0, -axis.crop_begin) + axis.dilation * tap
         yield slice(begin, begin + axis.stride * (axis.size - 1) + 1, axis.stride), tap
-
-
-def _overlap(axis: Axis, full: int) -> tuple[slice, slice]:
-    """Where outputs and the full result are the same: among the outputs, and in the full result."""
-    start, stop = max(0, axis.crop_begin), min(full, axis.crop_begin + axis.out)
-    if stop <= start:
-        return slice(0, 0), slice(0, 0)
-    return slice(start - axis.crop_begin, stop - axis.crop_begin), slice(start, stop)
-
-
-def _count(shape: Any) -> int:
-    return int(np.prod(shape))
 
 
 # The JIT engine -----------------------------------------------------------------------------------

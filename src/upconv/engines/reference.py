@@ -8,20 +8,21 @@ a crop is negative; g and y are a *window* of it. Tap t of input i lies at its p
 A set of taps and inputs whose positions are all different is *conflict-free*
 (`IndexSet.conflict_free`): one strided view of the padded output is its *columns*, a (F*T, N*P)
 matrix per group. For dilation 1 there are k/s sets along an axis, and never a loop over positions.
-Of each
+With the columns of all sets, or of one after the other where all would take much memory,
 
-    FORWARD       columns += w^T x;   y = window of the padded output
-    INPUT_GRAD    dx += w columns     of the padded gradient
-    WEIGHT_GRAD   dw += x columns^T
+    FORWARD       columns = w^T x;            padded output += columns;   y = window of it
+    INPUT_GRAD    columns = padded gradient;  dx += w columns
+    WEIGHT_GRAD   columns = padded gradient;  dw += x columns^T
 
 Taps and inputs that reach no output are left out. The work is cut into blocks (batch items x groups
-x output channels) whose padded output stays in cache; a set's columns are no more than that, so
-memory does not grow with k^n times the input. Products of 16-bit types are summed in float32. BLAS
-may use threads of its own; nothing else does.
+x output channels) whose columns and padded output stay in cache. A set's columns are no more than
+the padded output, so memory does not grow with k^n times the input. Products of 16-bit types are
+summed in float32. BLAS may use threads of its own; nothing else does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 from typing import Any
@@ -33,10 +34,11 @@ from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
 from ..problem import Direction, Problem
 from .base import Array
-from .im2col import IndexSet, Sets, columns_of, combined
+from .im2col import ConflictFree, IndexSet, Sets, columns_of, combined
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
-_BLOCK_BYTES = 8 << 20  # of a padded output: a core's share of the last-level cache
+_BLOCK_BYTES = 8 << 20  # of a padded output, or columns: a core's share of the last-level cache
+_MOST_BYTES = 64 << 20  # of the columns of all sets of a channel
 _LIGHT_BYTES = 1 << 20  # a block is worth its Python only from about here
 _ENOUGH_POSITIONS = 512  # fewer columns than this starve a matrix product: take more items
 
@@ -84,6 +86,9 @@ class ReferencePrimitive:
         self.used_taps: Any = (..., *(index_set.taps for index_set in self.index_sets))
         self.is_empty = 0 in (index_set.size for index_set in self.index_sets)
         self.is_tiled = all(index_set.is_tiled for index_set in self.index_sets)
+        elements = prod(n.kernel * n.size for n in self.index_sets)
+        self.columns_bytes = elements * self.dtype.itemsize  # of a channel of an item
+        self.together = self.columns_bytes <= _MOST_BYTES
         self.steps = self._steps()
         self.workspace_bytes = self._workspace_bytes()
         items, groups, channels = self.steps
@@ -144,17 +149,18 @@ class ReferencePrimitive:
         padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
         if not self.is_tiled:
             padded[...] = 0 if start is None else _after_channels(start[None], padded.ndim)
-        for sets in combined(self.index_sets):
-            view = columns_of(padded, self.index_sets, sets)
-            values = _product(_weight(w, sets).swapaxes(1, 2), _positions(x, sets))
-            values = values.reshape(view.shape)
-            if not self.is_tiled:
-                view += values
-            elif start is None:
-                view[...] = values
-            else:
-                np.add(values, _after_channels(start, view.ndim), out=view)
-            del values  # before the next ones are made
+        for whole, parts in self._sets():
+            values = _product(_weight(w, whole).swapaxes(1, 2), _positions(x, whole))
+            values = values.reshape(_shape(y.shape, whole))
+            for sets in parts:
+                view, some = columns_of(padded, self.index_sets, sets), values[_within(whole, sets)]
+                if not self.is_tiled:
+                    view += some
+                elif start is None:
+                    view[...] = some
+                else:
+                    np.add(some, _after_channels(start, view.ndim), out=view)
+            del values, some  # before the next ones are made
         self._finish(y, padded if in_place else padded[self.window], residual)
 
     def _input_grad(
@@ -173,11 +179,11 @@ class ReferencePrimitive:
     def _input_grad_block(self, reached: Array, g: Array, w: Array) -> None:
         """Add what one block of output channels gives to the inputs that reach outputs."""
         padded = self._padded_gradient(g)
-        for sets in combined(self.index_sets):
-            columns = _matrix(columns_of(padded, self.index_sets, sets), len(sets))
-            inputs: Any = (..., *(one.inputs for one in sets))
+        for whole, parts in self._sets():
+            columns = self._columns(padded, whole, parts)
+            inputs: Any = (..., *(one.inputs for one in whole))
             there = np.moveaxis(reached[inputs], 0, 2)
-            there += _product(_weight(w, sets), columns).reshape(there.shape)
+            there += _product(_weight(w, whole), columns).reshape(there.shape)
             del columns
 
     def _weight_grad(self, dw: Array, g: Array, x: Array) -> None:
@@ -196,12 +202,31 @@ class ReferencePrimitive:
     def _weight_grad_block(self, total: Array, g: Array, x: Array) -> None:
         """Add what one block gives to the gradient of its part of the weight."""
         padded = self._padded_gradient(g)
-        for sets in combined(self.index_sets):
-            columns = _matrix(columns_of(padded, self.index_sets, sets), len(sets))
-            taps: Any = (..., *(one.taps for one in sets))
-            part = _product(_positions(x, sets), columns.swapaxes(1, 2))
+        for whole, parts in self._sets():
+            columns = self._columns(padded, whole, parts)
+            taps: Any = (..., *(one.taps for one in whole))
+            part = _product(_positions(x, whole), columns.swapaxes(1, 2))
             total[taps] += part.reshape(total[taps].shape)
             del columns, part
+
+    # Sets -----------------------------------------------------------------------------------------
+
+    def _sets(self) -> Iterator[tuple[Sets, Iterable[Sets]]]:
+        """What one matrix product is made for, and the conflict-free sets in it."""
+        if self.together and not self.is_empty:
+            every = (ConflictFree(slice(0, n.kernel), slice(0, n.size)) for n in self.index_sets)
+            yield tuple(every), combined(self.index_sets)
+        else:
+            for sets in combined(self.index_sets):
+                yield sets, (sets,)
+
+    def _columns(self, padded: Array, whole: Sets, parts: Iterable[Sets]) -> Array:
+        """The (G, F*T, N*P) columns of some sets, gathered from the padded gradient."""
+        columns = np.empty(_shape(padded.shape, whole), self.dtype)
+        for sets in parts:
+            columns[_within(whole, sets)] = columns_of(padded, self.index_sets, sets)
+        rows, positions = columns.shape[1 : 2 + len(whole)], columns.shape[2 + len(whole) :]
+        return columns.reshape(len(columns), prod(rows), prod(positions))
 
     # Blocks ---------------------------------------------------------------------------------------
 
@@ -215,12 +240,13 @@ class ReferencePrimitive:
         """How many of each a block has."""
         batch, groups, channels = self._totals
         each = max(1, prod(self.padded_size) * self.dtype.itemsize)
+        each = max(each, self.columns_bytes if self.together else 0)
         fitting = _BLOCK_BYTES // each
         positions = max(1, prod(index_set.size for index_set in self.index_sets))
         wanted = max(-(-_ENOUGH_POSITIONS // positions), _LIGHT_BYTES // (each * channels))
-        items = _within(batch, min(wanted, fitting))
-        some = _within(channels, fitting // items)
-        return items, _within(groups, fitting // (items * some) if some == channels else 1), some
+        items = _part(batch, min(wanted, fitting))
+        some = _part(channels, fitting // items)
+        return items, _part(groups, fitting // (items * some) if some == channels else 1), some
 
     def _padded_gradient(self, g: Array) -> Array:
         """A block of g with zeros around it; g itself where that is the same."""
@@ -268,9 +294,7 @@ class ReferencePrimitive:
         """An upper bound of what one run allocates at a time, activations' scratch included."""
         problem, (items, groups, channels) = self.problem, self.steps
         own = problem.in_channels // problem.groups
-        largest: Sets = next(
-            combined(self.index_sets), ()
-        )  # the first has the most taps and inputs
+        largest: Sets = next(self._sets(), ((), ()))[0]
         taps = prod(_count(one.taps) for one in largest)
         positions = prod(_count(one.inputs) for one in largest)
         padded = items * groups * channels * prod(self.padded_size)
@@ -301,10 +325,18 @@ def _positions(x: Array, sets: Sets) -> Array:
     return part.reshape(*part.shape[:2], prod(part.shape[2:]))
 
 
-def _matrix(columns: Array, rank: int) -> Array:
-    """(G, F, *taps, N, *inputs) as (G, F*T, N*P)."""
-    rows, positions = columns.shape[1 : 2 + rank], columns.shape[2 + rank :]
-    return columns.reshape(len(columns), prod(rows), prod(positions))
+def _shape(blocks: tuple[int, ...], sets: Sets) -> tuple[int, ...]:
+    """The shape (G, F, *taps, N, *inputs) of columns; `blocks` begins with N, G and F."""
+    taps, inputs = (_count(one.taps) for one in sets), (_count(one.inputs) for one in sets)
+    return (*blocks[1:3], *taps, blocks[0], *inputs)
+
+
+def _within(whole: Sets, sets: Sets) -> Any:
+    """Where the columns of a part lie in those of the whole."""
+    if sets is whole:
+        return ...
+    taps, inputs = (one.taps for one in sets), (one.inputs for one in sets)
+    return (slice(None), slice(None), *taps, slice(None), *inputs)
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -318,7 +350,7 @@ def _after_channels(per_channel: Array, ndim: int) -> Array:
     return per_channel.reshape(*per_channel.shape, *[1] * (ndim - per_channel.ndim))
 
 
-def _within(total: int, most: int) -> int:
+def _part(total: int, most: int) -> int:
     """A part of `total`, at most so many and at least 1, that cuts it evenly."""
     most = max(1, min(total, most))
     return max(1, -(-total // -(-total // most))) if total else 1

@@ -55,16 +55,10 @@ class JitEngine:
     def defers(self, problem: Problem) -> str | None:
         """Why another engine, if there is one, is likely to be faster, or None.
 
-        Measured against libdnnl on 20 input gradients and 23 convolutions of real models in both
-        layouts, on Zen 4 with AVX-512 and held to AVX2, one thread (2026-11-22): few channels to
-        reduce 0.3 to 1.0 times as fast, narrow groups 0.3 to 1.0; channels-last data of many
-        positions 0.5 to 1.1 and mostly 0.9; the rest 0.75 to 2.4, in the geometric mean 1.2.
-        Channels first depthwise 0.9 to 2.2, and with more weights than data 1.2 to 1.3; without
-        steps in the operand, 50 layers, 0.8 to 16, in the geometric mean 1.3.
-        Weight gradients of 45 layers, AVX-512, one thread: channels first with one tap 0.8 to 1.0;
-        depthwise of 3x3 taps 0.6 to 0.9, of others 4 to 30; channels last in narrow groups 0.8; the
-        rest 0.94 to 18. Forward, channels last in narrow groups 0.35 to 0.57, and with a bias,
-        which libdnnl adds slowly there, 1.7 to 4.
+        Measured against libdnnl on layers of real models, Zen 4, one thread, 2026-11-22 and 23, as
+        times as fast: few channels to reduce 0.3 to 1.0; narrow groups 0.3 to 1.0, forward 0.35 to
+        0.57, but with a bias 1.7 to 4; channels-last data of many positions mostly 0.9; weight
+        gradients of one tap 0.8 to 1.0, depthwise of 3x3 taps 0.6 to 0.9. The rest is 0.75 to 18.
         """
         if problem.direction is Direction.WEIGHT_GRAD:
             return _defers_weight_grad(problem)
@@ -80,7 +74,7 @@ class JitEngine:
             return None
         data = prod(correlation.operand_shape) + prod(correlation.result_shape)
         heavy = correlation.groups == 1 and prod(problem.weight_shape) > data
-        if heavy or (first and (depthwise or can_vectorise_positions(correlation))):
+        if first and (depthwise or heavy or can_vectorise_positions(correlation)):
             return None  # libdnnl reorders data as much, and weights more slowly
         if depthwise and correlation.rank > 2:
             return None  # libdnnl takes 5 to 21 times as long
@@ -179,8 +173,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     correlation = Correlation.of(problem)
     plan = by_name(correlation, variant, threads, host())
     if plan is not None:
-        direct = partial(_kernel, problem, threads, "")
-        return Winograd(correlation, plan, direct, threads, host())
+        return Winograd(correlation, plan, partial(_kernel, problem, threads, ""), host())
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
     tile = None if variant else plane_tile(correlation, host())

@@ -69,7 +69,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
         with f.when(f.compare("ne", a["turns"], 0)):
             with jobs(f, a.address("next_in"), a["in_jobs"]) as job:
                 _turn_in(f, a, job)
-                f.raise_by(a.address("turned"), 1)
+                f.take(a.address("turned"))
             wait(f, a.address("turned"), a["in_jobs"], cpu.triple, pool.switch())
         with jobs(f, a.address("next_job"), a["jobs"]) as job:
             run, rest = f.rem(job, a["runs"]), f.div(job, a["runs"])
@@ -79,7 +79,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
             with f.loop(start, stop) as loop:
                 block = f.at(a["blocks"], f.mul(loop.index, len(BLOCK)), I64)
                 f.call("block", f["args"], stage, block, group, run)
-            f.raise_by(a.address("done"), 1)
+            f.take(a.address("done"))
         with f.when(f.compare("ne", a["turns"], 0)):
             wait(f, a.address("done"), a["jobs"], cpu.triple, pool.switch())
             with jobs(f, a.address("next_out"), a["out_jobs"]) as job:

@@ -16,10 +16,9 @@ from __future__ import annotations
 from .channel_tile import (
     ChannelTile,
     Inputs,
-    add_products,
-    broadcast_tap,
-    fetch_weights,
-    lane_masks,
+    Read,
+    add_channels,
+    everywhere,
     live_masks,
 )
 from .cpu import Cpu
@@ -35,21 +34,30 @@ def paired_tap(
     f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all input channels of one tap."""
-    masks = lane_masks(f, tile, given.record)
+    return _in_pairs(f, tile, cpu, given, sums, [_low, _high], everywhere)
+
+
+def dot_tap(
+    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+) -> list[Value]:
+    """Add the products of all input channels of one tap by dot products of pairs."""
+    return _in_pairs(f, tile, cpu, given, sums, [_pair], _single)
+
+
+def _in_pairs(
+    f: Function,
+    tile: ChannelTile,
+    cpu: Cpu,
+    given: Inputs,
+    sums: list[Value],
+    reads: list[Read],
+    last: Read,
+) -> list[Value]:
+    """Two channels at a time by `reads`, then the last one of an odd number."""
     whole = _paired(f, given.channels)
-    with f.loop(0, whole, 2, carried=[given.w, *sums]) as loop:
-        w, *running = loop.carried
-        for half in range(2):
-            # Asking for weights in between also keeps the compiler from holding all broadcasts of
-            # the first half in registers until the second.
-            weights = fetch_weights(f, tile, given, f.add(loop.index, half), w)
-            inputs = (
-                _half(f, tile, f.at(point, loop.index, tile.stored), half) for point in given.points
-            )
-            running = add_products(f, tile, cpu, inputs, weights, running, masks)
-            w = f.at(w, tile.width, tile.element)
-        loop.next([w, *running])
-    return broadcast_tap(f, tile, cpu, given, loop.results[1:], (whole, loop.results[0]))
+    some, rest = (f.integer(0), whole), (whole, given.channels)
+    done = add_channels(f, tile, cpu, given, [given.w, *sums], some, 2, reads)
+    return add_channels(f, tile, cpu, given, done, rest, 1, [last])[1:]
 
 
 def _paired(f: Function, channels: Value) -> Value:
@@ -57,54 +65,30 @@ def _paired(f: Function, channels: Value) -> Value:
     return f.sub(channels, f.rem(channels, 2))
 
 
-def _half(f: Function, tile: ChannelTile, pair: Value, half: int) -> Value:
-    """One of two neighbouring inputs as float32, in every lane."""
+def _low(f: Function, tile: ChannelTile, pair: Value) -> Value:
+    """The first of two neighbouring inputs as float32, in every lane."""
     kind = vector(I32, tile.lanes)
-    bits = f.broadcast(f.load(I32, pair), tile.lanes)
-    if half:
-        bits = f.bitwise("and", bits, f.splat(kind, _HIGH))
-    else:
-        bits = f.bitwise("shl", bits, f.splat(kind, 16))
+    bits = f.bitwise("shl", f.broadcast(f.load(I32, pair), tile.lanes), f.splat(kind, 16))
     return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
 
 
-def dot_tap(
-    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
-) -> list[Value]:
-    """Add the products of all input channels of one tap by dot products of pairs."""
-    whole = _paired(f, given.channels)
-    done = _dots(f, tile, cpu, given, [given.w, *sums], (f.integer(0), whole), I32)
-    return _dots(f, tile, cpu, given, done, (whole, given.channels), I16)[1:]
+def _high(f: Function, tile: ChannelTile, pair: Value) -> Value:
+    """The second."""
+    kind = vector(I32, tile.lanes)
+    bits = f.bitwise("and", f.broadcast(f.load(I32, pair), tile.lanes), f.splat(kind, _HIGH))
+    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
 
 
-def _dots(
-    f: Function,
-    tile: ChannelTile,
-    cpu: Cpu,
-    given: Inputs,
-    carried: list[Value],
-    channels: tuple[Value, Value],
-    read: str,
-) -> list[Value]:
-    """Add the products of some channels, of which `read` is as many as are read at once; `carried`
-    and the result are the place of weights, and the sums."""
-    masks = lane_masks(f, tile, given.record)
-    with f.loop(*channels, 2, carried=carried) as loop:
-        w, *running = loop.carried
-        weights = fetch_weights(f, tile, given, loop.index, w)
-        inputs = (
-            _pair(f, tile, f.load(read, f.at(point, loop.index, tile.stored)))
-            for point in given.points
-        )
-        running = add_products(f, tile, cpu, inputs, weights, running, masks)
-        loop.next([f.at(w, tile.width, tile.element), *running])
-    return loop.results
+def _pair(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """Two inputs in every lane."""
+    pair = f.broadcast(f.load(I32, address), tile.lanes)
+    return f.convert("bitcast", pair, vector(tile.element, tile.lanes))
 
 
-def _pair(f: Function, tile: ChannelTile, bits: Value) -> Value:
-    """Two inputs, or one and a zero, in every lane."""
-    pair = bits if bits.type == I32 else f.convert("zext", bits, I32)
-    return f.convert("bitcast", f.broadcast(pair, tile.lanes), vector(tile.element, tile.lanes))
+def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
+    """One input and a zero in every lane."""
+    pair = f.broadcast(f.convert("zext", f.load(I16, address), I32), tile.lanes)
+    return f.convert("bitcast", pair, vector(tile.element, tile.lanes))
 
 
 # Depthwise ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ meet the zeros that are read outside.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .cpu import Cpu
@@ -94,6 +94,8 @@ class Inputs:
 
 Values = dict[str, Value]
 Products = Callable[[Function, ChannelTile, Cpu, Inputs, list[Value]], list[Value]]
+Read = Callable[[Function, ChannelTile, Value], Value]
+"""What loads the inputs at an address into the lanes that meet one vector of weights."""
 
 
 def emit_channel_tile(
@@ -197,28 +199,39 @@ from it where weights are large, nothing lost elsewhere)."""
 
 
 def broadcast_tap(
+    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
+) -> list[Value]:
+    """Add the products of all input channels of one tap."""
+    channels = f.integer(0), given.channels
+    return add_channels(f, tile, cpu, given, [given.w, *sums], channels, 1, [everywhere])[1:]
+
+
+def add_channels(
     f: Function,
     tile: ChannelTile,
     cpu: Cpu,
     given: Inputs,
-    sums: list[Value],
-    done: tuple[Value, Value] | None = None,
+    carried: list[Value],
+    channels: tuple[Value, Value],
+    step: int,
+    reads: Sequence[Read],
 ) -> list[Value]:
-    """Add the products of all input channels of one tap, or of those that are not done yet.
+    """Add the products of input channels, `step` at a time by one vector of weights for each of
+    `reads`; `carried` and the result are the place of the weights, and the sums.
 
-    `done` is how many are, and the place of the weights of the next.
+    Asking for weights between two reads also keeps the compiler from holding all inputs of the
+    first in registers until the second.
     """
     masks = lane_masks(f, tile, given.record)
-    first, start = done or (f.integer(0), given.w)
-    with f.loop(first, given.channels, carried=[start, *sums]) as loop:
+    with f.loop(*channels, step, carried=carried) as loop:
         w, *running = loop.carried
-        weights = fetch_weights(f, tile, given, loop.index, w)
-        inputs = (
-            _everywhere(f, tile, f.at(point, loop.index, tile.stored)) for point in given.points
-        )
-        running = add_products(f, tile, cpu, inputs, weights, running, masks)
-        loop.next([f.at(w, tile.width, tile.element), *running])
-    return loop.results[1:]
+        for number, read in enumerate(reads):
+            weights = fetch_weights(f, tile, given, f.add(loop.index, number), w)
+            inputs = (read(f, tile, f.at(x, loop.index, tile.stored)) for x in given.points)
+            running = add_products(f, tile, cpu, inputs, weights, running, masks)
+            w = f.at(w, tile.width, tile.element)
+        loop.next([w, *running])
+    return loop.results
 
 
 def fetch_weights(
@@ -253,7 +266,7 @@ def add_products(
     return running
 
 
-def _everywhere(f: Function, tile: ChannelTile, address: Value) -> Value:
+def everywhere(f: Function, tile: ChannelTile, address: Value) -> Value:
     """An input in every lane."""
     if BYTES[tile.stored] > 2:
         return f.broadcast(f.load(tile.stored, address), tile.lanes)

@@ -42,7 +42,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
         with f.when(f.compare("ne", a["shared"], 0)):
             with jobs(f, a.address("next_pack"), a["pack_jobs"]) as job:
                 _pack_shared(f, a, job)
-                f.raise_by(a.address("packed"), 1)
+                f.take(a.address("packed"))
             wait(f, a.address("packed"), a["pack_jobs"], cpu.triple, pool.switch())
         with jobs(f, a.address("next_job"), a["jobs"]) as job:
             f.call("job", f["args"], stage, thread, job)

@@ -256,12 +256,9 @@ class Instructions:
         self._lines.append(f"  call void @llvm.prefetch.p0(ptr {address.name}, {how}, i32 1)")
 
     def take(self, address: Value) -> Value:
-        """The number at an address, which is raised by one for whoever comes next."""
+        """The number at an address, which is raised by one for whoever comes next, and sees what
+        was written before."""
         return self._do(I64, f"atomicrmw add ptr {address.name}, i64 1 acq_rel")
-
-    def raise_by(self, address: Value, amount: int) -> None:
-        """Add to the number at an address; what was written before is seen by who sees the sum."""
-        self._do(I64, f"atomicrmw add ptr {address.name}, i64 {amount} acq_rel")
 
     def observe(self, address: Value, order: str = "acquire") -> Value:
         """The number at an address that other threads write."""

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,8 +111,7 @@ def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float)
     def work(worker: int) -> None:
         spin(turns, buffers[worker].ctypes.data)
 
-    fastest = _fastest(partial(_together, work, workers), seconds)
-    return 2.0 * lanes * accumulators * turns * workers / fastest
+    return 2.0 * lanes * accumulators * turns * workers / _fastest(work, workers, seconds)
 
 
 def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
@@ -159,41 +156,24 @@ def _turns(spin: Spin, buffer: Numbers) -> int:
 
 def _bandwidth(workers: int) -> float:
     allowed = min(_MOST_BYTES, memory.available_bytes() // 4)
-    nbytes = min(_LARGEST_ARRAY, allowed // (2 * workers)) // 64 * 64
-    memory.require(max(nbytes, 64) * 2 * workers, "measuring the bandwidth of memory")
-    size = max(nbytes, 64)
+    size = max(64, min(_LARGEST_ARRAY, allowed // (2 * workers)) // 64 * 64)
+    memory.require(size * 2 * workers, "measuring the bandwidth of memory")
     pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(workers)]
-    run = partial(_together, lambda worker: np.copyto(*pairs[worker]), workers)
-    seconds = _fastest(run, _SECONDS)
-    return 2.0 * size * workers / seconds
+    fastest = _fastest(lambda worker: np.copyto(*pairs[worker]), workers, _SECONDS)
+    return 2.0 * size * workers / fastest
 
 
 # Timing -------------------------------------------------------------------------------------------
 
 
-def _fastest(run: Callable[[], float], seconds: float) -> float:
-    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` hold."""
-    end = time.perf_counter() + seconds
-    runs = [run() for _ in range(_FEWEST_RUNS)]
-    while time.perf_counter() < end:
-        runs.append(run())
-    return min(runs)
-
-
-def _together(work: Callable[[int], None], workers: int) -> float:
-    """Seconds from the first worker's start to the last one's end."""
-    barrier = threading.Barrier(workers)
-
-    def timed(worker: int) -> tuple[float, float]:
-        barrier.wait()
-        start = time.perf_counter()
-        work(worker)
-        return start, time.perf_counter()
-
+def _fastest(work: Callable[[int], object], workers: int, seconds: float) -> float:
+    """The shortest of at least `_FEWEST_RUNS` runs, and of as many as `seconds` hold, each of
+    which calls `work` with the number of each worker, all at the same time."""
+    end, times = time.perf_counter() + seconds, list[float]()
     with ThreadPoolExecutor(workers) as pool:
-        try:
-            starts, ends = zip(*pool.map(timed, range(workers)), strict=True)
-        except BaseException:  # Ctrl-C, or no more threads to be had: nobody is left waiting
-            barrier.abort()
-            raise
-    return float(max(ends) - min(starts))
+        while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
+            start = time.perf_counter()
+            for _ in pool.map(work, range(workers)):
+                pass
+            times.append(time.perf_counter() - start)
+    return min(times)

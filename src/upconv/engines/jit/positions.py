@@ -18,16 +18,13 @@ from .cpu import Cpu
 from .driver import driver_code, inner_code
 from .kernel_arguments import Blocks
 from .operands import Kernel
-from .packing import Packing
+from .packing import Numbers, Packing
 from .result_stores import SLOTS
 from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import tile_code
 from .tiling import finish_of
 from .values import BYTES, DOUBLE
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
 
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
@@ -128,7 +125,7 @@ class Positions(Kernel):
             **self._tap_tables(),
             "blocks": self._table(self._block_rows()),
             "places": self._table(self._packer.places),
-            "groups": correlation.groups, "images": correlation.batch, "rows": plan.cells.rows,
+            "images": correlation.batch, "rows": plan.cells.rows,
             "channels": own, "pitch": plan.cells.pitch,
             "limit": plan.cells.last.out, "stride": plan.cells.last.stride,
             "block_count": len(plan.blocks),

@@ -28,7 +28,7 @@ SLOTS = Slots((
     "blocks",  # BLOCK numbers per block
     "places",  # combos x blocks: byte offset of a block's weights
 ), (
-    "groups", "images", "channels",
+    "images", "channels",
     "in_rows", "in_width", "in_pitch",  # input rows, joined where no zeros are between them
     "rows", "pitch", "limit", "stride",
     "combo_count", "block_count", "lead",
@@ -85,12 +85,11 @@ def emit_tiles(module: Module) -> None:
     """`tiles`: compute tiles side by side and put their results where they belong."""
     with module.function("tiles", TILES, exported=False) as f:
         a = SLOTS.reader(f)
-        rows = _rows(f, a)
-        inside = _inside(f, a, rows, _spot(f, a, f["first"]), f["first"], f["last"])
+        rows, spot = _rows(f, a), _spot(f, a, f["first"])
+        inside = _inside(f, a, rows, spot, f["first"], f["last"])
         with f.when(inside):
-            y = _address(f, a, rows, _spot(f, a, f["first"]))
             step = f.mul(a["stride"], a["y_bytes"])
-            carried = [f["x"], y]
+            carried = [f["x"], _address(f, a, rows, spot)]
             with f.loop(f["first"], f["last"], f["width"], carried=carried) as loop:
                 x, y = loop.carried
                 _compute(f, a, x, y, a["y_channel"], step)
@@ -124,17 +123,17 @@ def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
     live = f.compare("sge", f.load(I64, f.at(rows.offsets, spot.row, I64)), 0)
     single = f.compare("sle", f.add(spot.lane, f["width"]), a["pitch"])
     inside = _inside(f, a, rows, spot, q, end)
-    with f.when(inside):
-        step = f.mul(a["stride"], a["y_bytes"])
-        _compute(f, a, x, _address(f, a, rows, spot), a["y_channel"], step)
-    with f.unless(inside), f.when(f.select(single, live, Value(I1, "true"))):
-        piece = f.mul(rows.phases, a["element"])
+    with f.when(f.select(single, live, Value(I1, "true"))):
+        piece, step = f.mul(rows.phases, a["element"]), f.mul(a["stride"], a["y_bytes"])
         channel = f.mul(f["width"], piece)
-        _compute(f, a, x, f["stage"], channel, piece)
-        f.call(
-            "spread", f["args"], f["stage"], f["block"], f["group"], f["combo"], q, channel,
-            f.min(end, f["end"]),
-        )  # fmt: skip
+        y = f.select(inside, _address(f, a, rows, spot), f["stage"])
+        steps = f.select(inside, a["y_channel"], channel), f.select(inside, step, piece)
+        _compute(f, a, x, y, *steps)
+        with f.unless(inside):
+            f.call(
+                "spread", f["args"], f["stage"], f["block"], f["group"], f["combo"], q, channel,
+                f.min(end, f["end"]),
+            )  # fmt: skip
 
 
 def _compute(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from .correlation import weight_strides
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import lying_well
+from .packing import Numbers
 from .rows import Finish, fill_code, finish_code
 from .transpose import turn_code
 from .values import STORED
@@ -149,9 +149,6 @@ def _finish(computed: str, stored: str, accumulate: bool) -> Finish:
 
 
 # Jobs ---------------------------------------------------------------------------------------------
-
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def jobs(plan: Plan, pack: int, block: int, finish: int) -> tuple[Numbers, Numbers]:

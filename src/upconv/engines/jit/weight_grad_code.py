@@ -118,7 +118,7 @@ def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
         f.store(total, spot("out", *place))
 
 
-@compiled("run", "pack", "block", "finish", kept=8, opt=0)
+@compiled("run", "pack", "block", "finish", kept=8, opt=1)
 def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """Everything else, for data of one layout."""
     _emit_pack(module, layout)
@@ -139,7 +139,7 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
             with f.loop(first, f.add(first, count)) as loop:
                 step = f.at(a["steps"], f.mul(loop.index, STEP), I64)
                 f.call(f.load(PTR, step), f["args"], mine, step)
-            f.raise_by(a.address("done"), 1)
+            f.take(a.address("done"))
 
 
 def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from ...problem import Problem
 from .cpu import Cpu
+from .packing import Numbers
 from .values import BYTES
 from .weight_grad_tile import sides_of
 
 T = TypeVar("T")
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 ENTRY = ("segments", "count", "row", "lane", "positions", "tap", "single")
 HEAD = 64  # bytes before a panel, which say what is in it

@@ -141,7 +141,6 @@ _CHECKED: dict[str, list[Any]] = {
     "dnnl_primitive_desc_query": [pointer, _int, _int, pointer],
     "dnnl_primitive_create": [_new, pointer],
     "dnnl_set_primitive_cache_capacity": [_int],
-    "dnnl_get_primitive_cache_capacity": [POINTER(c_int)],
 }  # fmt: skip
 """Functions whose status is turned into an error, with their arguments."""
 

@@ -12,13 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
 from .abi import DTYPE, FORWARD_INFERENCE, Alg, Arg, Handle, Library, LibraryError, Query, vector
 from .descriptors import Kind, Operation, Tensor
-from .layouts import LayoutStrategy, layout_strategies
 from .library import Runtime
+
+
+class LayoutStrategy(Enum):
+    """In which layout data is offered; the value is the variant's name."""
+
+    AS_GIVEN = "plain"
+    ANY = "reordered"
+    """In whatever layout the library likes; it is reordered on the way."""
+
+
+def layout_strategies(problem: Problem) -> tuple[LayoutStrategy, ...]:
+    """The strategies, the faster by expectation first."""
+    order = LayoutStrategy.AS_GIVEN, LayoutStrategy.ANY
+    return order if problem.layout is DataLayout.NXC else order[::-1]
+
 
 _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TANH: Alg.TANH}
 """The activations that keep NaN as the library does them, and what it calls them."""
@@ -118,14 +133,9 @@ def _candidate(
     offer = Offer.of(library, problem, strategy, fused=fused, alone=alone)
     try:
         descriptor = offer.descriptor(library, runtime.engine)
-        name = library.implementation(descriptor)
-        if not _takes(runtime, offer, strategy, name):
-            # A descriptor out of the library's cache stands for one implementation alone.
-            with runtime.uncached():
-                descriptor = offer.descriptor(library, runtime.engine)
-            while not _takes(runtime, offer, strategy, name := library.implementation(descriptor)):
-                if library.primitive_desc_next_impl(descriptor):
-                    return None
+        while not _takes(runtime, offer, strategy, name := library.implementation(descriptor)):
+            if library.primitive_desc_next_impl(descriptor):
+                return None
     except LibraryError:  # it has no implementation of this
         return None
     follows = offer.bias is not None or (fused and not problem.epilogue.empty)

@@ -12,9 +12,8 @@ from ..base import Primitive
 from ..interior import Interior, bordered
 from ..nonfinite import NonFiniteFallback
 from . import selftest
-from .candidates import best, candidate
+from .candidates import LayoutStrategy, best, candidate, layout_strategies
 from .descriptors import cannot
-from .layouts import LayoutStrategy, layout_strategies
 from .library import Runtime, runtime
 from .primitive import OnednnPrimitive
 
@@ -37,10 +36,6 @@ class OnednnEngine:
     def fingerprint(self) -> str:
         """The version of the library and the instructions it uses."""
         return self._fingerprint
-
-    def bound(self, entries: int) -> None:
-        """Let the library's own cache keep no more primitives than upconv's does."""
-        self._runtime.bound(entries)
 
     def refuses(self, problem: Problem) -> str | None:
         """None when the library can do `problem` by more than reference loops, else why not."""

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import byref, c_int
+from ctypes import c_int
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +33,6 @@ FILE = "libdnnl.so.3"
 WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn")
 INSTALL = "pip install 'upconv[onednn]'"
 _CPU = 1
-_MOST_ENTRIES = 1 << 30
 
 
 class Runtime:
@@ -57,6 +56,8 @@ class Runtime:
             # number they set belongs to the calling thread alone.
             self.get_threads = library.declared("omp_get_max_threads", c_int, [])
             self.set_threads = library.declared("omp_set_num_threads", None, [c_int])
+        # upconv has a cache. A descriptor out of the library's has no next implementation, too.
+        library.call("set_primitive_cache_capacity", 0)
         forks.hold(self.building)
 
     @contextmanager
@@ -75,37 +76,10 @@ class Runtime:
         """As in "3.2.0"."""
         return ".".join(map(str, self.library.version))
 
-    @property
-    def capacity(self) -> int:
-        """How many primitives the library's own cache keeps."""
-        kept = c_int()
-        self.library.call("get_primitive_cache_capacity", byref(kept))
-        return kept.value
-
-    def bound(self, entries: int) -> None:
-        """Set the capacity of the library's own cache."""
-        wanted = min(entries, _MOST_ENTRIES)
-        with self.building:
-            if self.capacity != wanted:
-                self.library.call("set_primitive_cache_capacity", wanted)
-
-    @contextmanager
-    def uncached(self) -> Iterator[None]:
-        """While making something: with the library's own cache empty and off."""
-        entries = self.capacity
-        self.library.call("set_primitive_cache_capacity", 0)
-        try:
-            yield
-        finally:
-            self.library.call("set_primitive_cache_capacity", entries)
-
     def __str__(self) -> str:
         faults = ", ".join(f"{name} ({kind})" for kind, name in sorted(self.distrusted))
         tested = f"does without {faults}" if faults else "right"
-        return (
-            f"libdnnl {self.version} of {self.source}, {self.library.path}; its own cache keeps"
-            f" {self.capacity} primitives; self-test: {tested}"
-        )
+        return f"libdnnl {self.version} of {self.source}, {self.library.path}; self-test: {tested}"
 
 
 def _one() -> int:
