@@ -96,6 +96,7 @@ def test_names_outputs_and_metadata_are_kept(name: str) -> None:
     before.graph.name = "kept"
     before.producer_name, before.doc_string = "somebody", "a model"
     before.metadata_props.add(key="license", value="free")
+    before.graph.output[0].metadata_props.add(key="of", value="an output")
     for node in before.graph.node:
         node.doc_string = "of a node"
         node.metadata_props.add(key="scope", value="decoder.up")

@@ -111,8 +111,8 @@ def test_sizes_reach_nodes_through_others():
     model.graph.node[0].input[0] = "r"
     model.graph.node.insert(0, helper.make_node("Relu", ["x"], ["r"]))
     assert [f.rule for f in lint(model, select=["UPC901", "UPC101"])] == ["UPC901"]
-    found = lint(model, select=["UPC901", "UPC101"], sizes={"x": (1, 6, 5, 7)})
-    assert [f.rule for f in found] == []
+    for sizes in ({"x": (1, 6, 5, 7)}, {"h": (5,), "w": (7,)}):
+        assert lint(model, select=["UPC901", "UPC101"], sizes=sizes).findings == ()
 
 
 def test_the_model_is_not_changed():
@@ -215,6 +215,18 @@ def test_several_repairs_at_one_node_and_nothing_left_open_is_written(tmp_path):
     once = path.read_bytes()
     assert fix(path).fixed == ()
     assert path.read_bytes() == once
+
+
+def test_a_repair_is_of_its_own_node_alone(tmp_path):
+    model = parsed(
+        "g (float[1, 1, 3] x) => (float[1, 1, M] z) <float[1, 1, 2] w = {1, 2}, float c = {2}>"
+        "{ a = ConvTranspose(x, w) b = Mul(a, c) d = ConvTranspose(b, w) z = Mul(d, c) }"
+    )
+    model.graph.node[2].metadata_props.add(key="upconv.lint.ignore", value="UPC401")
+    onnx.save(model, tmp_path / "model.onnx")
+    assert [f.node for f in fix(tmp_path / "model.onnx").fixed] == ["a"]
+    kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert kinds == ["ConvTranspose", "ConvTranspose", "Mul"]
 
 
 def test_what_cannot_be_repaired_is_left_whole(tmp_path):

@@ -267,7 +267,9 @@ def test_bfloat16_has_no_kernel_and_float64_is_computed_lower():
     assert (lowered.severity, lowered.facts["dtype"]) == (Severity.NOTE, "DOUBLE")
 
 
-def test_output_padding_that_onnx_forbids_is_an_error():
+def test_channels_that_do_not_fit_and_output_padding_that_onnx_forbids_are_errors():
+    narrow = one(deconv(W33, x_shape=[1, 5, 5, 7], **S2), "UPC109")
+    assert "its input has 5 channels and its weight 6" in narrow.message
     model = deconv(W44, **S2, output_padding=[0, 3])
     assert [(f.rule, f.severity) for f in lint(model)] == [("UPC109", Severity.ERROR)]
     accepted = lint(model, runtime="openvino")

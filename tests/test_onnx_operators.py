@@ -73,6 +73,9 @@ def test_rules_of_runtimes_are_asked_for() -> None:
     same = {"strides": [3], "auto_pad": "SAME_UPPER"}
     assert conv_transpose(x, w, **same).tolist() == [[[1, 10, 0, 2, 20, 0]]]
     assert conv_transpose(x, w, **same, rule="onnxruntime").tolist() == [[[1, 10, 0, 2, 20]]]
+    odd = {"strides": [2], "output_shape": [3]}  # of which the position lost changed in opset 11
+    assert conv_transpose(x, w, **odd).tolist() == [[[10, 2, 20]]]
+    assert conv_transpose(x, w, **odd, opset=10).tolist() == [[[1, 10, 2]]]
 
 
 REFUSED = [

@@ -55,11 +55,12 @@ def test_every_limit_is_needed_by_some_profile_and_sees_what_is_beyond_it(name: 
     )
     arrays = {} if w else {"w": np.ones((2 if "group" in said else 1, 1, *[3] * rank), np.float32)}
     assert LIMITS[name].broken_by(only_node(parsed(body, **arrays)))
-    plain = parsed(
-        "g (float[1,1,5,5] x) => (y) { y = ConvTranspose<strides=[2,2]>(x, w) }",
-        w=np.ones((1, 1, 3, 3), np.float32),
-    )
-    assert not LIMITS[name].broken_by(only_node(plain))
+    for pads in ("", ", pads=[0,0,1,1]"):  # VALID and SAME
+        plain = parsed(
+            f"g (float[1,1,5,5] x) => (y) {{ y = ConvTranspose<strides=[2,2]{pads}>(x, w) }}",
+            w=np.ones((1, 1, 3, 3), np.float32),
+        )
+        assert not LIMITS[name].broken_by(only_node(plain))
 
 
 BEYOND = {

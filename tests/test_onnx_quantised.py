@@ -183,6 +183,8 @@ def test_scales_per_input_channel_are_those_of_outputs_only_depthwise() -> None:
     assert "scales along axis 0, which no convolution has" in refusal(
         layer("strides=[2]", three, axis=0), "sub_pixel"
     )
+    along_taps = layer("strides=[2]", three, axis=2)
+    assert "its weight has scales along axis 2" in refusal(along_taps, "to_rank")
     before = layer("strides=[2], group=2", three, axis=0, m=4)
     after, [step] = rewritten(before, "sub_pixel")
     assert step.fired, step.refusal

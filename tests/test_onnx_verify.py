@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import onnx
 from onnx_texts import flipped, normal, parsed, three
 from upconv.onnx import verifying
 from upconv.onnx.documents import document
+from upconv.onnx.models import from_model
 from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import verify
 from upconv.onnx.verifying.differences import Place, differences
@@ -199,6 +201,22 @@ def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
     (found,) = differences(Place("y"), a, b)
     assert (found.words, found.equal) == (words, equal)
     json.dumps(document(found), allow_nan=False)
+
+
+def test_float64_is_given_up_once(monkeypatch):
+    model = three()
+    model.graph.node.insert(0, onnx.helper.make_node("Nonsense", ["x"], ["n"], domain="own"))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    asked = []
+    real = verifying.Side.outputs
+    monkeypatch.setattr(
+        verifying.Side, "outputs", lambda side, runtime: asked.append(runtime.precision) or
+        real(replace(side, model=from_model(model if runtime.precision else three())), runtime)
+    )  # fmt: skip
+    found = verify(three(), three(), runtimes=["onnxruntime", "onnxruntime"], sizes={"W": (9,)})
+    assert asked.count("f64") == 1
+    assert all(run.remark.startswith("Not compared with float64: ") for run in found.runs)
+    assert [run.outputs[0].rule for run in found.runs] == ["a", "a"]
 
 
 def test_what_is_infinite_in_float64_too_is_left_out_of_the_error():

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
-from ..arrays import Array
 from ..dialects import Layer, from_onnx
 from ..dialects.limits import Padding
 from ..dialects.onnx import AutoPad, Rule
@@ -118,11 +117,6 @@ class ConvTransposeNode:
         pads = said.get_ints("pads", (*none, *none))
         extra = said.get_ints("output_padding", none)
         return tuple(map(Padding, pads, pads[self.rank :], extra))
-
-    @property
-    def array(self) -> Array:
-        """The weight's value, where it is constant."""
-        return cast(Array, self.weight.array)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,7 +50,7 @@ def lint(
         leaves both out.
     select, ignore: codes of rules, or how they begin: "UPC1" is all of UPC101 to UPC199. Nothing
         selected selects all; what is ignored is left out even if selected.
-    sizes: input name -> its whole shape, for inputs whose sizes the model leaves open.
+    sizes: input name -> its whole shape, or symbol -> its size, where the model leaves sizes open.
 
     Raises `ModelError` or `FileError` for a model that cannot be read, `ArgumentError` or
     `ShapeError` for the rest.
@@ -112,9 +112,7 @@ def _seen(
     model: ir.Model, reading: Reading | None, sizes: Mapping[str, Sequence[int]]
 ) -> Iterator[Context]:
     """The nodes that rules look at, once the model's open shapes are filled in."""
-    inputs = [value for value in model.graph.inputs if value.shape is not None]
-    input_shapes(inputs, sizes)  # raises for names and shapes that do not fit
-    facts, declared = inferred(model, sizes), {}
+    facts, declared = inferred(model, _shapes(model, sizes)), {}
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
         declared[value] = stated = known_sizes(value)
@@ -123,6 +121,21 @@ def _seen(
             pairs = zip(stated or (None,) * len(told), told, strict=True)
             value.shape = ir.Shape([b if a is None else a for a, b in pairs])
     return contexts(model, reading, declared)
+
+
+def _shapes(
+    model: ir.Model, sizes: Mapping[str, Sequence[int]]
+) -> dict[str, list[int | str | None]]:
+    """The shapes of the inputs that `sizes` says something about, by name or by symbol."""
+    inputs = {str(value.name): value for value in model.graph.inputs if value.shape is not None}
+    whole = input_shapes(list(inputs.values()), sizes)  # raises for what does not fit
+    told: dict[str, list[int | str | None]] = {}
+    for name, value in inputs.items():
+        dims = [d if isinstance(d, int) else d.value for d in value.shape or ()]
+        pairs = list(zip(dims, whole[name], strict=True))
+        if name in sizes or any(d in sizes for d in dims):
+            told[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
+    return told
 
 
 def _found(

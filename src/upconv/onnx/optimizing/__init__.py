@@ -164,7 +164,8 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, .
                 known[key] = _measured(one, setup)
             tried, conv = known[key], one.conv
             choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
-            what = conv.array.shape[1] * conv.groups, conv.groups, str(conv.array.dtype)
+            w = one.weight
+            what = w.array.shape[1] * conv.groups, conv.groups, str(w.stored or w.array.dtype)
             told = (conv.axes, one.shapes, *what, tried, *choice)
         results.append(LayerResult(named(node), graph, *told))
     selecting = Selecting(original, prepared, setup)

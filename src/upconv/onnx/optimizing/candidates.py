@@ -109,19 +109,10 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
 def _recalled(key: str) -> tuple[Candidate, ...] | None:
     try:
         told = json.loads(str((shared_store().find(_TABLE, key) or {})["candidates"]))
-        found = tuple(
-            Candidate(
-                one["passes"],
-                one["refusal"],
-                tuple(Timing(**timing) for timing in one["timings"]),
-                tuple(Ratio(**ratio) for ratio in one["ratios"]),
-                one["error"],
-                one["weight_bytes"],
-                one["work"],
-                remembered=True,
-            )
-            for one in told
-        )
+        for one in told:
+            one["timings"] = tuple(Timing(**timing) for timing in one["timings"])
+            one["ratios"] = tuple(Ratio(**ratio) for ratio in one["ratios"])
+        found = tuple(Candidate(**{**one, "remembered": True}) for one in told)
     except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
         return None
     return found if {one.passes for one in found} == {ORIGINAL, *CANDIDATES} else None
@@ -140,7 +131,7 @@ def _forms(layer: Layer, rule: Rule) -> tuple[list[_Form], list[Candidate]]:
         weights = [tensor for tensor in tensors if tensor is not None and len(tensor.shape) > 1]
         nbytes = sum(tensor.nbytes for tensor in weights)
         # Each element of a weight is one multiplication per input position.
-        work = sum(tensor.size for tensor in weights) / layer.conv.array.size
+        work = sum(tensor.size for tensor in weights) / layer.weight.array.size
         forms.append(_Form(Candidate(name, weight_bytes=nbytes, work=work), model))
     return forms, unfit
 

@@ -19,7 +19,8 @@ from ...arrays import Array
 from ...dialects.onnx import Rule
 from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes, known_sizes, read
-from ..passes.base import elementwise
+from ..passes.base import Refusal, elementwise
+from ..passes.quantised import Operand, weight
 from ..runtimes import Runtime, Worker, feeds
 from ..shapes import inferred
 
@@ -38,6 +39,7 @@ class Layer:
 
     index: int
     conv: ConvTransposeNode
+    weight: Operand
     model: ir.Model
     shapes: tuple[tuple[int, ...], ...]
 
@@ -142,16 +144,23 @@ def _layer(
     x.shape = stated
     if isinstance(sized, Unreadable):
         raise ValueError(sized.reason)
-    if sized.weight.array is None:
-        raise ValueError(f"its weight is not constant: {sized.weight.reason}")
+    try:
+        w = weight(sized)
+    except Refusal as refusal:
+        raise ValueError(str(refusal)) from None
     told = known_sizes(declared.get(str(x.name))) or ()
     told = told if len(told) == len(known[0]) else (None,) * len(known[0])
     # What the model leaves open is open here, but for channels.
     opened = [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(known[0])]
-    return Layer(index, sized, _cut_out(model, sized, opened), known)
+    return Layer(index, sized, w, _cut_out(model, sized, opened, declared), known)
 
 
-def _cut_out(model: ir.Model, conv: ConvTransposeNode, shape: Sequence[int | str]) -> ir.Model:
+def _cut_out(
+    model: ir.Model,
+    conv: ConvTransposeNode,
+    shape: Sequence[int | str],
+    declared: Mapping[str, ir.Value],
+) -> ir.Model:
     """The layer as a model; `ValueError` where it needs more than its input and constants."""
     x, y = conv.x, conv.y
     quantised = x.producer()
@@ -167,8 +176,9 @@ def _cut_out(model: ir.Model, conv: ConvTransposeNode, shape: Sequence[int | str
         raise ValueError("it cannot be measured alone: its input is constant")
     graph = ir.convenience.extract(whole, [x], [y])
     [given], [made] = graph.inputs, graph.outputs
-    given.type = given.type or ir.TensorType(conv.x.dtype or ir.DataType.FLOAT)
+    for value in (given, made):
+        told = declared.get(str(value.name), value).type or conv.x.type
+        value.type = value.type or told or ir.TensorType(ir.DataType.FLOAT)
     given.shape, made.shape = ir.Shape(shape), None
-    made.type = made.type or given.type
     graph.opset_imports.update({"": conv.opset})
     return ir.Model(graph, ir_version=model.ir_version)

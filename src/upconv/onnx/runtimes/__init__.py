@@ -47,27 +47,22 @@ PROVIDERS = {
 """Our word for a provider of ONNX Runtime -> its name there, and the package that has it."""
 
 _ONNX = "pip install 'upconv[onnx]'"
-_MODULES = {
-    "onnxruntime": ("onnxruntime", _ONNX),
-    "openvino": ("openvino", "pip install openvino"),
-    "reference": ("onnx.reference", _ONNX),
-    "upconv": ("onnxruntime", _ONNX),
-}
-"""Runtime -> the module that must be there, and what installs it."""
-
-_WORDS = {
+_KINDS = {
     "onnxruntime": (
+        *("onnxruntime", _ONNX),
         rf"(?P<provider>(?i:{'|'.join(PROVIDERS)}))?(:(?P<device>\d+))?",
         f"a provider of {', '.join(PROVIDERS)} and the number of a device",
     ),
     "openvino": (
+        *("openvino", "pip install openvino"),
         r"(?P<device>[A-Z][A-Z.\d]*)?:?(?P<precision>f32|f16|bf16)?",
         "a device (CPU, GPU, NPU) and a precision of f32, f16, bf16",
     ),
-    "reference": ("(?P<precision>f64)?", "f64 or nothing"),
-    "upconv": ("", "nothing"),
+    "reference": ("onnx.reference", _ONNX, "(?P<precision>f64)?", "f64 or nothing"),
+    "upconv": ("onnxruntime", _ONNX, "", "nothing"),
 }
-"""Runtime -> what may follow it, as a pattern whose groups are fields, and in words."""
+"""Runtime -> the module that must be there, and what installs it; what may follow the name, as a
+pattern whose groups are fields, and in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +100,9 @@ class Runtime:
 rule='spec')
         """
         name, _, words = str(text).partition(":")
-        if name not in _WORDS:
-            raise ArgumentError(argument, brief(text), f"one of {', '.join(_WORDS)}")
-        pattern, expected = _WORDS[name]
+        if name not in _KINDS:
+            raise ArgumentError(argument, brief(text), f"one of {', '.join(_KINDS)}")
+        *_, pattern, expected = _KINDS[name]
         found = re.fullmatch(pattern, words)
         if found is None:
             raise ArgumentError(argument, brief(text), f"after {name}: {expected}")
@@ -118,7 +113,7 @@ rule='spec')
 
     def missing(self) -> str | None:
         """None where it can be used here; else one sentence that ends in what to install."""
-        module, command = _MODULES[self.name]
+        module, command, *_ = _KINDS[self.name]
         try:
             loaded = import_module(module)
         except (ImportError, OSError) as error:  # OSError: a library of it that does not load
@@ -139,7 +134,7 @@ rule='spec')
     @property
     def version(self) -> str:
         """The version of its package."""
-        return str(getattr(import_module(_MODULES[self.name][0].split(".")[0]), "__version__", ""))
+        return str(getattr(import_module(_KINDS[self.name][0].split(".")[0]), "__version__", ""))
 
     def session(
         self, model: Source, *, threads: int | None = None, worker: Worker | None = None
@@ -247,7 +242,7 @@ def _hint(device: str) -> str:
         return str(worker.call("openvino_precision", device or "CPU"))
 
 
-RUNTIMES: dict[str, Runtime] = {name: Runtime(name) for name in _MODULES}
+RUNTIMES: dict[str, Runtime] = {name: Runtime(name) for name in _KINDS}
 """Name -> runtime, with its usual settings."""
 
 

@@ -153,7 +153,8 @@ class Session:
     def _known(self, names: Any) -> list[str]:
         if names is None:
             return self._names
-        if isinstance(names, str) or not all(name in self._names for name in names):
+        several = isinstance(names, Sequence) and not isinstance(names, str)
+        if not (several and all(name in self._names for name in names)):
             listed = ", ".join(map(brief, self._names))
             raise ArgumentError("output_names", brief(names), f"a list of some of {listed}")
         return list(names)

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
+from ...errors import EngineError
 from .abi import library
 from .operators import Kernel, array_at, domain
 
@@ -40,9 +41,14 @@ class Native:
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, the caller's own; feeds: C-contiguous arrays of all inputs.
 
-        Raises `EngineError` where ONNX Runtime fails, or an operator of ours: it says why.
+        Raises `EngineError` where ONNX Runtime fails, or an operator of ours, and where the
+        interpreter is ending.
         """
-        return self._threads.submit(self._run, names, feeds).result()
+        try:
+            future = self._threads.submit(self._run, names, feeds)
+        except RuntimeError as error:  # the interpreter is ending
+            raise EngineError(f"No session runs any more: {error}.") from None
+        return future.result()
 
     def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         api, held = library(), list[int]()

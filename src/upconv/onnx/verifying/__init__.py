@@ -206,21 +206,24 @@ class Compare:
         self.a, self.tolerances = a, tolerances or Tolerances()
         self.float64 = float64 and self.tolerances.by_rounding
         self._given: dict[Runtime, Mapping[str, Any]] = {}
+        self._not_in_float64 = ""
 
     def run(self, runtime: Runtime, b: Side, *, layers: bool) -> Run:
         """Both models in one runtime."""
-        ours, remark = self._outputs(runtime), ""
+        ours = self._outputs(runtime)
         tolerances = replace(self.tolerances, precision=runtime.working_precision())
         try:
             theirs = b.outputs(runtime)
         except (EngineError, MemoryLimitError) as error:
             return Run(str(runtime), findings=(f"b: {error}",))
         wide = in_float64(runtime)
-        exact: Mapping[str, Any]
+        exact: Mapping[str, Any] = {}
         try:
-            exact = self._outputs(wide) if self.float64 else {}
-        except (EngineError, MemoryLimitError) as error:
-            exact, remark = {}, f"Not compared with float64: {error}"
+            if self.float64 and not self._not_in_float64:
+                exact = self._outputs(wide)
+        except (EngineError, MemoryLimitError) as error:  # asked once: it may have taken minutes
+            self._not_in_float64 = f"Not compared with float64: {error}"
+        remark = self._not_in_float64
         made = self.a.made
         found: list[Difference] = []
         for name in (name for name in ours if name in theirs):
