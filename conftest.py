@@ -1,8 +1,9 @@
-"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, and NumPy
-on one thread."""
+"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, NumPy on
+one thread, and a garbage collector that leaves alone what was there before."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -33,5 +34,16 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests run side by side; OpenBLAS's threads spin for a while after each product, for nothing.
+# Tests run side by side; threads of OpenBLAS and OpenMP would spin for a while after each loop, for
+# nothing. A page of PyTorch's doctests takes nine times as long for that.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays to the end: the garbage collector would look at
+    all of it again and again, and a test that asks for a collection would wait for a second."""
+    gc.freeze()
+    gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,7 @@ import upconv
 from upconv import primitives, threads
 from upconv.engines import load
 from upconv.engines.jit import compile as compiling
+from upconv.testing import checks
 
 # No verdict depends on the clock: a machine that stands still for 30 s is no slow strategy.
 settings.register_profile(
@@ -23,6 +25,10 @@ settings.register_profile(
 settings.load_profile("quick")
 
 compiling.VERIFYING = True
+
+# Several engines, and all planted faults, compute the same cases; the definition takes longest.
+checks.operands = lru_cache(400)(checks.operands)
+checks.expected = lru_cache(400)(checks.expected)
 
 AVAILABLE = [status.name for status in upconv.engines() if status.available]
 

@@ -205,17 +205,17 @@ def fenced_workspaces(fence: Fence) -> Iterator[None]:
     """The JIT engine's scratch memory is new each time, and ends at the fence."""
     workspace = import_module("upconv.engines.workspace")
 
-    def taken(nbytes: int) -> Any:
-        """What `workspace` asks for."""
+    def taken(nbytes: int, most: int = 0) -> Any:
+        """What `workspace` asks for, too large to be kept."""
         buffer = object.__new__(workspace._Buffer)
-        buffer.address, buffer.nbytes = fence.taken(nbytes, align=64), nbytes
+        buffer.address = fence.taken(nbytes, align=64)
+        buffer.nbytes = max(nbytes, workspace.KEPT_BYTES + 1)
         taken_here.append(buffer.address)
         return buffer
 
     taken_here: list[int] = []
     with mock.patch.object(workspace, "_taken", taken):
         yield
-    workspace._free.clear()
     for start in taken_here:
         fence.given_back(start)
 

@@ -63,10 +63,11 @@ class Library:
             theirs.close()
         names = [array.dtype.name for array in arrays]
         plain = [array.view(f"u{array.itemsize}") for array in map(np.ascontiguousarray, arrays)]
-        self._pipe.send((kind, plain, names, attributes, result))
         try:
+            self._pipe.send((kind, plain, names, attributes, result))
             found = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):  # at the end of the child, or after it
+            self._pipe.close()
             self._child.join()
             code, self._child = self._child.exitcode, None
             raise Refused(signal.Signals(-code).name if code < 0 else f"exit {code}") from None

@@ -68,8 +68,8 @@ def poison_workspaces() -> None:
     workspace: Any = import_module("upconv.engines.workspace")
     taken = workspace._taken
 
-    def poisoned(nbytes: int) -> Any:
-        buffer = taken(nbytes)
+    def poisoned(*sizes: int) -> Any:
+        buffer = taken(*sizes)
         buffer.bytes.fill(POISON)
         return buffer
 

@@ -21,7 +21,7 @@ _SHOWN = 24  # entries of a constant that a listing shows
 
 
 def rewritten(
-    model: onnx.ModelProto, *passes: str | Pass, rule: Rule | None = None
+    model: onnx.ModelProto | ir.Model, *passes: str | Pass, rule: Rule | None = None
 ) -> tuple[onnx.ModelProto, list[Step]]:
     """A copy of a model that has been through passes, checked by onnx's own checker."""
     copy = from_model(model)
@@ -93,7 +93,9 @@ def _shown(tensor: onnx.TensorProto) -> str:
 
 
 def values(
-    model: onnx.ModelProto, given: Mapping[str, np.ndarray], runtime: str | Runtime = "onnxruntime"
+    model: onnx.ModelProto | ir.Model,
+    given: Mapping[str, np.ndarray],
+    runtime: str | Runtime = "onnxruntime",
 ) -> list[np.ndarray]:
     """What a runtime makes of a model."""
     chosen = Runtime.parse(runtime) if isinstance(runtime, str) else runtime

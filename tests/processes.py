@@ -93,18 +93,23 @@ def _computed(stat):
 def called(*args):
     """The same inside this process, where libraries are loaded already: seconds less per call.
 
-    What a command takes for itself, SIGTERM and warnings, is given back.
+    What a command takes for itself, SIGTERM, hooks and PyTorch's threads, is given back.
     """
     from typer.testing import CliRunner
 
     from upconv.cli.app import app
 
-    handler, show = signal.getsignal(signal.SIGTERM), warnings.showwarning
+    handler = signal.getsignal(signal.SIGTERM)
+    show, hook = warnings.showwarning, sys.unraisablehook
+    torch = sys.modules.get("torch")
+    threads = torch and torch.get_num_threads()
     try:
         done = CliRunner().invoke(app, [*map(str, args)], catch_exceptions=False)
     finally:
         signal.signal(signal.SIGTERM, handler)
-        warnings.showwarning = show
+        warnings.showwarning, sys.unraisablehook = show, hook
+        if torch:
+            torch.set_num_threads(threads)
     return subprocess.CompletedProcess(args, done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
 

@@ -92,8 +92,11 @@ def test_run_overwrites_only_when_told(folder):
 @posix
 def test_the_mode_of_the_result_follows_the_umask_and_links_stay_links(folder):
     (folder / "link.npy").symlink_to("real.npy")
-    done = ran("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "link.npy", cwd=folder,
-               umask=0o027)  # fmt: skip
+    before = os.umask(0o027)
+    try:
+        done = called("run", "x.npy", "-w", "w.npy", "--groups", 3, "-o", "link.npy")
+    finally:
+        os.umask(before)
     assert done.returncode == 0
     assert (folder / "link.npy").is_symlink()
     assert (folder / "real.npy").stat().st_mode & 0o777 == 0o640
@@ -256,17 +259,17 @@ def test_explain():
     assert [axis["out"] for axis in fields["problem"]["axes"]] == list(answer.problem.out_size)
 
 
-def test_explain_measures_when_told(tmp_path):
+def test_explain_measures_when_told(tmp_path, monkeypatch):
     args = ["explain", "1,4,9", "4,3,4", "--stride", 2, "--engine", "reference"]
-    env = {"UPCONV_TUNING_FILE": str(tmp_path / "t.json")}
+    monkeypatch.setenv("UPCONV_TUNING_FILE", str(tmp_path / "t.json"))
     before, during, after = (
-        json.loads(ran(*args, *JSON, *more, env=env).stdout) for more in ([], ["--tune"], [])
+        json.loads(called(*args, *JSON, *more).stdout) for more in ([], ["--tune"], [])
     )
     assert before["measured_seconds"] is None
     assert before["roofline_seconds"] == during["roofline_seconds"] > 0  # the same ceilings
     assert during["measured_seconds"] == after["measured_seconds"] > during["roofline_seconds"]
     assert after["measured_by"] == "reference"
-    plain = ran(*args, env=env)
+    plain = ran(*args, env={"UPCONV_TUNING_FILE": str(tmp_path / "t.json")})
     assert re.search(rb"(?m)^measured +[0-9.]+ ms by reference$", plain.stdout)
     assert re.search(rb"(?m)^roofline +[0-9.e-]+ ms$", plain.stdout)
     assert plain.stderr == b""

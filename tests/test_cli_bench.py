@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import statistics
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import upconv
 from processes import begun, called, environment, let_compute, ran
+from upconv import roofline
+from upconv.engines import ENGINES, _made
+from upconv.engines.reference import ReferenceEngine, ReferencePrimitive
+from upconv.errors import EngineError, EngineMissing
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
+pytest.importorskip("llvmlite", reason="the roofline needs llvmlite")
+
+from upconv.cli.candidates import PEERS, Candidate
+from upconv.engines.jit.limits import Limits
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 
@@ -41,10 +50,11 @@ def rows(done):
 # Results ------------------------------------------------------------------------------------------
 
 
-def test_quick_verifies_every_engine_on_every_layer(tmp_path):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    done = ran("bench", "--quick", "--peers", "none", *JSON, cwd=tmp_path)
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 30
+def test_quick_verifies_every_engine_on_every_layer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = time.process_time()
+    done = called("bench", "--quick", "--peers", "none", *JSON)
+    assert time.process_time() - before < 30
     assert (done.returncode, done.stderr) == (0, b""), done
     fields = json.loads(done.stdout)
     assert (fields["schema"], fields["command"], fields["faults"]) == (1, "bench", 0)
@@ -90,8 +100,8 @@ def test_peers_that_are_installed_agree(tmp_path, direction):
     grown = {**LAYER, "name": "c", "size": [3, 5, 4], "k": [3, 2, 3], "p": [1, 0, 1]}
     layers = [LAYER, {**LAYER, "name": "b", "size": [9], "g": 1}, grown]
     (tmp_path / "l.json").write_text(json.dumps({"about": "", "layers": layers}))
-    done = ran("bench", "--layers", "l.json", "--direction", direction, "--seconds", 0, *JSON,
-               cwd=tmp_path)  # fmt: skip
+    done = called("bench", "--layers", tmp_path / "l.json", "--direction", direction,
+                  "--seconds", 0, *JSON)  # fmt: skip
     assert done.returncode == 0, done
     peers = json.loads(done.stdout)["peers"]
     if not peers:
@@ -104,42 +114,36 @@ def test_peers_that_are_installed_agree(tmp_path, direction):
         assert rows(done)["a", "openvino"]["verified"]
 
 
-def test_a_peer_that_is_missing_or_broken_is_a_dash(tmp_path):
-    driver = "import sys; sys.modules['torch'] = None\nimport upconv.cli.candidates as p\n"
-    driver += "p.PEERS['openvino'] = lambda *_: 1 / 0"
-    done = ran(*SMALL, "--peers", "torch,openvino", driver=driver, cwd=tmp_path)
+def test_a_peer_that_is_missing_or_broken_is_a_dash(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(PEERS, "openvino", lambda *_: 1 / 0)
+    done = called(*SMALL, "--peers", "torch,openvino")
     assert done.returncode == 0, done
     assert re.search(rb"(?m)^dcgan_first +torch +- +- +-", done.stdout)
     assert b"torch: not installed" in done.stderr
     assert b"openvino: ZeroDivisionError: division by zero (dcgan_first)" in done.stderr
 
 
-def test_efficiency_is_of_upconvs_own_engines():
-    """Half the machine's rate is planted; a peer has none, and without ceilings nobody has."""
-    driver = "import upconv.cli.bench as b\nfrom upconv.engines.jit.limits import Limits\n"
-    driver += "b.roofline.measured = lambda threads: {}"
-    planted_limits = driver.format("Limits(threads, 1e9, 1e30)")
-    done = ran(*SMALL, "--engines", "reference", *JSON, driver=planted_limits)
+def test_efficiency_is_of_upconvs_own_engines(monkeypatch):
+    """Half the machine's rate is planted; a peer has none, and without a roofline nobody has."""
+    limits = Limits(upconv.get_num_threads(), 1e9, 1e30)
+    monkeypatch.setattr(roofline, "measured", lambda threads: limits)
+    done = called(*SMALL, "--engines", "reference", *JSON)
     (layer,) = json.loads(done.stdout)["layers"]
     (result,) = layer["results"]
     assert layer["roofline_seconds"] == pytest.approx(2 * layer["multiply_adds"] / 1e9)
     assert result["efficiency"] == pytest.approx(layer["roofline_seconds"] / result["best_seconds"])
-    done = ran(*SMALL, "--engines", "reference", *JSON, driver=driver.format("None"))
+    monkeypatch.setattr(roofline, "measured", lambda threads: None)
+    done = called(*SMALL, "--engines", "reference", *JSON)
     assert json.loads(done.stdout)["roofline"] is None
     assert rows(done)["dcgan_first", "reference"]["efficiency"] is None
-    peers = [r for (_, by), r in measured_with_a_peer(planted_limits).items() if by == "planted"]
-    assert [peer["efficiency"] for peer in peers] == [None]
-    assert peers[0]["best_seconds"] > 0
-
-
-def measured_with_a_peer(driver):
-    driver += """
-import upconv.cli.candidates as p
-p.PEERS["torch"] = lambda case, _: [
-    p.Candidate("planted", "torch", lambda: None, lambda: case.expected)
-]
-"""
-    return rows(ran(*SMALL[:3], "--peers", "torch", "--seconds", "0", *JSON, driver=driver))
+    monkeypatch.setattr(roofline, "measured", lambda threads: limits)
+    peer = lambda case, _: [Candidate("peer", "torch", lambda: None, lambda: case.expected)]  # noqa: E731
+    monkeypatch.setitem(PEERS, "torch", peer)
+    done = called(*SMALL[:3], "--engines", "reference", "--peers", "torch", "--seconds", 0, *JSON)
+    result = rows(done)["dcgan_first", "peer"]
+    assert result["efficiency"] is None
+    assert result["best_seconds"] > 0
 
 
 def test_the_table_of_the_benchmarks_page(tmp_path):
@@ -161,84 +165,111 @@ def test_the_table_of_the_benchmarks_page(tmp_path):
 
 # Planted faults -----------------------------------------------------------------------------------
 
-PLANTED = """
-from upconv.engines import ENGINES
-from upconv.engines.reference import ReferenceEngine, ReferencePrimitive
-from upconv.errors import EngineError, EngineMissing
 
-class Primitive(ReferencePrimitive):
+class Planted(ReferenceEngine):
+    """The reference engine with a fault."""
+
+    name = "planted"
+    missing, refusal = "", None
+    damage = staticmethod(lambda out: None)
+
+    def __init__(self):
+        if self.missing:
+            raise EngineMissing(self.missing)
+
+    def refuses(self, problem):
+        return self.refusal
+
+    def build(self, problem, threads, variant=""):
+        return Damaged(problem)
+
+
+class Damaged(ReferencePrimitive):
     def run(self, out, *operands, **more):
         super().run(out, *operands, **more)
-        {damage}
-
-class Engine(ReferenceEngine):
-    name = "planted"
-    def __init__(self):
-        {birth}
-    def refuses(self, problem):
-        return {refusal!r}
-    def build(self, problem, threads, variant=""):
-        return Primitive(problem)
-
-others = dict(ENGINES)
-ENGINES.clear()
-ENGINES.update(planted="__main__:Engine", **others)
-"""
+        Planted.damage(out)
 
 
-def planted(damage="pass", birth="pass", refusal=None):
-    return PLANTED.format(damage=damage, birth=birth, refusal=refusal)
+@pytest.fixture
+def plant(monkeypatch, fresh_cache):
+    """Put an engine with some fault before all others."""
+    others, place = dict(ENGINES), f"{__name__}:Planted"
+
+    def planted(**faults):
+        for name, fault in faults.items():
+            monkeypatch.setattr(Planted, name, fault)
+        ENGINES.clear()
+        ENGINES.update(planted=place, **others)
+
+    yield planted
+    ENGINES.clear()
+    ENGINES.update(others)
+    _made.pop(place, None)
+
+
+def too_large(out):
+    out *= 1.01
+
+
+def shifted(out):
+    out[..., 1:, 1:] = out[..., :-1, :-1].copy()
+
+
+def not_a_number(out):
+    out.flat[3] = float("nan")
+
+
+def broken(out):
+    raise EngineError("the planted engine broke")
 
 
 @pytest.mark.parametrize(
     ("damage", "shown"),
-    [
-        ("out *= 1.01", "WRONG"),
-        ("out[..., 1:, 1:] = out[..., :-1, :-1].copy()", "WRONG"),
-        ("out.flat[3] = float('nan')", "WRONG"),
-        ("raise EngineError('the planted engine broke')", "FAILED"),
-    ],
+    [(too_large, "WRONG"), (shifted, "WRONG"), (not_a_number, "WRONG"), (broken, "FAILED")],
 )
-def test_a_wrong_engine_is_a_finding(damage, shown):
-    done = ran(*SMALL, driver=planted(damage))
+def test_a_wrong_engine_is_a_finding(plant, damage, shown):
+    plant(damage=staticmethod(damage))
+    done = called(*SMALL)
     assert done.returncode == 1, done
     assert re.search(rf"(?m)^dcgan_first +planted +-.* {shown}$", done.stdout.decode())
     assert b"planted: " in done.stderr
     assert re.search(rb"(?m)^dcgan_first +reference +[0-9.]+ .*e-0[678]$", done.stdout)
 
 
-def test_a_wrong_engine_in_json_and_in_doctor():
-    done = ran(*SMALL, *JSON, driver=planted("out *= 1.01"))
+def test_a_wrong_engine_in_json_and_in_doctor(plant):
+    plant(damage=staticmethod(too_large))
+    done = called(*SMALL, *JSON)
     assert done.returncode == 1
     result = rows(done)["dcgan_first", "planted"]
     assert (result["verified"], result["fault"], result["best_seconds"]) == (False, True, None)
     assert result["error"] == pytest.approx(0.01, rel=1e-2)
-    done = ran("doctor", driver=planted("out *= 1.01"))
+    done = called("doctor")
     assert done.returncode == 1
     assert b"FINDING" in done.stdout
 
 
-def test_an_engine_that_refuses_is_left_out_with_its_reason():
-    refusing = planted(refusal="it is Sunday")
-    done = ran(*SMALL, driver=refusing)
+EXPLAINED = ["explain", "1,2,3", "2,1,3", "--engine", "planted"]
+
+
+def test_an_engine_that_refuses_is_left_out_with_its_reason(plant):
+    plant(refusal="it is Sunday")
+    done = called(*SMALL)
     assert (done.returncode, done.stderr) == (0, b"planted: it is Sunday (dcgan_first)\n")
-    shape = ("explain", "1,2,3", "2,1,3", "--engine", "planted")
-    done = ran(*shape, driver=refusing)
+    done = called(*EXPLAINED)
     assert done.returncode == 2
     assert b"planted: it is Sunday" in done.stdout
 
 
-def test_an_engine_that_is_missing():
-    missing = planted(birth="raise EngineMissing(\"steam is not here: pip install 'steam'\")")
-    done = ran(*SMALL, driver=missing)
+def test_an_engine_that_is_missing(plant):
+    plant(missing="steam is not here: pip install 'steam'")
+    done = called(*SMALL)
     assert done.returncode == 0
     assert b"planted: steam is not here" in done.stderr
-    for args in ([*SMALL, "--engines", "planted"],
-                 ["explain", "1,2,3", "2,1,3", "--engine", "planted"]):  # fmt: skip
-        done = ran(*args, driver=missing)
+    for args in ([*SMALL, "--engines", "planted"], EXPLAINED):
+        done = called(*args)
         assert done.returncode == 2
         assert done.stderr == b"error: steam is not here: pip install 'steam'\n"
-    assert b"not available: steam is not here" in ran("doctor", driver=missing).stdout
+    assert b"not available: steam is not here" in called("doctor").stdout
 
 
 # Layer files --------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def exactly(lazy_result: Any, expected: np.ndarray) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(layers(), st.data())
 def test_any_chunks_have_the_bits_of_the_whole(layer: Any, data: Any) -> None:
     convolves, x, w, bias, keywords = layer
@@ -97,7 +97,7 @@ def test_any_chunks_have_the_bits_of_the_whole(layer: Any, data: Any) -> None:
     exactly(again, expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(layers(), st.data())
 def test_gradients(layer: Any, data: Any) -> None:
     """Of x with the whole's bits; of the weight within rounding, the same for any scheduler."""

@@ -133,7 +133,7 @@ class TestManyThreads:
             rng = random.Random(number)
             work = Work(20)
             try:
-                for _ in range(1500):
+                for _ in range(500):
                     threads = rng.choice((1, 2, 3, 4))
                     work.start(threads, rng.choice((0, 100)))
                     work.check(threads)
@@ -147,7 +147,7 @@ class TestManyThreads:
         for leader in leaders:
             leader.join(60)
         assert not wrong
-        assert len(alone) == 8 * 1500
+        assert len(alone) == 8 * 500
         print(f"{len(alone) - sum(alone)} of {len(alone)} runs had help")
         until(asleep(3))
 

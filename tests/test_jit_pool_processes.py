@@ -76,7 +76,7 @@ def body():
     assert pool._pool.helpers == 0
     works(3), meets(3)
     child(lambda: meets(2))
-for _ in range(5):
+for _ in range(3):
     child(body)
     works(3), meets(3)
 """
@@ -93,7 +93,7 @@ def lead(number):
         works(2 + number, 5)
 leaders = [threading.Thread(target=lead, args=(number,)) for number in range(3)]
 for leader in leaders: leader.start()
-for _ in range(12):
+for _ in range(6):
     child(lambda: (works(2), works(5), meets(3)))
 stop = True
 for leader in leaders: leader.join()
@@ -103,7 +103,7 @@ works(4)
 
     def test_come_before_the_first_run_is_ready(self):
         passes("""
-for _ in range(3):
+for _ in range(2):
     pool._pool = None
     first = threading.Thread(target=works, args=(3,))
     first.start()

@@ -103,7 +103,7 @@ def kept_in_memory(module: Module, machine: Any, cpu: Cpu) -> tuple[int, int]:
 @pytest.mark.parametrize("name", CPUS)
 def test_sums_stay_in_registers(name: str, recorded: dict[str, tuple[Module, Cpu]]) -> None:
     cpu, some = CPUS[name]
-    for seed in range(18):
+    for seed in range(12):
         build(seed, cpu)
     assert len(recorded) > 30
     machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
@@ -123,7 +123,7 @@ def test_too_many_sums_are_seen(
     """The test above would notice: with as many sums as registers some lie in memory."""
     cpu, _ = CPUS["AVX2"]
     monkeypatch.setattr(Cpu, "sums", lambda self, vectors: self.registers)
-    for seed in range(18):
+    for seed in range(12):
         build(seed, cpu)
     machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
         cpu=cpu.name, features=cpu.features, opt=2, jit=True

@@ -115,12 +115,12 @@ def tiles() -> list[Problem]:
     """Rows of all phases and of some, few and many channels, one tap and many, none."""
     rng = random.Random(7)
     problems = []
-    for stride in (1, 2, 3, 4, 5, 8, 16, 24, 40):
+    for stride in (1, 2, 3, 5, 8, 24):
         for kernel in (1, stride, 2 * stride, 33):
             axes = (Axis(3, 2, 2), Axis(rng.choice((3, 50)), kernel, stride))
             channels = rng.choice((1, 5, 64))
             problems.append(Problem(Direction.FORWARD, axes, 2, channels, rng.choice((1, 3, 40))))
-    return problems + [case(seed).problem for seed in range(16)]
+    return problems + [case(seed).problem for seed in range(8)]
 
 
 @pytest.mark.parametrize("problems", [epilogues, tiles])
@@ -134,7 +134,7 @@ def test_engine_code(made: Made, problems: Callable[[], list[Problem]]) -> None:
 
 def test_winograd_code(made: Made) -> None:
     engine = load("jit")
-    for seed in range(10):
+    for seed in range(4):
         problem, threads = winograd_layers.layer(seed)
         for variant in engine.winograd(problem, threads):
             engine.build(problem, threads, variant)

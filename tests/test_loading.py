@@ -63,7 +63,7 @@ class Slow(reference.ReferenceEngine, PrimitiveCache):
     def __init__(self, *_):
         time.sleep(0.1)
         PrimitiveCache.__init__(self)
-reference.ReferenceEngine = upconv.primitives.PrimitiveCache = upconv.tuning.Tuner = Slow
+reference.ReferenceEngine = upconv.primitives.PrimitiveCache = upconv.tuning.TuningStore = Slow
 barrier, found = threading.Barrier(8), []
 def use():
     barrier.wait()
@@ -76,7 +76,7 @@ assert len(found) == 8 and len(set(map(id, found))) == 1, found
 
 
 @pytest.mark.parametrize(
-    "call", ["load('reference')", "shared_cache()", "upconv.tuning.shared_tuner()"]
+    "call", ["load('reference')", "shared_cache()", "upconv.tuning.shared_store()"]
 )
 def test_threads_that_come_first_together_get_the_same(call: str) -> None:
     printed(BARRIER.format(call=call))

@@ -11,7 +11,7 @@ import upconv
 from tracing import traced
 from upconv import testing
 from upconv.activations import Activation
-from upconv.engines import load
+from upconv.engines import load, workspace
 from upconv.errors import MemoryLimitError
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -83,3 +83,18 @@ class TestMemory:
 
 def _virtual(*shape: int) -> np.ndarray:
     return np.broadcast_to(np.float32(1), shape)
+
+
+def test_lent_memory_comes_back_when_nothing_looks_at_it() -> None:
+    workspace._free.clear()
+    array = workspace.warm(3 << 20)
+    start, view = array.ctypes.data, array.view(np.float32)[5:].reshape(-1)[:10]
+    del array
+    assert not workspace._free
+    del view
+    assert start % 64 == 0
+    assert [buffer.address for buffer in workspace._free] == [start]
+    small = workspace.warm(1 << 20)  # which might be kept: not in three times as much
+    assert small.ctypes.data != start
+    with workspace.Workspace(1 << 20) as address:
+        assert address == start

@@ -50,3 +50,29 @@ def test_a_weight_gradient_that_is_not_finite_is_counted(fresh_cache) -> None:
     except upconv.EngineMissing as missing:
         pytest.skip(str(missing))
     assert upconv.cache_info().fallbacks == 1
+
+
+@pytest.mark.parametrize("order", ["IOX", "XIO"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_packers_see_every_number(backward: bool, algorithm: str, order: str, fresh_cache) -> None:
+    """Wherever in the weight it lies: with some channels and lanes beside the last whole vector."""
+    axes = {"IOX": (0, 1, 2, 3), "XIO": (2, 3, 0, 1)}[order]
+    rng, shape, run = np.random.default_rng(1), (37, 83, 4, 4), upconv.conv_transpose
+    weight = rng.standard_normal(shape, np.float32).transpose(axes).copy()
+    x, grad = np.ones((1, 37, 6, 6), np.float32), np.ones((1, 83, 12, 12), np.float32)
+    how = {"stride": 2, "padding": 1, "weight_layout": order, "engine": "jit"}
+    given = (x, weight)
+    if backward:
+        run, given = upconv.conv_transpose_backward, (grad, x, weight)
+        how["needs"] = "x"
+    places = rng.choice(weight.size, 60, replace=False)
+    for count, place in enumerate((0, weight.size - 1, *places), 1):
+        kept = weight.flat[place]
+        weight.flat[place] = BAD[count % 3]
+        with np.errstate(all="ignore"):
+            run(*given, algorithm=algorithm, **how)
+        assert upconv.cache_info().fallbacks == count, np.unravel_index(place, weight.shape)
+        weight.flat[place] = kept
+    run(*given, algorithm=algorithm, **how)
+    assert upconv.cache_info().fallbacks == count

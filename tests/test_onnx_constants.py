@@ -82,14 +82,17 @@ def test_a_foldable_node_is_computed_in_its_opset(name: str, opset: int) -> None
 @pytest.mark.parametrize("numerator", ["ReduceL2", "Pow"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_weight_normalisation_is_computed(numerator: str, dtype: type) -> None:
-    """g * v / |v| per input channel, in both forms that exporters write; float16 rounds once."""
+    """g * v / |v| per input channel, in both forms that exporters write; float16 rounds once.
+
+    It holds no sum of the squares that ReduceL2 adds up."""
+    size = 80 if numerator == "ReduceL2" else 40
     if numerator == "ReduceL2":
         norm = "n = ReduceL2 <axes = [1, 2], keepdims = 1> (v)"
     else:
         norm = """p = Pow(v, two) a = Constant <value_ints = [1, 2]> ()
             q = ReduceSum(p, a) n = Sqrt(q)"""
     body = f"{norm} d = Div(v, n) w = Mul(g, d) y = ConvTranspose(x, w)"
-    g, v = np.array([2, 3], dtype).reshape(2, 1, 1), (40 * W).astype(dtype)
+    g, v = np.array([2, 3], dtype).reshape(2, 1, 1), (size * W).astype(dtype)
     arrays = {"g": g, "v": v} | ({"two": np.array(2, dtype)} if numerator == "Pow" else {})
     found = folded(body, **arrays)
     assert found.array is not None, found.reason
@@ -131,7 +134,7 @@ REFUSED = {
 @pytest.mark.parametrize("body", REFUSED)
 def test_what_is_not_constant_has_a_reason(body: str) -> None:
     arrays = {"s": np.float32(0.5), "q": np.zeros(3, np.uint8), "zero": np.float32(0), "w": W}
-    arrays |= {"wide": np.ones((1, 1 << 16)), "tall": np.ones((1 << 16, 1))}  # 32 GiB together
+    arrays |= {"wide": np.ones((1, 1 << 11)), "tall": np.ones((1 << 11, 1))}  # 32 MiB together
     found = folded(f"{body} y = Add(x, c)", **arrays)
     assert found.array is None
     assert found.reason.startswith(REFUSED[body])

@@ -281,6 +281,12 @@ def test_declared_shapes_are_compared_with_what_runs():
     assert one(deconv(W33, **S2, y_shape=[2, 5, 11, 15]), "UPC105").facts["declared"][1] == 5
 
 
+@pytest.mark.parametrize("declared", [[2, 4, 15, 21], [2, 4, 14, 20]])
+def test_a_shape_that_some_reader_gives_is_no_mistake(declared):
+    model = deconv(EVEN, strides=[3, 3], auto_pad="SAME_UPPER", y_shape=declared)
+    assert only(model, "UPC105") == ()
+
+
 def test_the_mistake_of_onnx_s_shape_inference_is_found_where_it_is_recorded():
     model = deconv(W33, **SAME, output_padding=[1, 0])
     assert only(model, "UPC105") == ()

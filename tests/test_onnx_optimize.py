@@ -9,7 +9,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -262,9 +261,9 @@ def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     proto = random_case(77, rank=2).model
     first = optimize(proto, seconds=0.01, float64=False, fresh=True)
     monkeypatch.setattr(candidates, "timed", None)  # whoever measures now fails
-    kept = candidates.shared_tuner().store
-    read = SimpleNamespace(store=type(kept)(kept.path))  # as another process does
-    monkeypatch.setattr(candidates, "shared_tuner", lambda: read)
+    kept = candidates.shared_store()
+    read = type(kept)(kept.path)  # as another process does
+    monkeypatch.setattr(candidates, "shared_store", lambda: read)
     again = optimize(proto, seconds=0.01, float64=False)
     assert not any(one.remembered for layer in first.layers for one in layer.candidates)
     timed_ = [one for layer in again.layers for one in layer.candidates if one.timings]

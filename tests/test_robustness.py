@@ -85,6 +85,7 @@ def test_a_child_forked_while_a_plan_is_prepared_can_use_the_plan() -> None:
 import os, threading, time, numpy as np, upconv
 from upconv.engines import load
 from upconv.engines.reference import ReferenceEngine
+preparing, forked = threading.Event(), threading.Event()
 class Slow:
     name = "slow"
     def fingerprint(self): return "1"

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import upconv.torch as ut  # noqa: E402
 from processes import printed  # noqa: E402
 from small_models import close  # noqa: E402
-from upconv.choices import Algorithm  # noqa: E402
 from upconv.torch import packing  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -235,20 +234,25 @@ def test_ddp_in_two_processes(tmp_path) -> None:
     assert list(told) == ["the same"] * 2
 
 
-def test_winograd_is_for_weights_that_are_kept(monkeypatch):
-    """Its packing takes longer than many calls, which a training would pay in each step."""
+def test_packing_counts_for_weights_that_are_not_kept(monkeypatch):
+    """What a training pays in each step, Winograd's transform of the weight included."""
     asked, prepared = [], packing.prepared
 
-    def spy(problem, threads, algorithm):
-        asked.append(algorithm)
-        return prepared(problem, threads, algorithm)
+    def spy(problem, threads, *, once=True):
+        asked.append(once)
+        return prepared(problem, threads, once=once)
 
     monkeypatch.setattr(packing, "prepared", spy)
     layer, x = ut.Conv2d(96, 96, 3, padding=1), torch.randn(1, 96, 24, 24, requires_grad=True)
-    layer.train()(x)
-    assert set(asked) <= {Algorithm.DIRECT}
+    y = layer.train()(x)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    assert asked
+    assert all(asked)
+    wanted = nn.functional.conv2d(x, layer.weight, layer.bias, padding=1)
+    assert close(y, wanted, 1e-4)
+    assert close(grad, *torch.autograd.grad(wanted.sum(), x), 1e-4)
     asked.clear()
     with torch.no_grad():
         y = layer.eval()(x)
-    assert asked == [Algorithm.AUTO]
-    assert close(y, nn.functional.conv2d(x, layer.weight, layer.bias, padding=1), 1e-4)
+    assert asked == [False]
+    assert close(y, wanted, 1e-4)

@@ -6,6 +6,7 @@ import pickle
 import random
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from upconv.activations import Activation
 from upconv.choices import Algorithm, Selection, by_model
 from upconv.choices import variants as variants_of
 from upconv.engines import load
+from upconv.engines.jit import winograd_weights
 from upconv.engines.jit.winograd import Transform
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -67,7 +69,7 @@ def _dot(row: tuple[Fraction, ...], column: list[Fraction]) -> Fraction:
     return sum((a * b for a, b in zip(row, column, strict=True)), Fraction(0))
 
 
-@pytest.mark.parametrize("seed", [*range(48), 167, 439, 810])
+@pytest.mark.parametrize("seed", [*range(24), 167, 439, 810])
 def test_errors_beside_direct_sums(seed: int) -> None:
     problem, threads = winograd_layers.layer(seed)
     names = winograd_layers.variants(problem, threads)
@@ -77,7 +79,23 @@ def test_errors_beside_direct_sums(seed: int) -> None:
         assert winograd_layers.ratio(problem, variant, threads, seed) <= most, (problem, variant)
 
 
-@pytest.mark.parametrize("seed", range(100, 112))
+def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight's transform that is a thousandth too large at one point."""
+    terms = winograd_weights._terms
+
+    def wrong(*given: Any) -> tuple[np.ndarray, np.ndarray]:
+        counts, factors = terms(*given)
+        factors[:, :, 1] *= 1.001
+        return counts, factors
+
+    monkeypatch.setattr(winograd_weights, "_terms", wrong)
+    for seed in range(6):
+        problem, threads = winograd_layers.layer(seed)
+        variant = winograd_layers.variants(problem, threads)[0]
+        assert winograd_layers.ratio(problem, variant, threads, seed) > 16, (problem, variant)
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
 def test_bits_do_not_depend_on_threads(seed: int) -> None:
     problem, _ = winograd_layers.layer(seed)
     given = testing.operands(problem)
@@ -102,7 +120,8 @@ def test_conformance(problem: Problem) -> None:
     given = testing.operands(problem)
     wanted = testing.expected(problem, given)
     allowed = wanted.allowed.max(initial=0.0)
-    for variant in winograd_layers.variants(problem, 2):
+    names = winograd_layers.variants(problem, 2)
+    for variant in {names[0], names[-1]}:
         found = winograd_layers.computed(problem, variant, 2, given)
         assert np.abs(found - wanted.value).max(initial=0.0) <= 8 * allowed, variant
 

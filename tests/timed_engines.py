@@ -123,4 +123,4 @@ def records(file: Path) -> list[dict]:
 
 def forget_in_memory() -> None:
     """As if the process had just begun."""
-    tuning._tuners.clear()
+    tuning._stores.clear()

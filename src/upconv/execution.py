@@ -176,12 +176,15 @@ def prepared_problem(
     engine: str | Engine | None,
     threads: int,
     algorithm: Algorithm = Algorithm.DIRECT,
+    *,
+    once: bool = False,
 ) -> PreparedCall:
     """The call that does a problem, for a front end that has checked its operands itself."""
-    key = problem, engine_key(engine), threads, algorithm
+    key = problem, engine_key(engine), threads, algorithm, once
     call: PreparedCall | None = shared_cache().calls.get(key)
     if call is None:
-        call = PreparedCall(Signature.whole(problem), engine, threads, algorithm=algorithm)
+        signature = Signature.whole(problem)
+        call = PreparedCall(signature, engine, threads, algorithm=algorithm, once=once)
         remember(key, call)
     return call
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import tuning
 from .forks import importing
-from .tuning import ROOFLINES, processor_model, shared_tuner
+from .tuning import ROOFLINES, processor_model, shared_store
 
 if TYPE_CHECKING:
     from .engines.jit.limits import Limits
@@ -21,7 +21,7 @@ def roofline(threads: int, *, measure: bool) -> Limits | None:
 
     None too where llvmlite, by which it is measured, is not installed.
     """
-    if not measure and not shared_tuner().store.count(ROOFLINES):
+    if not measure and not shared_store().count(ROOFLINES):
         return None  # and no compiler is loaded to find that out
     known = _remembered(threads)
     return measured(threads) if known is None and measure else known
@@ -37,13 +37,13 @@ def measured(threads: int) -> Limits | None:
     known = _remembered(threads) or found
     flops, bandwidth = max(found.flops, known.flops), max(found.bandwidth, known.bandwidth)
     record = {"flops": flops, "bandwidth": bandwidth}
-    shared_tuner().store.remember(ROOFLINES, _key(limits.key(), threads), record)
+    shared_store().remember(ROOFLINES, _key(limits.key(), threads), record)
     return limits.Limits(threads, flops, bandwidth)  # type: ignore[no-any-return]
 
 
 def _remembered(threads: int) -> Limits | None:
     limits = _limits()
-    record = limits and shared_tuner().store.find(ROOFLINES, _key(limits.key(), threads))
+    record = limits and shared_store().find(ROOFLINES, _key(limits.key(), threads))
     figures = [record.get(name) for name in ("flops", "bandwidth")] if record else []
     if not figures or not all(isinstance(figure, float) and figure > 0 for figure in figures):
         return None

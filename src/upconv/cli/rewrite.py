@@ -37,12 +37,7 @@ _Passes = Annotated[
 ]
 _Profile = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME,...",
-        help="In place of passes: tflite, coreml, tensorrt, webnn, npu (no ConvTranspose), plain"
-        " (2-D ones without options), or some of no-1d, no-auto-pad, no-asymmetric,"
-        " no-output-padding, no-dilation, no-groups.",
-    ),
+    typer.Option(metavar="NAME", help="In place of passes: tflite, coreml, tensorrt or webnn."),
 ]
 _Rule = Annotated[
     Rule | None,
@@ -72,7 +67,7 @@ def rewrite(
       upconv rewrite model.onnx convolutions.onnx
       upconv rewrite model.onnx folded.onnx --passes fold_batch_norm,fold_pad,fold_slice
       upconv rewrite model.onnx mobile.onnx --profile tflite
-      upconv rewrite model.onnx plain.onnx --profile no-groups,no-dilation --dry-run
+      upconv rewrite model.onnx plain.onnx --passes split_groups,no_dilation --dry-run
     """
     if passes is not None and profile is not None:
         raise typer.BadParameter("both were given", param_hint="--passes and --profile")

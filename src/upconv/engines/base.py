@@ -41,7 +41,10 @@ class Primitive(Protocol):
         """
 
     def pack(self, weight: Array) -> PackedWeight:
-        """`weight`, of the problem's weight shape, in the engine's own order."""
+        """`weight`, of the problem's weight shape, in the engine's own order.
+
+        May raise `nonfinite.NonFinite` inside `NonFiniteFallback`.
+        """
 
     def run(
         self,

@@ -5,6 +5,7 @@ A few buffers are kept for the whole process, however many primitives there are.
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -68,13 +69,14 @@ class _Lent:
 
 
 def warm(nbytes: int) -> Bytes:
-    """An uninitialised array, aligned to 64 bytes, in such memory."""
-    return np.asarray(_Lent(_taken(nbytes), nbytes))
+    """An uninitialised array, aligned to 64 bytes, in such memory; not in much more than it needs,
+    since it may be kept."""
+    return np.asarray(_Lent(_taken(nbytes, 2 * nbytes), nbytes))
 
 
-def _taken(nbytes: int) -> _Buffer:
+def _taken(nbytes: int, most: int = sys.maxsize) -> _Buffer:
     with _lock:
-        fitting = [i for i, buffer in enumerate(_free) if buffer.nbytes >= nbytes]
+        fitting = [i for i, buffer in enumerate(_free) if nbytes <= buffer.nbytes <= most]
         if fitting:
             return _free.pop(min(fitting, key=lambda i: _free[i].nbytes))
         if len(_free) == _KEPT:

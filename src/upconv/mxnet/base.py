@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,6 +61,21 @@ def raised_by(name: str) -> Iterator[None]:
         kinds = (MXNetIndexError, MXNetTypeError, MXNetValueError)
         kind = next((k for k in kinds if isinstance(error, k.__bases__[1])), MXNetError)
         raise kind(f"{name}: {error}") from error
+
+
+def ordered(nodes: Iterable[Any], parents: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """The nodes of a graph that these depend on, and they, each after its parents."""
+    seen, done = set(), []
+    stack = [(node, False) for node in reversed([*nodes])]
+    while stack:
+        node, left = stack.pop()
+        if left:
+            done.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack += [(parent, False) for parent in reversed([*parents(node)])]
+    return done
 
 
 class Context:

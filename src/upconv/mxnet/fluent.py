@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Number
 from typing import Any
 
@@ -105,3 +106,15 @@ def two(word: str, first: Any, second: Any) -> Any:
     if isinstance(second, Fluent):
         return second.with_other(word, first, left=True)
     raise MXNetTypeError(f"{word} takes arrays or symbols; got {type(first)} and {type(second)}.")
+
+
+def named(name: str, function: Callable[[str, Operator], Any]) -> Any:
+    """What `mx.nd` and `mx.sym` have by the name of an operator, which `function` makes callable.
+
+    It is not kept in the module, where it would hide max, sum and so on of Python.
+    """
+    if name in FUNCTIONS:
+        return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)
+    if name not in OPERATORS:
+        raise AttributeError(f"upconv.mxnet has no operator {name!r}; docs/mxnet.md lists them.")
+    return function(name, OPERATORS[name])

@@ -24,7 +24,7 @@ from .base import (
     raised_by,
     require_processor,
 )
-from .fluent import FUNCTIONS, Fluent, two
+from .fluent import Fluent, named
 from .operators import OPERATORS, Array, Operator
 from .packed import written
 from .params import read_params, write_params
@@ -345,8 +345,4 @@ contrib = SimpleNamespace(SyncBatchNorm=_sync)
 def __getattr__(name: str) -> Any:
     if name in ("np", "npx"):  # as F.np in a hybrid_forward
         return import_module(f"..{name}", __name__)
-    if name in FUNCTIONS:
-        return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)
-    if name not in OPERATORS:
-        raise AttributeError(f"upconv.mxnet has no operator {name!r}; docs/mxnet.md lists them.")
-    return function(name, OPERATORS[name])  # not kept here, where it would hide max, sum, ...
+    return named(name, function)

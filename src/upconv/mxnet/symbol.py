@@ -19,8 +19,8 @@ import numpy as np
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, published, reported
-from .base import MXNetError, MXNetTypeError, MXNetValueError, raised_by
-from .fluent import FUNCTIONS, Fluent, two
+from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
+from .fluent import Fluent, named
 from .operators import OPERATORS, Operator, Shape, operator, unified
 
 _COUNTS: dict[str, int] = {}
@@ -81,17 +81,8 @@ class Symbol(Fluent):
 
     def nodes(self) -> list[Node]:
         """All nodes, each after its inputs."""
-        seen, done = set(), []
-        stack = [(node, False) for node, _ in reversed(self.entries)]
-        while stack:
-            node, left = stack.pop()
-            if left:
-                done.append(node)
-            elif id(node) not in seen:
-                seen.add(id(node))
-                stack.append((node, True))
-                stack += [(parent, False) for parent, _ in reversed(node.inputs)]
-        return done
+        parents = lambda node: [parent for parent, _ in node.inputs]  # noqa: E731
+        return ordered((node for node, _ in self.entries), parents)
 
     def _variables(self) -> tuple[list[str], list[str]]:
         """Names of arguments and of auxiliary states."""
@@ -366,8 +357,4 @@ contrib = SimpleNamespace(
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in FUNCTIONS:
-        return lambda lhs, rhs: two(FUNCTIONS[name], lhs, rhs)
-    if name not in OPERATORS:
-        raise AttributeError(f"upconv.mxnet has no operator {name!r}; docs/mxnet.md lists them.")
-    return function(name, OPERATORS[name])  # not kept here, where it would hide max, sum, ...
+    return named(name, function)

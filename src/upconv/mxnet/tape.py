@@ -7,7 +7,7 @@ output it is. A leaf is an array that a gradient is kept for; its own grad_req s
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..dialects.mxnet_attributes import Attributes
-from .base import MXNetError, raised_by
+from .base import MXNetError, ordered, raised_by
 from .operators import Array, Call, Operator, operator
 
 REQUESTS = ("null", "write", "add")
@@ -98,22 +98,6 @@ def compute(
     return call.outputs, node, row.visible(p)
 
 
-def ordered(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes and all they depend on, each after its parents."""
-    found: dict[int, Node] = {}
-    done: list[Node] = []
-    stack = [(node, False) for node in nodes]
-    while stack:
-        node, left = stack.pop()
-        if left:
-            done.append(node)
-        elif id(node) not in found:
-            found[id(node)] = node
-            stack.append((node, True))
-            stack += [(p[0], False) for p in node.parents if isinstance(p, tuple)]
-    return done
-
-
 def gradients(
     heads: Sequence[tuple[Any, Array]], training: bool, retain: bool
 ) -> list[tuple[Any, Array]]:
@@ -136,7 +120,9 @@ def gradients(
 
     for parent, grad in heads:
         arrive(parent, grad)
-    for node in reversed(ordered(parent[0] for parent, _ in heads if isinstance(parent, tuple))):
+    computed = [parent[0] for parent, _ in heads if isinstance(parent, tuple)]
+    before = lambda node: [p[0] for p in node.parents if isinstance(p, tuple)]  # noqa: E731
+    for node in reversed(ordered(computed, before)):
         for parent, found in zip(node.parents, _backward(node, totals, training), strict=True):
             if parent is not None and found is not None:
                 arrive(parent, found)

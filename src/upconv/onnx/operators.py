@@ -146,11 +146,6 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
     return ops.conv(x, w, b, **conv_keywords(attributes), engine="reference")
 
 
-def called(node: Any) -> str:
-    """A node, of ONNX's or onnx-ir's, as errors name it."""
-    return f"{node.op_type} node {brief(node.name or 'without a name')}"
-
-
 def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
     """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names.
 
@@ -163,7 +158,9 @@ def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
             try:
                 return (compute(*arrays, **how, **attributes),)
             except UpconvError as error:  # at which node, because nobody called this by hand
-                raise ModelError(f"{called(self.onnx_node)}: {error}") from error
+                node = self.onnx_node
+                where = f"{node.op_type} node {brief(node.name or 'without a name')}"
+                raise ModelError(f"{where}: {error}") from error
 
         return type(name, (OpRun,), {"op_domain": "", "_run": run})
 

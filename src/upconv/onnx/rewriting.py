@@ -62,8 +62,8 @@ def rewrite(
         changed.
     passes: names out of `upconv.onnx.PASSES`, or passes of your own; None: replace_deconv and
         sub_pixel.
-    profile: in place of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn") or
-        other limits (see `docs/onnx.md`), several parted by commas: rewrites what is beyond them.
+    profile: in place of passes, the name of a runtime ("tflite", "coreml", "tensorrt", "webnn"):
+        rewrites what is beyond its limits (see `docs/onnx.md`).
     rule: "spec", "onnxruntime" or "openvino": by whose reading of auto_pad and output_shape. None
         takes ONNX's text and leaves nodes alone that a runtime reads otherwise.
     only: chooses among the nodes; not with a profile.
@@ -107,16 +107,11 @@ def named(name: str) -> Pass:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What must not be left: how it is recognised, in words, and the passes that see to it."""
+    """What must not be left: how it is recognised, in words, and the pass that sees to it."""
 
     broken_by: Callable[[ConvTransposeNode], bool]
     words: str
-    passes: tuple[str, ...] = ()
-
-
-def _pads(conv: ConvTransposeNode) -> list[tuple[int, int]]:
-    pads = [int(entry) for entry in conv.node.attributes.get_ints("pads", ())]
-    return list(zip(pads[: conv.rank], pads[conv.rank :], strict=True))
+    by: str = ""
 
 
 def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
@@ -125,7 +120,8 @@ def _neither_valid_nor_same(conv: ConvTransposeNode) -> bool:
         ((a.kernel - a.stride) // 2, (a.kernel - a.stride + 1) // 2) if a.kernel >= a.stride else ()
         for a in conv.axes
     ]
-    pads = _pads(conv)
+    stated = [int(entry) for entry in conv.node.attributes.get_ints("pads", ())]
+    pads = list(zip(stated[: conv.rank], stated[conv.rank :], strict=True))
     return any(map(any, pads)) and pads != same
 
 
@@ -137,70 +133,45 @@ def _is_computed(conv: ConvTransposeNode) -> bool:
     return False
 
 
-def _is_dilated(conv: ConvTransposeNode) -> bool:
-    return any(a.dilation > 1 and a.kernel > 1 for a in conv.axes)
-
-
-def _is_asymmetric(conv: ConvTransposeNode) -> bool:
-    return any(begin != end for begin, end in _pads(conv))
-
-
-def _is_padded_out(conv: ConvTransposeNode) -> bool:
-    return any(conv.node.attributes.get_ints("output_padding", ()))
-
-
 LIMITS: dict[str, Limit] = {
-    "no-auto-pad": Limit(
+    "no auto_pad": Limit(
         lambda conv: conv.auto_pad is not AutoPad.NOTSET or conv.has_output_shape,
         "it has auto_pad or output_shape",
-        ("normalise",),
+        "normalise",
     ),
-    "no-1d": Limit(lambda conv: conv.rank == 1, "it has one spatial axis", ("to_rank",)),
-    "at-most-2d": Limit(lambda conv: conv.rank > 2, "it has more than two spatial axes"),
-    "at-most-3d": Limit(lambda conv: conv.rank > 3, "it has more than three spatial axes"),
-    "no-groups": Limit(lambda conv: conv.groups > 1, "it has groups", ("split_groups",)),
-    "no-dilation": Limit(_is_dilated, "it has dilation", ("no_dilation",)),
-    "no-output-padding": Limit(_is_padded_out, "it has output padding", ("no_output_padding",)),
-    "no-asymmetric": Limit(_is_asymmetric, "its pads differ at begin and end", ("symmetric_pads",)),
-    "valid-or-same": Limit(
-        _neither_valid_nor_same, "its pads are neither none nor those of SAME", ("no_pads",)
+    "2-D at least": Limit(lambda conv: conv.rank == 1, "it has one spatial axis", "to_rank"),
+    "2-D at most": Limit(lambda conv: conv.rank > 2, "it has more than two spatial axes"),
+    "3-D at most": Limit(lambda conv: conv.rank > 3, "it has more than three spatial axes"),
+    "no groups": Limit(lambda conv: conv.groups > 1, "it has groups", "split_groups"),
+    "no dilation": Limit(
+        lambda conv: any(a.dilation > 1 and a.kernel > 1 for a in conv.axes),
+        "it has dilation",
+        "no_dilation",
+    ),
+    "no output padding": Limit(
+        lambda conv: any(conv.node.attributes.get_ints("output_padding", ())),
+        "it has output padding",
+        "no_output_padding",
+    ),
+    "VALID or SAME": Limit(
+        _neither_valid_nor_same, "its pads are neither none nor those of SAME", "no_pads"
     ),
     "constant": Limit(_is_computed, "its weight or bias is computed"),
-    "npu": Limit(
-        lambda _: True, "it is a ConvTranspose", ("normalise", "replace_deconv", "sub_pixel")
-    ),
 }
 """Name -> the limit, in the order in which the passes run."""
 
-_PLAIN = tuple(name for name in LIMITS if name.startswith("no-"))
-
 PROFILES: dict[str, tuple[str, ...]] = {
     "tflite": (
-        *("no-auto-pad", "no-1d", "at-most-2d", "no-groups", "no-dilation", "no-output-padding"),
-        "valid-or-same",
+        *("no auto_pad", "2-D at least", "2-D at most", "no groups", "no dilation"),
+        *("no output padding", "VALID or SAME"),
     ),
-    "coreml": ("no-auto-pad", "at-most-2d", "no-output-padding", "constant"),
-    "tensorrt": ("no-auto-pad", "no-1d", "at-most-3d", "no-output-padding", "constant"),
-    "webnn": ("no-auto-pad", "no-1d", "at-most-2d", "no-groups", "no-dilation", "constant"),
-    "plain": _PLAIN,
-    **{name: (name,) for name in ("npu", *_PLAIN)},
+    "coreml": ("no auto_pad", "2-D at most", "no output padding", "constant"),
+    "tensorrt": ("no auto_pad", "2-D at least", "3-D at most", "no output padding", "constant"),
+    "webnn": (
+        *("no auto_pad", "2-D at least", "2-D at most", "no groups", "no dilation", "constant"),
+    ),
 }
 """Name -> its limits."""
-
-
-def limits(profile: str) -> tuple[str, ...]:
-    """The names of the limits of a profile, which may be several, parted by commas.
-
-    >>> limits("no-1d,no-groups")
-    ('no-1d', 'no-groups')
-    """
-    wanted: set[str] = set()
-    for name in (name.strip() for name in profile.split(",")):
-        if name not in PROFILES:
-            known = ", ".join(PROFILES)
-            raise ArgumentError("profile", brief(profile), f"one or more of {known}")
-        wanted.update(PROFILES[name])
-    return tuple(name for name in LIMITS if name in wanted)
 
 
 def _apply_profile(
@@ -210,41 +181,24 @@ def _apply_profile(
 
     The steps, and the nodes that are still beyond one, each with why.
     """
-    wanted = limits(profile)
-    passes = list(dict.fromkeys(name for one in wanted for name in LIMITS[one].passes))
-    steps = [
-        step
-        for name in passes
-        for step in run(model, [PASSES[name]], rule=rule, only=_beyond(model, wanted, name, rule))
-    ]
-    left = [
-        _told(found, LIMITS[name], steps)
-        for found in conv_transpose_nodes(model, rule)
-        for name in wanted
-        if isinstance(found, Unreadable) or LIMITS[name].broken_by(found)
-    ]
-    return tuple(steps), tuple(dict.fromkeys(left))
-
-
-def _beyond(
-    model: ir.Model, wanted: Sequence[str], by: str, rule: Rule | None
-) -> Callable[[ir.Node], bool]:
-    """Which nodes are beyond a limit that the pass sees to: no other is touched."""
-    mine = [LIMITS[name] for name in wanted if by in LIMITS[name].passes]
-    nodes = {
-        found.node
-        for found in conv_transpose_nodes(model, rule)
-        if isinstance(found, Unreadable) or any(limit.broken_by(found) for limit in mine)
-    }
-    return lambda node: node in nodes
-
-
-def _told(found: ConvTransposeNode | Unreadable, limit: Limit, steps: Sequence[Step]) -> str:
-    if isinstance(found, Unreadable):
-        return f"{found.node.name}: {found.reason}"
-    reasons = [
-        step.refusal
-        for step in steps
-        if step.node == found.name and step.by in limit.passes and step.refusal
-    ]
-    return f"{found.name}: {limit.words}" + (f": {'; '.join(reasons)}" if reasons else "")
+    if profile not in PROFILES:
+        raise ArgumentError("profile", brief(profile), f"one of {', '.join(PROFILES)}")
+    limits = [LIMITS[name] for name in PROFILES[profile]]
+    steps: list[Step] = []
+    for limit in limits:
+        beyond = {
+            found.node
+            for found in conv_transpose_nodes(model, rule)
+            if isinstance(found, Unreadable) or limit.broken_by(found)
+        }
+        if limit.by:
+            steps += run(model, [PASSES[limit.by]], rule=rule, only=beyond.__contains__)
+    left: list[str] = []
+    for found in conv_transpose_nodes(model, rule):
+        if isinstance(found, Unreadable):
+            left.append(f"{found.node.name}: {found.reason}")
+            continue
+        for limit in (limit for limit in limits if limit.broken_by(found)):
+            mine = [s.refusal for s in steps if (s.node, s.by) == (found.name, limit.by)]
+            left.append(": ".join((found.name, limit.words, *filter(None, mine))))
+    return tuple(steps), tuple(left)

@@ -142,14 +142,13 @@ def found(weight: Tensor) -> Packed | None:
     return None
 
 
-def prepared(
-    problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
-) -> PreparedCall | None:
-    """The call that does a problem; None where only the reference engine would do it.
+def prepared(problem: Problem, threads: int, *, once: bool = True) -> PreparedCall | None:
+    """The call that does a problem, with a weight packed `once`; None where only the reference
+    engine would do it.
 
     PyTorch's own operator is faster than that one.
     """
-    call = prepared_problem(problem, None, threads, algorithm)
+    call = prepared_problem(problem, None, threads, Algorithm.AUTO, once=once)
     return None if call.engine.name == "reference" else call
 
 
@@ -159,10 +158,10 @@ def ready(
     """The call that does a problem with the weight packed for it, now; None as in `prepared`.
 
     None as well for a weight that is not finite, which only the reference engine computes with.
-    kept: whether the packed weight will be used again, as Winograd's, long to pack, should be.
+    kept: whether the packed weight will be used again: then packing may take longer.
     """
     global _count
-    call = prepared(problem, threads, Algorithm.AUTO if kept else Algorithm.DIRECT)
+    call = prepared(problem, threads, once=not kept)
     if call is None:
         return None
     _count += 1

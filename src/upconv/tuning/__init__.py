@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 from .._version import __version__
 from ..choices import Algorithm, Selection, able, by_model, variants, winograd_engine
@@ -67,69 +68,63 @@ class TuningInfo:
     measured: int
 
 
-@dataclass(slots=True)
-class Tuner:
-    """A store, and how many problems were measured for it. Safe to use from any thread."""
+class _Question(NamedTuple):
+    """What a winner is of: a problem, and the engines among which it is."""
 
-    store: TuningStore
-    measured: int = 0
+    problem: Problem
+    threads: int
+    engines: tuple[Engine, ...]
+    algorithm: Algorithm
 
+    @classmethod
+    def of(
+        cls, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
+    ) -> _Question:
+        """Who can do a problem by an algorithm; `EngineRefusal` where there is none."""
+        if algorithm is Algorithm.AUTO and winograd_engine(problem, engine) is None:
+            algorithm = Algorithm.DIRECT  # no engine knows another: one winner serves both
+        engines = tuple(able(problem, engine))
+        if algorithm is Algorithm.WINOGRAD:
+            engines = (by_model(problem, engine, threads, algorithm, False).engine,)
+        return cls(problem, threads, engines, algorithm)
 
-def _found(
-    tuner: Tuner, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
-) -> Selection | None:
-    """The winner that is remembered, if it is one of the candidates."""
-    record = tuner.store.find(_WINNERS, _key(problem, threads, engines, algorithm))
-    if record is None:
+    @property
+    def key(self) -> str:
+        """Whatever the winner depends on."""
+        candidates = (f"{engine.name} {engine.fingerprint()}" for engine in self.engines)
+        words = (processor_model(), f"upconv {__version__}", *candidates, str(self.problem))
+        return " | ".join((*words, self.algorithm.value, f"threads {self.threads}"))
+
+    def found(self, store: TuningStore) -> Selection | None:
+        """The winner that is remembered, if it is one of the candidates."""
+        record = store.find(_WINNERS, self.key)
+        if record is None:
+            return None
+        name, variant, seconds = (record.get(part) for part in ("engine", "variant", "seconds"))
+        for engine in self.engines:
+            known = variants(engine, self.problem, self.threads, self.algorithm)
+            if engine.name != name or variant not in known:
+                continue
+            if isinstance(seconds, float) and seconds > 0:
+                return Selection(engine, str(variant), seconds)
+        store.warn("names an engine or a variant that there is none of; it is measured anew")
         return None
-    name, variant, seconds = (record.get(part) for part in ("engine", "variant", "seconds"))
-    for engine in engines:
-        known = engine.name == name and variant in variants(engine, problem, threads, algorithm)
-        if known and isinstance(seconds, float) and seconds > 0:
-            return Selection(engine, str(variant), seconds)
-    tuner.store.warn("names an engine or a variant that there is none of; it is measured anew")
-    return None
 
+    def measured(self, store: TuningStore) -> Selection | None:
+        """The winner by an autotune; None where the problem is too large for it."""
+        with importing:
+            from .autotune import autotune  # who never tunes never loads it
 
-def _measured(
-    tuner: Tuner, problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm
-) -> Selection | None:
-    """The winner by an autotune; None where the problem is too large for it."""
-    with importing:
-        from .autotune import autotune  # who never tunes never loads it
-
-    try:
-        best = autotune(problem, threads, engines, algorithm)
-    except MemoryLimitError as error:
-        tuner.store.warn(f"learns nothing of {problem}, which is not measured: {error}")
-        return None
-    tuner.measured += 1
-    name, variant, seconds = best.engine.name, best.variant, best.seconds
-    record: Record = {"engine": name, "variant": variant, "seconds": seconds}
-    tuner.store.remember(_WINNERS, _key(problem, threads, engines, algorithm), record)
-    return best
-
-
-def _effective(problem: Problem, engine: str | Engine | None, algorithm: Algorithm) -> Algorithm:
-    """DIRECT in place of AUTO where no engine knows another algorithm: one winner serves both."""
-    auto = algorithm is Algorithm.AUTO
-    return Algorithm.DIRECT if auto and winograd_engine(problem, engine) is None else algorithm
-
-
-def _candidates(
-    problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
-) -> tuple[Engine, ...]:
-    """The engines that can do a problem by an algorithm; `EngineRefusal` where there is none."""
-    if algorithm is Algorithm.WINOGRAD:
-        return (by_model(problem, engine, threads, algorithm, False).engine,)
-    return tuple(able(problem, engine))
-
-
-def _key(problem: Problem, threads: int, engines: tuple[Engine, ...], algorithm: Algorithm) -> str:
-    """Whatever the winner depends on."""
-    candidates = (f"{engine.name} {engine.fingerprint()}" for engine in engines)
-    words = (processor_model(), f"upconv {__version__}", *candidates, str(problem))
-    return " | ".join((*words, algorithm.value, f"threads {threads}"))
+        try:
+            best = autotune(*self)
+        except MemoryLimitError as error:
+            store.warn(f"learns nothing of {self.problem}, which is not measured: {error}")
+            return None
+        store.measured += 1
+        name, variant, seconds = best.engine.name, best.variant, best.seconds
+        record: Record = {"engine": name, "variant": variant, "seconds": seconds}
+        store.remember(_WINNERS, self.key, record)
+        return best
 
 
 @lru_cache(maxsize=1)
@@ -144,13 +139,13 @@ def processor_model() -> str:
     return next(named, "") or platform.processor() or platform.machine() or "unknown"
 
 
-_tuners: dict[Path, Tuner] = {}
+_stores: dict[Path, TuningStore] = {}
 
 
-def shared_tuner() -> Tuner:
-    """The tuner over the file that the environment names now; one for each file."""
+def shared_store() -> TuningStore:
+    """The store over the file that the environment names now; one for each file."""
     file = tuning_file()
-    return _tuners.get(file) or _tuners.setdefault(file, Tuner(TuningStore(file)))
+    return _stores.get(file) or _stores.setdefault(file, TuningStore(file))
 
 
 def selected(
@@ -188,14 +183,12 @@ def tuned(
 
     Raises `EngineRefusal` when no engine does the problem, and whatever an engine raises.
     """
-    algorithm = _effective(problem, engine, algorithm)
-    engines = _candidates(problem, threads, engine, algorithm)
-    model = by_model(problem, engine, threads, algorithm, False)
+    question, store = _Question.of(problem, threads, engine, algorithm), shared_store()
+    model = by_model(problem, engine, threads, question.algorithm, False)
     if not (problem.multiply_adds and prod(problem.result_shape)):
         return model
-    what = shared_tuner(), problem, threads, engines, algorithm
     with measuring:
-        return _found(*what) or _measured(*what) or model
+        return question.found(store) or question.measured(store) or model
 
 
 def remembered(
@@ -208,9 +201,7 @@ def remembered(
 
     Raises `EngineRefusal` when no engine does the problem.
     """
-    algorithm = _effective(problem, engine, algorithm)
-    engines = _candidates(problem, threads, engine, algorithm)
-    return _found(shared_tuner(), problem, threads, engines, algorithm)
+    return _Question.of(problem, threads, engine, algorithm).found(shared_store())
 
 
 def tuning_info() -> TuningInfo:
@@ -219,10 +210,9 @@ def tuning_info() -> TuningInfo:
     >>> tuning_info().measured >= 0
     True
     """
-    tuner = shared_tuner()
-    store = tuner.store
+    store = shared_store()
     counts = store.count(_WINNERS), store.count(ROOFLINES)
-    return TuningInfo(str(store.path), *counts, tuner.measured)
+    return TuningInfo(str(store.path), *counts, store.measured)
 
 
 def tuning_clear() -> None:
@@ -230,7 +220,5 @@ def tuning_clear() -> None:
 
     Plans and cached primitives stay as they are.
     """
-    tuner = shared_tuner()
-    tuner.measured = 0
-    tuner.store.clear()
+    shared_store().clear()
     shared_cache().calls.clear()

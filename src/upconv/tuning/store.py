@@ -45,11 +45,13 @@ _KEYS = "SELECT key FROM records WHERE section = ?"
 class TuningStore:
     """Records by section and key, in a file; see the module's docstring.
 
-    What cannot be written is remembered in this process all the same. Safe to use from any thread.
+    What cannot be written is remembered in this process all the same. `measured` counts what this
+    process measured. Safe to use from any thread.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.measured = 0
         self._own: dict[tuple[str, str], Record] = {}
         self._warned: set[str] = set()
 
@@ -80,6 +82,7 @@ class TuningStore:
     def clear(self) -> None:
         """Forget everything, here and in the file."""
         self._own.clear()
+        self.measured = 0
         if self.path.exists():
             self._run("cleared", ("DELETE FROM records", ()))
 

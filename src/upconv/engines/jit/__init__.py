@@ -74,7 +74,7 @@ class JitEngine:
             return None
         data = prod(correlation.operand_shape) + prod(correlation.result_shape)
         heavy = correlation.groups == 1 and prod(problem.weight_shape) > data
-        if heavy or (first and (depthwise or can_vectorise_positions(correlation))):
+        if first and (depthwise or heavy or can_vectorise_positions(correlation)):
             return None  # libdnnl reorders data as much, and weights more slowly
         if depthwise and correlation.rank > 2:
             return None  # libdnnl takes 5 to 21 times as long
@@ -173,8 +173,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     correlation = Correlation.of(problem)
     plan = by_name(correlation, variant, threads, host())
     if plan is not None:
-        direct = partial(_kernel, problem, threads, "")
-        return Winograd(correlation, plan, direct, threads, host())
+        return Winograd(correlation, plan, partial(_kernel, problem, threads, ""), host())
     if variant in (CHANNELS, DOTS):
         return Channels(correlation, threads, host(), variant == DOTS)
     tile = None if variant else plane_tile(correlation, host())

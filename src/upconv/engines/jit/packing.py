@@ -42,7 +42,7 @@ _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in ta
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _COLUMNS = 128  # taps and input channels that are turned at once, in scratch of at most 64 KiB
 _TURNED_PART = 8 * _COLUMNS  # of a job
-_WARM = 1 << 20  # bytes
+_FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
 _PAST = 4 << 20  # bytes
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -99,11 +99,16 @@ class Packer:
             raise NonFinite  # pairs are not looked at as they are packed
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
-        threads = self._threads if packed.size > 1 << 16 else 1
+        threads = threads_for(packed, self._threads)
         where = {"dst": packed.ctypes.data, "src": address_of(weight)}
         if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
             raise NonFinite
         return packed
+
+
+def threads_for(packed: Array, threads: int) -> int:
+    """How many threads are worth calling to pack a weight."""
+    return threads if packed.size > _FEW else 1
 
 
 def aligned(count: int, dtype: np.dtype[Any]) -> Array:

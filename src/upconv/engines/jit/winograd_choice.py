@@ -17,7 +17,7 @@ from .winograd_plan import L3, Schedule, depth_of, named_schedule, refused, sche
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
-_MARGIN = 1.18  # what direct sums must be predicted to take, beside this
+_MARGIN = 1.12  # what direct sums must be predicted to take, beside this
 _FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _DEFERRED_MARGIN, _FEWEST_DEFERRED = 1.25, 16  # where direct sums would be another engine's
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
@@ -75,8 +75,8 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
 
 def _numbers(correlation: Correlation, schedule: Schedule | None) -> int:
     """Those of a weight, transformed if there is a schedule."""
-    each = prod(len(phase.taps) for line in correlation.lines for phase in line.phases)
-    each = schedule.saving[0] if schedule else each
+    taps = (sum(len(phase.taps) for phase in line.phases) for line in correlation.lines)
+    each = schedule.saving[0] if schedule else prod(taps)
     return correlation.reduced * correlation.made // correlation.groups * each
 
 
@@ -87,9 +87,12 @@ def _pack_cycles(
 
     On a Zen 4 (2026-11-23, one thread), 0.3 to 0.4 ns a number for up to 12 MB, 0.5 for 17, 0.8 for
     more than the third-level cache holds; half a cycle of 64-byte vectors is 0.28 ns."""
-    numbers = _numbers(correlation, schedule)
-    streamed = min(1.0, (numbers * correlation.dtype.itemsize / L3) ** 2)
-    return numbers * (_PACK + _STREAMED * streamed) * 64 / cpu.vector_bytes / threads
+    numbers, itemsize = _numbers(correlation, schedule), correlation.dtype.itemsize
+    streamed = min(1.0, (numbers * itemsize / L3) ** 2)
+    # Channels that do not fill a vector are packed some at a time.
+    filled = min(1.0, schedule.padded / cpu.lanes(itemsize)) if schedule else 1.0
+    cycles = numbers * (_PACK / filled + _STREAMED * streamed)
+    return cycles * 64 / cpu.vector_bytes / threads
 
 
 def direct_cycles(correlation: Correlation, threads: int, cpu: Cpu) -> float:

@@ -49,12 +49,7 @@ class Winograd:
     """A correlation, compiled and laid out; `direct` builds the one that computes it directly."""
 
     def __init__(
-        self,
-        correlation: Correlation,
-        plan: Schedule,
-        direct: Callable[[], Primitive],
-        threads: int,
-        cpu: Cpu,
+        self, correlation: Correlation, plan: Schedule, direct: Callable[[], Primitive], cpu: Cpu
     ) -> None:
         self.correlation, self.schedule = correlation, plan
         self._direct = direct
@@ -62,7 +57,7 @@ class Winograd:
         self._lock = threading.Lock()
         element = element_of(correlation)
         self._lanes, self._item = cpu.lanes(BYTES[element]), BYTES[element]
-        self._weights = Weights(correlation, plan, self._lanes, threads, cpu)
+        self._weights = Weights(correlation, plan, self._lanes, cpu)
         self._sizes = _Sizes(correlation, plan, self._lanes, self._item)
         epilogue = correlation.epilogue
         late = epilogue.residual

@@ -24,7 +24,14 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Blocks, Slots, jobs
-from .packing import Numbers, aligned, goes_past, report_nonfinite, watched
+from .packing import (
+    Numbers,
+    aligned,
+    goes_past,
+    report_nonfinite,
+    threads_for,
+    watched,
+)
 from .rows import converted, gather_code
 from .tile import multiply_add
 from .transpose import turn_code
@@ -48,11 +55,9 @@ class Weights:
     """The order of a transformed weight: [group][unit][point][panel][piece][depth][panel's
     columns], where depth is [chunk][phase of operands][reduced channel of the chunk]."""
 
-    def __init__(
-        self, correlation: Correlation, schedule: Schedule, lanes: int, threads: int, cpu: Cpu
-    ) -> None:
+    def __init__(self, correlation: Correlation, schedule: Schedule, lanes: int, cpu: Cpu) -> None:
         self._correlation, self._schedule = correlation, schedule
-        self._dtype, self._threads = correlation.dtype.numpy, threads
+        self._dtype, self._threads = correlation.dtype.numpy, schedule.threads
         self.reduced, self.depth = correlation.reduced // correlation.groups, depth_of(correlation)
         self.chunk = chunk_of(self.reduced, lanes)
         self._made = correlation.made // correlation.groups
@@ -73,9 +78,10 @@ class Weights:
         memory.require(self.nbytes + self._threads * self._part, "the transformed weight")
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._dtype.itemsize, self._dtype)
-        with Workspace(self._threads * self._part) as buffer:
+        threads = threads_for(packed, self._threads)
+        with Workspace(threads * self._part) as buffer:
             where = {"dst": packed.ctypes.data, "src": address_of(weight), "buffer": buffer}
-            if self._blocks.run(self._code.addresses["pack"], self._threads, "bad", **where):
+            if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
                 raise NonFinite
         return packed
 

@@ -112,11 +112,7 @@ class HybridBlock(Block):
 
     def forward(self, *inputs: Any) -> Any:
         own = self._own()
-        try:
-            values = {name: p.data() for name, p in own.items()}
-        except DeferredInitializationError:
-            self._infer(own, inputs)
-            values = {name: p.data() for name, p in own.items()}
+        values = values_of(own, lambda: self._infer(own, inputs))
         return self.hybrid_forward(nd, *inputs, **values)
 
     def hybrid_forward(self, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
@@ -130,6 +126,15 @@ class HybridBlock(Block):
         result = self.hybrid_forward(sym, *map(sym.var, names), **variables)
         graph = result if isinstance(result, sym.Symbol) else sym.Group(result)
         infer_parameters(graph, own, dict(zip(names, inputs, strict=True)))
+
+
+def values_of(own: dict[str, Parameter], infer: Callable[[], None]) -> dict[str, Any]:
+    """The arrays of parameters, whose shapes `infer` says where they are not known yet."""
+    try:
+        return {name: p.data() for name, p in own.items()}
+    except DeferredInitializationError:
+        infer()
+        return {name: p.data() for name, p in own.items()}
 
 
 def infer_parameters(graph: sym.Symbol, own: dict[str, Parameter], inputs: dict[str, Any]) -> None:
@@ -203,10 +208,6 @@ class SymbolBlock(HybridBlock):
 
     def forward(self, *inputs: Any) -> Any:
         given = dict(zip(self._inputs, inputs, strict=True))
-        try:
-            arrays = {name: p.data() for name, p in self.params.items()} | given
-        except DeferredInitializationError:
-            infer_parameters(self._graph, self.params, given)
-            arrays = {name: p.data() for name, p in self.params.items()} | given
-        found = run_graph(self._graph, arrays)
+        infer = lambda: infer_parameters(self._graph, self.params, given)  # noqa: E731
+        found = run_graph(self._graph, values_of(self.params, infer) | given)
         return found[0] if len(found) == 1 else found

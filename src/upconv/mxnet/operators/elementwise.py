@@ -8,11 +8,11 @@ All are made from one row here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import erf
 from typing import Any
 
 import numpy as np
 
+from ...activations import erf
 from ...dialects.mxnet_attributes import Attributes
 from .row import Array, Call, Shape, Shapes, row, same_shape
 
@@ -25,10 +25,6 @@ def _sigmoid(x: Array) -> Any:
 
 def _softplus(x: Array) -> Any:
     return np.logaddexp(x, np.zeros((), x.dtype))
-
-
-def _erf(x: Array) -> Any:
-    return np.vectorize(erf, otypes=[x.dtype])(x)
 
 
 def _mish_slope(x: Array) -> Any:
@@ -55,7 +51,7 @@ UNARY: dict[str, tuple[Function, Function]] = {
     "reciprocal": (lambda x: 1 / x, lambda x, y: -y * y),
     "sin": (np.sin, lambda x, y: np.cos(x)),
     "cos": (np.cos, lambda x, y: -np.sin(x)),
-    "erf": (_erf, lambda x, y: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "erf": (erf, lambda x, y: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
     "floor": (np.floor, lambda x, y: 0),
     "ceil": (np.ceil, lambda x, y: 0),
     "identity": (np.array, lambda x, y: 1),

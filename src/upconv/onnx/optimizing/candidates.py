@@ -21,7 +21,7 @@ from ..._version import __version__
 from ...arrays import Array
 from ...dialects.onnx import Rule
 from ...errors import EngineError, MemoryLimitError
-from ...tuning import processor_model, shared_tuner
+from ...tuning import processor_model, shared_store
 from ..documents import document
 from ..passes import PASSES
 from ..passes.base import run
@@ -102,13 +102,13 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
     trial = _Trial(layer, setup)
     found = (*trial.run(forms), *unfit)
     if not trial.refused:
-        shared_tuner().store.remember(_TABLE, key, {"candidates": json.dumps(document(found))})
+        shared_store().remember(_TABLE, key, {"candidates": json.dumps(document(found))})
     return (*found, *trial.refused.values())
 
 
 def _recalled(key: str) -> tuple[Candidate, ...] | None:
     try:
-        told = json.loads(str((shared_tuner().store.find(_TABLE, key) or {})["candidates"]))
+        told = json.loads(str((shared_store().find(_TABLE, key) or {})["candidates"]))
         found = tuple(
             Candidate(
                 one["passes"],

@@ -20,7 +20,7 @@ an end that is not known, nothing is folded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -31,20 +31,16 @@ from ...dialects.onnx import Rule
 from ...errors import UpconvError
 from ...geometry import Axis
 from ..building import Builder
-from ..constants import constant_value
 from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
-from .quantised import again, is_transparent, operand
+from .quantised import again, bias, constant, is_transparent
 
 Sizes = Sequence[int | None]
 """Of all axes of the value that a neighbour reads, None where open."""
 
 Window = tuple[tuple[int, int], ...]
 """Per axis, batch and channels included, positions put on (begin, end), or taken off."""
-
-Reader = Callable[[ir.Node, Sizes], Window]
-"""What a neighbour does; raises `Refusal`."""
 
 _FAR = (1 << 31) - 1
 """An end from here on means the end of the axis, whatever its size: what exporters write."""
@@ -68,7 +64,7 @@ class _Folded:
 
 def fold_pad(conv: ConvTransposeNode) -> Rewriting:
     """The Pads of zeros around the node in its pads; one that takes off is folded as a Slice is."""
-    return _rewriting(conv, "Pad", _read_pad)
+    return _rewriting(conv, "Pad")
 
 
 def fold_slice(conv: ConvTransposeNode) -> Rewriting:
@@ -77,16 +73,16 @@ def fold_slice(conv: ConvTransposeNode) -> Rewriting:
     Where the size of an axis is open and the Slice would leave nothing of it, nothing becomes a
     refusal of the runtime.
     """
-    return _rewriting(conv, "Slice", _read_slice)
+    return _rewriting(conv, "Slice")
 
 
-def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
+def _rewriting(conv: ConvTransposeNode, kind: str) -> Rewriting:
     fold = _Folded(conv.axes, conv.x, conv.y)
     reasons: list[str] = []
     for side in (_before, _after):
         try:
             while True:
-                fold = side(conv, fold, kind, reader)
+                fold = side(conv, fold, kind)
         except UpconvError as refusal:
             reasons.append(str(refusal))
     if fold.x is conv.x and fold.y is conv.y:
@@ -101,45 +97,37 @@ def _rewriting(conv: ConvTransposeNode, kind: str, reader: Reader) -> Rewriting:
     return write
 
 
-def _before(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
+def _before(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     node, inner = fold.x.producer(), fold.inner
     while is_transparent(node) and node is not None and node.inputs[0] is not None:
         inner, node = (node, *inner), node.inputs[0].producer()
-    if node is None or not is_op(node, kind):
+    if node is None or not is_op(node, kind) or node.inputs[0] is None:
         raise Refusal("")
     _require_floats(kind, inner[:1], "DequantizeLinear")
-    source = node.inputs[0] if node.inputs else None
-    if source is None:
-        raise Refusal(f"the {kind} before it reads nothing")
-    sizes = known_sizes(source) or (None,) * (conv.rank + 2)
-    if len(sizes) != conv.rank + 2:
-        raise Refusal(f"its neighbour reads a value of {len(sizes)} axes")
-    window = reader(node, sizes)
+    sizes = known_sizes(node.inputs[0]) or (None,) * (conv.rank + 2)
+    window = _window(node, sizes)
     axes = []
-    for axis, (begin, end) in zip(fold.axes, _spatial(window, kind), strict=True):
+    for axis, (begin, end) in zip(fold.axes, window, strict=True):
         earlier = behind(axis, begin, end)
         if earlier is None:
             raise Refusal(f"what the {kind} before it takes off reaches the output")
         axes.append(earlier)
     _attributes(conv, axes)
-    return replace(fold, axes=tuple(axes), x=source, inner=inner)
+    return replace(fold, axes=tuple(axes), x=node.inputs[0], inner=inner)
 
 
-def _after(conv: ConvTransposeNode, fold: _Folded, kind: str, reader: Reader) -> _Folded:
+def _after(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     between: tuple[ir.Node, ...] = ()
     node = follower(fold.y)
     while node is not None and is_transparent(node):
         between, node = (*between, node), follower(node.outputs[0])
     y = between[-1].outputs[0] if between else fold.y
-    if node is None or not is_op(node, kind) or node.inputs[0] is not y:
+    if node is None or not is_op(node, kind) or node.inputs[0] is not y or len(node.outputs) != 1:
         raise Refusal("")
     _require_floats(kind, between[-1:], "QuantizeLinear")
-    if len(node.outputs) != 1:
-        raise Refusal(f"the {kind} after it has {len(node.outputs)} outputs")
     known = zip(fold.axes, conv.sizes, strict=True)
     sizes = [None, None, *(None if size is None else axis.out for axis, size in known)]
-    window = _spatial(reader(node, sizes), kind)
-    pairs = zip(fold.axes, window, strict=True)
+    pairs = zip(fold.axes, _window(node, sizes), strict=True)
     axes = tuple(_grown(conv, axis, window, kind) for axis, window in pairs)
     _attributes(conv, axes)
     outer = (*fold.outer, *between)
@@ -158,16 +146,10 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
     axis = cropped(axis, -window[0], -window[1])
     if axis.reads(0, begin) or axis.reads(axis.out - end, axis.out):
         raise Refusal(f"the {kind} after it puts zeros where the longer result has values")
-    if (begin or end) and conv.b is not None and _is_not_zero(conv, conv.b):
+    b = bias(conv) if begin or end else None
+    if b is not None and b.array.any():
         raise Refusal(f"the {kind} after it puts zeros where its bias would stand")
     return axis
-
-
-def _is_not_zero(conv: ConvTransposeNode, b: ir.Value) -> bool:
-    try:
-        return bool(operand(b, "bias").array.any())
-    except Refusal:
-        return True
 
 
 def _attributes(conv: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
@@ -175,81 +157,52 @@ def _attributes(conv: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, obje
     return to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
 
 
-def _spatial(window: Window, kind: str) -> Window:
-    if any(map(any, window[:2])):
-        raise Refusal(f"the {kind} changes batch or channels")
-    return window[2:]
-
-
-def _read_pad(node: ir.Node, sizes: Sizes) -> Window:
-    """What a Pad of zeros puts on."""
-    mode = node.attributes.get("mode")
-    if mode is not None and (mode.is_ref() or mode.value != "constant"):
-        raise Refusal("the Pad repeats or mirrors values; only zeros can be folded")
-    pads = _integers(node, 1)
-    if pads is None:
-        raise Refusal("the Pad has no pads")
-    if any(_entries(node, 2) or ()):
-        raise Refusal("the Pad puts another value than 0")
-    half = len(pads) // 2
-    return _window(node, len(sizes), pads[:half], pads[half:])
-
-
-def _read_slice(node: ir.Node, sizes: Sizes) -> Window:
-    """What a Slice of step 1 takes off."""
-    starts, ends = _integers(node, 1), _integers(node, 2)
-    if starts is None or ends is None or len(starts) != len(ends):
-        raise Refusal("the Slice has no matching starts and ends")
-    if any(step != 1 for step in _integers(node, 4) or ()):
+def _window(node: ir.Node, sizes: Sizes) -> Window:
+    """What a Pad of zeros or a Slice of step 1 does along the spatial axes."""
+    kind, rank = node.op_type, len(sizes)
+    if kind == "Pad":
+        mode = node.attributes.get("mode")
+        if mode is not None and (mode.is_ref() or mode.value != "constant"):
+            raise Refusal("the Pad repeats or mirrors values; only zeros can be folded")
+        value = node.inputs[2] if len(node.inputs) > 2 else None
+        if value is not None and constant(value, "what the Pad puts").any():
+            raise Refusal("the Pad puts another value than 0")
+        pads = _integers(node, 1) or []
+        begins, ends, steps = pads[: len(pads) // 2], pads[len(pads) // 2 :], None
+    else:
+        begins, ends, steps = (_integers(node, i) or [] for i in (1, 2, 4))
+    if any(step != 1 for step in steps or ()):
         raise Refusal("the Slice has steps other than 1")
-    ranges = _window(node, len(sizes), starts, ends, absent=(0, _FAR))
-    cuts = [_cut(*one, size) for one, size in zip(ranges, sizes, strict=True)]
-    return tuple((-begin, -end) for begin, end in cuts)
+    stated = _integers(node, 3)
+    axes = list(range(len(begins))) if stated is None else [axis % rank for axis in stated]
+    if len(set(axes)) != len(axes) or not len(axes) == len(begins) == len(ends) <= rank:
+        raise Refusal(f"the {kind} names an axis twice, or not as many axes as begins and ends")
+    pairs = dict(zip(axes, zip(begins, ends, strict=True), strict=True))
+    if kind == "Slice":
+        pairs = {axis: _cut(*pair, sizes[axis]) for axis, pair in pairs.items()}
+    if any(any(pairs.get(axis, ())) for axis in (0, 1)):
+        raise Refusal(f"the {kind} changes batch or channels")
+    return tuple(pairs.get(axis, (0, 0)) for axis in range(2, rank))
 
 
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
-    """Positions off the begin and the end."""
+    """What a Slice puts on the begin and the end: less than nothing."""
     if size is not None:
         first, last, _ = slice(start, end).indices(size)
         if last <= first and size:
             raise Refusal("the Slice leaves nothing")
-        return first, len(range(last, size))
+        return -first, -len(range(last, size))
     if start < 0 or 0 <= end < _FAR:
         raise Refusal("the Slice counts from the other end of an axis whose size is open")
-    return start, 0 if end >= _FAR else -end
-
-
-def _window(
-    node: ir.Node,
-    rank: int,
-    begins: Sequence[int],
-    ends: Sequence[int],
-    absent: tuple[int, int] = (0, 0),
-) -> Window:
-    """What begins and ends say of every axis, for the axes that input 3 names, else the first."""
-    stated = _integers(node, 3)
-    stated = list(range(len(begins))) if stated is None else stated
-    axes = [axis % rank for axis in stated]
-    if len(set(axes)) != len(axes) or any(not -rank <= axis < rank for axis in stated):
-        raise Refusal("its neighbour names an axis twice, or one there is not")
-    if not len(axes) == len(begins) == len(ends):
-        raise Refusal(f"the {node.op_type} has {len(begins)} begins for {len(axes)} axes")
-    pairs = dict(zip(axes, zip(begins, ends, strict=True), strict=True))
-    return tuple(pairs.get(axis, absent) for axis in range(rank))
+    return -start, 0 if end >= _FAR else end
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:
-    entries = _entries(node, index)
-    if entries is not None and not all(isinstance(entry, int) for entry in entries):
-        raise Refusal(f"input {index} of its neighbour holds no integers")
-    return None if entries is None else [int(entry) for entry in entries]
-
-
-def _entries(node: ir.Node, index: int) -> list[float] | None:
+    """What a constant input holds; None where it is left out."""
     value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
-    constant = constant_value(value)
-    if constant.array is None:
-        raise Refusal(f"what its neighbour does is computed: {constant.reason}")
-    return list(constant.array.reshape(-1).tolist())
+    array = constant(value, "what its neighbour does")
+    if array.dtype.kind != "i":
+        raise Refusal(f"input {index} of its neighbour holds no integers")
+    return list(array.reshape(-1).tolist())

@@ -21,9 +21,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...errors import EngineError
 from .abi import library
-from .operators import Kernel, array_at, domain, raised
+from .operators import Kernel, array_at, domain
 
 
 class Native:
@@ -41,24 +40,18 @@ class Native:
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, the caller's own; feeds: C-contiguous arrays of all inputs.
 
-        Raises what an operator of ours raised, `EngineError` where ONNX Runtime fails.
+        Raises `EngineError` where ONNX Runtime fails, or an operator of ours: it says why.
         """
         return self._threads.submit(self._run, names, feeds).result()
 
     def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         api, held = library(), list[int]()
         made = (pointer * len(names))()
-        raised.error = None
         try:
             held.extend(map(_value, feeds.values()))
             fed = _names(feeds), (pointer * len(held))(*held), len(held)
             api.call("Run", self._session, None, *fed, _names(names), len(names), made)
-        except EngineError:
-            if raised.error is None:
-                raise
-            raise raised.error from None
         finally:
-            raised.error = None  # which has the frame, and all that is in it
             for value in held:
                 api.release("Value", value)
         return [_result(value) for value in made if value]

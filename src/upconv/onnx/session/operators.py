@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 import time
 from collections.abc import Callable
 from ctypes import c_int64
@@ -149,10 +148,6 @@ _numbers = itertools.count(1)
 _kernels: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # sessions hold theirs
 
 
-raised = threading.local()
-"""What an operator raised in the session that this thread runs: `error`."""
-
-
 def _create(op: int, api: int, info: int, kernel: int) -> int:
     """A node's kernel is the number in its attribute."""
     number = ctypes.cast(kernel, ctypes.POINTER(c_int64))
@@ -160,12 +155,11 @@ def _create(op: int, api: int, info: int, kernel: int) -> int:
 
 
 def _compute(kernel: int, context: int) -> int:
-    """0, or a status, which stops `Run`; that then raises the error."""
+    """0, or a status that says what went wrong, and stops `Run`."""
     api = library()
     try:
         _kernels[kernel].compute(api, context)
     except Exception as error:
-        raised.error = error
         return api.failure(f"{type(error).__name__}: {error}")
     return 0
 

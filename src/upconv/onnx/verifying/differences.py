@@ -22,12 +22,13 @@ Only interfaces and outputs decide whether two models are equal; the layer tells
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from ... import memory
 from ...arrays import Array
 from ..documents import document
 from ..names import neutral
@@ -46,8 +47,8 @@ convolutions by fast algorithms need; 4 of those whose sums are in float32."""
 _LOOSE = 64
 """How much more, where there is nothing in float64 to hold against."""
 
-_BLOCK = 1 << 20
-"""Elements looked at in one go: their copies in float64 are all the memory a comparison takes."""
+_COPIES = 80
+"""Bytes that a comparison takes for each element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,74 +152,56 @@ def _kind(value: Any) -> str:
 def _compared(
     place: Place, a: Array, b: Array, exact: Array | None, tolerances: Tolerances
 ) -> Difference:
-    rounded = a.dtype.kind in "fcV" and a.dtype.names is None
-    x, y, z = a.reshape(-1), b.reshape(-1), None if exact is None else exact.reshape(-1)
-    seen = _Seen()
-    for start in range(0, a.size, _BLOCK):
-        i = slice(start, start + _BLOCK)
-        seen = seen.and_also(_look(x[i], y[i], None if z is None else z[i], tolerances))
-    scale = seen.scale or 1.0
-    error, allowed, rule = seen.apart / scale, place.step / scale, "exact"
-    if rounded and not tolerances.by_rounding:
-        rule, atol = "tolerance", tolerances.atol or 0.0
-        allowed = atol / scale + (tolerances.rtol or 0.0)
-    elif rounded:
-        names = a.dtype.name, tolerances.precision or "float64"
-        few = max(_ROUNDING.get(name, _FLOAT32) for name in names)
-        rule, limit = "a", _LOOSE * few
-        if exact is not None:
-            rule, error = "float64", seen.off_b / scale
-            limit = 2 * seen.off_a / scale + few
-        allowed += limit
+    memory.require(_COPIES * a.size, f"Comparing {place.name}")
+    x, y = _wide(a, b)
+    finite = np.isfinite(x) & np.isfinite(y)
+    torn = np.count_nonzero(~finite & (x != y) & ~(np.isnan(x) & np.isnan(y)))
+    z = x if exact is None else exact
+    finite &= np.isfinite(z)
+    x, y, z = x[finite], y[finite], z[finite]
+    scale = max(_largest(x), _largest(y))
+    whole = scale or 1.0
+    with np.errstate(over="ignore"):  # 1e308 - -1e308
+        apart = np.abs(x - y)
+        off_a, off_b = _largest(x - z) / whole, _largest(y - z) / whole
+    error, allowed, rule = _largest(apart) / whole, place.step / whole, "exact"
+    if a.dtype.kind in "iu" and not np.array_equal(a, b):
+        error = max(error, 1 / whole)  # which float64 may hold for equal
+    equal = error <= allowed
+    if a.dtype.kind in "fcV" and a.dtype.names is None:
+        if tolerances.by_rounding:
+            names = a.dtype.name, tolerances.precision or "float64"
+            few = max(_ROUNDING.get(name, _FLOAT32) for name in names)
+            rule, limit = "a", _LOOSE * few
+            if exact is not None:
+                rule, error, limit = "float64", off_b, 2 * off_a + few
+            allowed += limit
+            equal = error <= allowed
+        else:
+            atol, rtol = tolerances.atol or 0.0, tolerances.rtol or 0.0
+            rule, allowed = "tolerance", atol / whole + rtol
+            equal = bool(np.all(apart <= atol + rtol * np.abs(x)))
     words = ""
     if a.dtype != b.dtype:
         words = f"{a.dtype} became {b.dtype}"
-    elif seen.torn:
-        words = f"{seen.torn} of {a.size} elements are NaN or infinite in one of the two only"
-    elif a.size and not seen.finite:
+    elif torn:
+        words = f"{torn} of {a.size} elements are NaN or infinite in one of the two only"
+    elif a.size and not x.size:
         words = "there is no finite element in either, so nothing is verified"
-    equal = not words and (not seen.beyond if rule == "tolerance" else error <= allowed)
     at = place.name, place.node, place.op, a.shape, str(a.dtype)
-    return Difference(*at, rule, error, seen.scale, allowed, equal, words)
+    return Difference(*at, rule, error, scale, allowed, equal and not words, words)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Of some elements: largest distances and magnitudes, and how many are finite in both."""
-
-    apart: float = 0.0
-    off_a: float = 0.0
-    off_b: float = 0.0
-    scale: float = 0.0
-    beyond: bool = False
-    finite: int = 0
-    torn: int = 0
-
-    def and_also(self, more: _Seen) -> _Seen:
-        """Of the elements of both."""
-        mine, others = astuple(self), astuple(more)
-        largest, sums = map(max, mine[:5], others[:5]), map(int.__add__, mine[5:], others[5:])
-        return _Seen(*largest, *sums)
-
-
-def _look(a: Array, b: Array, exact: Array | None, tolerances: Tolerances) -> _Seen:
-    if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":  # text
-        return _Seen(float(np.any(a != b)), finite=a.size)
+def _wide(a: Array, b: Array) -> tuple[Array, Array]:
+    """Two arrays in float64 or complex128; of text, whether it differs."""
+    if a.dtype.kind not in "biufcV" or b.dtype.kind not in "biufcV":
+        return np.zeros(a.shape), np.asarray(a != b, np.float64)
     x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
-    both = np.isfinite(x) & np.isfinite(y)
-    torn = int(np.count_nonzero(~both & (x != y) & ~(np.isnan(x) & np.isnan(y))))
-    z = x if exact is None else exact
-    both &= np.isfinite(z)
-    x, y, z = x[both], y[both], z[both]
-    with np.errstate(over="ignore"):  # 1e308 - -1e308
-        apart = np.abs(x - y)
-        off_a, off_b = (float(np.abs(v - z).max(initial=0.0)) for v in (x, y))
-    limit = (tolerances.atol or 0.0) + (tolerances.rtol or 0.0) * np.abs(x)
-    largest = float(apart.max(initial=0.0))
-    if a.dtype.kind in "iu" and a.itemsize == 8 and not np.array_equal(a, b):
-        largest = max(largest, 1.0)  # which float64 may hold for equal
-    scale = max(float(np.abs(v).max(initial=0.0)) for v in (x, y))
-    return _Seen(largest, off_a, off_b, scale, bool(np.any(apart > limit)), x.size, torn)
+    return x, y
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values).max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""What every dialect refuses to read, and the words in which it does."""
