@@ -60,6 +60,21 @@ def test_every_case_in_slabs_of_one_position(problem: Problem) -> None:
     testing.check(Engine(), problem, threads=2)
 
 
+@pytest.mark.parametrize("problem", [c for c in CASES if c.layout is DataLayout.NXC], ids=str)
+def test_every_case_channels_last_in_slabs(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of where points lie are made for some of them."""
+    monkeypatch.setattr(channels_module, "_MOST_POINTS", 4)
+    testing.check(Engine(), problem, threads=2)
+
+
+def test_tables_of_a_large_image_are_small() -> None:
+    axes = (Axis(2048, 3, 1, 1, 1, 1),) * 2
+    problem = Problem(Direction.FORWARD, axes, 1, 64, 64, layout=DataLayout.NXC)
+    assert Channels(Correlation.of(problem), 2, host()).resident_bytes < 32 << 20
+
+
 @pytest.mark.usefixtures("thin_slabs")
 def test_slabs_are_what_they_should_be() -> None:
     problem = layer((6, 20), 9, 2)

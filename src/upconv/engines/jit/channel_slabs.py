@@ -1,9 +1,9 @@
-"""Slabs: the parts of channels-first data that are turned and computed one after another.
+"""Slabs: the parts of data that are computed one after another.
 
-Turned data is scratch. Of a slab it stays in the second-level caches until it is turned back, and
-takes little memory. A slab is some whole images, or part of one image along the first axis; its
-outputs begin at a multiple of the stride, so that phases, blocks and packed weights are those of
-the whole correlation.
+Channels-first data is turned into scratch: of a slab it stays in the second-level caches until it
+is turned back, and takes little memory. Slabs of channels-last data keep tables small. A slab is
+some whole images, or part of one image along the first axis; its outputs begin at a multiple of the
+stride, so that phases, blocks and packed weights are those of the whole correlation.
 
 Nothing here touches an array.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...problem import DataLayout
 from ..base import Array
 from .channel_schedule import Cut, Grid
 from .correlation import Correlation
@@ -39,16 +40,20 @@ class Slab:
     inputs: slice
 
     def of(self, y: Array) -> Array:
-        """This part of a channels-first output; a slab of whole images is of any order's."""
-        return y[self.images] if self.outputs == _ALL else y[self.images, :, self.outputs]
+        """This part of an output."""
+        return self._part(y, self.outputs)
 
     def of_inputs(self, x: Array) -> Array:
         """This part of the input."""
-        return x[self.images] if self.inputs == _ALL else x[self.images, :, self.inputs]
+        return self._part(x, self.inputs)
+
+    def _part(self, array: Array, positions: slice) -> Array:
+        first = self.kind.correlation.layout is DataLayout.NCX
+        return array[self.images, :, positions] if first else array[self.images, positions]
 
 
 def slabs(correlation: Correlation, cut: Cut, room: int, element: int) -> tuple[Slab, ...]:
-    """A correlation as slabs whose turned data takes about `room` bytes, if one position does.
+    """A correlation as slabs whose data takes about `room` bytes, if one position does.
 
     `element` is the bytes of an element of turned data.
     """

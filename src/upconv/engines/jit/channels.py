@@ -32,6 +32,7 @@ from .values import BYTES
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
 _POINTS = 512  # of each thread in a slab, if memory allows
 _MOST_SLABS = 256
+_MOST_POINTS = 1 << 16  # of a slab of channels-last data: where each lies is in a table
 _HALOS = 6  # a slab turns what lies around it too: at most a sixth more
 _OPTIMISM = 1.05
 """What the positions kernel's prediction falls short by where rows are short, beside this one's.
@@ -115,13 +116,13 @@ class Channels(Kernel):
         given.deliver()
 
     def _slabs(self, cpu: Cpu) -> tuple[Slab, ...]:
-        """The parts that are computed one after another: all at once where nothing is turned."""
+        """The parts that are computed one after another."""
         correlation, cut, threads = self.correlation, self.schedule.cut, self.schedule.threads
         whole = image_bytes(correlation, self._element) * correlation.batch
-        room = whole
+        points = correlation.batch * max(prod(grid.counts) for grid in cut.grids)
+        room = whole * _MOST_POINTS // max(points, _MOST_POINTS)
         if correlation.layout is DataLayout.NCX:
             # Each slab reads all weights: they should meet many points.
-            points = correlation.batch * max(prod(grid.counts) for grid in cut.grids)
             room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
             room = max(room, _HALOS * halo_bytes(correlation, self._element))
             room = min(room, _allowed_bytes(correlation, threads))
@@ -179,7 +180,7 @@ class _Work:
         """Where data is; `inner` is the address of the scratch memory for turned data."""
         given = address_of(x), address_of(y)
         if not self._turned:
-            return {"x": given[0], "y": given[1]}
+            return {"x": given[0] + self._ahead, "y": given[1]}
         return {
             "x": inner + self._ahead, "last_x": inner, "y": inner + self._x_size,
             "first_x": given[0], "in_image": x.strides[0], "in_channel": x.strides[1],
