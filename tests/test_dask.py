@@ -83,7 +83,7 @@ def test_any_chunks_have_the_bits_of_the_whole(layer: Any, data: Any) -> None:
     )  # fmt: skip
     volume = da.from_array(x, chunks=chunks)
     try:
-        expected = whole(x, w, bias, engine="jit", **keywords)
+        expected = whole(x, w, bias, engine="jit", algorithm="direct", **keywords)
     except upconv.ShapeError as error:
         with pytest.raises(upconv.ShapeError, match=re.escape(str(error))):
             call(volume, w, bias, **keywords)
@@ -114,7 +114,7 @@ def test_gradients(layer: Any, data: Any) -> None:
     except upconv.ShapeError:
         return
     grad = np.random.default_rng(1).standard_normal(y.shape)
-    expected = backward(grad, x, w, engine="jit", **keywords)
+    expected = backward(grad, x, w, engine="jit", algorithm="direct", **keywords)
     chunks = [tuple(data.draw(chunked(size)) for size in one.shape) for one in (grad, x)]
     given_ = [da.from_array(one, chunks=c) for one, c in zip((grad, x), chunks, strict=True)]
     found = other(*given_, w, **keywords)
@@ -134,10 +134,11 @@ def test_a_layer_of_a_real_size() -> None:
     x = rng.standard_normal((1, 32, 20, 37, 50), np.float32)
     w = rng.standard_normal((32, 16, 2, 2, 2), np.float32)
     volume = da.from_array(x, chunks=(1, 20, (7, 13), 16, (1, 30, 19)))
-    whole = upconv.conv_transpose(x, w, stride=2, engine="jit")
+    how = {"engine": "jit", "algorithm": "direct"}
+    whole = upconv.conv_transpose(x, w, stride=2, **how)
     exactly(lazy.conv_transpose(volume, w, stride=2), whole)
     k = rng.standard_normal((8, 32, 3, 3, 3), np.float32)
-    exactly(lazy.conv(volume, k, padding=1), upconv.conv(x, k, padding=1, engine="jit"))
+    exactly(lazy.conv(volume, k, padding=1), upconv.conv(x, k, padding=1, **how))
 
 
 def test_nothing_is_computed_before_its_time() -> None:
@@ -181,7 +182,7 @@ def test_regular_chunks_stay_regular_for_zarr(tmp_path: Path) -> None:
     y = lazy.conv_transpose(da.from_zarr(str(tmp_path / "x.zarr")), w, **keywords)
     y.to_zarr(str(tmp_path / "y.zarr"))
     found = zarr.open(str(tmp_path / "y.zarr"), mode="r")
-    expected = upconv.conv_transpose(x, w, engine="jit", **keywords)
+    expected = upconv.conv_transpose(x, w, engine="jit", algorithm="direct", **keywords)
     assert found.chunks == (1, 4, 24, 32)
     assert np.asarray(found[...]).tobytes() == expected.tobytes()
 

@@ -201,11 +201,12 @@ def by_model(
     """
     if algorithm is Algorithm.DIRECT:
         return Selection(select(problem, engine))
-    capable = winograd_engine(problem, engine)
     if algorithm is Algorithm.WINOGRAD:
+        capable = winograd_engine(problem, engine)
         if capable is None:
             raise EngineRefusal(_no_winograd(problem, engine))
         return Selection(capable, capable.winograd(problem, threads)[0])
+    capable = next(_knowing_winograd(problem, engine), None)
     variant = "" if capable is None else capable.quicker(problem, threads, once=once)
     return (
         Selection(capable, variant) if capable and variant else Selection(select(problem, engine))
@@ -231,10 +232,12 @@ def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEn
 
     No further engine is looked at: loading one takes as long as a first call should.
     """
-    for each in able(problem, engine):
-        if isinstance(each, WinogradEngine):
-            return each if each.refuses_winograd(problem) is None else None
-    return None
+    found = next(_knowing_winograd(problem, engine), None)
+    return None if found is None or found.refuses_winograd(problem) is not None else found
+
+
+def _knowing_winograd(problem: Problem, engine: str | Engine | None) -> Iterator[WinogradEngine]:
+    return (each for each in able(problem, engine) if isinstance(each, WinogradEngine))
 
 
 def _no_winograd(problem: Problem, engine: str | Engine | None) -> str:

@@ -39,8 +39,9 @@ def conv_transpose(
 
     x: a Dask array of any chunks, (N, C, *size), or (C, *size) without a batch.
     weight, bias: NumPy arrays, in memory. The other keywords are `upconv.conv_transpose`'s.
-    engine: with None or "jit" the result has the bits of `upconv.conv_transpose(..., engine="jit")`
-        on the whole, where that engine does the layer; other engines round by the chunk.
+    engine: with None or "jit" the result has the bits of `upconv.conv_transpose(..., engine="jit",
+        algorithm="direct")` on the whole, where that engine does the layer; other engines round by
+        the chunk.
     chunks: of the result's spatial axes, in any form that Dask has for them (default: those of x,
         times the stride). Each is one task, and takes the memory of one call.
 

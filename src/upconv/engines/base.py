@@ -108,7 +108,7 @@ class WinogradEngine(Engine, Protocol):
         error stays within what is promised of direct sums."""
 
     def quicker(self, problem: Problem, threads: int, *, once: bool) -> str:
-        """The exact variant that the model expects to beat direct sums, or "".
+        """The exact variant that the model expects to beat what `choose` finds, or "".
 
         `once` counts the packing of the weight too.
         """

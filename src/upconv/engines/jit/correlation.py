@@ -158,6 +158,11 @@ class Correlation:
         return self.layout.shape(self.batch, self.made, self.result_size)
 
     @property
+    def taps(self) -> int:
+        """Taps of all phases."""
+        return prod(sum(len(phase.taps) for phase in line.phases) for line in self.lines)
+
+    @property
     def multiply_adds(self) -> int:
         """Multiply-adds, those with zeros outside the operand included."""
         each = prod(sum(p.length * len(p.taps) for p in line.phases) for line in self.lines)

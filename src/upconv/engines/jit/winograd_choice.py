@@ -75,8 +75,7 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
 
 def _numbers(correlation: Correlation, schedule: Schedule | None) -> int:
     """Those of a weight, transformed if there is a schedule."""
-    taps = (sum(len(phase.taps) for phase in line.phases) for line in correlation.lines)
-    each = schedule.saving[0] if schedule else prod(taps)
+    each = schedule.saving[0] if schedule else correlation.taps
     return correlation.reduced * correlation.made // correlation.groups * each
 
 
