@@ -117,19 +117,20 @@ class Tables:
         self.blocks: list[int] = []
         self.taps: list[int] = [0]
         self.tiles: list[int] = [0]
-        self._points: list[Numbers] = []
+        self._points: dict[bytes, int] = {}
         self._entries: dict[tuple[ChannelTile, int], int] = {}
-        places, start = iter(plan.packing.places), 0
+        places, end = iter(plan.packing.places), 0
         for grid in plan.schedule.cut.grids:
-            self._points.append(_points(plan, grid))
+            points = _points(plan, grid).tobytes()  # of many phases the same
+            start = self._points.setdefault(points, end)
+            end = max(end, start + len(points))
             for block in grid.blocks:
                 self._add_block(start, grid, block, next(places))
-            start += self._points[-1].nbytes
 
     def arrays(self) -> dict[str, Numbers]:
         """The tables by name, as memory."""
         named = {n: np.array(getattr(self, n), np.int64) for n in ("blocks", "taps", "tiles")}
-        return named | {"points": np.concatenate([np.ravel(each) for each in self._points])}
+        return named | {"points": np.frombuffer(b"".join(self._points), np.int64)}
 
     def _add_block(self, points: int, grid: Grid, block: Block, place: int) -> None:
         plan, tile = self._plan, self._tile(block)
