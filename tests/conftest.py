@@ -30,7 +30,7 @@ compiling.VERIFYING = True
 def remembered(function):
     """The function, called once for a small problem that several engines or faults compute."""
     kept = lru_cache(400)(function)
-    return lambda problem, by: (kept if problem.nbytes < 1 << 20 else function)(problem, by)
+    return lambda problem, *by: (kept if problem.nbytes < 1 << 20 else function)(problem, *by)
 
 
 # The definition takes longer than most engines.

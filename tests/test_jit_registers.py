@@ -76,7 +76,7 @@ def build(seed: int, cpu: Cpu) -> None:
         correlation = Correlation.of(inner)
         channels.Channels(correlation, 1, cpu)
         for plan in schedules(correlation, 1, cpu)[:1]:
-            winograd_kernel.Winograd(correlation, plan, _nothing, 1, cpu)
+            winograd_kernel.Winograd(correlation, plan, _nothing, cpu)
         tile = planes.plane_tile(correlation, cpu)
         if tile is not None:
             planes.Planes(correlation, tile, 1, cpu)
