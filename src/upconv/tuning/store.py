@@ -19,6 +19,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ..forks import importing
+
 Record = dict[str, str | float]
 
 _APPLICATION = 0x7570636F
@@ -57,7 +59,8 @@ class TuningStore:
 
     def find(self, section: str, key: str) -> Record | None:
         """What is remembered under a key: this process's own record, else the file's."""
-        import json
+        with importing:
+            import json
 
         if (section, key) in self._own:
             return self._own[section, key]
@@ -73,7 +76,8 @@ class TuningStore:
 
     def remember(self, section: str, key: str, record: Mapping[str, str | float]) -> None:
         """Remember a record, here and in the file."""
-        import json
+        with importing:
+            import json
 
         self._own[section, key] = dict(record)
         values = section, key, json.dumps(record, allow_nan=False)
@@ -105,7 +109,8 @@ class TuningStore:
     def _run(self, verb: str, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
         """The rows of some statements, run in one transaction; a warning where that fails."""
         try:
-            import sqlite3
+            with importing:
+                import sqlite3
         except ImportError:
             self.warn(f"cannot be {verb} (this Python was built without sqlite3)")
             return []
