@@ -266,41 +266,37 @@ def function(name: str, row: Operator) -> Any:
     return apply
 
 
-def array(source: Any, ctx: Any = None, dtype: Any = None) -> NDArray:
-    """An array of these values, float32 unless a dtype is given or an NDArray has another."""
-    require_processor(ctx)
-    default = source.dtype if isinstance(source, NDArray) else np.float32
-    return NDArray(np.array(source, dtype or default))
+def plain(value: Any) -> Any:
+    """NumPy's arrays for ours, within lists and tuples as well."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain, value))
+    return value.value if isinstance(value, NDArray) else value
 
 
-def _sizes(shape: Any) -> Any:
-    return tuple(shape) if isinstance(shape, (list, tuple)) else (int(shape),)
+def creating(name: str, kind: type[NDArray]) -> Any:
+    """The function of NumPy by this name, of which arrays of a kind are made."""
+
+    def create(
+        *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, **named: Any
+    ) -> Any:
+        for place in (ctx, device, *(x for x in values if isinstance(x, Context))):
+            require_processor(place)
+        given = [plain(value) for value in values if not isinstance(value, Context)]
+        with raised_by(name):
+            found = getattr(np, name)(*given, **named)
+        typed = any(isinstance(value, (str, type, np.dtype)) for value in given[1:])
+        typed = typed or any(isinstance(value, NDArray) for value in values[:1])
+        keeps = typed or (kind.numpy_like and found.dtype == bool)
+        return kind(np.asarray(found, dtype or (None if keeps else np.float32)))
+
+    create.__name__ = create.__qualname__ = name
+    create.__doc__ = f"As numpy.{name}, with float32 for the default of `dtype`."
+    return create
 
 
-def full(shape: Any, val: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
-    """An array of this shape (an int is one axis) that holds one value; float32 without dtype."""
-    require_processor(ctx)
-    with raised_by("an array"):
-        return NDArray(np.full(_sizes(shape), val, dtype or np.float32))
-
-
-def zeros(shape: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
-    """An array of zeros."""
-    return full(shape, 0, ctx, dtype)
-
-
-def ones(shape: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
-    """An array of ones."""
-    return full(shape, 1, ctx, dtype)
-
-
-empty = zeros
-
-
-def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> NDArray:
-    """Equally spaced values."""
-    first, last = (0, start) if stop is None else (start, stop)
-    return NDArray(np.arange(first, last, step).astype(dtype or np.float32))
+array, zeros, ones, empty, full, arange = (
+    creating(name, NDArray) for name in ("array", "zeros", "ones", "zeros", "full", "arange")
+)
 
 
 def waitall() -> None:
@@ -329,7 +325,7 @@ def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
         begin = next(x for x in (low, loc, first) if x is not None)
         end = next(x for x in (high, scale, second) if x is not None)
         sizes = size if size is not None else shape
-        value = getattr(generator(), method)(begin, end, () if sizes is None else _sizes(sizes))
+        value = getattr(generator(), method)(begin, end, () if sizes is None else sizes)
         return kind(np.asarray(value, dtype or np.float32))
 
     return draw

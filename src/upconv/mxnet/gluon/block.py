@@ -112,6 +112,9 @@ class HybridBlock(Block):
 
     def forward(self, *inputs: Any) -> Any:
         own = self._own()
+        if isinstance(inputs[0], sym.Symbol):  # within a graph that is to say shapes
+            parts = {name: sym.var(f"{id(self)}_{name}", shape=p.shape) for name, p in own.items()}
+            return self.hybrid_forward(sym, *inputs, **parts)
         values = values_of(own, lambda: self._infer(own, inputs))
         return self.hybrid_forward(nd, *inputs, **values)
 
