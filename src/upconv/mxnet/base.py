@@ -47,7 +47,7 @@ def raised_by(name: str) -> Iterator[None]:
         yield
     except MXNetError:
         raise
-    except (UpconvError, ValueError, TypeError, IndexError, MemoryError) as error:
+    except (UpconvError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         kinds = (MXNetIndexError, MXNetTypeError, MXNetValueError)
         kind = next((k for k in kinds if isinstance(error, k.__bases__[1])), MXNetError)
         raise kind(f"{name}: {error}") from error

@@ -6,7 +6,7 @@ otherwise than ONNX's, its average is multiplied by what the operator itself mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from math import prod
@@ -18,6 +18,7 @@ import numpy as np
 from ..dialects.mxnet import layer_of
 from ..dialects.onnx import to_onnx
 from .base import MXNetError
+from .ndarray import NDArray
 from .operators import OPERATORS
 from .operators.row import Call
 
@@ -25,30 +26,30 @@ from .operators.row import Call
 class Writer:
     """A graph that is being written, and the node at hand, which `write` begins.
 
-    met: shape and type of every value. p: the node's attributes; x, shapes: names and shapes of its
-    inputs; out: the shape of its first output; last: data's axis of channels; size: the others.
+    p: the node's attributes; x, shapes: names and shapes of its inputs; out: the shape of its first
+    output; last: data's axis of channels; size: the others.
     """
 
-    def __init__(self, names: set[str], met: Mapping[Any, Any], opset: int) -> None:
-        self.taken, self.met, self.opset = {*names}, met, opset
-        self.nodes, self.constants, self.values = list[Any](), dict[str, Any](), dict[Any, str]()
+    def __init__(self, names: set[str], opset: int) -> None:
+        self.taken, self.opset, self.nodes = {*names}, opset, list[Any]()
+        self.constants, self.values = dict[str, Any](), dict[Any, str]()
 
-    def write(self, node: Any) -> None:
-        """Write an operator, or name a variable; raises `MXNetError` where there is no rule."""
-        if node.row is None:
-            self.values[id(node), 0] = node.name
-            return
-        keys = [(id(parent), i) for parent, i in node.inputs if (id(parent), i) in self.met]
-        self.node, self.p, self.x = node, node.p, [self.values[key] for key in keys]
-        self.shapes, self.dtype = [self.met[key][0] for key in keys], self.met[keys[0]][1]
-        self.out, self.shape = self.met[id(node), 0][0], self.shapes[0]
+    def value(self, node: Any, i: int) -> str:
+        """The name of an output of a node, or of a variable."""
+        return self.values[id(node), i] if node.row else str(node.name)
+
+    def write(self, node: Any, given: list[NDArray], found: list[NDArray]) -> None:
+        """Write an operator that was computed; raises `MXNetError` where there is no rule."""
+        self.node, self.p, self.x = node, node.p, [self.value(*each) for each in node.inputs]
+        self.shapes, self.dtype = [x.shape for x in given], given[0].value.dtype
+        self.out, self.shape = found[0].shape, self.shapes[0]
         self.rank = len(self.shape)
         self.last = self.rank - 1 if (getattr(self.p, "layout", None) or "NCX")[-1] == "C" else 1
         self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.last))
         if node.row.name not in RULES:
             self.refuse("docs/mxnet.md lists the operators that can be")
-        found = RULES[node.row.name](self)
-        for i, name in enumerate([found] if isinstance(found, str) else found):
+        names = RULES[node.row.name](self)
+        for i, name in enumerate([names] if isinstance(names, str) else names):
             self.values[id(node), i] = name
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:

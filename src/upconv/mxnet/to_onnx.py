@@ -50,18 +50,16 @@ def to_onnx(
     if target is not None:
         with reported(str(path)):
             require_free(str(path), target, force=force, inputs=())
-    draw, met = np.random.default_rng(0).uniform, dict[Any, Any]()
+    draw = np.random.default_rng(0).uniform
     with raised_by("shapes"):
         drawn = {name: draw(-1, 1, shape).astype(model.dtype) for name, shape in shapes.items()}
-    expected = dict(zip(model.outputs, model.computed(drawn, met), strict=True))
+    writer = Writer({*model.arrays, *drawn, *model.outputs}, opset)
+    writer.constants |= model.arrays
+    expected = dict(zip(model.outputs, model.computed(drawn, writer.write), strict=True))
     inputs = {name: drawn[name] for name in model.inputs}
     if {*expected} & {*inputs, *model.arrays}:
         raise MXNetError(f"One of the outputs {model.outputs} is a variable, not computed.")
-    writer = Writer({*model.arrays, *inputs, *expected}, met, opset)
-    writer.constants |= model.arrays
-    for node in model.graph.nodes():
-        writer.write(node)
-    results = [writer.values[id(node), i] for node, i in model.graph.entries]
+    results = [writer.value(*entry) for entry in model.graph.entries]
     proto = _proto(writer, inputs, dict(zip(expected, results, strict=True)), expected)
     try:
         onnx.checker.check_model(proto, full_check=True)

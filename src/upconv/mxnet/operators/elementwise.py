@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...activations import erf
-from ...dialects.mxnet_attributes import Attributes
-from .row import Array, Call, Shape, Shapes, row, same_shape
+from .row import Array, Call, Shape, row, same_shape
 
 Function = Callable[..., Any]
 
@@ -95,12 +94,6 @@ def summed_to(grad: Any, shape: Shape) -> Array:
     return np.asarray(grad.sum(tuple(axes)).reshape(shape) if axes else grad)
 
 
-def broadcast(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    """The shape to which all inputs are repeated, once it is known."""
-    known = [s for s in inputs if s is not None and 0 not in s]
-    return inputs, [np.broadcast_shapes(*known)] if len(known) == len(inputs) else []
-
-
 def _enter(
     names: list[str], function: Function, slopes: Any, left: bool | None = None, **rest: Any
 ) -> None:
@@ -118,7 +111,8 @@ def _enter(
         return (number, x) if left else (x, number)
 
     def forward(c: Call, *inputs: Array) -> Array:
-        rest["shapes"](c.p, [x.shape for x in inputs])
+        if rest["shapes"] is not None:
+            rest["shapes"](c.p, [x.shape for x in inputs])
         kinds = {x.dtype for x in inputs}
         if older and len(kinds) > 1:
             raise TypeError(f"the types {', '.join(map(str, kinds))} differ; expected one type.")
@@ -146,7 +140,7 @@ def _enter_all() -> None:
         _enter(names, function, [slope], shapes=same_shape)
     for word, (function, *slopes) in BINARY.items():
         spelt, numpy_word = [word, *_WORDS.get(word, ())], _NUMPY_WORDS.get(word, word)
-        two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": broadcast}
+        two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": None}
         one: dict[str, Any] = {
             "attributes": "scalar:scalar=1.0 is_int:bool=True",
             "shapes": same_shape,
