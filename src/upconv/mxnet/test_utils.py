@@ -67,7 +67,7 @@ def rand_shape_nd(num_dim: int, dim: int = 10) -> tuple[int, ...]:
 
 def rand_ndarray(
     shape: Any, stype: str = "default", density: Any = None, dtype: Any = None, **unused: Any
-) -> NDArray:
+) -> Any:
     """An array of random values from -1 to 1."""
     return array(generator().uniform(-1, 1, shape), dtype=dtype or np.float32)
 

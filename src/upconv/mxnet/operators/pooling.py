@@ -24,8 +24,11 @@ class _Windows:
 
     def __init__(self, p: Attributes, size: Shape) -> None:
         ones, zeros = (1,) * len(size), (0,) * len(size)
-        given = p.kernel, p.stride or ones, p.pad or zeros
-        self.kernel, self.stride, self.pad = (size, ones, zeros) if p.global_pool else given
+        given: Any = p.kernel, p.stride or ones, p.pad or zeros
+        given = (size, ones, zeros) if p.global_pool else given
+        self.kernel: Shape = given[0]
+        self.stride: Shape = given[1]
+        self.pad: Shape = given[2]
         for name, low in (("kernel", 1), ("stride", 1), ("pad", 0)):
             value = getattr(self, name)
             if len(value) != len(size) or min(value) < low:
@@ -64,7 +67,8 @@ class _Windows:
         counted = self.padded(np.zeros((1, 1, *self.size), np.int64), 0)
         pads = (0 if self.p.count_include_pad is False else pad for pad in self.pad)
         axes = zip(self.pad, self.size, pads, strict=True)
-        counted[(..., *(slice(begin - pad, begin + i + pad) for begin, i, pad in axes))] = 1
+        part: Any = (..., *(slice(begin - pad, begin + i + pad) for begin, i, pad in axes))
+        counted[part] = 1
         return np.maximum(sum(self.taps(counted)), 1)
 
 
@@ -121,7 +125,7 @@ def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
             power = c.p.p_value or 2
             share = grad * part ** (power - 1) * np.where(out == 0, 0, out ** (1.0 - power))
         target += share
-    inner = (slice(b, b + i) for b, i in zip(windows.pad, windows.size, strict=True))
+    inner: Any = (slice(b, b + i) for b, i in zip(windows.pad, windows.size, strict=True))
     return (_as_given(c.p, result[(..., *inner)]),)
 
 
