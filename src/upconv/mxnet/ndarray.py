@@ -314,18 +314,15 @@ def save(fname: Any, data: Any) -> None:
 
 
 def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
-    """A function that draws random numbers by the generator's method."""
+    """A function that draws random numbers by the generator's method, whose names it takes."""
 
     def draw(
-        first: Any = 0, second: Any = 1, shape: Any = shape, dtype: Any = None, ctx: Any = None, *,
-        low: Any = None, high: Any = None, loc: Any = None, scale: Any = None, size: Any = None,
-        device: Any = None,
+        *values: Any, shape: Any = shape, size: Any = None, dtype: Any = None, ctx: Any = None,
+        device: Any = None, **named: Any,
     ) -> Any:  # fmt: skip
         require_processor(ctx or device)
-        begin = next(x for x in (low, loc, first) if x is not None)
-        end = next(x for x in (high, scale, second) if x is not None)
-        sizes = size if size is not None else shape
-        value = getattr(generator(), method)(begin, end, () if sizes is None else sizes)
+        sizes = values[2] if len(values) > 2 else shape if size is None else size
+        value = getattr(generator(), method)(*values[:2], size=sizes, **named)
         return kind(np.asarray(value, dtype or np.float32))
 
     return draw

@@ -186,13 +186,14 @@ class BatchNorm(_Layer):
             "axis": axis, "momentum": momentum, "eps": epsilon, "fix_gamma": not scale,
             "use_global_stats": use_global_stats,
         }, **named)  # fmt: skip
-        shape = (in_channels,)
-        self.gamma = Parameter("gamma", "write" if scale else "null", shape, init=gamma_initializer)
-        self.beta = Parameter("beta", "write" if center else "null", shape, init=beta_initializer)
-        self.running_mean = Parameter("running_mean", "null", shape, init=running_mean_initializer)
-        self.running_var = Parameter(
-            "running_var", "null", shape, init=running_variance_initializer
-        )
+        for name, learned, init in (  # in the order of the operator's inputs
+            ("gamma", scale, gamma_initializer),
+            ("beta", center, beta_initializer),
+            ("running_mean", False, running_mean_initializer),
+            ("running_var", False, running_variance_initializer),
+        ):
+            request = "write" if learned else "null"
+            setattr(self, name, Parameter(name, request, (in_channels,), init=init))
 
     def cast(self, dtype: Any) -> None:
         super().cast(np.float32 if np.dtype(dtype) == np.float16 else dtype)
