@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +18,12 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _MOST = 4  # plans of one weight: each holds the weight packed
-_LOCK = threading.RLock()  # an array may end, and say so, while its own thread is in here
-_HELD: OrderedDict[Any, tuple[list[weakref.ref[Array]], Any]] = OrderedDict()
-"""By the arrays' places, and the key: the arrays, and the plan, or None before the second use."""
+_LOCK = threading.Lock()
+_HELD: dict[Any, tuple[list[weakref.ref[Array]], Any]] = {}
+"""By the arrays' places, and the key: the arrays, and the plan, or None before the second use.
+
+An array may end, and so an entry, at any time: copies are looked through.
+"""
 
 
 def _owner(array: Array) -> Array:
@@ -35,10 +37,9 @@ def written(array: Array) -> None:
     if _HELD:
         owner = _owner(array)
         with _LOCK:
-            for key in [
-                k for k, (made_of, _) in _HELD.items() if any(r() is owner for r in made_of)
-            ]:
-                del _HELD[key]
+            for key, (made_of, _) in _HELD.copy().items():
+                if any(each() is owner for each in made_of):
+                    _HELD.pop(key, None)
 
 
 def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
@@ -52,9 +53,8 @@ def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
         if key not in _HELD:
             forget = lambda _: _HELD.pop(key, None)  # noqa: E731
             _HELD[key] = [weakref.ref(_owner(x), forget) for x in arrays], None
-            same = [each for each in _HELD if each[0][0] == weight[0]]
-            for oldest in same[:-_MOST]:
-                del _HELD[oldest]
+            for oldest in [each for each in _HELD.copy() if each[0][0] == weight[0]][:-_MOST]:
+                _HELD.pop(oldest, None)
             return None
         made_of, plan = _HELD.pop(key)
         plan = make() if plan is None else plan
