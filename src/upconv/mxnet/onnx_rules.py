@@ -160,8 +160,6 @@ def _pooling(w: Writer) -> Any:
         w.refuse("a window lies beside the data")
     x = w.moved(w.x[0], w.last)
     how: Any = {"kernel_shape": kernel, "strides": stride, "pads": pads}
-    if p.pool_type == "lp":
-        w.refuse("lp pooling has no counterpart that counts as it does")
     if p.pool_type == "max":
         return w.moved(w.op("MaxPool", x, **how), 1, w.last)
     y, factor = (
@@ -183,13 +181,8 @@ def _upsampled(w: Writer) -> Any:
         strides, pads = (w.p.scale,) * n, (begin,) * 2 * n
         return w.op("ConvTranspose", *w.x, strides=strides, pads=pads, group=w.p.num_filter)
     how: Any = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    scales = [np.divide(w.out, s, dtype=np.float32) for s in w.shapes]
-    scales = [np.concatenate([np.ones(2, s.dtype), s[2:]]) for s in scales]
-    pairs = zip(w.x, scales, strict=True)
-    parts = [w.op("Resize", x, None, s, nearest_mode="floor", **how) for x, s in pairs]
-    if len(parts) > 1 and w.p.multi_input_mode == "sum":
-        return w.op("Sum", *parts)
-    return w.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    scales = np.array([1, 1, w.p.scale, w.p.scale], np.float32)
+    return w.op("Resize", w.x[0], None, scales, nearest_mode="floor", **how)
 
 
 def _softmax(w: Writer) -> Any:

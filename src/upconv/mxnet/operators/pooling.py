@@ -102,11 +102,8 @@ def _pool(c: Call, data: Array) -> Array:
         for part in taps:
             np.maximum(result, part, out=result)
         return _as_given(c.p, result)
-    power = (c.p.p_value or 2) if c.p.pool_type == "lp" else 1
-    padded = windows.padded(data**power, 0)  # with its sign, where the power is odd
-    total = sum(windows.taps(padded)) / windows.counts()
-    root = np.sign(total) * np.abs(total) ** (1 / power)
-    return _as_given(c.p, np.asarray(root if power > 1 else total, data.dtype))
+    total = sum(windows.taps(windows.padded(data, 0))) / windows.counts()
+    return _as_given(c.p, np.asarray(total, data.dtype))
 
 
 def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
@@ -121,9 +118,6 @@ def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
             hit = free & (part == out)
             free &= ~hit
             share = np.where(hit, grad, 0)
-        elif c.p.pool_type == "lp":
-            power = c.p.p_value or 2
-            share = grad * part ** (power - 1) * np.where(out == 0, 0, out ** (1.0 - power))
         target += share
     inner: Any = (slice(b, b + i) for b, i in zip(windows.pad, windows.size, strict=True))
     return (_as_given(c.p, result[(..., *inner)]),)
@@ -133,7 +127,7 @@ row(
     "Pooling _npx_pooling Pooling_v1",
     _pool,
     _pool_gradient,
-    attributes="kernel:shape=() pool_type:max|avg|sum|lp=max global_pool:bool=False "
+    attributes="kernel:shape=() pool_type:max|avg|sum=max global_pool:bool=False "
     "cudnn_off:bool=False pooling_convention:valid|full|same=valid stride:shape=() pad:shape=() "
     "p_value:count?=None count_include_pad:bool?=None layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None",
     shapes=following(lambda p, data: [], _out),

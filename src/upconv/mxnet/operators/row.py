@@ -79,8 +79,6 @@ class Operator:
 
     def named_inputs(self, p: Attributes) -> tuple[str, ...]:
         """The names of the inputs that a call with these attributes has."""
-        if getattr(p, "sample_type", "") == "bilinear":  # UpSampling, which else takes any number
-            return ("data", "weight")
         if self.variadic:
             return tuple(self.inputs[0].format(i) for i in range(p.num_args))
         absent = self.absent(p)
