@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import UpconvError
@@ -97,27 +98,15 @@ class Context:
 Device = Context
 
 
-def cpu(device_id: int = 0) -> Context:
-    """The processor."""
-    return Context("cpu", device_id)
-
-
-def gpu(device_id: int = 0) -> Context:
-    """The name of a GPU, on which no array can be made."""
-    return Context("gpu", device_id)
+cpu, gpu = partial(Context, "cpu"), partial(Context, "gpu")
+"""The processor; and the name of a GPU, on which no array can be made."""
+current_context = current_device = cpu
+"""Where arrays are made when nothing else is said."""
 
 
 def num_gpus() -> int:
     """0: this front end computes on the processor."""
     return 0
-
-
-def current_context() -> Context:
-    """Where arrays are made when nothing else is said: the processor."""
-    return cpu()
-
-
-current_device = current_context
 
 
 def require_processor(ctx: Any) -> None:
@@ -129,16 +118,19 @@ def require_processor(ctx: Any) -> None:
         raise MXNetError(f"ctx is {device}; upconv.mxnet computes on the processor: use mx.cpu().")
 
 
-def set_np(shape: bool = True, array: bool = True, dtype: bool = False) -> None:
-    """Nothing: arrays of `mx.np` have NumPy's rules, those of `mx.nd` the older ones."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Nothing: every call computes at once, and arrays of `mx.np` always have NumPy's rules."""
+
+
+set_np = reset_np = nothing
 
 
 def use_np(func: Any) -> Any:
-    """The function or class as it is; see `set_np`."""
+    """The function or class as it is."""
     return func
 
 
-reset_np, use_np_array, use_np_shape = set_np, use_np, use_np
+use_np_array = use_np_shape = use_np
 
 
 def is_np_array() -> bool:

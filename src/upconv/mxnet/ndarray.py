@@ -21,6 +21,7 @@ from .base import (
     MXNetKeyError,
     MXNetValueError,
     cpu,
+    nothing,
     raised_by,
     require_processor,
 )
@@ -103,8 +104,7 @@ class NDArray(Fluent):
             raise MXNetError(f"stype is {stype!r}; expected default, row_sparse or csr.")
         return self
 
-    def wait_to_read(self) -> None:
-        """Nothing: values are there when a call returns."""
+    wait_to_read = nothing
 
     def attach_grad(self, grad_req: str = "write", stype: Any = None) -> None:
         """Keep a gradient, zero at first; grad_req is "null", "write" or "add"."""
@@ -299,8 +299,7 @@ array, zeros, ones, empty, full, arange = (
 )
 
 
-def waitall() -> None:
-    """Nothing: values are there when a call returns."""
+waitall = nothing
 
 
 def load(fname: Any) -> dict[str, NDArray]:
