@@ -257,6 +257,38 @@ class TestArithmetic:
             nd.NoSuchOperator(nd.ones(2))
 
 
+class TestPooling:
+    @pytest.mark.parametrize(
+        ("attributes", "expected"),
+        [
+            ({}, [1, 3, 4]),
+            ({"pool_type": "sum"}, [1, 5, 4]),
+            ({"pool_type": "avg"}, [0.5, 2.5, 2]),
+            ({"pool_type": "avg", "count_include_pad": False}, [1, 2.5, 4]),
+            ({"pad": 0, "kernel": 3}, [3]),
+            ({"pad": 0, "kernel": 3, "pooling_convention": "full"}, [3, 4]),
+            ({"pool_type": "avg", "pad": 0, "kernel": 3, "pooling_convention": "full"}, [2, 3.5]),
+            ({"pad": 0, "stride": 3, "pooling_convention": "same"}, [2, 4]),
+            ({"pool_type": "avg", "global_pool": True}, [2.5]),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("layout", ["NCW", "NWC"])
+    def test_by_hand(self, attributes, expected, layout):
+        shape = (1, 1, 4) if layout == "NCW" else (1, 4, 1)
+        given = {"kernel": 2, "stride": 2, "pad": 1, "layout": layout} | attributes
+        found = nd.Pooling(nd.array([1, 2, 3, 4]).reshape(shape), **given)
+        equal(found, np.reshape(expected, (1, 1, -1) if layout == "NCW" else (1, -1, 1)))
+
+    def test_the_first_maximum_has_the_gradient(self):
+        x = nd.array([[[2, 2, 1, 2]]])
+        x.attach_grad()
+        with mx.autograd.record():
+            y = nd.Pooling(x, kernel=3)
+        y.backward()
+        equal(x.grad, [[[1, 1, 0, 0]]])
+
+
 class TestReductions:
     @pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
     @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
