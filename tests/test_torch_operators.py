@@ -11,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
 from small_models import close  # noqa: E402
+from upconv.torch import compute  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -53,6 +54,7 @@ class TestEveryCase:
         for name in ("relu", "tanh", "sigmoid", "silu", "gelu"):
             function = getattr(FUNCTIONAL, name)
             assert close(OPS.fused_convolution(x, w, b, *how, None, name), function(y))
+        assert close(compute.activated(y, "leaky_relu:0.3"), FUNCTIONAL.leaky_relu(y, 0.3))
 
     def test_derivatives_of_both_orders_are_right(self, case) -> None:
         tensors, how = operands(case)
