@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,27 +25,26 @@ def run_graph(
 
     report: called with every operator's node, its inputs and its outputs.
     """
-    nodes, values = graph.nodes(), dict[tuple[int, int], NDArray]()
-    keys = [[(id(parent), i) for parent, i in node.inputs] for node in nodes]
-    left = Counter([*chain(*keys), *((id(node), i) for node, i in graph.entries)])
-    for node, read in zip(nodes, keys, strict=True):
+    values, left = dict[tuple[int, int], NDArray](), graph.reads.copy()
+    for node in graph.nodes():
         if node.row is None:
             values[id(node), 0] = arrays[node.name]
             continue
+        read = [(id(parent), i) for parent, i in node.inputs]
         given = [values[key] for key in read]
         plain, sources = [x.value for x in given], [x.source for x in given]
         name = f"{node.name} ({node.row.name})"
-        outputs, recorded, _ = compute(node.row, node.attributes, plain, sources, name)
+        outputs, recorded, _ = compute(node.row, node.p, plain, sources, name)
         found = [type(given[0])(value) for value in outputs]
         for i, y in enumerate(found):
             y.source = None if recorded is None else (recorded, i)
             values[id(node), i] = y
         if report is not None:
             report(node, given, found)
-        left.subtract(read)
         for key in read:
+            left[key] -= 1
             if not left[key]:  # nobody reads it any more
-                values.pop(key, None)
+                del values[key]
     return [values[id(node), i] for node, i in graph.entries]
 
 

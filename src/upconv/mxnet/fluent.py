@@ -11,6 +11,7 @@ import numpy as np
 
 from .base import MXNetTypeError
 from .operators import OPERATORS, Operator
+from .operators.elementwise import NUMPY_WORDS
 
 _DUNDERS = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "mod": "mod", "pow": "power",
@@ -22,8 +23,6 @@ FUNCTIONS = {
     "modulo": "mod", "power": "power", "maximum": "maximum", "minimum": "minimum",
 }  # fmt: skip
 """Functions of two arrays, or of an array and a number, by the names that they have in MXNet."""
-_NUMPY = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
-_NUMPY |= {"lesser_equal": "less_equal"}
 
 
 class Fluent:
@@ -57,7 +56,7 @@ class Fluent:
     def with_other(self, word: str, other: Any, left: bool = False) -> Any:
         """An operator of two, the other being a number or of self's kind, on the left or not."""
         start, wide = ("_npi_", "_npi_") if self.numpy_like else ("_", self.wide)
-        word = _NUMPY.get(word, word) if self.numpy_like else word
+        word = NUMPY_WORDS.get(word, word) if self.numpy_like else word
         if isinstance(other, Fluent):
             row = OPERATORS[f"{wide}{word}"]
             return self._apply(row, [other, self] if left else [self, other], {})

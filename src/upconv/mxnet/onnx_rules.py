@@ -19,6 +19,7 @@ from ..dialects.onnx import to_onnx
 from .base import MXNetError
 from .ndarray import NDArray
 from .operators import OPERATORS, Array
+from .operators.elementwise import NUMPY_WORDS
 from .operators.row import Call
 
 
@@ -306,9 +307,8 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
     }  # fmt: skip
     for word in _UNARY:
         found[f"{word} _npi_{word}"] = partial(_unary, word=word)
-    other = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
     for word in _BINARY:
-        own = other.get(word, word.replace("lesser", "less"))
+        own = NUMPY_WORDS.get(word, word)
         names = f"elemwise_{word} broadcast_{word} _{word}_scalar _npi_{own} _npi_{own}_scalar"
         found[names] = partial(_binary, word=word)
         found[f"_r{word}_scalar _npi_r{own}_scalar"] = partial(_binary, word=word, left=True)

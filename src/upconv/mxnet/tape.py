@@ -81,15 +81,15 @@ def _frozen(value: Any) -> Any:
 
 
 def compute(
-    row: Operator, given: Mapping[str, Any], arrays: Sequence[Array], parents: list[Any],
-    name: str = "",
+    row: Operator, given: Any, arrays: Sequence[Array], parents: list[Any], name: str = "",
 ) -> tuple[Sequence[Array], Node | None, int]:  # fmt: skip
     """Run an operator: its outputs, its node if it was recorded, how many outputs are seen.
 
-    name: what errors begin with, or else the operator's.
+    given: its attributes, parsed or not. name: what errors begin with, or else the operator's.
     """
     with raised_by(name or row.name):
-        p = attributes_of(row, given, len(arrays))
+        parsed = isinstance(given, Attributes)
+        p = given if parsed else attributes_of(row, given, len(arrays))
         wanted = row.named_inputs(p)
         if len(arrays) != len(wanted):
             given_names = ", ".join(row.inputs[: len(arrays)])

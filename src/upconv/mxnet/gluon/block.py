@@ -34,6 +34,8 @@ class Block:
     def _own(self) -> dict[str, Parameter]:
         """Parameters that are attributes of this very block, and those of `params`."""
         own = {name: p for name, p in vars(self).items() if isinstance(p, Parameter)}
+        if not self.params:
+            return own
         held = {id(p) for p in own.values()}
         return own | {name: p for name, p in self.params.items() if id(p) not in held}
 

@@ -83,8 +83,9 @@ BINARY: dict[str, tuple[Function, ...]] = {
     "lesser_equal": (np.less_equal,),
 }
 _WORDS = {"add": ("plus",), "sub": ("minus",)}
-_NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
-_NUMPY_WORDS |= {"lesser": "less", "lesser_equal": "less_equal"}
+NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
+NUMPY_WORDS |= {"lesser_equal": "less_equal"}
+"""The words of the binary ones that NumPy, and so `mx.np`, has others for."""
 
 
 def summed_to(grad: Any, shape: Shape) -> Array:
@@ -139,7 +140,7 @@ def _enter_all() -> None:
         names = [name, f"_npi_{name}", f"_np_{name}", *_ALIASES.get(name, ())]
         _enter(names, function, [slope], shapes=same_shape)
     for word, (function, *slopes) in BINARY.items():
-        spelt, numpy_word = [word, *_WORDS.get(word, ())], _NUMPY_WORDS.get(word, word)
+        spelt, numpy_word = [word, *_WORDS.get(word, ())], NUMPY_WORDS.get(word, word)
         two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": None}
         one: dict[str, Any] = {
             "attributes": "scalar:scalar=1.0 is_int:bool=True",
