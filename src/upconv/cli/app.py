@@ -38,7 +38,7 @@ class _Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with ended(traceback=bool(ctx.params.get("traceback"))):
+        with ended(traceback=ctx.params["traceback"]):
             return super().invoke(ctx)
 
 
@@ -58,22 +58,24 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
+_Traceback = Annotated[
+    bool,
+    typer.Option(
+        _TRACEBACK,
+        envvar="UPCONV_TRACEBACK",
+        help="Show where an error comes from; may stand anywhere.",
+    ),
+]
+
+
 @app.callback()
-def _whole(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-    traceback: Annotated[
-        bool,
-        typer.Option(
-            _TRACEBACK,
-            help="Show where an error comes from; may stand anywhere. Also UPCONV_TRACEBACK=1.",
-        ),
-    ] = False,
-) -> None:
+def _whole(version: _Version = False, traceback: _Traceback = False) -> None:
     """Transposed convolution, solved completely.
 
     Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 an

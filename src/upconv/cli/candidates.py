@@ -1,14 +1,14 @@
 """Who computes a case: upconv's engines by name, and what users would pick instead, at their best.
 
-A peer is imported inside its function and nowhere else. It gets the same arrays, keeps its weights
-prepared outside the timing, and writes into a buffer where its interface lets it: ONNX Runtime and
-OpenVINO do, PyTorch allocates. PyTorch runs in both memory orders, under inference_mode.
+A peer is imported inside its function and nowhere else. It gets the same arrays and keeps its
+weights prepared outside the timing. PyTorch runs in both memory orders, under inference_mode; ONNX
+Runtime and OpenVINO as `upconv optimize` runs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -20,7 +20,6 @@ from ..arrays import Array
 from ..engines import load
 from ..errors import EngineRefusal
 from ..execution import PreparedCall
-from ..primitives import shared_cache
 from ..problem import Direction, DType, Problem
 from ..signatures import Signature
 from .layers import Layer
@@ -37,14 +36,22 @@ class Case:
     @cached_property
     def problem(self) -> Problem:
         """The problem to solve."""
-        problem = self.layer.problem(self.dtype)
         forward = self.direction is Direction.FORWARD
-        return problem if forward else problem.replace(direction=self.direction, bias=False)
+        return self.layer.problem(self.dtype).replace(direction=self.direction, bias=forward)
 
     @property
-    def flop(self) -> int:
-        """Floating-point operations of the direct algorithm."""
-        return 2 * self.problem.multiply_adds
+    def fields(self) -> dict[str, Any]:
+        """What it is, for JSON."""
+        return {
+            "name": self.layer.name,
+            "input_shape": self.layer.x_shape,
+            "weight_shape": self.layer.w_shape,
+            "output_shape": self.problem.y_shape,
+            **self.layer.keywords,
+            "problem": str(self.problem),
+            "multiply_adds": self.problem.multiply_adds,
+            "tolerance": self.tolerance,
+        }
 
     @property
     def result_bytes(self) -> int:
@@ -82,7 +89,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way of computing a case: `run` does it once, `result` gives the NumPy array.
+    """One way of computing a case: `run` does it once, `array` makes a NumPy array of its result.
 
     `group` is the library, of which there may be several settings; `workspace_bytes` is None where
     it cannot be asked.
@@ -90,32 +97,37 @@ class Candidate:
 
     name: str
     group: str
-    run: Callable[[], object]
-    result: Callable[[], Array]
+    run: Callable[[], Any]
+    array: Callable[[Any], Array] = np.asarray
     workspace_bytes: int | None = None
 
 
-def engine(name: str, case: Case, threads: int) -> Candidate:
-    """An engine of upconv. The weight of a result is packed beforehand, that of a gradient in every
-    call, as training changes it.
+def candidates(name: str, case: Case, threads: int) -> Sequence[Candidate]:
+    """The settings in which a peer, or an engine of upconv, does a case.
 
-    Raises `EngineRefusal` where the engine does not do the case.
+    Raises `EngineRefusal` where it does not, and a peer whatever it likes.
     """
+    return PEERS[name](case, threads) if name in PEERS else [_engine(name, case, threads)]
+
+
+def _engine(name: str, case: Case, threads: int) -> Candidate:
+    """An engine; the weight of a result is packed beforehand, that of a gradient in every call, as
+    training changes it."""
     chosen, given, result = load(name), case.operands, case.operands.before.copy()
     refusal = chosen.refuses(case.problem)
     if refusal is not None:
         raise EngineRefusal(refusal)
     call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
     packed = call.pack(given.b) if case.direction is Direction.FORWARD else None
-    workspace = shared_cache().entry(case.problem, chosen, threads).primitive.workspace_bytes
 
-    def run() -> None:
+    def run() -> Array:
         if packed is not None:
             packed.run(result, given.a, given.bias)
         else:
             call.run(result, given.a, given.b)
+        return result
 
-    return Candidate(name, name, run, lambda: result, workspace)
+    return Candidate(name, name, run, workspace_bytes=call.entry().primitive.workspace_bytes)
 
 
 def _torch(case: Case, threads: int) -> Sequence[Candidate]:
@@ -133,98 +145,54 @@ def _torch(case: Case, threads: int) -> Sequence[Candidate]:
 def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
     import torch
 
-    def tensor(array: Array) -> Any:
-        if case.dtype is DType.BFLOAT16:  # a type PyTorch does not take from NumPy
-            return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
-        return torch.from_numpy(array)
+    def tensor(array: Array) -> Any:  # PyTorch takes no bfloat16 from NumPy, but makes it
+        kind = getattr(torch, case.dtype.value)
+        return torch.from_numpy(array.astype(np.float64)).to(kind, memory_format=order)
 
-    layer, given, box = case.layer, case.operands, {}
-    a, b = (tensor(array).contiguous(memory_format=order) for array in (given.a, given.b))
+    layer, given = case.layer, case.operands
+    a, b = tensor(given.a), tensor(given.b)
     if given.bias is not None:
-        bias = tensor(given.bias)
+        bias = torch.from_numpy(given.bias.astype(np.float64)).to(a.dtype)
         function = getattr(torch.nn.functional, f"conv_transpose{len(layer.size)}d")
-
-        def run() -> None:
-            box["y"] = function(a, b, bias, layer.s, layer.p, layer.op, layer.g, layer.d)
+        run = lambda: function(a, b, bias, layer.s, layer.p, layer.op, layer.g, layer.d)  # noqa: E731
     else:
         at = int(case.direction is Direction.WEIGHT_GRAD)
         wanted = torch.empty(case.problem.result_shape, dtype=a.dtype)  # whose shape alone counts
         x, w = (b, wanted) if at else (wanted.contiguous(memory_format=order), b)
         sizes = (layer.s, layer.p, layer.d, True, layer.op, layer.g, [at == 0, at == 1, False])
-
-        def run() -> None:
-            box["y"] = torch.ops.aten.convolution_backward(a, x, w, [layer.oc], *sizes)[at]
-
-    def result() -> Array:
-        y = box["y"].float() if case.dtype is DType.BFLOAT16 else box["y"]
-        found: Array = y.numpy()
-        return found
-
-    return Candidate(name, "torch", torch.inference_mode()(run), result)
+        run = lambda: torch.ops.aten.convolution_backward(a, x, w, [layer.oc], *sizes)[at]  # noqa: E731
+    return Candidate(name, "torch", torch.inference_mode()(run), lambda y: y.double().numpy())
 
 
-def _onnxruntime(case: Case, threads: int) -> Sequence[Candidate]:
-    import onnxruntime
+def _onnx(case: Case, runtime: str, threads: int) -> Sequence[Candidate]:
+    """A runtime of ONNX models, in this process."""
+    from ..onnx.runtimes import Runtime
+    from ..onnx.runtimes.host import backend
 
-    _require_forward("ONNX Runtime", case)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        _onnx_model(case), options, providers=["CPUExecutionProvider"]
-    )
-    y, binding = case.operands.before.copy(), session.io_binding()
-    binding.bind_cpu_input("x", case.operands.a)
-    binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
-    run = lambda: session.run_with_iobinding(binding)  # noqa: E731
-    return [Candidate("onnxruntime", "onnxruntime", run, lambda: y)]
+    how = replace(Runtime.parse(runtime), threads=threads)
+    model, feeds = backend(_onnx_model(case), how, ["y"]), {"x": case.operands.a}
+    return [Candidate(how.name, how.name, model.bind(feeds), lambda _: model.run(feeds)[0])]
 
 
 def _onnx_model(case: Case) -> bytes:
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import numpy_helper, parser
 
+    if case.direction is not Direction.FORWARD or case.dtype is not DType.FLOAT32:
+        raise EngineRefusal("it is measured forward and in float32 only")
     layer, given = case.layer, case.operands
-    node = helper.make_node(
-        "ConvTranspose", ["x", "w", "b"], ["y"], kernel_shape=layer.k, strides=layer.s,
-        pads=[*layer.p, *layer.p], output_padding=layer.op, dilations=layer.d, group=layer.g,
-    )  # fmt: skip
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", layer.x_shape), ("y", case.problem.y_shape))
-    )
-    constants = [numpy_helper.from_array(given.b, "w"), numpy_helper.from_array(given.bias, "b")]
-    graph = helper.make_graph([node], "layer", [x], [y], constants)
-    opsets = [helper.make_opsetid("", 17)]
-    model: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-    return model
-
-
-def _openvino(case: Case, threads: int) -> Sequence[Candidate]:
-    import openvino
-
-    _require_forward("OpenVINO", case)
-    setting = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
-               "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
-    core = openvino.Core()
-    model = core.compile_model(core.read_model(_onnx_model(case)), "CPU", setting)
-    request, out = model.create_infer_request(), case.operands.before.copy()
-    request.set_input_tensor(openvino.Tensor(case.operands.a, shared_memory=True))
-    request.set_output_tensor(openvino.Tensor(out, shared_memory=True))
-    # without share_outputs every output is copied once more
-    run = lambda: request.infer(share_outputs=True)  # noqa: E731
-    return [Candidate("openvino", "openvino", run, lambda: out)]
-
-
-def _require_forward(who: str, case: Case) -> None:
-    if case.direction is not Direction.FORWARD:
-        raise EngineRefusal(f"{who} has no gradients")
-    if case.dtype is not DType.FLOAT32:
-        raise EngineRefusal(f"{who} is measured in float32 only")
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
+        layer (float{[*layer.x_shape]} x) => (float{[*case.problem.y_shape]} y) {{
+            y = ConvTranspose <strides = {[*layer.s]}, pads = {[*layer.p, *layer.p]}, output_padding
+                = {[*layer.op]}, dilations = {[*layer.d]}, group = {layer.g}> (x, w, b)
+        }}""")
+    for name, array in (("w", given.b), ("b", given.bias)):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model.SerializeToString()  # type: ignore[no-any-return]
 
 
 PEERS: dict[str, Callable[[Case, int], Sequence[Candidate]]] = {
     "torch": _torch,
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
+    "onnxruntime": lambda case, threads: _onnx(case, "onnxruntime", threads),
+    "openvino": lambda case, threads: _onnx(case, "openvino:f32", threads),
 }
 """Name, which is the distribution's -> its candidates for a case and a number of threads."""

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from importlib import resources
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from .. import memory
-from ..arguments import LIMIT
 from ..arrays import Operand, dtype_of
 from ..dialects import values
 from ..errors import ArgumentError, FileError, MemoryLimitError, brief
 from ..files import opened, reported
+from ..geometry import LIMIT
 from ..keywords import Keywords
 from ..problem import DType, Problem
-from ..signatures import transposed
+from ..signatures import Request
 
-BUILT_IN = "the built-in layers"
-
-_LARGEST_FILE = 4 << 20
+_BUILT_IN = Path(__file__).with_name("layers.json")
 _LEAST = {"p": -LIMIT, "op": 0}
 
 
@@ -65,43 +62,31 @@ class Layer:
     def problem(self, dtype: DType) -> Problem:
         """The forward problem, with a bias; `ArgumentError` if there is none such.
 
-        >>> print(built_in()[0].problem(DType.FLOAT32))
+        >>> print(read()[0].problem(DType.FLOAT32))
         forward n1 c1024->512 28x28->56x56 k2x2 s2x2 float32 NCX IOX bias
         """
         elements = dtype_of(dtype.value)
         x, w, b = (Operand(a, elements) for a in (self.x_shape, self.w_shape, (self.oc,)))
-        keywords = Keywords(self.s, self.p, self.op, self.d, self.g)
-        return transposed(x, w, b, None, keywords, None).problem
+        request = Request(x, w, b, Keywords(**self.keywords), None)
+        return request.signature(residual=False).problem
 
 
-def built_in() -> list[Layer]:
-    """The layers that upconv brings along."""
-    packed = resources.files(__package__).joinpath("layers.json").read_bytes()
-    return _layers(packed, BUILT_IN)
-
-
-def read(path: Path) -> list[Layer]:
-    """The layers in a file; `FileError` if it is wrong in any way."""
+def read(path: Path = _BUILT_IN) -> list[Layer]:
+    """The layers in a file, or those that upconv brings along; `FileError` if it is wrong."""
     with reported(str(path), "read"), opened(path) as file:
-        data = file.read(_LARGEST_FILE + 1)
-    if len(data) > _LARGEST_FILE:
-        raise FileError(f"{brief(str(path))} has more than {_LARGEST_FILE} bytes.")
-    return _layers(data, str(path))
-
-
-def _layers(data: bytes, what: str) -> list[Layer]:
+        data = file.read()
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{what} is not JSON: {error}") from None
+        raise FileError(f"{path} is not JSON: {error}") from None
     entries = whole.get("layers") if isinstance(whole, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise FileError(f'{what}: expected an object whose "layers" is a list of layers.')
+        raise FileError(f'{path}: expected an object whose "layers" is a list of layers.')
     found: dict[str, Layer] = {}
     for i, entry in enumerate(entries):
-        layer = _layer(entry, f"{what}: layers[{i}]")
+        layer = _layer(entry, f"{path}: layers[{i}]")
         if layer.name in found:
-            raise FileError(f"{what}: name {layer.name!r} is used twice; expected each name once.")
+            raise FileError(f"{path}: name {layer.name!r} is used twice; expected each name once.")
         found[layer.name] = layer
     return list(found.values())
 

@@ -3,77 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from shutil import get_terminal_size
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from ..errors import brief
 from ..files import published, reported
 from . import npy, options, report
-from .endings import say
-from .options import Force, OutputFormat, Threads
+from .report import Answer, answering
 
-if TYPE_CHECKING:
-    from ..onnx.optimizing import Optimization
 
-_Model = Annotated[Path, typer.Argument(metavar="IN", help="The model to make faster: .onnx.")]
-_Output = Annotated[
-    Path | None, typer.Argument(metavar="OUT", help="Where the result goes; or --dry-run.")
-]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Measure, and write no model.")]
-_Runtime = Annotated[
-    str, typer.Option("--runtime", metavar="NAME", help=f"What will run it: {options.RUNTIMES}.")
-]
-_Seconds = Annotated[
-    float,
-    typer.Option(
-        "--seconds",
-        metavar="S",
-        help="Time per different layer and shape; five times as much for the whole.",
+@answering(
+    "optimize",
+    model=Argument(metavar="IN", help="The model to make faster: .onnx."),
+    output=Argument(metavar="OUT", help="Where the result goes; or --dry-run."),
+    dry_run=Option("--dry-run", help="Measure, and write no model."),
+    runtime=Option(metavar="NAME", help=f"What will run it: {options.RUNTIMES}."),
+    seconds=Option(
+        metavar="S", help="Time per different layer and shape; five times as much for the whole."
     ),
-]
-_TimeLimit = Annotated[
-    float, typer.Option("--time-limit", min=0.1, metavar="S", help="Time that one run may take.")
-]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what is remembered.")]
-_NoFloat64 = Annotated[
-    bool, typer.Option("--no-float64", help="Leave out the comparison with float64, which is slow.")
-]
-_Report = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE", help="Write a report: .html for a browser, or .json."),
-]
-_Session = Annotated[
-    Path | None,
-    typer.Option(
-        "--session",
+    time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
+    no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
+    fresh=Option("--fresh", help="Measure again what is remembered."),
+    report_file=Option(
+        "--report", metavar="FILE", help="Write a report: .html for a browser, or .json."
+    ),
+    session=Option(
         metavar="FILE",
         help="Measure upconv.onnx.Session too; write its report, for decisions=: .json.",
     ),
-]
-
-
+)
 def optimize(
-    model: _Model,
-    output: _Output = None,
+    model: Path,
+    output: Path | None = None,
     *,
-    dry_run: _DryRun = False,
-    runtime: _Runtime = "onnxruntime",
-    threads: Threads = None,
-    input_shape: options.InputShapes = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = 0,
-    seconds: _Seconds = 1.0,
-    time_limit: _TimeLimit = 300.0,
-    no_float64: _NoFloat64 = False,
-    fresh: _Fresh = False,
-    report_file: _Report = None,
-    session: _Session = None,
-    force: Force = False,
-    output_format: OutputFormat = "text",
-) -> None:
+    dry_run: bool = False,
+    runtime: str = "onnxruntime",
+    threads: int | None = None,
+    input_shape: list[str] | None = None,
+    inputs: Path | None = None,
+    seed: int = 0,
+    seconds: float = 1.0,
+    time_limit: float = 300.0,
+    no_float64: bool = False,
+    fresh: bool = False,
+    report_file: Path | None = None,
+    session: Path | None = None,
+    force: bool = False,
+) -> Answer:
     """Rewrite the transposed convolutions of an ONNX model where that makes it faster.
 
     Every form of every transposed convolution is measured in the runtime that will run the model;
@@ -88,15 +67,15 @@ def optimize(
       upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200 --input-shape mel:1,80,50
     """
     if output is None and not dry_run:
-        raise typer.BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
+        raise BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
     output = None if dry_run else output
     sizes = options.shape_sets(input_shape)
     places = {"OUT": output, "--report": report_file, "--session": session}
     _check(places, model, inputs, force)
     from ..onnx.optimizing import optimize as optimized  # ONNX's libraries are loaded only for this
-    from ..onnx.report import write_report
+    from ..onnx.report import as_text, write_report
 
-    with report.progress(None) as step:
+    with report.progress() as step:
         found = optimized(
             model,
             output,
@@ -115,17 +94,17 @@ def optimize(
         )
     if report_file is not None:
         write_report(found, report_file, force=force)
-    if session is not None:
+    if session is not None:  # what `upconv.onnx.Session(decisions=...)` takes, or why there is none
+        told = found.session.report or {"why": found.session.why} if found.session else {"why": ""}
         with reported(str(session)), published(session, force=force) as file:
-            file.write(json.dumps(_session_report(found), indent=1).encode())
-    _print(found, output_format)
+            file.write(json.dumps(told, indent=1).encode())
+    columns = get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else 80
+    fields = {name: value for name, value in found.as_json().items() if name != "schema"}
+    talk = [] if found.written is None else [f"wrote {found.written}"]
+    return Answer(fields, [as_text(found, columns)], talk)
 
 
-def _session_report(found: Optimization) -> Mapping[str, Any]:
-    """What `upconv.onnx.Session(decisions=...)` takes, or why there is none."""
-    if found.session is None or found.session.report is None:
-        return {"why": found.session.why if found.session else ""}
-    return found.session.report
+_ENDINGS = {"OUT": (), "--report": (".html", ".htm", ".json"), "--session": (".json",)}
 
 
 def _check(places: dict[str, Path | None], model: Path, given: Path | None, force: bool) -> None:
@@ -134,24 +113,8 @@ def _check(places: dict[str, Path | None], model: Path, given: Path | None, forc
     for option, name in places.items():
         if name is None:
             continue
-        path = npy.place(
-            name, _ENDINGS[option], force=force, inputs=[given], model=model, option=option
-        )
+        ends = _ENDINGS[option]
+        path = npy.place(name, ends, force=force, inputs=[given], model=model, option=option)
         if path in written:
-            raise typer.BadParameter(f"{brief(str(name))} would be written twice")
+            raise BadParameter(f"{brief(str(name))} would be written twice")
         written.add(path)
-
-
-_ENDINGS = {"OUT": (), "--report": (".html", ".htm", ".json"), "--session": (".json",)}
-
-
-def _print(found: Optimization, output_format: str) -> None:
-    if output_format == "json":
-        fields = found.as_json()
-        report.document("optimize", **{k: v for k, v in fields.items() if k != "schema"})
-        return
-    from ..onnx.report import as_text
-
-    report.text(as_text(found, report.width()))
-    if found.written is not None:
-        say(f"wrote {found.written}")

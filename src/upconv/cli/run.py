@@ -4,59 +4,47 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, BadParameter, Context, Option
 
-from ..arrays import Array
 from ..errors import FileError
 from ..explanations import explain
 from ..memory import readable
 from ..ops import conv_transpose
 from . import npy, options, report
-from .endings import say
-from .options import takes_geometry
+from .report import Answer, answering
 
 _FILE = "A .npy file, or a .npz (file.npz:name where it holds several)"
 
-_X = Annotated[str, typer.Argument(metavar="X", help=f"The input. {_FILE}; - reads stdin.")]
-_Weight = Annotated[
-    str, typer.Option("--weight", "-w", metavar="FILE", help=f"The weight. {_FILE}.")
-]
-_Output = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Where the result goes: a .npy or .npz file, or - for stdout.",
+
+@answering(
+    "run",
+    x=Argument(metavar="X", help=f"The input. {_FILE}; - reads stdin."),
+    weight=Option("--weight", "-w", metavar="FILE", help=f"The weight. {_FILE}."),
+    output=Option(
+        "--output", "-o", metavar="FILE", help="A .npy or .npz file for the result, or - (stdout)."
     ),
-]
-_Bias = Annotated[str | None, typer.Option("--bias", "-b", metavar="FILE", help="The bias.")]
-_Residual = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Added to the result before the activation.")
-]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when all is well.")]
-
-
-@takes_geometry
+    bias=Option("--bias", "-b", metavar="FILE", help="The bias."),
+    residual=Option(metavar="FILE", help="Added to the result before the activation."),
+    quiet=Option("--quiet", "-q", help="Say nothing when all is well."),
+)
 def run(
-    x: _X,
+    context: Context,
+    x: str,
     *,
-    weight: _Weight,
-    output: _Output,
-    bias: _Bias = None,
-    residual: _Residual = None,
-    activation: options.Activation = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    force: options.Force = False,
-    quiet: _Quiet = False,
-    output_format: options.OutputFormat = "text",
+    weight: str,
+    output: str,
+    bias: str | None = None,
+    residual: str | None = None,
+    activation: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    force: bool = False,
+    quiet: bool = False,
     **geometry: Any,
-) -> None:
+) -> Answer:
     """Compute a transposed convolution of arrays in files.
 
     All arrays are of one type: float16, float32 or float64. Nothing in a file is ever unpickled.
@@ -68,62 +56,46 @@ def run(
       upconv run x.npy -w w.npy --padding 0:1,-2:3 --activation leaky_relu:0.2 -o y.npz
       cat x.npy | upconv run - -w w.npy --stride 2 -o - > y.npy
     """
-    if output_format == "json" and output == "-":
+    if output == "-" and context.params["output_format"] == "json":
         words = "both would write to stdout"
-        raise typer.BadParameter(words, param_hint="--output-format json and -o -")
-    files = [x, weight, bias, residual]
-    given = [name for name in files if name is not None]
-    if given.count("-") > 1:
+        raise BadParameter(words, param_hint="--output-format json and -o -")
+    files = [name for name in (x, weight, bias, residual) if name]
+    if files.count("-") > 1:
         raise FileError("The standard input can be read once only; name a file for the others.")
-    target = _target(output, force, given)
+    target = _target(output, files, force=force)
     options.use_threads(threads)
-    arrays = [None if name is None else npy.read(name) for name in files]
-    how = {**geometry, "activation": activation}
-    with report.progress(None) as step:
+    a, w = npy.read(x), npy.read(weight)
+    b, r = (name and npy.read(name) for name in (bias, residual))
+    how = {**geometry, "activation": activation, "engine": engine}
+    with report.progress() as step:
         step("computing")
-        y, facts = _computed(arrays, how, engine)
+        start = time.perf_counter()
+        y = conv_transpose(a, w, b, residual=r, **how)
+        seconds = time.perf_counter() - start
         step("writing")
         npy.write(target, {"y": y}, force=force)
-    if output_format == "json":
-        report.document("run", output=output, **facts)
-    elif not quiet:
-        say(_summary(output, facts))
+    did = explain(a.shape, w, b, residual=r is not None, **how)
+    fields = {
+        "output": output,
+        "output_shape": y.shape,
+        "dtype": str(y.dtype),
+        "nbytes": y.nbytes,
+        "engine": did.engine,
+        "problem": str(did.problem),
+        "workspace_bytes": did.workspace_bytes,
+        "seconds": seconds,
+    }
+    wrote = f"wrote {'the standard output' if output == '-' else output}"
+    array = f"{'x'.join(map(str, y.shape))} {y.dtype}, {readable(y.nbytes)}"
+    told = f"{wrote}: {array}, engine {did.engine}, {seconds * 1e3:.3g} ms"
+    return Answer(fields, [], [] if quiet else [told])
 
 
-def _target(output: str, force: bool, given: Sequence[str]) -> Path | None:
+def _target(output: str, given: list[str], *, force: bool) -> Path | None:
     if output != "-":
         inputs = [npy.split(name)[0] for name in given if name != "-"]
         return npy.place(output, (".npy", ".npz"), force=force, inputs=inputs)
     if sys.stdout is not None and sys.stdout.isatty():
         words = "binary data does not go to a terminal; name a file"
-        raise typer.BadParameter(words, param_hint="--output")
+        raise BadParameter(words, param_hint="--output")
     return None
-
-
-def _computed(
-    arrays: Sequence[Any], how: dict[str, Any], engine: str | None
-) -> tuple[Array, dict[str, Any]]:
-    """The result of (x, weight, bias, residual), and what there is to say about it."""
-    x, weight, bias, residual = arrays
-    start = time.perf_counter()
-    y = conv_transpose(x, weight, bias, residual=residual, engine=engine, **how)
-    seconds = time.perf_counter() - start
-    answer = explain(x.shape, weight, bias, residual=residual is not None, engine=engine, **how)
-    return y, {
-        "output_shape": y.shape,
-        "dtype": str(y.dtype),
-        "nbytes": y.nbytes,
-        "engine": answer.engine,
-        "problem": str(answer.problem),
-        "workspace_bytes": answer.workspace_bytes,
-        "seconds": seconds,
-    }
-
-
-def _summary(output: str, facts: dict[str, Any]) -> str:
-    place = "the standard output" if output == "-" else output
-    shape = "x".join(map(str, facts["output_shape"]))
-    return (
-        f"wrote {place}: {shape} {facts['dtype']}, {readable(facts['nbytes'])},"
-        f" engine {facts['engine']}, {facts['seconds'] * 1e3:.3g} ms"
-    )

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Option
 
 from ..explanations import Explanation, output_shape
 from ..explanations import explain as explanation_of
 from ..problem import Direction, DType
-from . import options, report
-from .endings import Ending
-from .options import takes_geometry
+from .endings import ERROR
+from .options import Shape
+from .report import Answer, answering
 
 
-@takes_geometry
-def shape(
-    input_: options.InputShape,
-    weight: options.WeightShape,
-    *,
-    output_format: options.OutputFormat = "text",
-    **geometry: Any,
-) -> None:
+@answering("shape")
+def shape(input_: Shape, weight: Shape, **geometry: Any) -> Answer:
     """Print the shape a transposed convolution gives.
 
     \b
@@ -32,28 +26,30 @@ def shape(
       upconv shape 64,10 64,16,3 --padding 0:1 --output-format json
     """
     out = output_shape(input_, weight, **geometry)
-    if output_format == "json":
-        report.document("shape", input=input_, weight=weight, output_shape=out)
-    else:
-        report.text(" ".join(map(str, out)))
+    fields = {"input": input_, "weight": weight, "output_shape": out}
+    return Answer(fields, [" ".join(map(str, out))])
 
 
-@takes_geometry
+@answering(
+    "explain",
+    bias=Option("--bias", help="With a bias."),
+    residual=Option("--residual", help="With a residual."),
+    tune=Option("--tune", help="Measure engines and their variants, and remember the fastest."),
+)
 def explain(
-    input_: options.InputShape,
-    weight: options.WeightShape,
+    input_: Shape,
+    weight: Shape,
     *,
-    bias: Annotated[bool, typer.Option("--bias", help="With a bias.")] = False,
-    residual: Annotated[bool, typer.Option("--residual", help="With a residual.")] = False,
-    activation: options.Activation = None,
-    direction: options.DirectionOption = Direction.FORWARD,
-    dtype: options.ElementType = DType.FLOAT32,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    tune: options.Tune = False,
-    output_format: options.OutputFormat = "text",
+    bias: bool = False,
+    residual: bool = False,
+    activation: str | None = None,
+    direction: Direction = Direction.FORWARD,
+    dtype: DType = DType.FLOAT32,
+    engine: str | None = None,
+    threads: int | None = None,
+    tune: bool = False,
     **geometry: Any,
-) -> None:
+) -> Answer:
     """Tell what upconv would do and why: problem, engine, refusals, sizes, memory, schedule, times.
 
     The roofline is the least time that this machine allows; it is measured once, in a second, and
@@ -66,12 +62,13 @@ def explain(
       upconv explain 1,512,100 512,256,16 --stride 8 --padding 4 --tune
       upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1 --direction weight_grad
     """
-    channels = _channels(output_shape(input_, weight, **geometry), len(weight), geometry["layout"])
+    out = output_shape(input_, weight, **geometry)
+    channels = out[-1] if geometry["layout"] == "NXC" else out[1 - len(weight)]
     answer = explanation_of(
         input_,
         weight,
         (channels,) if bias else None,
-        residual=residual or None,
+        residual=residual,
         activation=activation,
         direction=direction.value,
         engine=engine,
@@ -81,38 +78,14 @@ def explain(
         roofline=True,
         **geometry,
     )
-    if output_format == "json":
-        report.document("explain", **as_fields(answer))
-    else:
-        report.text(str(answer))
-    if answer.engine is None:
-        raise typer.Exit(int(Ending.ERROR))
+    return Answer(_fields(answer), [str(answer)], code=0 if answer.engine else ERROR)
 
 
-def as_fields(answer: Explanation) -> dict[str, Any]:
-    """Every field of an explanation, for JSON."""
-    problem = answer.problem
-    return asdict(answer) | {
-        "problem": {
-            "text": str(problem),
-            "direction": problem.direction.value,
-            "batch": problem.batch,
-            "in_channels": problem.in_channels,
-            "out_channels": problem.out_channels,
-            "groups": problem.groups,
-            "dtype": problem.dtype.value,
-            "layout": problem.layout.value,
-            "weight_layout": problem.weight_layout.value,
-            "bias": problem.bias,
-            "activation": problem.epilogue.activation.value or None,
-            "slope": problem.epilogue.slope,
-            "residual": problem.epilogue.residual,
-            "axes": [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in problem.axes],
-        }
-    }
-
-
-def _channels(shape: tuple[int, ...], weight_axes: int, layout: str) -> int:
-    """The extent of the channel axis of a result, which may be without a batch."""
-    rank = weight_axes - 2
-    return shape[-1] if layout == "NXC" else shape[-rank - 1]
+def _fields(answer: Explanation) -> dict[str, Any]:
+    """Every field of an explanation and its problem, for JSON."""
+    fields, axes = asdict(answer), answer.problem.axes
+    problem = {k: v for k, v in fields["problem"].items() if k not in ("_hash", "accumulate")}
+    problem |= {"text": str(answer.problem), **problem.pop("epilogue")}
+    problem["activation"] = problem["activation"].value or None
+    problem["axes"] = [{**asdict(axis), "full": axis.full, "out": axis.out} for axis in axes]
+    return fields | {"problem": problem}

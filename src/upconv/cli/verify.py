@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from . import npy, options, report
-from .endings import Ending, say
-from .options import OutputFormat, Threads
+from .endings import FINDINGS
+from .report import Answer, answering
 
 if TYPE_CHECKING:
-    from ..onnx.verifying import Comparison, Difference, Run
+    from ..onnx.verifying import Difference, Run
 
-_A = Annotated[Path, typer.Argument(metavar="A", help="The model that counts as right: .onnx.")]
-_B = Annotated[Path, typer.Argument(metavar="B", help="The model to hold against it.")]
-_Runtimes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--runtime",
+
+@answering(
+    "verify",
+    a=Argument(metavar="A", help="The model that counts as right: .onnx."),
+    b=Argument(metavar="B", help="The model to hold against it."),
+    runtime=Option(
         metavar="NAME",
         help=f"What to run them in, may be repeated: {options.RUNTIMES} (default: onnxruntime).",
     ),
-]
-_Atol = Annotated[
-    float | None,
-    typer.Option(
+    atol=Option(
         min=0.0,
         metavar="E",
         help="|b - a| <= atol + rtol * |a| is the rule, in place of twice a's own error.",
     ),
-]
-_Rtol = Annotated[float | None, typer.Option(min=0.0, metavar="E", help="See --atol.")]
-
-
+    rtol=Option(min=0.0, metavar="E", help="See --atol."),
+)
 def verify(
-    a: _A,
-    b: _B,
+    a: Path,
+    b: Path,
     *,
-    runtime: _Runtimes = None,
-    input_shape: options.InputShapes = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = 0,
-    atol: _Atol = None,
-    rtol: _Rtol = None,
-    threads: Threads = None,
-    output_format: OutputFormat = "text",
-) -> None:
+    runtime: list[str] | None = None,
+    input_shape: list[str] | None = None,
+    inputs: Path | None = None,
+    seed: int = 0,
+    atol: float | None = None,
+    rtol: float | None = None,
+    threads: int | None = None,
+) -> Answer:
     """Run two ONNX models on the same random inputs and compare what comes out.
 
     An output is equal if it is off from A in float64 by at most twice what A is, and a few
@@ -63,9 +57,10 @@ def verify(
       upconv verify a.onnx b.onnx --rtol 1e-3 --atol 1e-5 --output-format json > comparison.json
     """
     sizes = options.input_shapes(input_shape)
+    from ..onnx.names import neutral
     from ..onnx.verifying import verify as compared  # ONNX's libraries are loaded only for this
 
-    with report.progress(None) as step:
+    with report.progress() as step:
         step("running both models")
         found = compared(
             a,
@@ -78,31 +73,17 @@ def verify(
             rtol=rtol,
             threads=threads,
         )
-    if output_format == "json":
-        report.document("verify", a=str(a), b=str(b), **found.as_json())
-    else:
-        _print(found)
-    if not found.equal:
-        raise typer.Exit(int(Ending.FINDINGS))
+    rows = [[*map(neutral, _cells(run, one))] for run in found.runs for one in run.outputs]
+    lines = [*found.findings, *(words for run in found.runs for words in run.told())]
+    return Answer(
+        {"a": str(a), "b": str(b), **found.as_json()},
+        [*report.table(rows, _HEADINGS, left=5), *map(neutral, lines)],
+        [f"{run.runtime}: {neutral(run.remark)}" for run in found.runs if run.remark],
+        0 if found.equal else FINDINGS,
+    )
 
-
-# What is printed ----------------------------------------------------------------------------------
 
 _HEADINGS = ("runtime", "output", "made by", "shape", "against", "error", "allowed", "verdict")
-
-
-def _print(found: Comparison) -> None:
-    from ..onnx.names import neutral
-
-    rows = [(run, output) for run in found.runs for output in run.outputs]
-    if rows:
-        cells = [tuple(map(neutral, _cells(run, output))) for run, output in rows]
-        report.table([_HEADINGS, *cells], left=5)
-    for words in (*found.findings, *(words for run in found.runs for words in run.told())):
-        report.text(neutral(words))
-    for run in found.runs:
-        if run.remark:
-            say(f"{run.runtime}: {neutral(run.remark)}")
 
 
 def _cells(run: Run, output: Difference) -> tuple[str, ...]:
