@@ -74,7 +74,8 @@ def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
     staying = list(range(len(calls)))
     begin = time.perf_counter()
     for done in range(_MOST_ROUNDS if calls else 0):
-        if _enough(done, (time.perf_counter() - begin) / seconds if seconds else 1.0):
+        enough = seconds if done >= _ENOUGH_ROUNDS else _PATIENCE * seconds
+        if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > enough:
             break
         for i in staying:
             samples[i].append(_sample(calls[i]))
@@ -83,13 +84,6 @@ def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
     return Rounds(samples, again)
-
-
-def _enough(rounds: int, spent: float) -> bool:
-    """spent: of the time asked for."""
-    if rounds < _FEWEST_ROUNDS:
-        return False
-    return spent > (1.0 if rounds >= _ENOUGH_ROUNDS else _PATIENCE)
 
 
 def _sample(call: Call) -> float:

@@ -87,7 +87,7 @@ def bench(
     limits, measured = roofline.measured(count), []
     with report.progress() as step:
         for number, layer in enumerate(chosen, 1):
-            step(f"{number} of {len(chosen)}  {layer.name}")
+            step(f"{number} of {len(chosen)}  {layer.name}: verifying and timing")
             case = Case(layer, direction, dtype)
             work = case.problem.multiply_adds, case.problem.nbytes, dtype
             floor = None if limits is None else limits.seconds(*work)
