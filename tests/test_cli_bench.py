@@ -122,7 +122,7 @@ def test_a_peer_that_is_missing_or_broken_is_a_dash(monkeypatch):
     assert done.returncode == 0, done
     assert re.search(rb"(?m)^dcgan_first +torch +- +- +-", done.stdout)
     assert b"torch: not installed" in done.stderr
-    assert b"openvino: ZeroDivisionError: division by zero (dcgan_first)" in done.stderr
+    assert b"openvino: ZeroDivisionError: division by zero\n" in done.stderr
 
 
 def test_efficiency_is_of_upconvs_own_engines(monkeypatch):
@@ -214,7 +214,7 @@ EXPLAINED = ["explain", "1,2,3", "2,1,3", "--engine", "planted"]
 def test_an_engine_that_refuses_is_left_out_with_its_reason(plant):
     plant(refusal="it is Sunday")
     done = called(*SMALL)
-    assert (done.returncode, done.stderr) == (0, b"planted: it is Sunday (dcgan_first)\n")
+    assert (done.returncode, done.stderr) == (0, b"planted: it is Sunday\n")
     done = called(*EXPLAINED)
     assert done.returncode == 2
     assert b"planted: it is Sunday" in done.stdout
@@ -252,7 +252,7 @@ BAD_LAYERS = {
             ("too large", {"size": [10**8, 10**4]}, "this process may take"),
             ("too many axes", {"size": [1] * 9}, "'size'"),
             ("wrong rank", {"p": [1, 2, 3]}, "p is (1, 2, 3) (3 of them); expected one"),
-            ("groups", {"g": 4}, "'g' is 4"),
+            ("groups", {"g": 4}, "groups is 4; expected a divisor"),
             ("no output", {"p": 9}, "layers[0] (a): "),
             ("unknown", {"stride": 2}, "'stride' is unknown"),
             ("no name", {"name": ""}, "'name' is ''"),

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .arguments import Frozen
-from .arrays import Array, check_out, copied, described, overlap, shares_memory
+from .arguments import Frozen, boolean
+from .arrays import Array, as_array, check_out, copied, described, overlap, shares_memory
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
@@ -110,15 +110,16 @@ def gradients(
     engine: str | Engine | None,
     algorithm: Frozen,
     keywords: Keywords,
-    grad: Array,
-    x: Array,
-    weight: Array,
+    grad: Any,
+    x: Any,
+    weight: Any,
     needs: Iterable[str],
     out: Gradients | None,
-    *,
     accumulate: bool,
 ) -> Gradients:
     """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
+    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
+    accumulate = boolean("accumulate", accumulate)
     layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     calls = [(name, layer.call(name)) for name in ("x", "weight") if name in targets]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Exit, Option, Typer
 from typer.core import TyperGroup
 
 from .._version import __version__
@@ -13,12 +13,11 @@ from .bench import bench
 from .doctor import doctor
 from .endings import ended
 from .lint import lint, rule
+from .models import optimize, rewrite, verify
 from .mxnet import mxnet
-from .optimize import optimize
-from .rewrite import rewrite
+from .options import declaring
 from .run import run
 from .shape import explain, shape
-from .verify import verify
 
 _TRACEBACK = "--traceback"
 
@@ -42,7 +41,7 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
+app = Typer(
     name="upconv",
     cls=_Commands,
     no_args_is_help=True,
@@ -55,27 +54,22 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"upconv {__version__}\n")
-        raise typer.Exit
+        raise Exit
 
 
-_Version = Annotated[
-    bool,
-    typer.Option(
+_OPTIONS = {
+    "version": Option(
         "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
-]
-_Traceback = Annotated[
-    bool,
-    typer.Option(
+    "traceback": Option(
         _TRACEBACK,
         envvar="UPCONV_TRACEBACK",
         help="Show where an error comes from; may stand anywhere.",
     ),
-]
+}
 
 
-@app.callback()
-def _whole(version: _Version = False, traceback: _Traceback = False) -> None:
+def _whole(version: bool = False, traceback: bool = False) -> None:
     """Transposed convolution, solved completely.
 
     Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 an
@@ -89,6 +83,7 @@ def _whole(version: _Version = False, traceback: _Traceback = False) -> None:
     """
 
 
+app.callback()(declaring(_whole, _OPTIONS))
 for _command in (bench, run, shape, explain, lint, rule, rewrite, optimize, verify, doctor):
     app.command(_command.__name__)(_command)
 app.add_typer(mxnet, name="mxnet")

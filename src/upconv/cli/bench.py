@@ -97,7 +97,8 @@ def bench(
         if not status.available:
             say(f"{status.name}: {' '.join(status.reason.split())}")
     results = [result for layer in measured for result in layer["results"]]
-    for line in _reasons(results, len(chosen)):
+    left_out = (f"{r.candidate}: {' '.join(r.reason.split())}" for r in results if r.reason)
+    for line in dict.fromkeys(left_out):  # the table says on which layers
         say(line)
     means, faults = _means(results, groups), sum(result.fault for result in results)
     document = {
@@ -250,19 +251,6 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return geometric_mean(known) if known else None
 
 
-def _reasons(results: Sequence[Result], every: int) -> list[str]:
-    """One line for everything that was left out or is wrong, with the layers it holds for."""
-    places: dict[str, list[str]] = {}
-    for each in results:
-        if each.reason:
-            said = f"{each.candidate}: {' '.join(each.reason.split())}"
-            places.setdefault(said, []).append(each.layer)
-    return [
-        f"{said} ({'every layer' if len(at) == every > 1 else ', '.join(at)})"
-        for said, at in places.items()
-    ]
-
-
 _HEADINGS = ("layer", "by", "best ms", "median", "GFLOP/s", "efficiency")
 
 
@@ -289,11 +277,4 @@ def _table(
 
 
 def _ratio(value: float | None) -> str:
-    """Three digits, whatever the size.
-
-    >>> _ratio(1.234), _ratio(12.34), _ratio(123.4), _ratio(None)
-    ('1.23', '12.3', '123', '-')
-    """
-    if value is None:
-        return "-"
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    return "-" if value is None else f"{value:.3g}"

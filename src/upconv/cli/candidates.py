@@ -44,8 +44,8 @@ class Case:
         """What it is, for JSON."""
         return {
             "name": self.layer.name,
-            "input_shape": self.layer.x_shape,
-            "weight_shape": self.layer.w_shape,
+            "input_shape": self.problem.x_shape,
+            "weight_shape": self.problem.weight_shape,
             "output_shape": self.problem.y_shape,
             **self.layer.keywords,
             "problem": str(self.problem),
@@ -181,7 +181,7 @@ def _onnx_model(case: Case) -> bytes:
         raise EngineRefusal("it is measured forward and in float32 only")
     layer, given = case.layer, case.operands
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
-        layer (float{[*layer.x_shape]} x) => (float{[*case.problem.y_shape]} y) {{
+        layer (float{[*case.problem.x_shape]} x) => (float{[*case.problem.y_shape]} y) {{
             y = ConvTranspose <strides = {[*layer.s]}, pads = {[*layer.p, *layer.p]}, output_padding
                 = {[*layer.op]}, dilations = {[*layer.d]}, group = {layer.g}> (x, w, b)
         }}""")

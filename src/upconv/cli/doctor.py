@@ -40,9 +40,6 @@ REQUIRED = ("numpy", "llvmlite", "platformdirs")
 _OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
              "onednn-cpu-gomp", "onednn", "nvidia-cudnn-frontend", "dask")  # fmt: skip
 
-_NOTABLE = ("sse4", "avx", "fma", "f16c", "amx", "neon", "sve", "bf16", "fp16", "dotprod")
-"""Beginnings and parts of the CPU features that decide how fast a convolution can be."""
-
 _THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
 """Where the number of threads comes from, the first first, as in `upconv.threads`."""
 
@@ -99,7 +96,6 @@ def _rows(told: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]]:
         *((f"engine {status.name}", _availability(status)) for status in told["engines"]),
         ("libdnnl", told["libdnnl"]),
         ("processor", f"{cpu['model']} ({cpu['name']})"),
-        ("features", " ".join(cpu["features"]) or unknown),
         ("threads", f"{told['threads'] or 'unknown'}, from {told['threads_from']}"),
         ("memory available", memory.readable(told["memory_available_bytes"])),
         ("roofline", rates or unknown),
@@ -200,13 +196,10 @@ def facts(threads: int | None) -> dict[str, Any]:
     }
 
 
-def _processor() -> dict[str, Any]:
-    """The CPU: its name to compilers, its model to people, and the features that decide speed."""
+def _processor() -> dict[str, str]:
+    """The CPU: its name to compilers, its model to people."""
     try:
         from llvmlite import binding
     except ImportError:
-        return {"name": platform.machine(), "model": processor_model(), "features": ()}
-    features = [name for name, present in binding.get_host_cpu_features().items() if present]
-    notable = [name for name in sorted(features) if any(part in name for part in _NOTABLE)]
-    name = binding.get_host_cpu_name()
-    return {"name": name, "model": processor_model(), "features": notable}
+        return {"name": platform.machine(), "model": processor_model()}
+    return {"name": binding.get_host_cpu_name(), "model": processor_model()}

@@ -47,7 +47,8 @@ def ended(*, traceback: bool) -> Iterator[None]:
     with suppress(ValueError):  # not the main thread: whoever runs us there has the signals
         signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _raise_again
-    warnings.showwarning = _say_warning
+    # In one line, without the place in the library that it comes from.
+    warnings.showwarning = lambda words, *_: say(f"warning: {' '.join(str(words).split())}")
     try:
         yield
     except KeyboardInterrupt:
@@ -102,8 +103,3 @@ def _raise_again(lost: Any) -> None:
 
         signal.signal(signal.SIGALRM, again)
         signal.setitimer(signal.ITIMER_REAL, 0.05)  # not here: it would be lost again
-
-
-def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning in one line, without the place in the library that it comes from."""
-    say(f"warning: {' '.join(str(message).split())}")

@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import memory
-from ..arrays import Operand, dtype_of
 from ..dialects import values
 from ..errors import ArgumentError, FileError, MemoryLimitError, brief
 from ..files import opened, reported
-from ..geometry import LIMIT
-from ..keywords import Keywords
-from ..problem import DType, Problem
-from ..signatures import Request
+from ..geometry import LIMIT, padded
+from ..problem import Direction, DType, Problem
 
 _BUILT_IN = Path(__file__).with_name("layers.json")
 _LEAST = {"p": -LIMIT, "op": 0}
@@ -44,16 +41,6 @@ class Layer:
     g: int
 
     @property
-    def x_shape(self) -> tuple[int, ...]:
-        """Shape of the input, (N, C, *size)."""
-        return (self.n, self.ic, *self.size)
-
-    @property
-    def w_shape(self) -> tuple[int, ...]:
-        """Shape of the weight, (C, M/groups, *k)."""
-        return (self.ic, self.oc // self.g, *self.k)
-
-    @property
     def keywords(self) -> dict[str, Any]:
         """As `upconv.conv_transpose` takes them."""
         names = {"stride": "s", "padding": "p", "output_padding": "op", "dilation": "d"}
@@ -65,10 +52,9 @@ class Layer:
         >>> print(read()[0].problem(DType.FLOAT32))
         forward n1 c1024->512 28x28->56x56 k2x2 s2x2 float32 NCX IOX bias
         """
-        elements = dtype_of(dtype.value)
-        x, w, b = (Operand(a, elements) for a in (self.x_shape, self.w_shape, (self.oc,)))
-        request = Request(x, w, b, Keywords(**self.keywords), None)
-        return request.signature(residual=False).problem
+        columns = self.size, self.k, self.s, self.d, self.p, self.p, self.op
+        axes = tuple(padded(*axis) for axis in zip(*columns, strict=True))
+        return Problem(Direction.FORWARD, axes, self.n, self.ic, self.oc, self.g, dtype, bias=True)
 
 
 def read(path: Path = _BUILT_IN) -> list[Layer]:
@@ -111,8 +97,6 @@ def _layer(entry: object, where: str) -> Layer:
             for key in ("size", "k", "s", "p", "op", "d")
         }
         layer = Layer(name=name, **single, **each)  # type: ignore[arg-type]  # by the names above
-        if layer.oc % layer.g or layer.ic % layer.g:
-            raise ArgumentError("'g'", str(layer.g), "a divisor of 'ic' and 'oc'")
         problem = layer.problem(DType.FLOAT64)
         if not prod(problem.y_shape):
             raise ArgumentError("'p'", str(layer.p), "less, as no output is left")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,8 @@ def info(symbol: Path, params: Path | None = None) -> Answer:
     """Tell what a model takes and gives, its operators, and its transposed convolutions."""
     model = _load(symbol, params)
     nodes = [node for node in model.graph.nodes() if node.row is not None]
-    layers = [
-        {"name": node.name} | {key: getattr(node.p, key) for key in _SHOWN}
-        for node in nodes
-        if node.row.name == "Deconvolution"
-    ]
+    transposed = (node for node in nodes if node.row.name == "Deconvolution")
+    layers = [{"name": n.name} | {key: getattr(n.p, key) for key in _SHOWN} for n in transposed]
     counts = dict(Counter(node.row.name for node in nodes).most_common())
     size = sum(array.size for array in model.arrays.values())
     rows = [tuple(map(_cell, layer.values())) for layer in layers]
@@ -75,7 +72,7 @@ def run(
       upconv mxnet run net-symbol.json net-0000.params --inputs x.npz -o y.npz
       upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
     """
-    target = _target(output, ".npz", force, [symbol, params, inputs])
+    target = npy.place(output, (".npz",), force=force, inputs=[symbol, params, inputs])
     sizes, model = _sizes(input_shape), _load(symbol, params)
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
@@ -114,7 +111,7 @@ def to_onnx(
     Example:
       upconv mxnet to-onnx net-symbol.json net-0000.params --input-shape data:1,3,64,64 -o net.onnx
     """
-    target = _target(output, ".onnx", force, [symbol, params])
+    target = npy.place(output, (".onnx",), force=force, inputs=[symbol, params])
     from ..mxnet.to_onnx import to_onnx as written
 
     sizes, model = _sizes(input_shape), _load(symbol, params)
@@ -145,10 +142,3 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _cell(value: Any) -> str:
     return ("x".join(map(str, value)) or "-") if isinstance(value, tuple) else str(value)
-
-
-def _target(
-    output: str | None, suffix: str, force: bool, inputs: Iterable[Path | None]
-) -> Path | None:
-    """Where a result goes, checked before any work is done."""
-    return None if output is None else npy.place(output, (suffix,), force=force, inputs=inputs)

@@ -68,24 +68,26 @@ def split(name: str) -> tuple[Path, str]:
 
 
 def place(
-    name: str | Path,
+    name: str | Path | None,
     suffixes: tuple[str, ...],
     *,
     force: bool,
     inputs: Iterable[Path | None] = (),
     model: Path | None = None,
     option: str = "--output",
-) -> Path:
-    """Where a result called `name` goes, checked before any work is done; links are followed.
+) -> Path | None:
+    """Where a result called `name` goes, if anywhere, checked before any work is done.
 
     `inputs` are never overwritten, nor what `model` is read from, files with its data included.
     """
+    if name is None:
+        return None
     shown, kept = str(name), [model, *inputs]
     if suffixes and Path(name).suffix.lower() not in suffixes:
         words = f"{brief(shown)} does not end in {' or '.join(suffixes)}"
         raise typer.BadParameter(words, param_hint=option)
     with reported(shown):
-        path = Path(name).resolve()
+        path = Path(name).resolve()  # links are followed
         if model is not None and path.exists():  # only then is the model worth reading twice
             from ..onnx.models import files
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from typer import Argument, BadParameter, Context, Option
@@ -13,7 +12,7 @@ from ..errors import FileError
 from ..explanations import explain
 from ..memory import readable
 from ..ops import conv_transpose
-from . import npy, options, report
+from . import npy, options
 from .report import Answer, answering
 
 _FILE = "A .npy file, or a .npz (file.npz:name where it holds several)"
@@ -62,18 +61,21 @@ def run(
     files = [name for name in (x, weight, bias, residual) if name]
     if files.count("-") > 1:
         raise FileError("The standard input can be read once only; name a file for the others.")
-    target = _target(output, files, force=force)
+    target = None
+    if output != "-":
+        inputs = [npy.split(name)[0] for name in files if name != "-"]
+        target = npy.place(output, (".npy", ".npz"), force=force, inputs=inputs)
+    elif sys.stdout is not None and sys.stdout.isatty():
+        words = "binary data does not go to a terminal; name a file"
+        raise BadParameter(words, param_hint="--output")
     options.use_threads(threads)
     a, w = npy.read(x), npy.read(weight)
     b, r = (name and npy.read(name) for name in (bias, residual))
     how = {**geometry, "activation": activation, "engine": engine}
-    with report.progress() as step:
-        step("computing")
-        start = time.perf_counter()
-        y = conv_transpose(a, w, b, residual=r, **how)
-        seconds = time.perf_counter() - start
-        step("writing")
-        npy.write(target, {"y": y}, force=force)
+    start = time.perf_counter()
+    y = conv_transpose(a, w, b, residual=r, **how)
+    seconds = time.perf_counter() - start
+    npy.write(target, {"y": y}, force=force)
     did = explain(a.shape, w, b, residual=r is not None, **how)
     fields = {
         "output": output,
@@ -89,13 +91,3 @@ def run(
     array = f"{'x'.join(map(str, y.shape))} {y.dtype}, {readable(y.nbytes)}"
     told = f"{wrote}: {array}, engine {did.engine}, {seconds * 1e3:.3g} ms"
     return Answer(fields, [], [] if quiet else [told])
-
-
-def _target(output: str, given: list[str], *, force: bool) -> Path | None:
-    if output != "-":
-        inputs = [npy.split(name)[0] for name in given if name != "-"]
-        return npy.place(output, (".npy", ".npz"), force=force, inputs=inputs)
-    if sys.stdout is not None and sys.stdout.isatty():
-        words = "binary data does not go to a terminal; name a file"
-        raise BadParameter(words, param_hint="--output")
-    return None
