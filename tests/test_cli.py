@@ -186,7 +186,7 @@ def test_library_errors_are_one_line_and_a_traceback_on_request(folder):
 
 
 def test_bugs_keep_their_traceback(folder):
-    driver = "import upconv.cli.run as r\nr.conv_transpose = lambda *a, **k: 1 / 0"
+    driver = "import upconv.cli.layer as r\nr.conv_transpose = lambda *a, **k: 1 / 0"
     done = ran("run", "x.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder, driver=driver)
     assert b"ZeroDivisionError" in done.stderr
     assert done.returncode == 1

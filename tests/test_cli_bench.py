@@ -25,7 +25,7 @@ pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
 pytest.importorskip("llvmlite", reason="the roofline needs llvmlite")
 
-from upconv.cli.candidates import PEERS, Candidate
+from upconv.cli.cases import PEERS, Candidate
 from upconv.engines.jit.limits import Limits
 
 __all__ = ["plant"]  # a fixture

@@ -12,12 +12,11 @@ from .._version import __version__
 from .bench import bench
 from .doctor import doctor
 from .endings import ended
+from .layer import explain, run, shape
 from .lint import lint, rule
 from .models import optimize, rewrite, verify
 from .mxnet import mxnet
 from .options import declaring
-from .run import run
-from .shape import explain, shape
 
 _TRACEBACK = "--traceback"
 

@@ -26,9 +26,8 @@ from ..problem import Direction, DType
 from ..threads import get_num_threads
 from ..timing import interleaved
 from . import doctor, options, report
-from .candidates import PEERS, Candidate, Case, candidates
+from .cases import PEERS, Candidate, Case, Layer, candidates, read
 from .endings import FINDINGS, say
-from .layers import Layer, read
 from .report import Answer, answering
 
 _QUICK_SECONDS = 0.05

@@ -139,9 +139,7 @@ _SHARED: dict[str, Any] = {
         parser=shape,
         help="Shape of the input, such as 1,64,32,32 or 1x64x32x32; the batch may be left out.",
     ),
-    "weight": Argument(
-        metavar="WEIGHT", parser=shape, help="Shape of the weight, such as 64,16,4,4."
-    ),
+    "weight": Argument(metavar="WEIGHT", parser=shape, help="Shape of the weight: 64,16,4,4."),
     "activation": Option(
         metavar="NAME", help="relu, leaky_relu (or leaky_relu:0.2), tanh, sigmoid, silu or gelu."
     ),
