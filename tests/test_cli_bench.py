@@ -285,7 +285,7 @@ def test_layer_files_that_are_no_files(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("names", "words"),
-    [("nothing", "'nothing' is not one of"), ("", "names nothing"), (" ,", "names nothing")],
+    [("nothing", "'nothing'"), ("", "names nothing"), (" ,", "names nothing")],
 )
 @pytest.mark.parametrize(
     ("option", "known"),

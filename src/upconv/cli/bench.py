@@ -19,14 +19,14 @@ from typer import BadParameter, Option
 
 from .. import memory, roofline
 from ..arrays import dtype_of
-from ..errors import EngineError, EngineMissing, EngineRefusal, MemoryLimitError
-from ..explanations import EngineStatus
+from ..engines import load
+from ..errors import EngineError, EngineRefusal, MemoryLimitError
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
 from ..timing import interleaved
 from . import doctor, options, report
-from .cases import PEERS, Candidate, Case, Layer, candidates, read
+from .cases import PEERS, Candidate, Case, Layer, engine, read
 from .endings import FINDINGS, say
 from .report import Answer, answering
 
@@ -77,7 +77,9 @@ def bench(
     options.use_threads(threads)
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
     statuses, chosen = known_engines(), _chosen_layers(layers, only, quick)
-    own = _chosen_engines(statuses, engines)
+    own = engines or [status.name for status in statuses if status.available]
+    for name in own:
+        load(name, "--engines")  # raises for what is no engine, or not here
     others = peers or [name for name in PEERS if doctor.version_of(name) is not None]
     options.require_known("--peers", others, (*PEERS, "none"))
     names = (*own, *(name for name in others if name != "none"))
@@ -129,18 +131,6 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
             words = f"no layer has at most {most:,} multiply-adds"
             raise BadParameter(words, param_hint="--quick")
     return found
-
-
-def _chosen_engines(
-    statuses: Sequence[EngineStatus], wanted: Sequence[str] | None
-) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(status.name for status in statuses if status.available)
-    options.require_known("--engines", wanted, [status.name for status in statuses])
-    for status in statuses:
-        if status.name in wanted and not status.available:
-            raise EngineMissing(status.reason)
-    return tuple(wanted)
 
 
 @dataclass(slots=True)
@@ -203,7 +193,8 @@ def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
     """The settings of an engine or a peer, each verified, or one entry that says why not."""
     fault = False
     try:
-        return [_verified(each, case) for each in candidates(name, case, threads)]
+        made = PEERS[name](case, threads) if name in PEERS else [engine(name, case, threads)]
+        return [_verified(each, case) for each in made]
     except (EngineRefusal, MemoryLimitError) as error:
         reason = str(error)
     except ImportError as error:

@@ -197,17 +197,12 @@ class Candidate:
     workspace_bytes: int | None = None
 
 
-def candidates(name: str, case: Case, threads: int) -> Sequence[Candidate]:
-    """The settings in which a peer, or an engine of upconv, does a case.
+def engine(name: str, case: Case, threads: int) -> Candidate:
+    """An engine of upconv. The weight of a result is packed beforehand, that of a gradient in every
+    call, as training changes it.
 
-    Raises `EngineRefusal` where it does not, and a peer whatever it likes.
+    Raises `EngineRefusal` where the engine does not do the case.
     """
-    return PEERS[name](case, threads) if name in PEERS else [_engine(name, case, threads)]
-
-
-def _engine(name: str, case: Case, threads: int) -> Candidate:
-    """An engine; the weight of a result is packed beforehand, that of a gradient in every call, as
-    training changes it."""
     chosen, given, result = load(name), case.operands, case.operands.before.copy()
     refusal = chosen.refuses(case.problem)
     if refusal is not None:
