@@ -142,7 +142,11 @@ def test_efficiency_is_of_upconvs_own_engines(monkeypatch):
     peer = lambda case, _: [Candidate("peer", "torch", lambda: None, lambda _: case.expected)]  # noqa: E731
     monkeypatch.setitem(PEERS, "torch", peer)
     done = called(*SMALL[:3], "--engines", "reference", "--peers", "torch", "--seconds", 0, *JSON)
-    result = rows(done)["dcgan_first", "peer"]
+    result, own = rows(done)["dcgan_first", "peer"], rows(done)["dcgan_first", "reference"]
+    faster = own["best_seconds"] / result["best_seconds"]
+    assert result["speeds"] == pytest.approx({"reference": faster, "torch": 1})
+    assert own["speeds"] == pytest.approx({"reference": 1, "torch": 1 / faster})
+    assert json.loads(done.stdout)["summary"]["peer"]["reference"] == pytest.approx(faster)
     assert result["efficiency"] is None
     assert result["best_seconds"] > 0
 

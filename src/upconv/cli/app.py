@@ -28,8 +28,7 @@ class _Commands(TyperGroup):
         end = args.index("--") if "--" in args else len(args)
         if _TRACEBACK in args[:end]:
             args = [_TRACEBACK, *(arg for arg in args[:end] if arg != _TRACEBACK), *args[end:]]
-        parsed: list[str] = super().parse_args(ctx, args)
-        return parsed
+        return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with ended(traceback=False):

@@ -20,7 +20,7 @@ from typer import BadParameter, Option
 from .. import memory, roofline
 from ..arrays import dtype_of
 from ..engines import load
-from ..errors import EngineError, EngineRefusal, MemoryLimitError
+from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
@@ -81,7 +81,7 @@ def bench(
     for name in own:
         load(name, "--engines")  # raises for what is no engine, or not here
     others = peers or [name for name in PEERS if doctor.version_of(name) is not None]
-    options.require_known("--peers", others, (*PEERS, "none"))
+    _require_known("--peers", others, (*PEERS, "none"))
     names = (*own, *(name for name in others if name != "none"))
     groups = [name for name in names if name in ("reference", *PEERS)]
     count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
@@ -122,7 +122,7 @@ def bench(
 def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> list[Layer]:
     found = read() if file is None else read(file)
     if only is not None:
-        options.require_known("--only", only, [layer.name for layer in found])
+        _require_known("--only", only, [layer.name for layer in found])
         found = [layer for layer in found if layer.name in only]
     if quick:
         most = _QUICK_MULTIPLY_ADDS
@@ -131,6 +131,13 @@ def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -
             words = f"no layer has at most {most:,} multiply-adds"
             raise BadParameter(words, param_hint="--quick")
     return found
+
+
+def _require_known(option: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            words = f"{brief(name)} is not one of {', '.join(known)}"
+            raise BadParameter(words, param_hint=option)
 
 
 @dataclass(slots=True)

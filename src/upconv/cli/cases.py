@@ -61,11 +61,7 @@ class Layer:
         return {**{word: getattr(self, key) for word, key in names.items()}, "groups": self.g}
 
     def problem(self, dtype: DType) -> Problem:
-        """The forward problem, with a bias; `ArgumentError` if there is none such.
-
-        >>> print(read()[0].problem(DType.FLOAT32))
-        forward n1 c1024->512 28x28->56x56 k2x2 s2x2 float32 NCX IOX bias
-        """
+        """The forward problem, with a bias; `ArgumentError` if there is none such."""
         columns = self.size, self.k, self.s, self.d, self.p, self.p, self.op
         axes = tuple(padded(*axis) for axis in zip(*columns, strict=True))
         return Problem(Direction.FORWARD, axes, self.n, self.ic, self.oc, self.g, dtype, bias=True)

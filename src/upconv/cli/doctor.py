@@ -93,7 +93,7 @@ def _rows(told: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]]:
     return [
         *told["versions"].items(),
         ("NumPy's BLAS", told["numpy_blas"]),
-        *((f"engine {status.name}", _availability(status)) for status in told["engines"]),
+        *((f"engine {status.name}", _available(status)) for status in told["engines"]),
         ("libdnnl", told["libdnnl"]),
         ("processor", f"{cpu['model']} ({cpu['name']})"),
         ("threads", f"{told['threads'] or 'unknown'}, from {told['threads_from']}"),
@@ -106,10 +106,9 @@ def _rows(told: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]]:
     ]
 
 
-def _availability(status: EngineStatus) -> str:
-    if status.available:
-        return f"available: {status.fingerprint}"
-    return f"not available: {' '.join(status.reason.split())}"
+def _available(status: EngineStatus) -> str:
+    lacks = " ".join(status.reason.split())
+    return f"available: {status.fingerprint}" if status.available else f"not available: {lacks}"
 
 
 def _libdnnl() -> str:
@@ -128,7 +127,8 @@ def _faults() -> Iterator[str]:
     for package in REQUIRED:
         if version_of(package) is None:
             yield f"{package} is not installed; upconv depends on it: pip install {package}"
-    for read in (_asked_engine, tuning_asked, PrimitiveCache):
+    asked = os.environ.get("UPCONV_ENGINE", "").strip() or "reference"
+    for read in (lambda: load(asked, "UPCONV_ENGINE"), tuning_asked, PrimitiveCache):
         try:
             read()
         except EngineMissing:
@@ -140,11 +140,6 @@ def _faults() -> Iterator[str]:
         yield f"the cache directory {place} is not a directory; set UPCONV_CACHE_DIR"
     elif place.exists() and not os.access(place, os.R_OK | os.W_OK | os.X_OK):
         yield f"the cache directory {place} cannot be written; fix its owner"
-
-
-def _asked_engine() -> None:
-    if engine := os.environ.get("UPCONV_ENGINE", "").strip():
-        load(engine, "UPCONV_ENGINE")
 
 
 def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:

@@ -35,7 +35,6 @@ def say(text: str) -> None:
     if sys.stderr is not None:
         with suppress(OSError):  # nobody listens; the exit code still tells
             sys.stderr.write(text + "\n")
-            sys.stderr.flush()
 
 
 @contextmanager

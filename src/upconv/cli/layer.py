@@ -27,9 +27,7 @@ _FILE = "A .npy file, or a .npz (file.npz:name where it holds several)"
     "run",
     x=Argument(metavar="X", help=f"The input. {_FILE}; - reads stdin."),
     weight=Option("--weight", "-w", metavar="FILE", help=f"The weight. {_FILE}."),
-    output=Option(
-        "--output", "-o", metavar="FILE", help="A .npy or .npz file for the result, or - (stdout)."
-    ),
+    output=Option("--output", "-o", metavar="FILE", help="A .npy or .npz file, or - for stdout."),
     bias=Option("--bias", "-b", metavar="FILE", help="The bias."),
     residual=Option(metavar="FILE", help="Added to the result before the activation."),
     quiet=Option("--quiet", "-q", help="Say nothing when all is well."),

@@ -31,10 +31,7 @@ def _rules(words: str) -> Any:
 
 
 _OPTIONS = {
-    "paths": Argument(
-        metavar="PATHS",
-        help="Models, and folders that are searched for *.onnx (default: the current folder).",
-    ),
+    "paths": Argument(metavar="PATHS", help="Models, and folders of *.onnx (default: this one)."),
     "select": _rules("Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199)."),
     "ignore": _rules("Not these rules, even if selected."),
     "runtime": Option(help="Judge for this runtime (default: warn of both)."),

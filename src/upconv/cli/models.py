@@ -32,13 +32,8 @@ from .report import Answer, answering, table
     time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
     no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
     fresh=Option("--fresh", help="Measure again what is remembered."),
-    report_file=Option(
-        "--report", metavar="FILE", help="Write a report: .html for a browser, or .json."
-    ),
-    session=Option(
-        metavar="FILE",
-        help="Measure upconv.onnx.Session too; write its report, for decisions=: .json.",
-    ),
+    report_file=Option("--report", metavar="FILE", help="Write a report: .html or .json."),
+    session=Option(metavar="FILE", help="Measure upconv.onnx.Session; write its report: .json."),
 )
 def optimize(
     model: Path,

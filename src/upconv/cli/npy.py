@@ -56,11 +56,7 @@ def read_all(path: Path | None) -> dict[str, Array] | None:
 
 
 def split(name: str) -> tuple[Path, str]:
-    """The file and the member of file.npz:member; a file of the whole name comes first.
-
-    >>> split("nowhere/net.npz:decoder.weight")[1]
-    'decoder.weight'
-    """
+    """The file and the member of file.npz:member; a file of the whole name comes first."""
     path, colon, member = name.rpartition(":")
     if colon and path.lower().endswith(".npz") and not Path(name).exists():
         return Path(path), member

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from typer import Argument, BadParameter, Option
 
-from ..errors import brief
 from ..problem import WeightLayout
 from ..threads import get_num_threads, set_num_threads
 
 Command = Callable[..., None]
 Ends = int | tuple[int, int]
-
-_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 class Shape(tuple[int, ...]):
@@ -31,20 +28,12 @@ class Shape(tuple[int, ...]):
 
 
 def shape(text: str) -> Shape:
-    """A shape.
-
-    >>> shape("1,64,32,32"), shape("1x64x32x32")
-    ((1, 64, 32, 32), (1, 64, 32, 32))
-    """
+    """A shape, as 1,64,32,32 or 1x64x32x32."""
     return Shape(_integer(part, text) for part in re.split(r"[,x]", text.strip()))
 
 
 def sizes(text: str) -> int | tuple[int, ...]:
-    """One integer for all axes, or one per axis.
-
-    >>> sizes("2"), sizes("2,3")
-    (2, (2, 3))
-    """
+    """One integer for all axes, or one per axis."""
     values = shape(text)
     return values[0] if len(values) == 1 else tuple(values)
 
@@ -92,23 +81,11 @@ def shape_sets(given: Sequence[str] | None) -> list[dict[str, Shape]]:
 
 
 def input_shapes(given: Sequence[str] | None) -> dict[str, Shape]:
-    """Shapes by name, each name once.
-
-    >>> input_shapes(["x:1,80,100", "N:2"])
-    {'x': (1, 80, 100), 'N': (2,)}
-    """
+    """Shapes by name, each name once."""
     found, *others = shape_sets(given)
     if others:
         raise BadParameter("a name is given twice", param_hint="--input-shape")
     return found
-
-
-def require_known(option: str, wanted: Sequence[str], known: Collection[str]) -> None:
-    """A usage error for an option that names what is not there."""
-    for name in wanted:
-        if name not in known:
-            words = f"{brief(name)} is not one of {', '.join(known)}"
-            raise BadParameter(words, param_hint=option)
 
 
 def use_threads(threads: int | None) -> None:
@@ -126,7 +103,7 @@ def _ends(part: str, text: str) -> Ends:
 
 
 def _integer(part: str, text: str) -> int:
-    if not _NUMBER.fullmatch(part.strip()):
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", part.strip()):
         raise BadParameter(f"{text!r}; expected integers, such as 2 or 2,3")
     return int(part)
 
@@ -154,9 +131,7 @@ _SHARED: dict[str, Any] = {
     ),
     "inputs": Option(metavar="FILE", help="Inputs by name, .npz, in place of random ones."),
     "seed": Option(min=0, metavar="N", help="Seed of the random inputs."),
-    "threads": Option(
-        min=1, max=4096, metavar="N", help="Threads to compute with (default: see `upconv doctor`)."
-    ),
+    "threads": Option(min=1, max=4096, metavar="N", help="Threads (default: see `upconv doctor`)."),
 }
 """What a parameter of any command is."""
 
