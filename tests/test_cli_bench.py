@@ -97,9 +97,9 @@ def test_gradients_and_other_types(tmp_path, direction):
 
 @pytest.mark.parametrize("direction", ["forward", "input_grad", "weight_grad"])
 def test_peers_that_are_installed_agree(tmp_path, direction):
-    """Grouped, with output padding, in 1, 2 and 3 dimensions; a peer that cannot says why."""
+    """Grouped, dilated, with output padding, in 1, 2 and 3 dimensions; who cannot says why."""
     grown = {**LAYER, "name": "c", "size": [3, 5, 4], "k": [3, 2, 3], "p": [1, 0, 1]}
-    layers = [LAYER, {**LAYER, "name": "b", "size": [9], "g": 1}, grown]
+    layers = [LAYER, {**LAYER, "name": "b", "size": [9], "g": 1, "d": 2}, grown]
     (tmp_path / "l.json").write_text(json.dumps({"about": "", "layers": layers}))
     done = called("bench", "--layers", tmp_path / "l.json", "--direction", direction,
                   "--seconds", 0, *JSON)  # fmt: skip

@@ -220,16 +220,8 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         form = self._form(self._residual)
-        return Plan, (
-            self._request,
-            self._engine,
-            self._threads,
-            form.weight,
-            form.bias,
-            self._residual,
-            self._tune,
-            self._algorithm,
-        )
+        how = self._request, self._engine, self._threads
+        return Plan, (*how, form.weight, form.bias, self._residual, self._tune, self._algorithm)
 
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"
