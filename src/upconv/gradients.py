@@ -7,7 +7,7 @@ sum. Every call is prepared before anything of the caller's is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 from typing import Any
 
@@ -45,41 +45,36 @@ class Gradients:
 GradientRule = Callable[..., dict[str, Signature]]
 
 
+@dataclass(slots=True, eq=False)
 class _Layer:
     """The signatures of a layer's gradients, and those of its calls that were needed so far."""
 
-    __slots__ = (
-        "_algorithm", "_calls", "_engine", "_threads", "axes", "channel_axis", "signatures", "swaps"
-    )  # fmt: skip
+    signatures: dict[str, Signature]
+    ndim: int
+    engine: str | Engine | None
+    threads: int
+    algorithm: Algorithm
+    channel_axis: int = field(init=False)
+    axes: tuple[int, ...] = field(init=False)
+    swaps: bool = field(init=False)
+    calls: dict[str, PreparedCall] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        signatures: dict[str, Signature],
-        ndim: int,
-        engine: str | Engine | None,
-        threads: int,
-        algorithm: Algorithm,
-    ) -> None:
-        self.signatures, self._engine, self._threads = signatures, engine, threads
-        self._algorithm = algorithm
-        problem = signatures["x"].problem
-        self.channel_axis = ndim - 1
-        if problem.layout is DataLayout.NCX:
-            self.channel_axis -= problem.rank
-        self.axes = tuple(axis for axis in range(ndim) if axis != self.channel_axis)
+    def __post_init__(self) -> None:
+        problem = self.signatures["x"].problem
+        first = problem.layout is DataLayout.NCX
+        self.channel_axis = self.ndim - 1 - problem.rank * first
+        self.axes = tuple(axis for axis in range(self.ndim) if axis != self.channel_axis)
         # A convolution's input is g of the trilinear form, the gradient its x.
         self.swaps = problem.direction is Direction.FORWARD
-        self._calls: dict[str, PreparedCall] = {}
 
     def call(self, name: str) -> PreparedCall:
         """The call that computes the gradient of "x" or "weight"."""
-        call = self._calls.get(name)
+        call = self.calls.get(name)
         if call is None:
-            how = self._algorithm if name == "x" else Algorithm.DIRECT
-            call = PreparedCall(
-                self.signatures[name], self._engine, self._threads, algorithm=how, once=True
-            )
-            self._calls[name] = call
+            signature = self.signatures[name]
+            how = self.algorithm if name == "x" else Algorithm.DIRECT
+            call = PreparedCall(signature, self.engine, self.threads, algorithm=how, once=True)
+            self.calls[name] = call
         return call
 
 

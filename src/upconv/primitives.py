@@ -92,13 +92,8 @@ class PrimitiveCache:
     """
 
     def __init__(self, max_entries: int | None = None, max_bytes: int | None = None) -> None:
-        bounds = {
-            "UPCONV_CACHE_ENTRIES": (max_entries, _DEFAULT_ENTRIES),
-            "UPCONV_CACHE_BYTES": (max_bytes, _DEFAULT_BYTES),
-        }
-        self._max_entries, self._max_bytes = (
-            _bound(variable, *values) for variable, values in bounds.items()
-        )
+        self._max_entries = _bound("UPCONV_CACHE_ENTRIES", max_entries, _DEFAULT_ENTRIES)
+        self._max_bytes = _bound("UPCONV_CACHE_BYTES", max_bytes, _DEFAULT_BYTES)
         self.calls: dict[Hashable, Any] = {}
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
         # Locks by which one thread builds a key while others wait; each goes with its last user.

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 
 from .geometry import Axis, Phase
 
@@ -140,10 +140,8 @@ def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
     >>> round(waste([axis], [thriftiest(axis)]), 3)
     1.333
     """
-    ratio = 1.0
-    for axis, form in zip(axes, forms, strict=True):
-        ratio *= form.phases * form.kernel / axis.kernel
-    return ratio
+    pairs = zip(axes, forms, strict=True)
+    return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
 
 
 def cropped(axis: Axis, begin: int, end: int) -> Axis:
