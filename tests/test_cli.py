@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import upconv
-from processes import begun, called, environment, failed, let_compute, ran
+from processes import called, environment, failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -153,23 +153,6 @@ def test_a_write_that_fails_leaves_nothing(folder, monkeypatch):
     assert called(*RUN).returncode == 0
     assert np.load("y.npy").shape == (2, 12, 7, 8)
     assert sorted(folder.iterdir()) == sorted([*before, folder / "y.npy"])
-
-
-@posix
-def test_ctrl_c_in_the_middle_of_a_computation(folder):
-    """Some 500 GFLOP on one thread; the weight is a hole in the file system."""
-    big = np.lib.format.open_memmap(folder / "big.npy", "w+", np.float32, (512, 512, 16, 16))
-    del big
-    np.save(folder / "x.npy", np.ones((1, 512, 64, 64), np.float32))
-    before = sorted(folder.iterdir())
-    command = ["run", "x.npy", "-w", "big.npy", "-o", "y.npy", "--engine", "reference",
-               "--threads", 1]  # fmt: skip
-    with begun(*command, cwd=folder) as process:
-        let_compute(process, 1.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
-    assert sorted(folder.iterdir()) == before
 
 
 # Words, codes and streams -------------------------------------------------------------------------
