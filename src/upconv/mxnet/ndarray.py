@@ -277,8 +277,9 @@ def creating(name: str, kind: type[NDArray]) -> Any:
     """The function of NumPy by this name, of which arrays of a kind are made."""
 
     def create(
-        *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, **named: Any
-    ) -> Any:
+        *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, stype: Any = None,
+        **named: Any,
+    ) -> Any:  # fmt: skip
         for place in (ctx, device, *(x for x in values if isinstance(x, Context))):
             require_processor(place)
         given = [plain(value) for value in values if not isinstance(value, Context)]
