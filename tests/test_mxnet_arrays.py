@@ -37,6 +37,8 @@ class TestCreation:
             (lambda: nd.zeros(2), [0, 0], "float32"),
             (lambda: nd.ones((1, 2), dtype="float16"), [[1, 1]], "float16"),
             (lambda: nd.full((2,), 7, dtype="int32"), [7, 7], "int32"),
+            (lambda: nd.full(shape=(2,), val=7), [7, 7], "float32"),
+            (lambda: nd.array(source_array=[1, 2]), [1, 2], "float32"),
             (lambda: nd.arange(1, 7, 2), [1, 3, 5], "float32"),
             (lambda: nd.zeros((2,), mx.cpu(), stype="row_sparse"), [0, 0], "float32"),
             (lambda: mx.np.zeros((2,), "int32"), [0, 0], "int32"),

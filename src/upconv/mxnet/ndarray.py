@@ -273,6 +273,9 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, NDArray) else value
 
 
+_AS_NUMPY = {"val": "fill_value", "source_array": "object"}  # parameters of mx.nd's functions
+
+
 def creating(name: str, kind: type[NDArray]) -> Any:
     """The function of NumPy by this name, of which arrays of a kind are made."""
 
@@ -284,7 +287,8 @@ def creating(name: str, kind: type[NDArray]) -> Any:
             require_processor(place)
         given = [plain(value) for value in values if not isinstance(value, Context)]
         with raised_by(name):
-            found = getattr(np, name)(*given, **named)
+            spelt = {_AS_NUMPY.get(key, key): plain(value) for key, value in named.items()}
+            found = getattr(np, name)(*given, **spelt)
         typed = any(isinstance(value, (str, type, np.dtype)) for value in given[1:])
         typed = typed or any(isinstance(value, NDArray) for value in values[:1])
         keeps = typed or (kind.numpy_like and found.dtype == bool)
