@@ -70,7 +70,7 @@ class Codes:
 @compiled("tile", kept=512)
 def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
     """The code of a tile."""
-    emit_channel_tile(module, "tile", tile, cpu, _products(tile))
+    emit_channel_tile(module, "tile", tile, _products(tile))
 
 
 def _products(tile: ChannelTile) -> Products:

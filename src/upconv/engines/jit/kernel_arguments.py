@@ -111,7 +111,7 @@ def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
     """Take numbers below `count` from a counter all threads share, until there are no more."""
     with f.forever() as taking:
         job = f.take(counter)
-        f.leave(taking, f.compare("sge", job, count))
+        f.leave(taking, job >= count)
         yield job
 
 
@@ -126,10 +126,10 @@ def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) ->
     turns = f.scratch(8)
     f.store(f.integer(0), turns)
     with f.forever() as waiting:
-        f.leave(waiting, f.compare("sge", f.observe(counter), count))
+        f.leave(waiting, f.observe(counter) >= count)
         f.relax(triple)
-        turn = f.add(f.load(I64, turns), 1)
+        turn = f.load(I64, turns) + 1
         f.store(turn, turns)
         if switch:
-            with f.when(f.compare("sgt", turn, _PATIENCE)):
+            with f.when(turn > _PATIENCE):
                 f.call_foreign(switch)

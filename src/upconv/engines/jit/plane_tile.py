@@ -20,7 +20,6 @@ from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
 from .rows import converted
-from .tile import multiply_add
 from .values import BYTES, I1, I64, PTR, Value, vector
 
 SLOTS = Slots((
@@ -109,47 +108,47 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
         f.store(Value(line, "zeroinitializer"), zeros)
         stage = f.scratch(tile.rows * tile.width * BYTES[tile.element] if tile.staged else 1)
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            first = f.mul(job, a["run"])
-            with f.loop(first, f.min(a["units"], f.add(first, a["run"]))) as unit:
-                _emit_band(f, a, tile, cpu, unit.index, zeros, stage)
+            first = job * a["run"]
+            with f.loop(first, f.min(a["units"], first + a["run"])) as unit:
+                _emit_band(f, a, tile, unit.index, zeros, stage)
 
 
 def _emit_band(
-    f: Function, a: Arguments, tile: PlaneTile, cpu: Cpu, unit: Value, zeros: Value, stage: Value
+    f: Function, a: Arguments, tile: PlaneTile, unit: Value, zeros: Value, stage: Value
 ) -> None:
-    band, rest = f.rem(unit, a["bands"]), f.div(unit, a["bands"])
-    plane, rest = f.rem(rest, a["planes"]), f.div(rest, a["planes"])
-    channel, image = f.rem(rest, a["made"]), f.div(rest, a["made"])
-    place = f.mul(f.div(channel, a["each"]), a["x_channel"])
-    x = f.at(a["x"], f.add(f.mul(image, a["x_image"]), place))
-    place = f.add(f.mul(image, a["y_image"]), f.mul(channel, a["y_channel"]))
-    place = f.add(place, f.mul(plane, a["y_plane"]))
-    w = f.at(a["w"], f.mul(channel, a["w_channel"]))
+    band, rest = unit % a["bands"], unit // a["bands"]
+    plane, rest = rest % a["planes"], rest // a["planes"]
+    channel, image = rest % a["made"], rest // a["made"]
+    place = channel // a["each"] * a["x_channel"]
+    x = a["x"] + (image * a["x_image"] + place)
+    place = image * a["y_image"] + channel * a["y_channel"]
+    place = place + plane * a["y_plane"]
+    w = a["w"] + channel * a["w_channel"]
     bias = f.at(a["bias"], channel, tile.element)
-    taps = f.at(a["ranges"], f.mul(plane, 2), I64)
-    count = f.load(I64, f.at(taps, 1, I64))
-    taps = f.at(a["taps"], f.mul(f.load(I64, taps), 2), I64)
-    top = f.mul(band, a["band"])
-    bottom = f.min(a["y_rows"], f.add(top, a["band"]))
+    taps = f.at(a["ranges"], plane * 2, I64)
+    count = f.word(taps, 1)
+    taps = f.at(a["taps"], f.load(I64, taps) * 2, I64)
+    top = band * a["band"]
+    bottom = f.min(a["y_rows"], top + a["band"])
     with (
         f.loop(top, bottom, tile.rows) as row,
         f.loop(0, a["y_width"], tile.width) as column,
     ):
-        start = f.mul(f.sub(column.index, max(tile.back)), tile.steps[1])
+        start = (column.index - max(tile.back)) * tile.steps[1]
         masks = _masks(f, tile, start, a["x_width"])
         first = column.index if tile.last else 0
         sums = _lane_values(f, tile, f.at(bias, first, tile.element)) * tile.rows
         with f.loop(0, count, carried=sums) as tap:
-            pair = f.at(taps, f.mul(tap.index, 2), I64)
-            source = f.at(x, f.add(f.load(I64, pair), f.mul(start, BYTES[tile.stored])))
-            weights = f.at(w, f.load(I64, f.at(pair, 1, I64)))
+            pair = f.at(taps, tap.index * 2, I64)
+            source = x + (f.load(I64, pair) + start * BYTES[tile.stored])
+            weights = w + f.word(pair, 1)
             weights = f.at(weights, first, tile.element)
-            found = _Plane(source, f.mul(row.index, tile.steps[0]), a["x_rows"], a["x_row"], zeros)
+            found = _Plane(source, row.index * tile.steps[0], a["x_rows"], a["x_row"], zeros)
             given = masks, weights, a["w_tap"]
-            tap.next(_products(f, tile, cpu, found, *given, list(tap.carried)))
-        live, left = f.sub(bottom, row.index), f.sub(a["y_width"], column.index)
-        here = f.add(f.mul(row.index, a["y_row"]), f.mul(column.index, BYTES[tile.stored]))
-        _leave(f, a, tile, cpu, f.add(place, here), live, left, tap.results, stage)
+            tap.next(_products(f, tile, found, *given, list(tap.carried)))
+        live, left = bottom - row.index, a["y_width"] - column.index
+        here = row.index * a["y_row"] + column.index * BYTES[tile.stored]
+        _leave(f, a, tile, place + here, live, left, tap.results, stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +163,8 @@ class _Plane:
 
     def line(self, f: Function, number: int) -> Value:
         """Where a line lies: one outside in zeros."""
-        row = f.add(self.first, f.integer(number))
-        place = f.at(self.x, f.mul(row, self.pitch))
+        row = self.first + f.integer(number)
+        place = self.x + row * self.pitch
         return f.select(f.compare("ult", row, self.rows), place, self.zeros)
 
 
@@ -173,17 +172,17 @@ def _masks(f: Function, tile: PlaneTile, start: Value, width: Value) -> list[Val
     """For each vector of a line from position `start` on, its lanes that lie in the row."""
     masks = []
     for first in range(0, tile.loads * tile.lanes, tile.lanes):
-        bits = _below(f, f.sub(f.sub(width, start), first), tile.lanes)
+        bits = _below(f, width - start - first, tile.lanes)
         if first < max(tile.back) * tile.steps[1]:
-            before = _below(f, f.sub(f.sub(0, start), first), tile.lanes)
-            bits = f.bitwise("and", bits, f.bitwise("xor", before, -1))
+            before = _below(f, 0 - start - first, tile.lanes)
+            bits = bits & (before ^ -1)
         masks.append(_mask(f, bits, tile.lanes))
     return masks
 
 
 def _below(f: Function, count: Value, lanes: int) -> Value:
     """A bit for each lane whose number is less than `count`."""
-    return f.sub(f.bitwise("shl", 1, f.max(f.min(count, lanes), 0)), 1)
+    return (1 << f.max(f.min(count, lanes), 0)) - 1
 
 
 def _mask(f: Function, bits: Value, lanes: int) -> Value:
@@ -203,7 +202,6 @@ def _lane_values(f: Function, tile: PlaneTile, address: Value) -> list[Value]:
 def _products(
     f: Function,
     tile: PlaneTile,
-    cpu: Cpu,
     plane: _Plane,
     masks: list[Value],
     w: Value,
@@ -214,8 +212,8 @@ def _products(
     across, kind = len(tile.back), vector(tile.element, tile.lanes)
 
     def weight(number: int) -> list[Value]:
-        step = f.mul(w_tap, number) if tile.last else number * BYTES[tile.element]
-        return _lane_values(f, tile, f.at(w, step))
+        step = w_tap * number if tile.last else number * BYTES[tile.element]
+        return _lane_values(f, tile, w + step)
 
     kept = [weight(i) for i in range(len(tile.shifts[0]) * across)] if tile.kept else []
     for line, uses in tile.lines.items():
@@ -232,7 +230,7 @@ def _products(
                 for row, row_tap in uses:
                     i, n = row * tile.vectors + v, row_tap * across + tap
                     factor = (kept[n] if kept else weight(n))[v]
-                    sums[i] = multiply_add(f, cpu, cut, factor, sums[i])
+                    sums[i] = f.multiply_add(cut, factor, sums[i])
     return sums
 
 
@@ -268,7 +266,6 @@ def _leave(
     f: Function,
     a: Arguments,
     tile: PlaneTile,
-    cpu: Cpu,
     place: Value,
     live: Value,
     left: Value,
@@ -276,22 +273,22 @@ def _leave(
     stage: Value,
 ) -> None:
     """Store the sums, as many rows and positions as there are."""
-    pitch, y = a["y_row"], f.at(a["y"], place)
-    sums = [activated(f, cpu, tile.activation, tile.slope, value) for value in sums]
+    pitch, y = a["y_row"], a["y"] + place
+    sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
     if tile.staged:
         for i, value in enumerate(sums):
             f.store(value, f.at(stage, i * tile.lanes, tile.element))
         shape = f.min(live, tile.rows), f.min(left, tile.width)
         row = tile.width * BYTES[tile.element]
-        f.call(a["finish"], stage, y, f.at(a["residual"], place), 1, 0, 0, *shape, row, pitch)
+        f.call(a["finish"], stage, y, a["residual"] + place, 1, 0, 0, *shape, row, pitch)
         return
     masks = [
-        _mask(f, _below(f, f.sub(left, first), tile.lanes), tile.lanes)
+        _mask(f, _below(f, left - first, tile.lanes), tile.lanes)
         for first in range(0, tile.width, tile.lanes)
     ]
     for row in range(tile.rows):
-        with f.when(f.compare("sgt", live, row)):
-            to = f.at(y, f.mul(pitch, row))
+        with f.when(live > row):
+            to = y + pitch * row
             for v, mask in enumerate(masks):
                 value, there = sums[row * tile.vectors + v], f.at(to, v * tile.lanes, tile.element)
                 f.store_lanes(value, there, mask)

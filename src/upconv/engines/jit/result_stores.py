@@ -73,11 +73,9 @@ class _Rows:
 
 
 def _rows(f: Function, a: Arguments) -> _Rows:
-    channel, _, phase, phases = (
-        f.load(I64, f.at(f["block"], i, I64)) for i in range(2, len(BLOCK))
-    )
-    offsets = f.at(a["yrows"], f.mul(f["combo"], a["rows"]), I64)
-    base = f.add(f.mul(f["group"], a["y_group"]), f.mul(channel, a["y_channel"]))
+    channel, _, phase, phases = (f.word(f["block"], i) for i in range(2, len(BLOCK)))
+    offsets = f.at(a["yrows"], f["combo"] * a["rows"], I64)
+    base = f["group"] * a["y_group"] + channel * a["y_channel"]
     return _Rows(offsets, base, phase, phases)
 
 
@@ -88,15 +86,15 @@ def emit_tiles(module: Module) -> None:
         rows, spot = _rows(f, a), _spot(f, a, f["first"])
         inside = _inside(f, a, rows, spot, f["first"], f["last"])
         with f.when(inside):
-            step = f.mul(a["stride"], a["y_bytes"])
+            step = a["stride"] * a["y_bytes"]
             carried = [f["x"], _address(f, a, rows, spot)]
             with f.loop(f["first"], f["last"], f["width"], carried=carried) as loop:
                 x, y = loop.carried
                 _compute(f, a, x, y, a["y_channel"], step)
-                along = f.mul(f["width"], a["element"]), f.mul(f["width"], step)
-                loop.next([f.at(x, along[0]), f.at(y, along[1])])
+                along = f["width"] * a["element"], f["width"] * step
+                loop.next([x + along[0], y + along[1]])
         with f.unless(inside), f.loop(f["first"], f["last"], f["width"]) as loop:
-            x = f.at(f["x"], f.mul(f.sub(loop.index, f["first"]), a["element"]))
+            x = f["x"] + (loop.index - f["first"]) * a["element"]
             _place(f, a, rows, loop.index, x)
 
 
@@ -111,21 +109,21 @@ class _Spot:
 
 def _spot(f: Function, a: Arguments, q: Value) -> _Spot:
     """Where a lane of the whole row of lanes lies."""
-    row = f.div(q, a["pitch"])
-    image = f.div(row, a["rows"])
-    own = f.sub(row, f.mul(image, a["rows"]))
-    return _Spot(f.sub(q, f.mul(row, a["pitch"])), own, image)
+    row = q // a["pitch"]
+    image = row // a["rows"]
+    own = row - image * a["rows"]
+    return _Spot(q - row * a["pitch"], own, image)
 
 
 def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
     """One tile, from lane `q` on."""
-    spot, end = _spot(f, a, q), f.add(q, f["width"])
-    live = f.compare("sge", f.load(I64, f.at(rows.offsets, spot.row, I64)), 0)
-    single = f.compare("sle", f.add(spot.lane, f["width"]), a["pitch"])
+    spot, end = _spot(f, a, q), q + f["width"]
+    live = f.word(rows.offsets, spot.row) >= 0
+    single = spot.lane + f["width"] <= a["pitch"]
     inside = _inside(f, a, rows, spot, q, end)
     with f.when(f.select(single, live, Value(I1, "true"))):
-        piece, step = f.mul(rows.phases, a["element"]), f.mul(a["stride"], a["y_bytes"])
-        channel = f.mul(f["width"], piece)
+        piece, step = rows.phases * a["element"], a["stride"] * a["y_bytes"]
+        channel = f["width"] * piece
         y = f.select(inside, _address(f, a, rows, spot), f["stage"])
         steps = f.select(inside, a["y_channel"], channel), f.select(inside, step, piece)
         _compute(f, a, x, y, *steps)
@@ -139,32 +137,32 @@ def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
 def _compute(
     f: Function, a: Arguments, x: Value, y: Value, channel: Value, position: Value
 ) -> None:
-    first, live = (f.load(I64, f.at(f["block"], i, I64)) for i in (2, 3))
-    bias = f.mul(f.add(f.mul(f["group"], a["bias_group"]), first), a["element"])
+    first, live = (f.word(f["block"], i) for i in (2, 3))
+    bias = (f["group"] * a["bias_group"] + first) * a["element"]
     operands = [x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]]
-    f.call(f["tile"], *operands, f.at(a["bias"], bias), y, channel, position, live)
+    f.call(f["tile"], *operands, a["bias"] + bias, y, channel, position, live)
 
 
 def _inside(f: Function, a: Arguments, rows: _Rows, spot: _Spot, q: Value, stop: Value) -> Value:
     """Whether the results of lanes [q, stop) may be stored as they come: all are outputs, and of
     one row."""
-    end = f.add(spot.lane, f.sub(stop, q))
+    end = spot.lane + (stop - q)
     # The last output: s * (end - 1) + the block's last phase.
-    last = f.add(f.add(f.mul(f.sub(end, 1), a["stride"]), rows.phase), rows.phases)
-    inside = f.select(f.compare("sle", end, a["pitch"]), f.compare("sle", last, a["limit"]), NO)
-    inside = f.select(inside, f.compare("sle", stop, f["end"]), NO)
-    offset = f.load(I64, f.at(rows.offsets, spot.row, I64))
-    inside = f.select(inside, f.compare("sge", offset, 0), NO)
-    inside = f.select(inside, f.compare("slt", spot.image, a["images"]), NO)
+    last = (end - 1) * a["stride"] + rows.phase + rows.phases
+    inside = f.select(end <= a["pitch"], last <= a["limit"], NO)
+    inside = f.select(inside, stop <= f["end"], NO)
+    offset = f.word(rows.offsets, spot.row)
+    inside = f.select(inside, offset >= 0, NO)
+    inside = f.select(inside, spot.image < a["images"], NO)
     return f.select(inside, f.compare("ne", a["direct"], 0), NO)
 
 
 def _address(f: Function, a: Arguments, rows: _Rows, spot: _Spot) -> Value:
     """Where the results of a position go."""
-    offset = f.load(I64, f.at(rows.offsets, spot.row, I64))
-    first = f.mul(f.add(f.mul(spot.lane, a["stride"]), rows.phase), a["y_bytes"])
-    place = f.add(f.add(rows.base, f.mul(spot.image, a["y_image"])), f.add(offset, first))
-    return f.at(a["y"], place)
+    offset = f.word(rows.offsets, spot.row)
+    first = (spot.lane * a["stride"] + rows.phase) * a["y_bytes"]
+    place = rows.base + spot.image * a["y_image"] + (offset + first)
+    return a["y"] + place
 
 
 SPREAD = {
@@ -179,16 +177,16 @@ def emit_spread(module: Module) -> None:
         a = SLOTS.reader(f)
         rows = _rows(f, a)
         first, last = f["first"], f["last"]
-        stop = f.add(f.div(f.sub(last, 1), a["pitch"]), 1)
-        with f.loop(f.div(first, a["pitch"]), f.min(stop, f.mul(a["rows"], a["images"]))) as row:
-            offset = f.load(I64, f.at(rows.offsets, f.rem(row.index, a["rows"]), I64))
-            with f.when(f.compare("sge", offset, 0)):
-                origin = f.mul(row.index, a["pitch"])
-                low = f.sub(f.max(first, origin), origin)
-                high = f.sub(f.min(last, f.add(origin, a["pitch"])), origin)
-                image = f.mul(f.div(row.index, a["rows"]), a["y_image"])
-                place = f.add(rows.base, f.add(image, offset))
-                staged = f.sub(f.add(origin, low), first)
+        stop = (last - 1) // a["pitch"] + 1
+        with f.loop(first // a["pitch"], f.min(stop, a["rows"] * a["images"])) as row:
+            offset = f.word(rows.offsets, row.index % a["rows"])
+            with f.when(offset >= 0):
+                origin = row.index * a["pitch"]
+                low = f.max(first, origin) - origin
+                high = f.min(last, origin + a["pitch"]) - origin
+                image = row.index // a["rows"] * a["y_image"]
+                place = rows.base + (image + offset)
+                staged = origin + low - first
                 _spread_row(f, a, rows, place, staged, low, high)
 
 
@@ -203,32 +201,32 @@ def _spread_row(
 ) -> None:
     """Copy positions [low, high) of the output row at `place`, the first from lane `staged`."""
     stride, phases = a["stride"], rows.phases
-    first = f.add(f.mul(low, stride), rows.phase)
-    piece = f.mul(phases, a["element"])
-    src = f.at(f["stage"], f.mul(staged, piece))
-    place = f.add(place, f.mul(first, a["y_bytes"]))
-    left = f.max(f.sub(a["limit"], first), 0)  # outputs from here to the row's end
+    first = low * stride + rows.phase
+    piece = phases * a["element"]
+    src = f["stage"] + staged * piece
+    place = place + first * a["y_bytes"]
+    left = f.max(a["limit"] - first, 0)  # outputs from here to the row's end
     dense = f.compare("eq", phases, stride)
     with f.when(dense):
-        length = f.min(left, f.mul(f.sub(high, low), stride))
+        length = f.min(left, (high - low) * stride)
         _finish(f, a, src, place, piece, f.integer(1), length)
     with f.unless(dense):
         # Positions that have all their phases, then at most one that the row's end cuts.
-        room = f.add(left, f.sub(stride, phases))
-        whole = f.min(f.sub(high, low), f.div(room, stride))
+        room = left + (stride - phases)
+        whole = f.min(high - low, room // stride)
         _finish(f, a, src, place, piece, whole, phases)
-        with f.when(f.compare("slt", whole, f.sub(high, low))):
-            rest = f.max(f.sub(left, f.mul(whole, stride)), 0)
-            src = f.at(src, f.mul(whole, piece))
-            place = f.add(place, f.mul(f.mul(whole, stride), a["y_bytes"]))
+        with f.when(whole < high - low):
+            rest = f.max(left - whole * stride, 0)
+            src = src + whole * piece
+            place = place + whole * stride * a["y_bytes"]
             _finish(f, a, src, place, piece, f.integer(1), rest)
 
 
 def _finish(
     f: Function, a: Arguments, src: Value, place: Value, piece: Value, runs: Value, length: Value
 ) -> None:
-    y, residual = f.at(a["y"], place), f.at(a["residual"], place)
-    live = f.load(I64, f.at(f["block"], 3, I64))
-    step = f.mul(a["stride"], a["y_bytes"])
+    y, residual = a["y"] + place, a["residual"] + place
+    live = f.word(f["block"], 3)
+    step = a["stride"] * a["y_bytes"]
     strides = [f["channel"], a["y_channel"], runs, length, piece, step]
     f.call(a["finish"], src, y, residual, live, *strides)

@@ -30,8 +30,8 @@ def turn_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     with module.function("turn", TURN) as f:
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
-            here = f.sub(f["rows"], row.index), f.sub(f["columns"], column.index)
-            whole = f.compare("sge", f.min(*here), lanes)
+            here = f["rows"] - row.index, f["columns"] - column.index
+            whole = f.min(*here) >= lanes
             with f.when(whole):
                 _square(f, row.index, column.index, stored, computed, lanes)
             with f.unless(whole):
@@ -48,13 +48,13 @@ def turn_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cp
     """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
     lanes = cpu.lanes(BYTES[computed])
     with module.function("turn", TURN) as f:
-        whole = f.mul(f.div(f["columns"], lanes), lanes)
+        whole = f["columns"] // lanes * lanes
         with f.loop(0, whole, lanes) as column:
             lines = []
             for row in range(rows):
                 src, _ = _places(f, f.integer(row), column.index, stored, computed)
                 lines.append([converted(f, f.load(vector(stored, lanes), src), computed)])
-            dst = f.at(f["dst"], f.mul(column.index, rows), computed)
+            dst = f.at(f["dst"], column.index * rows, computed)
             for i, line in enumerate(interleaved(f, lines, lanes)):
                 f.store(line, f.at(dst, i * lanes, computed))
         with f.loop(whole, f["columns"]) as column, f.loop(0, rows) as each:
@@ -63,13 +63,13 @@ def turn_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cp
 
 def _squares(f: Function, count: Value, lanes: int) -> Value:
     """How far squares go: to the end, if a quarter of the last one is there."""
-    return f.mul(f.div(f.add(count, lanes - lanes // 4), lanes), lanes)
+    return (count + (lanes - lanes // 4)) // lanes * lanes
 
 
 def _places(f: Function, row: Value, column: Value, stored: str, computed: str) -> list[Value]:
     """Where an element is read and written."""
-    src = f.at(f.at(f["src"], f.mul(row, f["src_row"])), column, stored)
-    dst = f.at(f.at(f["dst"], f.mul(column, f["dst_row"])), row, computed)
+    src = f.at(f["src"] + row * f["src_row"], column, stored)
+    dst = f.at(f["dst"] + column * f["dst_row"], row, computed)
     return [src, dst]
 
 
@@ -81,12 +81,9 @@ def _one(f: Function, row: Value, column: Value, stored: str, computed: str) -> 
 def _square(f: Function, row: Value, column: Value, stored: str, computed: str, lanes: int) -> None:
     src, dst = _places(f, row, column, stored, computed)
     kind = vector(stored, lanes)
-    lines = [
-        converted(f, f.load(kind, f.at(src, f.mul(f["src_row"], i))), computed)
-        for i in range(lanes)
-    ]
+    lines = [converted(f, f.load(kind, src + f["src_row"] * i), computed) for i in range(lanes)]
     for i, line in enumerate(turned(f, lines, lanes)):
-        f.store(line, f.at(dst, f.mul(f["dst_row"], i)))
+        f.store(line, dst + f["dst_row"] * i)
 
 
 def _edge(
@@ -101,14 +98,14 @@ def _edge(
     """A square of which only `left` rows and columns are there."""
     src, dst = _places(f, row, column, stored, computed)
     kind, (rows, columns) = vector(stored, lanes), left
-    across, last = f.lanes_below(columns, lanes), f.sub(rows, 1)
+    across, last = f.lanes_below(columns, lanes), rows - 1
     lines = []
     for i in range(lanes):
-        place = f.at(src, f.mul(f["src_row"], f.min(f.integer(i), last)))
+        place = src + f["src_row"] * f.min(f.integer(i), last)
         lines.append(converted(f, f.load_lanes(kind, place, across), computed))
     for i, line in enumerate(turned(f, lines, lanes)):
-        mask = f.lanes_below(f.select(f.compare("sgt", columns, i), rows, 0), lanes)
-        f.store_lanes(line, f.at(dst, f.mul(f["dst_row"], i)), mask)
+        mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
+        f.store_lanes(line, dst + f["dst_row"] * i, mask)
 
 
 def turned(f: Function, lines: list[Value], lanes: int) -> list[Value]:

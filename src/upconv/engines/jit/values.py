@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ...problem import DType
 
@@ -17,15 +19,121 @@ STORED = {
 BYTES = {I8: 1, I16: 2, I32: 4, I64: 8, PTR: 8, HALF: 2, BFLOAT: 2, FLOAT: 4, DOUBLE: 8}
 
 
+_FLOATS = (HALF, BFLOAT, FLOAT, DOUBLE)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A typed LLVM value: a register or a constant."""
+    """A typed LLVM value: a register or a constant.
+
+    Operators append an instruction to the code that a value is of: on integers, on numbers, and on
+    vectors of them lane by lane. What is added to an address are bytes; `/` is for numbers, `//`
+    and `%` are for integers that are not negative, as is `>>`; an integer constant beside a vector
+    is in every lane.
+    """
 
     type: str
     name: str
+    do: Callable[[str, str], Value] | None = field(default=None, repr=False, compare=False)
+
+    def __add__(self, other: Number) -> Value:
+        if not isinstance(other, Value) and other == 0:
+            return self
+        if self.type == PTR and self.do:
+            return self.do(
+                PTR, f"getelementptr inbounds i8, ptr {self.name}, i64 {spelled(I64, other)}"
+            )
+        return _binary(self._plain("add nsw", "fadd"), self, other)
+
+    def __radd__(self, other: int) -> Value:
+        return _binary("add nsw", other, self)
+
+    def __sub__(self, other: Number) -> Value:
+        return _binary(self._plain("sub nsw", "fsub"), self, other)
+
+    def __rsub__(self, other: int) -> Value:
+        return _binary("sub nsw", other, self)
+
+    def __mul__(self, other: Number) -> Value:
+        if not isinstance(other, Value) and other == 1:
+            return self
+        return _binary(self._plain("mul nsw", "fmul"), self, other)
+
+    def __truediv__(self, other: Value) -> Value:
+        return _binary("fdiv", self, other)
+
+    def __floordiv__(self, other: Operand) -> Value:
+        return _binary("udiv", self, other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return _binary("urem", self, other)
+
+    def __and__(self, other: Operand) -> Value:
+        return _binary("and", self, other)
+
+    def __or__(self, other: Operand) -> Value:
+        return _binary("or", self, other)
+
+    def __xor__(self, other: Operand) -> Value:
+        return _binary("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return _binary("shl", self, other)
+
+    def __rlshift__(self, other: int) -> Value:
+        return _binary("shl", other, self)
+
+    def __rshift__(self, other: Operand) -> Value:
+        return _binary("lshr", self, other)
+
+    def __lt__(self, other: Operand) -> Value:
+        return compared("slt", self, other)
+
+    def __le__(self, other: Operand) -> Value:
+        return compared("sle", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return compared("sgt", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return compared("sge", self, other)
+
+    def _plain(self, integers: str, numbers: str) -> str:
+        return numbers if split(self.type)[0] in _FLOATS else integers
 
 
 Operand = Value | int
+Number = Value | float
+
+
+def _binary(op: str, a: Number, b: Number, made: str = "") -> Value:
+    kind = next(each.type for each in (a, b) if isinstance(each, Value))
+    do = next(each.do for each in (a, b) if isinstance(each, Value) and each.do)
+    return do(made or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
+
+
+def compared(relation: str, a: Number, b: Number) -> Value:
+    """slt, ult, uge, eq, ne ... of two integers, olt, ueq, uno ... of two numbers, or lane by lane
+    of two vectors."""
+    kind = next(each.type for each in (a, b) if isinstance(each, Value))
+    element, lanes = split(kind)
+    op = "fcmp" if element in _FLOATS else "icmp"
+    return _binary(f"{op} {relation}", a, b, vector(I1, lanes) if lanes else I1)
+
+
+def spelled(kind: str, operand: Number) -> str:
+    """An operand of a type as text, a constant in every lane.
+
+    A number is rounded, and its bits are those of the double that it equals: so LLVM wants them.
+    """
+    if isinstance(operand, Value):
+        return operand.name
+    element, lanes = split(kind)
+    text = str(operand)
+    if element in _FLOATS:
+        rounded = operand if element == DOUBLE else ctypes.c_float(operand).value
+        text = f"0x{struct.unpack('>Q', struct.pack('>d', rounded))[0]:016X}"
+    return f"splat ({element} {text})" if lanes else text
 
 
 def vector(element: str, lanes: int) -> str:
@@ -48,16 +156,11 @@ def mangled(kind: str) -> str:
     return f"v{lanes}{spelled}" if lanes else spelled
 
 
-def as_value(operand: Operand) -> Value:
+def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) -> Value:
     """An integer as a constant."""
-    return operand if isinstance(operand, Value) else Value(I64, str(operand))
+    return operand if isinstance(operand, Value) else Value(I64, str(operand), do)
 
 
 def name_of(operand: Operand) -> str:
     """An operand as text."""
     return operand.name if isinstance(operand, Value) else str(operand)
-
-
-def double_bits(number: float) -> str:
-    """A number as LLVM writes constants: the bits of the double it equals."""
-    return f"0x{struct.unpack('>Q', struct.pack('>d', number))[0]:016X}"

@@ -33,7 +33,6 @@ from .packing import (
     watched,
 )
 from .rows import converted, gather_code
-from .tile import multiply_add
 from .transpose import turn_code
 from .values import BYTES, DOUBLE, I64, PTR, Value, vector
 from .winograd import Transform
@@ -198,29 +197,27 @@ def packing_code(
     past = past and step % cpu.lanes(BYTES[element]) == 0
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
-        taps = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
+        taps = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            number, rest = f.rem(job, a["batches"]), f.div(job, a["batches"])
-            chunk, group = f.rem(rest, a["chunks"]), f.div(rest, a["chunks"])
-            first, start = f.mul(number, a["batch"]), f.mul(chunk, a["channels"])
-            count = f.min(a["batch"], f.sub(a["reduced"], first))
-            live = f.min(a["channels"], f.sub(a["made"], start))
-            src = f.at(a["src"], f.mul(group, a["src_group"]))
-            src = f.at(src, f.mul(first, a["src_reduced"]))
-            src = f.at(src, f.mul(start, a["src_made"]))
+            number, rest = job % a["batches"], job // a["batches"]
+            chunk, group = rest % a["chunks"], rest // a["chunks"]
+            first, start = number * a["batch"], chunk * a["channels"]
+            count = f.min(a["batch"], a["reduced"] - first)
+            live = f.min(a["channels"], a["made"] - start)
+            src = a["src"] + group * a["src_group"]
+            src = src + first * a["src_reduced"]
+            src = src + start * a["src_made"]
             _emit_taps(f, a, src, taps, count, live, element, step, squares)
-            before = f.mul(f.div(first, a["chunk"]), a["chunk"])
-            here = f.min(a["chunk"], f.sub(a["reduced"], before))
-            depth = f.add(f.mul(before, f.sub(a["phases"], 1)), first)
-            dst = f.at(a["dst"], f.mul(group, a["group"]))
-            dst = f.at(f.at(dst, f.mul(chunk, a["unit"])), f.mul(depth, a["row"]))
+            before = first // a["chunk"] * a["chunk"]
+            here = f.min(a["chunk"], a["reduced"] - before)
+            depth = before * (a["phases"] - 1) + first
+            dst = a["dst"] + group * a["group"]
+            dst = dst + chunk * a["unit"] + depth * a["row"]
             with f.loop(0, a["count"]) as run:
-                entry = f.at(a["runs"], f.mul(run.index, _RUN), I64)
-                phase, to, lane, *more = (f.load(I64, f.at(entry, i, I64)) for i in range(_RUN))
-                to = f.add(to, f.mul(f.mul(phase, here), a["row"]))
-                _emit_sums(
-                    f, cpu, a, f.at(dst, to), f.at(taps, lane), count, more, element, step, past
-                )
+                entry = f.at(a["runs"], run.index * _RUN, I64)
+                phase, to, lane, *more = (f.word(entry, i) for i in range(_RUN))
+                to = to + phase * here * a["row"]
+                _emit_sums(f, a, dst + to, taps + lane, count, more, element, step, past)
         f.drain()
 
 
@@ -237,40 +234,39 @@ def _emit_taps(
 ) -> None:
     """T, the taps of `count` channels by the made channels, of which `live` are there; the others
     are zero."""
-    kind, channel = vector(element, step), f.mul(a["lines"], a["line"])
+    kind, channel = vector(element, step), a["lines"] * a["line"]
     size = step * BYTES[element]
     zero = f.constant(kind, 0.0)
-    missing = f.compare("slt", f.mul(live, a["element"]), a["line"])
-    with f.loop(0, f.select(missing, f.mul(count, channel), 0), size) as loop:
-        f.store(zero, f.at(dst, loop.index))
+    missing = live * a["element"] < a["line"]
+    with f.loop(0, f.select(missing, count * channel, 0), size) as loop:
+        f.store(zero, dst + loop.index)
     if squares:
         together = f.compare("ne", a["lines"], a["taps"])
-        same = f.compare("eq", a["src_reduced"], f.mul(a["taps"], a["element"]))
-        together = f.bitwise("or", together, same)
-        rest = f.mul(f.sub(count, 1), a["lines"])
-        columns = f.add(a["taps"], f.select(together, rest, 0))
+        same = f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
+        together = together | same
+        rest = (count - 1) * a["lines"]
+        columns = a["taps"] + f.select(together, rest, 0)
         with f.loop(0, f.select(together, f.integer(1), count)) as each:
             f.call(
-                a["move"], f.at(dst, f.mul(each.index, channel)),
-                f.at(src, f.mul(each.index, a["src_reduced"])), live, columns,
+                a["move"], dst + each.index * channel,
+                src + each.index * a["src_reduced"], live, columns,
                 a["src_made"], a["line"],
             )  # fmt: skip
     else:
         with f.loop(0, a["taps"]) as tap:
             f.call(
-                a["move"], f.at(dst, f.mul(tap.index, a["line"])), src,
-                f.at(a["numbers"], f.mul(tap.index, a["channels"]), I64), live, count,
+                a["move"], dst + tap.index * a["line"], src,
+                f.at(a["numbers"], tap.index * a["channels"], I64), live, count,
                 channel, a["src_reduced"],
             )  # fmt: skip
-    whole = f.mul(f.sub(count, 1), channel)
-    with f.loop(0, f.add(whole, f.mul(a["taps"], a["line"])), size, [zero]) as loop:
-        loop.next([watched(f, f.load(kind, f.at(dst, loop.index)), loop.carried[0])])
+    whole = (count - 1) * channel
+    with f.loop(0, whole + a["taps"] * a["line"], size, [zero]) as loop:
+        loop.next([watched(f, f.load(kind, dst + loop.index), loop.carried[0])])
     report_nonfinite(f, loop.results[0], a.address("bad"))
 
 
 def _emit_sums(
     f: Function,
-    cpu: Cpu,
     a: Arguments,
     dst: Value,
     src: Value,
@@ -281,20 +277,18 @@ def _emit_sums(
     past: bool,
 ) -> None:
     """One run of each channel: sums of taps times factors."""
-    (length, first, stop), channel = run, f.mul(a["lines"], a["line"])
+    (length, first, stop), channel = run, a["lines"] * a["line"]
     zero, size = f.constant(vector(DOUBLE, step), 0.0), step * BYTES[element]
     with f.loop(0, count) as each, f.loop(0, length, size) as column:
-        here = f.at(f.at(src, f.mul(each.index, channel)), column.index)
+        here = src + each.index * channel + column.index
         with f.loop(first, stop, carried=[zero]) as term:
-            value = f.load(
-                vector(element, step), f.at(here, f.load(I64, f.at(a["terms"], term.index, I64)))
-            )
+            value = f.load(vector(element, step), here + f.word(a["terms"], term.index))
             factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
             value = converted(f, value, DOUBLE)
-            term.next([multiply_add(f, cpu, value, factor, term.carried[0])])
-        to = f.at(f.at(dst, f.mul(each.index, a["row"])), column.index)
+            term.next([f.multiply_add(value, factor, term.carried[0])])
+        to = dst + each.index * a["row"] + column.index
         value = converted(f, term.results[0], element)
         if past:
-            f.store_past(value, to, cpu.vector_bytes)
+            f.store_past(value, to)
         else:
             f.store(value, to)
