@@ -23,7 +23,7 @@ from ..activations import apply
 from ..geometry import Axis
 from ..problem import DataLayout, Direction, Problem
 from . import load
-from .base import Array, Primitive
+from .base import Array, Maybe, Primitive
 
 
 class OrderedEngine:
@@ -77,14 +77,7 @@ class OrderedPrimitive:
         grouped = iox.reshape(problem.groups, -1, *iox.shape[1:])
         return grouped if problem.direction is Direction.FORWARD else grouped.swapaxes(1, 2)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         problem, epilogue = self._problem, self._problem.epilogue
         operand, result = self._grouped(a).astype(self._dtype), self._grouped(out)

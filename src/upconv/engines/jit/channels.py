@@ -7,12 +7,13 @@ Weights must be finite: inputs outside are rows of zeros, and 0 times infinity i
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ...problem import DataLayout
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..workspace import Workspace
 from . import schedule
 from .channel_code import Codes
@@ -99,14 +100,7 @@ class Channels(Kernel):
     def __str__(self) -> str:
         return self.description
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         with Workspace(self.workspace_bytes) as buffer:
@@ -166,7 +160,7 @@ class _Work:
         self._blocks = Blocks(SLOTS.block(**self._fixed(), **self._turning()))
 
     def run(
-        self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Array | None
+        self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Maybe
     ) -> None:
         """Compute into `y`, with `nbytes` of scratch memory."""
         more = 0 if residual is None else address_of(residual)

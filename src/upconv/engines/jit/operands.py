@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problem import DataLayout
-from ..base import Array
+from ..base import Array, Maybe
 from ..copies import laid_out
 from .correlation import Correlation
 from .packing import Packer
@@ -27,10 +27,10 @@ class Operands:
     copied: bool
     y: Array
     x: Array
-    residual: Array | None
+    residual: Maybe
 
     @classmethod
-    def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
+    def of(cls, correlation: Correlation, out: Array, x: Array, residual: Maybe) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
         y, layout = out, correlation.layout
         if not _lies_well(out, layout) or (
@@ -80,9 +80,7 @@ class Kernel:
         """The weight in the kernel's order of use."""
         return self._packer.pack(weight)
 
-    def _given(
-        self, out: Array, a: Array, bias: Array | None, residual: Array | None
-    ) -> tuple[Operands, Array]:
+    def _given(self, out: Array, a: Array, bias: Maybe, residual: Maybe) -> tuple[Operands, Array]:
         """The arrays of a call, and its biases as code reads them."""
         biases = self._no_bias if bias is None else self._ordered(bias)
         return Operands.of(self.correlation, out, a, residual), biases

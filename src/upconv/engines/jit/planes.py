@@ -12,7 +12,7 @@ import numpy as np
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
@@ -52,14 +52,7 @@ class Planes(Kernel):
         tables = sum(table.nbytes for table in self._tables)
         self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         x, y, more = given.x, given.y, given.residual

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...geometry import Phase
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .correlation import Correlation
@@ -61,14 +61,7 @@ class Positions(Kernel):
         tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         x, y, more = given.x, given.y, given.residual

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from ...activations import Activation
 from ...problem import DataLayout, Problem
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
 from .compile import CODE_BYTES
@@ -85,14 +86,7 @@ class WeightGrad:
         """Nothing of a weight gradient is packed beforehand."""
         return weight
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         dw = laid_out("the result", out, filled=self.problem.accumulate)
         x, g = self._operand("x", b, 0), self._operand("grad", a, 1)

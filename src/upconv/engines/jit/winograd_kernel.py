@@ -17,7 +17,7 @@ import numpy as np
 from ...activations import Activation
 from ...problem import DataLayout
 from ..addresses import address_of
-from ..base import Array, Primitive
+from ..base import Array, Maybe, Primitive
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .correlation import Correlation
@@ -94,14 +94,7 @@ class Winograd:
         """The transform of a weight, in the order in which it is used."""
         return WinogradWeight(self._weights.pack(weight), weight)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given = Operands.of(self.correlation, out, a, residual)
         x, y, more = given.x, given.y, given.residual
@@ -131,8 +124,8 @@ class Winograd:
         out: Array,
         a: Array,
         b: WinogradWeight,
-        bias: Array | None,
-        residual: Array | None,
+        bias: Maybe,
+        residual: Maybe,
     ) -> None:
         with self._lock:
             direct = self._made_direct = self._made_direct or self._direct()
@@ -140,7 +133,7 @@ class Winograd:
                 b.direct = direct.pack(b.given)
         direct.run(out, a, b.direct, bias, residual)
 
-    def _ordered(self, bias: Array | None) -> Array:
+    def _ordered(self, bias: Maybe) -> Array:
         if bias is None:
             return np.zeros(len(self._biases), self.correlation.dtype.numpy)
         return np.append(bias, bias.dtype.type(0))[self._biases]

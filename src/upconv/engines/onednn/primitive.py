@@ -21,7 +21,7 @@ from ... import memory
 from ...activations import SCRATCH_BYTES, apply
 from ...problem import DataLayout, DType, Problem
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..copies import contiguous, laid_out
 from ..nonfinite import NonFinite, is_finite, reference
 from .abi import DTYPE, Arg, Handle
@@ -174,14 +174,7 @@ class OnednnPrimitive:
         self._packing.run(address_of(weight), address)
         return _Packed(packed, address)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`; see `Primitive.run`."""
         if self._backward:
             self._weight_grad(out, a, b)
@@ -197,18 +190,14 @@ class OnednnPrimitive:
                 sequence.close()
         self._candidate.descriptor.close()
 
-    def _whole(
-        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
-    ) -> None:
+    def _whole(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """All of it by the library."""
         target = laid_out("the result", out, filled=self._problem.accumulate)
         self._linear(target, a, b, bias, residual)
         if target is not out:
             out[...] = target
 
-    def _in_two_parts(
-        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
-    ) -> None:
+    def _in_two_parts(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """As much as is exact by the library, into float32, and what follows by NumPy."""
         problem = self._problem
         alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
@@ -228,14 +217,7 @@ class OnednnPrimitive:
             elif result is not out:
                 out[...] = result
 
-    def _linear(
-        self,
-        target: Array,
-        a: Array,
-        b: _Packed,
-        bias: Array | None,
-        residual: Array | None,
-    ) -> None:
+    def _linear(self, target: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """The library's part, into a contiguous array of the type it leaves."""
         a = laid_out("the operand", a)
         addresses = [address_of(a), b.address, address_of(target)]
