@@ -114,10 +114,7 @@ class OrderedPrimitive:
         each = self._index_set
         for tap in range(each.kernel if each.size else 0):
             begin = each.origin + each.dilation * tap
-            yield (
-                slice(begin, begin + each.stride * (each.size - 1) + 1, each.stride),
-                (each.taps.start + tap),
-            )
+            yield slice(begin, begin + each.stride * (each.size - 1) + 1, each.stride), tap
 
     def close(self) -> None:
         """Nothing is held."""

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import Function, Module
-from .values import I64, PTR, Value
+from .emit import Function, Module, signature
+from .values import I64, Value
 
 _SET = 128  # bytes of a set of processors; a kernel with more than 1024 refuses
 _NOW, _OWN, _WHOLE, _AVOIDED = 0, _SET, 2 * _SET, 3 * _SET
@@ -55,7 +55,7 @@ def new_place(f: Function) -> Value:
 
 def emit_keep_away(module: Module, affinity: Affinity) -> None:
     """`keep_away`: run elsewhere than on a processor from now on, where there is another."""
-    with module.function("keep_away", {"place": PTR, "processor": I64}, exported=False) as f:
+    with module.function("keep_away", signature("place* processor"), exported=False) as f:
         avoided = f["place"] + _AVOIDED
         moved = f.compare("ne", f["processor"], f.load(I64, avoided))
         # As unsigned numbers: -1, before anyone has led, is too large as well.

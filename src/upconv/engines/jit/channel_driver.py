@@ -15,29 +15,28 @@ from . import pool
 from .channel_tile import PARAMETERS
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, Slots, jobs, wait
-from .values import I1, I64, PTR, Value
+from .values import I1, I64, PTR, Operand, Value
 
-SLOTS = Slots((
-    "y", "w", "bias", "residual",  # operands, channels last
-    "buffer",  # `part` bytes for each thread
-    "finish",  # of rows.py: from the stage
-    "finish_turned",  # of rows.py: what is turned back
-    "turn_in", "turn_out",  # of turn.py
-    "first_x", "first_y",  # channels first: the operands as they are given
-    "last_x",  # and the turned input, where `x` is too
-    "points", "blocks", "taps", "sizes", "tiles",
-), (
-    "x", "x_group", "x_image", "y_group", "y_image", "w_group", "bias_group",
-    "channels", "zeros", "axes", "element", "direct",
-    "w_bytes", "w_channels", "w_line",  # of a packed weight; of a tap; asked for per input channel
-    "part", "pitch",  # bytes from one array of points to the next
-    "step", "runs", "block_count", "block_run", "block_runs", "jobs",
-    "x_bytes", "y_bytes", "turns", "in_channels", "out_channels", "inputs", "outputs",
-    "in_part", "in_span", "in_spans", "in_jobs", "out_part", "out_span", "out_spans", "out_jobs",
-    "in_image", "in_channel", "out_image", "out_channel", "plain",
-), ("next_in", "turned", "next_job", "done", "next_out", "next_thread"))  # fmt: skip
+SLOTS = Slots(
+    "y* w* bias* residual*"  # operands, channels last
+    " buffer*"  # `part` bytes for each thread
+    " finish*"  # of rows.py: from the stage
+    " finish_turned*"  # of rows.py: what is turned back
+    " turn_in* turn_out*"  # of transpose.py
+    " first_x* first_y*"  # channels first: the operands as they are given
+    " last_x*"  # and the turned input, where `x` is too
+    " points* blocks* taps* sizes* tiles*"
+    " x x_group x_image y_group y_image w_group bias_group channels zeros axes element direct"
+    " w_bytes w_channels w_line"  # of a packed weight; of a tap; asked for per input channel
+    " part pitch"  # the latter: bytes from one array of points to the next
+    " step runs block_count block_run block_runs jobs"
+    " x_bytes y_bytes turns in_channels out_channels inputs outputs"
+    " in_part in_span in_spans in_jobs out_part out_span out_spans out_jobs"
+    " in_image in_channel out_image out_channel plain",
+    counters="next_in turned next_job done next_out next_thread",
+)
 BLOCK = (
     "total", "points", "lane", "live", "width", "y_lane", "x_lane", "tiles", "most", "taps",
     "ntaps", "record", "w", "chunk_taps", "chunk_channels", "bias", "clip",
@@ -91,7 +90,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 def _emit_block(module: Module) -> None:
     """`block`: some lanes of the points of a run, if its grid has so many."""
-    parameters = {"args": PTR, "stage": PTR, "block": PTR, "group": I64, "run": I64}
+    parameters = signature("args* stage* block* group run")
     with module.function("block", parameters, exported=False) as f:
         a = SLOTS.reader(f)
         b = {name: f.word(f["block"], i) for i, name in enumerate(BLOCK)}
@@ -111,17 +110,16 @@ def _emit_block(module: Module) -> None:
             f.loop(0, a["channels"], b["chunk_channels"]) as channel,
         ):
             given = _pass(f, a, b, tap.index, channel.index)
-            simple = _is_simple(f, a, b, given)
+            simple = given["direct"] & (b["clip"] >= b["live"])
             with f.when(simple):
                 _tiles(f, a, b, given)
             with f.unless(simple), f.loop(0, b["count"], b["most"]) as point:
                 _tile(f, a, b, given, point.index, steps)
 
 
-def _array(f: Function, a: Arguments, b: Values, number: int, point: Value) -> Value:
+def _array(f: Function, a: Arguments, b: Values, number: int, point: Operand) -> Value:
     """Where an array of the run has its number for a point."""
-    place = b["points"] + a["pitch"] * number
-    return f.at(a["points"] + place, point, I64)
+    return f.at(a["points"] + (b["points"] + a["pitch"] * number), point, I64)
 
 
 def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> Values:
@@ -130,18 +128,18 @@ def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> V
     ntaps = f.min(b["chunk_taps"], b["ntaps"] - tap)
     channels = f.min(b["chunk_channels"], a["channels"] - channel)
     w_tap = row * a["w_channels"]
-    place = f["group"] * a["w_group"] + b["w"]
-    place = place + (tap * w_tap + channel * row)
+    w = a["w"] + (f["group"] * a["w_group"] + b["w"] + (tap * w_tap + channel * row))
     later = (tap > 0) | (channel > 0)
     over = (tap + ntaps >= b["ntaps"]) & (channel + channels >= a["channels"])
     single = over & f.compare("eq", later, _NO)
-    w = a["w"] + place
+    whole = f.compare("eq", b["live"], b["width"]) | single
     size = row * (channels * f.max(ntaps, 0))
     return {
         "taps": a["taps"] + (b["taps"] + tap * b["record"]),
         "ntaps": ntaps, "channels": channels, "w": w, "w_tap": w_tap,
         "x_offset": a["x"] + (b["x_lane"] + channel * a["x_bytes"]),
         "resumed": f.convert("zext", later, I64), "over": over, "single": single,
+        "direct": f.compare("ne", a["direct"], 0) & whole,  # but for points that are clipped
         # The weights of the next pass lie behind those of this one.
         "ahead": f.select(over, w, w + size),
         "ahead_step": f.select(over, f.integer(0), a["w_line"]),
@@ -149,73 +147,56 @@ def _pass(f: Function, a: Arguments, b: Values, tap: Value, channel: Value) -> V
     }  # fmt: skip
 
 
-def _is_simple(f: Function, a: Arguments, b: Values, given: Values) -> Value:
-    """Whether tiles may write all their lanes to the output."""
-    whole = f.compare("eq", b["live"], b["width"]) | given["single"]
-    unclipped = b["clip"] >= b["live"]
-    direct = f.compare("ne", a["direct"], 0)
-    return direct & whole & unclipped
-
-
 def _tiles(f: Function, a: Arguments, b: Values, given: Values) -> None:
     """All tiles of a pass."""
     count = b["count"] // b["most"]
     done = count * b["most"]
-    rest = b["count"] - done
-    entry = f.at(a["tiles"], b["tiles"] + b["most"] - 1, I64)
     to = {"out": a["y"] + b["y_lane"], "live": b["live"]}
+    rest = b["count"] - done
     with f.when(count > 0):
-        _call(f, a, b, given, f.integer(0), to | {"tiles": count, "tile": entry})
+        own = {"tiles": count, "tile": _entry(f, a, b, b["most"])}
+        _call(f, a, b, given, 0, to | own)
     with f.when(rest > 0):
-        entry = f.at(a["tiles"], b["tiles"] + rest - 1, I64)
-        _call(f, a, b, given, done, to | {"tiles": f.integer(1), "tile": entry})
+        own = {"tiles": f.integer(1), "tile": _entry(f, a, b, rest)}
+        _call(f, a, b, given, done, to | own)
 
 
-def _call(f: Function, a: Arguments, b: Values, given: Values, point: Value, own: Values) -> None:
+def _entry(f: Function, a: Arguments, b: Values, points: Value) -> Value:
+    """Where the address of the tile for so many points is."""
+    return f.at(a["tiles"], b["tiles"] + points - 1, I64)
+
+
+def _call(f: Function, a: Arguments, b: Values, given: Values, point: Operand, own: Values) -> None:
     """Have tiles computed, from a point on; `own` says which, how many and into what."""
-    arguments = {
-        "xs": _array(f, a, b, 0, point),
-        "outs": _array(f, a, b, 1, point),
-        "coordinates": _array(f, a, b, len(ARRAYS), point),
-        "edges": _array(f, a, b, ARRAYS.index("edges"), point),
-        "coordinate_axis": a["pitch"],
-        "sizes": a["sizes"],
-        "axes": a["axes"],
-        "record": b["record"],
-        "zeros": a["zeros"],
-    }
-    arguments = given | arguments | own
+    numbers = {"xs": 0, "outs": 1, "edges": ARRAYS.index("edges"), "coordinates": len(ARRAYS)}
+    arguments = given | {name: _array(f, a, b, n, point) for name, n in numbers.items()}
+    arguments |= {name: a[name] for name in ("sizes", "axes", "zeros")}
+    arguments |= {"coordinate_axis": a["pitch"], "record": b["record"]} | own
     f.call(f.load(PTR, own["tile"]), *(arguments[name] for name in PARAMETERS))
 
 
 def _tile(f: Function, a: Arguments, b: Values, given: Values, point: Value, steps: Value) -> None:
     """One tile: into the output, or into the stage and at the end from there."""
     count = f.min(b["most"], b["count"] - point)
-    entry = f.at(a["tiles"], b["tiles"] + count - 1, I64)
-    whole = f.compare("eq", b["live"], b["width"])
-    direct = f.compare("ne", a["direct"], 0) & (whole | given["single"])
     lanes = _array(f, a, b, ARRAYS.index("lanes"), point)
-    direct = direct & _unclipped(f, b, lanes, count)
+    direct = given["direct"] & _unclipped(f, b, lanes, count)
     row = b["width"] * a["element"]
-    waiting = f.select(given["single"], f.integer(0), point * row)
-    stage, outs = f["stage"] + waiting, _array(f, a, b, 1, point)
+    stage = f["stage"] + f.select(given["single"], 0, point * row)
+    outs = _array(f, a, b, 1, point)
     own = {
-        "tile": entry,
-        "tiles": f.integer(1),
+        "tile": _entry(f, a, b, count), "tiles": f.integer(1),
         "out": f.select(direct, a["y"] + b["y_lane"], stage),
         "outs": f.select(direct, outs, steps),
         "live": b["live"],  # a tile reads no more inputs than these either
-    }
+    }  # fmt: skip
     _call(f, a, b, given, point, own)
     unfinished = given["over"] & f.compare("eq", direct, _NO)
     with f.when(unfinished), f.loop(0, count) as each:
         end = f.word(lanes, each.index)
         length = f.max(f.min(b["live"], end - b["lane"]), 0)
         place = f.word(outs, each.index) + b["y_lane"]
-        src = stage + each.index * row
-        zero, one = f.integer(0), f.integer(1)
-        y, residual = a["y"] + place, a["residual"] + place
-        f.call(a["finish"], src, y, residual, one, zero, zero, one, length, zero, zero)
+        found = stage + each.index * row, a["y"] + place, a["residual"] + place
+        f.call(a["finish"], *found, 1, 0, 0, 1, length, 0, 0)
 
 
 def _unclipped(f: Function, b: Values, lanes: Value, count: Value) -> Value:
@@ -233,20 +214,14 @@ def _unclipped(f: Function, b: Values, lanes: Value, count: Value) -> Value:
 def _turn_in(f: Function, a: Arguments, job: Value) -> None:
     """Some channels of some positions of one image of the input."""
     span, rest = job % a["in_spans"], job // a["in_spans"]
-    part, (image, channel) = a["in_part"], _split(f, rest, a["in_channels"], a["in_part"])
-    count = f.min(part, a["in_channels"] - channel)
-    first = span * a["in_span"]
-    length, pitch = (
-        f.min(a["in_span"], a["inputs"] - first),
-        a["in_channels"] * a["x_bytes"],
-    )
-    dst = image * a["x_image"] + channel * a["x_bytes"]
-    src = image * a["in_image"] + channel * a["in_channel"]
-    dst, src = dst + first * pitch, src + first * a["y_bytes"]
-    f.call(
-        a["turn_in"], a["last_x"] + dst, a["first_x"] + src, count, length,
-        a["in_channel"], pitch,
-    )  # fmt: skip
+    image, channel = _split(f, rest, a["in_channels"], a["in_part"])
+    count = f.min(a["in_part"], a["in_channels"] - channel)
+    first, pitch = span * a["in_span"], a["in_channels"] * a["x_bytes"]
+    length = f.min(a["in_span"], a["inputs"] - first)
+    dst = image * a["x_image"] + channel * a["x_bytes"] + first * pitch
+    src = image * a["in_image"] + channel * a["in_channel"] + first * a["y_bytes"]
+    given = a["last_x"] + dst, a["first_x"] + src, count, length, a["in_channel"], pitch
+    f.call(a["turn_in"], *given)
 
 
 def _split(f: Function, job: Value, channels: Value, part: Value) -> tuple[Value, Value]:
@@ -256,42 +231,24 @@ def _split(f: Function, job: Value, channels: Value, part: Value) -> tuple[Value
 
 def _emit_turn_back(module: Module) -> None:
     """`turn_back`: some channels of some positions of one image of the result."""
-    parameters = {"args": PTR, "stage": PTR, "job": I64}
+    parameters = signature("args* stage* job")
     with module.function("turn_back", parameters, exported=False) as f:
         a = SLOTS.reader(f)
         span, rest = f["job"] % a["out_spans"], f["job"] // a["out_spans"]
-        part, (image, channel) = a["out_part"], _split(f, rest, a["out_channels"], a["out_part"])
-        first = span * a["out_span"]
+        image, channel = _split(f, rest, a["out_channels"], a["out_part"])
+        first, pitch = span * a["out_span"], a["out_channels"] * a["element"]
         outputs = f.min(a["out_span"], a["outputs"] - first)
-        count = f.min(part, a["out_channels"] - channel)
-        pitch = a["out_channels"] * a["element"]
-        src = image * a["y_image"] + channel * a["element"]
-        src = a["y"] + (src + first * pitch)
-        dst = image * a["out_image"] + channel * a["out_channel"]
-        dst = dst + first * a["y_bytes"]
+        count = f.min(a["out_part"], a["out_channels"] - channel)
+        src = a["y"] + (image * a["y_image"] + channel * a["element"] + first * pitch)
+        dst = image * a["out_image"] + channel * a["out_channel"] + first * a["y_bytes"]
         plain = f.compare("ne", a["plain"], 0)
         with f.when(plain):
             y = a["first_y"] + dst
             f.call(a["turn_out"], y, src, outputs, count, pitch, a["out_channel"])
         with f.unless(plain), f.loop(0, outputs, CHUNK) as loop:
-            length = f.min(outputs - loop.index, CHUNK)
-            row = a["element"] * CHUNK
+            length, row = f.min(outputs - loop.index, CHUNK), a["element"] * CHUNK
             start = src + loop.index * pitch
             f.call(a["turn_out"], f["stage"], start, length, count, pitch, row)
             place = dst + loop.index * a["y_bytes"]
-            y, residual = a["first_y"] + place, a["residual"] + place
-            zero, one = f.integer(0), f.integer(1)
-            out = a["out_channel"]
-            f.call(
-                a["finish_turned"],
-                f["stage"],
-                y,
-                residual,
-                count,
-                row,
-                out,
-                one,
-                length,
-                zero,
-                zero,
-            )
+            given = f["stage"], a["first_y"] + place, a["residual"] + place, count, row
+            f.call(a["finish_turned"], *given, a["out_channel"], 1, length, 0, 0)

@@ -20,7 +20,7 @@ from math import prod
 
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
-from .channel_lanes import POINTS, Along, Lanes, Reach, element_of, lanes_of, reach
+from .channel_lanes import POINTS, Along, Lanes, Reach, lanes_of, reach
 from .correlation import Correlation
 from .cpu import Cpu
 from .values import BYTES
@@ -315,7 +315,7 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     channels = correlation.reduced // groups
     total = correlation.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
     blocks = sum(len(grid.blocks) for grid in cut.grids)
-    fit = max(4, cpu.l2 // 4 // (channels * BYTES[element_of(correlation)]) // STEP)
+    fit = max(4, cpu.l2 // 4 // (channels * BYTES[correlation.element]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
     steps = max(1, -(-total // STEP))  # of all points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)

@@ -17,34 +17,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .rows import converted
 from .values import BYTES, I1, I16, I64, PTR, Value, split, vector
 
-PARAMETERS = {
-    "tiles": I64,  # tiles to compute, R points each
-    "xs": PTR,  # R addresses per tile: the input of each point before any shift
-    "coordinates": PTR,  # for each axis R numbers: which input that is
-    "edges": PTR,  # R numbers: 0 where no tap reads outside
-    "coordinate_axis": I64,  # bytes from one axis's numbers to the next one's
-    "sizes": PTR,  # inputs of each axis
-    "axes": I64,
-    "taps": PTR,  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
-    "ntaps": I64,
-    "record": I64,  # bytes of a record
-    "x_offset": I64,  # bytes to add to xs
-    "channels": I64,  # input channels
-    "zeros": I64,  # the address of zeros to read instead
-    "w": PTR,
-    "w_tap": I64,  # bytes from one tap's weights to the next one's
-    "ahead": PTR,  # weights that will be needed next: a line of them is asked for per input channel
-    "ahead_step": I64,  # bytes of a line, or 0
-    "bias": PTR,  # V vectors
-    "resumed": I64,  # whether sums go on from what lies in the output
-    "out": PTR,
-    "outs": PTR,  # R byte offsets from `out`
-    "live": I64,  # lanes to store
-}
+PARAMETERS = signature(
+    "tiles"  # tiles to compute, R points each
+    " xs*"  # R addresses per tile: the input of each point before any shift
+    " coordinates*"  # for each axis R numbers: which input that is
+    " edges*"  # R numbers: 0 where no tap reads outside
+    " coordinate_axis"  # bytes from one axis's numbers to the next one's
+    " sizes* axes"  # inputs of each axis
+    " taps* ntaps"  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
+    " record"  # bytes of a record
+    " x_offset"  # bytes to add to xs
+    " channels"  # input channels
+    " zeros"  # the address of zeros to read instead
+    " w* w_tap"  # bytes from one tap's weights to the next one's
+    " ahead* ahead_step"  # weights that will be needed next, and bytes to ask for per channel, or 0
+    " bias*"  # V vectors
+    " resumed"  # whether sums go on from what lies in the output
+    " out* outs*"  # R byte offsets from `out`
+    " live"  # lanes to store
+)
 POINTS = ("xs", "outs", "coordinates", "edges")
 """Parameters of which a tile's points have a number each: they move on from tile to tile."""
 

@@ -11,6 +11,7 @@ from math import prod
 
 from ...geometry import Axis, Phase, Tap
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem
+from .values import computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,11 @@ class Correlation:
             problem.epilogue,
             problem.accumulate,
         )
+
+    @property
+    def element(self) -> str:
+        """The type of computing."""
+        return computed(self.dtype)
 
     @property
     def rank(self) -> int:

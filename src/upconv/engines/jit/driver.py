@@ -11,7 +11,7 @@ from __future__ import annotations
 from . import pool
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, jobs, wait
 from .result_stores import BLOCK, NO, SAME, SLOTS, emit_spread, emit_tiles
 from .values import I64, PTR, Value
@@ -59,68 +59,44 @@ def _pack_shared(f: Function, a: Arguments, job: Value) -> None:
     group = rest // channel_parts
     place = group * a["buffer_part"] + channel * a["buffer_channel"]
     f.call(
-        a["pack"],
-        f["args"],
-        a["buffer"] + (place + lane * a["element"]),
-        group,
-        lane - a["front"],
-        f.min(lane_count, lane + a["pack_lanes"]) - a["front"],
-        channel,
-        f.min(a["channels"], channel + a["pack_channels"]),
-    )
+        a["pack"], f["args"], a["buffer"] + (place + lane * a["element"]), group,
+        lane - a["front"], f.min(lane_count, lane + a["pack_lanes"]) - a["front"],
+        channel, f.min(a["channels"], channel + a["pack_channels"]),
+    )  # fmt: skip
 
 
 def _emit_pack(module: Module) -> None:
     """`pack`: lanes [first, last) of channels [low, high) of a group, zeros included."""
-    parameters = {"args": PTR, "dst": PTR} | dict.fromkeys(
-        ("group", "first", "last", "low", "high"), I64
-    )
-    with module.function("pack", parameters) as f:
+    with module.function("pack", signature("args* dst* group first last low high")) as f:
         a = SLOTS.reader(f)
         pitch, lead = a["in_pitch"], a["lead"]
         # Rows before the first are counted too, so that divisions see no negative number.
         first = f["first"] + lead * pitch
         last = f["last"] + lead * pitch
         start, stop = first // pitch, (last + (pitch - 1)) // pitch
-        x = a["x"] + f["group"] * a["x_group"]
-        x = x + f["low"] * a["x_channel"]
+        x = a["x"] + f["group"] * a["x_group"] + f["low"] * a["x_channel"]
         channels = f["high"] - f["low"]
-        with f.loop(start, stop) as row:
-            origin = row.index * pitch
+        with f.loop(start, stop) as each:
+            origin = each.index * pitch
             low = f.max(first, origin) - origin
             high = f.min(last, origin + pitch) - origin
             dst = f["dst"] + (origin + low - first) * a["element"]
-            _pack_row(f, a, x, dst, channels, row.index - lead, low, high)
-
-
-def _pack_row(
-    f: Function,
-    a: Arguments,
-    x: Value,
-    dst: Value,
-    channels: Value,
-    row: Value,
-    low: Value,
-    high: Value,
-) -> None:
-    """Lanes [low, high) of one row, for some channels."""
-    rows = a["in_rows"]
-    inside = f.compare("ult", row, rows * a["images"])
-    safe = f.select(inside, row, 0)
-    image, own = safe // rows, safe % rows
-    offset = f.word(a["xrows"], own)
-    real = f.select(inside, offset >= 0, NO)
-    end = f.select(real, f.min(high, a["in_width"]), 0)
-    count = f.max(end - low, 0)
-    source = image * a["x_image"] + offset + low * a["x_bytes"]
-    zeros = high - low - count
-    x = x + source
-    f.call(a["fill"], dst, x, count, zeros, channels, a["buffer_channel"], a["x_channel"])
+            row, rows = each.index - lead, a["in_rows"]
+            inside = f.compare("ult", row, rows * a["images"])
+            safe = f.select(inside, row, 0)
+            image, own = safe // rows, safe % rows
+            offset = f.word(a["xrows"], own)
+            end = f.select(f.select(inside, offset >= 0, NO), f.min(high, a["in_width"]), 0)
+            count = f.max(end - low, 0)
+            source = x + (image * a["x_image"] + offset + low * a["x_bytes"])
+            zeros = high - low - count
+            same = channels, a["buffer_channel"], a["x_channel"]
+            f.call(a["fill"], dst, source, count, zeros, *same)
 
 
 def _emit_job(module: Module) -> None:
-    """`job`: one window of one group for a run of blocks."""
-    parameters = {"args": PTR, "stage": PTR, "thread": I64, "number": I64}
+    """`job`: one window of one group for a run of blocks, of each all combinations of phases."""
+    parameters = signature("args* stage* thread number")
     with module.function("job", parameters, exported=False) as f:
         a = SLOTS.reader(f)
         windows, runs = a["windows"], a["block_runs"]
@@ -132,40 +108,25 @@ def _emit_job(module: Module) -> None:
         buffer = a["buffer"] + f.select(shared, group, f["thread"]) * a["buffer_part"]
         with f.when(f.compare("eq", a["shared"], 0)):
             low, high = first - a["front"], last + a["back"]
-            f.call(a["pack"], f["args"], buffer, group, low, high, f.integer(0), a["channels"])
+            f.call(a["pack"], f["args"], buffer, group, low, high, 0, a["channels"])
         x = buffer + f.select(shared, first * a["element"], 0)
         start = run * a["block_run"]
         stop = f.min(a["block_count"], start + a["block_run"])
         with f.loop(start, stop) as block, f.loop(0, a["combo_count"]) as combo:
-            _spans(f, a, x, group, block.index, combo.index, first, last)
-
-
-def _spans(
-    f: Function,
-    a: Arguments,
-    x: Value,
-    group: Value,
-    block: Value,
-    combo: Value,
-    first: Value,
-    last: Value,
-) -> None:
-    """All tiles of a window, for one block and one combination of outer phases."""
-    fields = f.at(a["blocks"], block * len(BLOCK), I64)
-    place = f.at(a["places"], combo * a["block_count"] + block, I64)
-    w = a["w"] + (group * a["w_group"] + f.load(I64, place))
-    taps = f.at(a["combos"], combo * 2, I64)
-    start, count = f.load(I64, taps), f.word(taps, 1)
-    fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], start, I64), count, group, combo]
-    f.call(a["spans"], *fixed, x, first, last)
+            fields = f.at(a["blocks"], block.index * len(BLOCK), I64)
+            place = f.word(a["places"], combo.index * a["block_count"] + block.index)
+            w = a["w"] + (group * a["w_group"] + place)
+            own = f.at(a["combos"], combo.index * 2, I64)
+            taps, count = f.word(own), f.word(own, 1)
+            fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], taps, I64), count]
+            f.call(a["spans"], *fixed, group, combo.index, x, first, last)
 
 
 def _emit_spans(module: Module) -> None:
     """`spans`: the runs of lanes of a window, each begun by a tile of its own."""
-    parameters = SAME | {"x": PTR, "first": I64, "last": I64}
-    with module.function("spans", parameters) as f:
+    with module.function("spans", SAME | signature("x* first last")) as f:
         a = SLOTS.reader(f)
-        wide, narrow = f.load(PTR, f["block"]), f.load(PTR, f.at(f["block"], 1, I64))
+        wide, narrow = (f.load(PTR, f.at(f["block"], i, I64)) for i in (0, 1))
         same = [f[name] for name in SAME]
         lanes, vectors = a["lanes"], a["vectors"]
         width = lanes * vectors
@@ -182,11 +143,11 @@ def _emit_spans(module: Module) -> None:
             behind = f.select(nearly, vectors, rest) * lanes
             early = f.max(f.min(middle, length - behind), 0)
             early = f.select(f.compare("ne", a["direct"], 0), early, middle)
-            first, end = f["first"], span.index + length
+            end = span.index + length
             for start, stop, code, size in (
                 (f.integer(0), middle, wide, width), (early, early + behind, tile, own),
             ):  # fmt: skip
                 start, stop = span.index + start, span.index + stop
                 with f.when(start < stop):
-                    x = f["x"] + (start - first) * a["element"]
+                    x = f["x"] + (start - f["first"]) * a["element"]
                     f.call("tiles", *same, code, x, start, stop, size, end)

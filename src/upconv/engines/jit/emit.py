@@ -20,6 +20,15 @@ from .instructions import Instructions
 from .values import I32, I64, PTR, Operand, Value, as_value, compared, name_of
 
 
+def signature(parameters: str) -> dict[str, str]:
+    """The parameters of a function: of "dst* count" an address and a 64-bit integer.
+
+    >>> signature("dst* count")
+    {'dst': 'ptr', 'count': 'i64'}
+    """
+    return {name.rstrip("*"): PTR if name[-1] == "*" else I64 for name in parameters.split()}
+
+
 class Loop:
     """What the body of a loop sees, and after it the carried values' results."""
 

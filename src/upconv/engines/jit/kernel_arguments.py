@@ -12,23 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import pool
-from .emit import Function
-from .values import I64, PTR, Value
+from .emit import Function, signature
+from .values import I64, Value
 
 _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
 class Slots:
-    """The layout of an argument block."""
+    """The layout of an argument block: numbers and addresses (`signature`), then counters."""
 
-    def __init__(
-        self, pointers: tuple[str, ...], sizes: tuple[str, ...], counters: tuple[str, ...]
-    ) -> None:
-        self._pointers = frozenset(pointers)
-        self._places = {name: i for i, name in enumerate(pointers + sizes)}
+    def __init__(self, numbers: str, counters: str) -> None:
+        self._types, shared = signature(numbers), counters.split()
+        self._places = {name: i for i, name in enumerate(self._types)}
         first = -(-len(self._places) // _LINE) * _LINE
-        self._places |= {name: first + _LINE * i for i, name in enumerate(counters)}
-        self._first, self._count = first, first + _LINE * len(counters)
+        self._places |= {name: first + _LINE * i for i, name in enumerate(shared)}
+        self._first, self._count = first, first + _LINE * len(shared)
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
@@ -38,7 +36,7 @@ class Slots:
 
     def reader(self, f: Function) -> Arguments:
         """The block that a function's parameter `args` points to."""
-        return Arguments(f, self._places, self._pointers)
+        return Arguments(f, self._places, self._types)
 
 
 class Block:
@@ -95,15 +93,15 @@ class Blocks:
 class Arguments:
     """Reads an argument block inside a function."""
 
-    def __init__(self, f: Function, places: dict[str, int], pointers: frozenset[str]) -> None:
-        self._f, self._places, self._pointers = f, places, pointers
+    def __init__(self, f: Function, places: dict[str, int], types: dict[str, str]) -> None:
+        self._f, self._places, self._types = f, places, types
 
     def address(self, name: str) -> Value:
         """Where a number of the block lies."""
         return self._f.at(self._f["args"], self._places[name], I64)
 
     def __getitem__(self, name: str) -> Value:
-        return self._f.load(PTR if name in self._pointers else I64, self.address(name))
+        return self._f.load(self._types[name], self.address(name))
 
 
 @contextmanager

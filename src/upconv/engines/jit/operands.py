@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problem import DataLayout
+from ..addresses import address_of
 from ..base import Array, Maybe
 from ..copies import laid_out
 from .correlation import Correlation
@@ -67,6 +68,14 @@ def _lies_well(array: Array, layout: DataLayout) -> bool:
             return False
         step *= size
     return True
+
+
+def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
+    """Where an operand is, and bytes from an image, channel and position to the next."""
+    first, item = layout is DataLayout.NCX, array.itemsize
+    channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
+    steps = {"image": array.strides[0], "channel": channel, "position": position}
+    return {name: address_of(array), **{f"{name}_{each}": n for each, n in steps.items()}}
 
 
 class Kernel:

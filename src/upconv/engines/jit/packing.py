@@ -33,11 +33,10 @@ from .transpose import turn_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I32, I64, LINE, PTR, STORED, Value, split, vector
 
 _SLOTS = Slots(
-    ("dst", "src", "pieces", "tables", "gather"),
-    ("count", "channels", "part", "parts", "jobs", "element",
-     "dst_group", "src_group", "src_channel", "src_lane", "stored", "columns", "taps"),
-    ("next", "bad"),
-)  # fmt: skip
+    "dst* src* pieces* tables* gather* count channels part parts jobs element"
+    " dst_group src_group src_channel src_lane stored columns taps",
+    counters="next bad",
+)
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _COLUMNS = 128  # taps and input channels that are turned at once, in scratch of at most 64 KiB

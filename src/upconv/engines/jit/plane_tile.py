@@ -22,18 +22,17 @@ from .kernel_arguments import Arguments, Slots, jobs
 from .rows import converted
 from .values import BYTES, I1, I64, PTR, Value, vector
 
-SLOTS = Slots((
-    "x", "y", "w", "bias", "residual", "finish",
-    "ranges",  # per outer position: number of its first tap, count of its taps
-    "taps",  # per tap of the outer axes: byte offsets of its input plane, and of its weights
-), (
-    "x_image", "x_channel", "x_row", "y_image", "y_channel", "y_plane", "y_row",
-    "w_channel", "w_tap",
-    "made", "each",  # channels of the result, and how many of them an input channel has
-    "x_rows", "x_width", "y_rows", "y_width",
-    "planes", "bands", "band",  # of a channel, of a plane, and rows of a band
-    "units", "run", "jobs",  # bands of everything, and of a job
-), ("next",))  # fmt: skip
+SLOTS = Slots(
+    "x* y* w* bias* residual* finish*"
+    " ranges*"  # per outer position: number of its first tap, count of its taps
+    " taps*"  # per tap of the outer axes: byte offsets of its input plane, and of its weights
+    " x_image x_channel x_row y_image y_channel y_plane y_row w_channel w_tap"
+    " made each"  # channels of the result, and how many of them an input channel has
+    " x_rows x_width y_rows y_width"
+    " planes bands band"  # of a channel, of a plane, and rows of a band
+    " units run jobs",  # bands of everything, and of a job
+    counters="next",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from .plane_tile import SLOTS, PlaneTile, plane_code
 from .rows import finish_code
 from .schedule import WORTH_A_THREAD
 from .tiling import finish_of, in_tile
-from .values import BYTES, DOUBLE, LINE
+from .values import BYTES, LINE
 
 _MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
 _MOST_POSITIONS = 14  # of a tile of channels-last data
@@ -43,7 +43,7 @@ class Planes(Kernel):
         self._code = plane_code(tile, cpu)
         self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
         self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
-        self._type = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
+        self._type = correlation.dtype.accumulator.numpy
         self._packer = _packer(correlation, tile, self._type, threads, cpu)
         self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
         self._tables = _tables(correlation, self._tap_bytes)

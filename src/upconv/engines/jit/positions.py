@@ -24,7 +24,7 @@ from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import tile_code
 from .tiling import finish_of
-from .values import BYTES, DOUBLE
+from .values import BYTES
 
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
@@ -37,8 +37,8 @@ class Positions(Kernel):
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
-        self._element = plan.tiles[0].element
-        self._type = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
+        self._element = correlation.element
+        self._type = correlation.dtype.accumulator.numpy
         kind = finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
         self._fill = fill_code(kind.stored, self._element, cpu)

@@ -64,7 +64,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .affinity import Affinity, current, emit_keep_away, new_place
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .values import I64, PTR, Value
 
 MOST = 4095  # helpers
@@ -105,7 +105,7 @@ class System:
 
 def emit(module: Module, system: System) -> None:
     """`lead`, `serve` and `turn`, the measure of a poll."""
-    parameters = {"control": PTR, "work": PTR, "argument": PTR, "limit": I64}
+    parameters = signature("control* work* argument* limit")
     with module.function("lead", parameters) as f:
         free = f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0)
         with f.when(free):
@@ -115,9 +115,9 @@ def emit(module: Module, system: System) -> None:
             f.call(f["work"], f["argument"])
     if system.affinity:
         emit_keep_away(module, system.affinity)
-    with module.function("serve", {"control": PTR, "memory": PTR, "turns": I64}) as f:
+    with module.function("serve", signature("control* memory* turns")) as f:
         _serve(f, system)
-    with module.function("turn", {"control": PTR, "turns": I64}) as f, f.loop(0, f["turns"]):
+    with module.function("turn", signature("control* turns")) as f, f.loop(0, f["turns"]):
         f.observe(_word(f, BELL))
         f.relax(system.triple)
 

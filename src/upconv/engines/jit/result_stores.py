@@ -12,54 +12,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, Slots
-from .values import I1, I64, PTR, Value
+from .values import I1, I64, Operand, Value
 
-SLOTS = Slots((
-    "x", "y", "w", "bias", "residual",  # operands
-    "buffer",  # packed input: one per group when shared, else one per thread
-    "fill", "finish",  # functions of rows.py
-    "pack", "spans",  # of driver.py
-    "xrows",  # rows: byte offset of an image's input row, < 0 where there is none
-    "yrows",  # combos x rows: byte offset of an image's output row, < 0 where there is none
-    "taps",  # byte offsets of outer taps from a tile's place in the buffer
-    "combos",  # per combination of outer phases: number of its first tap, count of its taps
-    "blocks",  # BLOCK numbers per block
-    "places",  # combos x blocks: byte offset of a block's weights
-), (
-    "images", "channels",
-    "in_rows", "in_width", "in_pitch",  # input rows, joined where no zeros are between them
-    "rows", "pitch", "limit", "stride",
-    "combo_count", "block_count", "lead",
-    "x_image", "x_group", "x_channel", "x_bytes",
-    "y_image", "y_group", "y_channel", "y_bytes",
-    "bias_group", "w_group", "element",
-    "buffer_part", "buffer_channel",
-    "total",  # lanes that hold outputs
-    "front", "back",  # lanes read before a window's first lane and after its last
-    "shared", "pack_channels", "pack_lanes", "pack_jobs",
-    "window", "windows",
-    "span", "span_step",  # a window's runs of lanes that tiles fill, and lanes from one to the next
-    "block_run", "block_runs", "jobs",
-    "lanes", "vectors", "most_narrow",
-    "direct",  # whether tiles may store what they compute as it is
-), ("next_pack", "packed", "next_job", "next_thread"))  # fmt: skip
+SLOTS = Slots(
+    "x* y* w* bias* residual*"  # operands
+    " buffer*"  # packed input: one per group when shared, else one per thread
+    " fill* finish*"  # functions of rows.py
+    " pack* spans*"  # of driver.py
+    " xrows*"  # rows: byte offset of an image's input row, < 0 where there is none
+    " yrows*"  # combos x rows: byte offset of an image's output row, < 0 where there is none
+    " taps*"  # byte offsets of outer taps from a tile's place in the buffer
+    " combos*"  # per combination of outer phases: number of its first tap, count of its taps
+    " blocks*"  # BLOCK numbers per block
+    " places*"  # combos x blocks: byte offset of a block's weights
+    " images channels"
+    " in_rows in_width in_pitch"  # input rows, joined where no zeros are between them
+    " rows pitch limit stride combo_count block_count lead"
+    " x_image x_group x_channel x_bytes y_image y_group y_channel y_bytes"
+    " bias_group w_group element buffer_part buffer_channel"
+    " total front back"  # lanes that hold outputs; read before a window's first and after its last
+    " shared pack_channels pack_lanes pack_jobs window windows"
+    " span span_step"  # a window's runs of lanes that tiles fill, and lanes from one to the next
+    " block_run block_runs jobs lanes vectors most_narrow"
+    " direct",  # whether tiles may store what they compute as it is
+    counters="next_pack packed next_job next_thread",
+)
 BLOCK = ("wide", "narrow", "channel", "live", "phase", "phases")
 """Numbers per block: two tiles' addresses, first channel, how many, first phase, how many."""
 
 NO = Value(I1, "false")
 
-SAME = {
-    "args": PTR, "stage": PTR, "block": PTR, "w": PTR, "taps": PTR, "ntaps": I64,
-    "group": I64, "combo": I64,
-}  # fmt: skip
+SAME = signature("args* stage* block* w* taps* ntaps group combo")
 """What all tiles of a window are given, for one block and one combination of outer phases."""
-TILES = SAME | {
-    "tile": PTR, "x": PTR,  # code; input of the first tile
-    "first": I64, "last": I64, "width": I64,  # lanes of the first tile, behind the last, of each
-    "end": I64,  # lanes from here on are another tile's
-}  # fmt: skip
+TILES = SAME | signature(
+    "tile* x*"  # code; input of the first tile
+    " first last width"  # lanes of the first tile, behind the last, of each
+    " end"  # lanes from here on are another tile's
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +85,7 @@ def emit_tiles(module: Module) -> None:
                 along = f["width"] * a["element"], f["width"] * step
                 loop.next([x + along[0], y + along[1]])
         with f.unless(inside), f.loop(f["first"], f["last"], f["width"]) as loop:
-            x = f["x"] + (loop.index - f["first"]) * a["element"]
-            _place(f, a, rows, loop.index, x)
+            _place(f, a, rows, loop.index, f["x"] + (loop.index - f["first"]) * a["element"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,28 +109,24 @@ def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
     """One tile, from lane `q` on."""
     spot, end = _spot(f, a, q), q + f["width"]
     live = f.word(rows.offsets, spot.row) >= 0
-    single = spot.lane + f["width"] <= a["pitch"]
+    across = spot.lane + f["width"] > a["pitch"]
     inside = _inside(f, a, rows, spot, q, end)
-    with f.when(f.select(single, live, Value(I1, "true"))):
+    with f.when(across | live):
         piece, step = rows.phases * a["element"], a["stride"] * a["y_bytes"]
         channel = f["width"] * piece
         y = f.select(inside, _address(f, a, rows, spot), f["stage"])
         steps = f.select(inside, a["y_channel"], channel), f.select(inside, step, piece)
         _compute(f, a, x, y, *steps)
         with f.unless(inside):
-            f.call(
-                "spread", f["args"], f["stage"], f["block"], f["group"], f["combo"], q, channel,
-                f.min(end, f["end"]),
-            )  # fmt: skip
+            same = (f[name] for name in ("args", "stage", "block", "group", "combo"))
+            f.call("spread", *same, q, channel, f.min(end, f["end"]))
 
 
-def _compute(
-    f: Function, a: Arguments, x: Value, y: Value, channel: Value, position: Value
-) -> None:
+def _compute(f: Function, a: Arguments, x: Value, y: Value, *steps: Value) -> None:
     first, live = (f.word(f["block"], i) for i in (2, 3))
     bias = (f["group"] * a["bias_group"] + first) * a["element"]
     operands = [x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]]
-    f.call(f["tile"], *operands, a["bias"] + bias, y, channel, position, live)
+    f.call(f["tile"], *operands, a["bias"] + bias, y, *steps, live)
 
 
 def _inside(f: Function, a: Arguments, rows: _Rows, spot: _Spot, q: Value, stop: Value) -> Value:
@@ -149,31 +135,22 @@ def _inside(f: Function, a: Arguments, rows: _Rows, spot: _Spot, q: Value, stop:
     end = spot.lane + (stop - q)
     # The last output: s * (end - 1) + the block's last phase.
     last = (end - 1) * a["stride"] + rows.phase + rows.phases
-    inside = f.select(end <= a["pitch"], last <= a["limit"], NO)
-    inside = f.select(inside, stop <= f["end"], NO)
-    offset = f.word(rows.offsets, spot.row)
-    inside = f.select(inside, offset >= 0, NO)
-    inside = f.select(inside, spot.image < a["images"], NO)
-    return f.select(inside, f.compare("ne", a["direct"], 0), NO)
+    inside = (end <= a["pitch"]) & (last <= a["limit"]) & (stop <= f["end"])
+    inside = inside & (f.word(rows.offsets, spot.row) >= 0) & (spot.image < a["images"])
+    return inside & f.compare("ne", a["direct"], 0)
 
 
 def _address(f: Function, a: Arguments, rows: _Rows, spot: _Spot) -> Value:
     """Where the results of a position go."""
     offset = f.word(rows.offsets, spot.row)
     first = (spot.lane * a["stride"] + rows.phase) * a["y_bytes"]
-    place = rows.base + spot.image * a["y_image"] + (offset + first)
-    return a["y"] + place
-
-
-SPREAD = {
-    "args": PTR, "stage": PTR, "block": PTR, "group": I64, "combo": I64, "first": I64,
-    "channel": I64, "last": I64,
-}  # fmt: skip
+    return a["y"] + (rows.base + spot.image * a["y_image"] + (offset + first))
 
 
 def emit_spread(module: Module) -> None:
     """`spread`: copy lanes [first, last) of the stage to where they are outputs, row by row."""
-    with module.function("spread", SPREAD, exported=False) as f:
+    parameters = signature("args* stage* block* group combo first channel last")
+    with module.function("spread", parameters, exported=False) as f:
         a = SLOTS.reader(f)
         rows = _rows(f, a)
         first, last = f["first"], f["last"]
@@ -184,49 +161,34 @@ def emit_spread(module: Module) -> None:
                 origin = row.index * a["pitch"]
                 low = f.max(first, origin) - origin
                 high = f.min(last, origin + a["pitch"]) - origin
-                image = row.index // a["rows"] * a["y_image"]
-                place = rows.base + (image + offset)
-                staged = origin + low - first
-                _spread_row(f, a, rows, place, staged, low, high)
+                place = rows.base + (row.index // a["rows"] * a["y_image"] + offset)
+                _spread_row(f, a, rows, place, (origin + low - first, low, high))
 
 
 def _spread_row(
-    f: Function,
-    a: Arguments,
-    rows: _Rows,
-    place: Value,
-    staged: Value,
-    low: Value,
-    high: Value,
+    f: Function, a: Arguments, rows: _Rows, place: Value, lanes: tuple[Value, Value, Value]
 ) -> None:
-    """Copy positions [low, high) of the output row at `place`, the first from lane `staged`."""
-    stride, phases = a["stride"], rows.phases
-    first = low * stride + rows.phase
-    piece = phases * a["element"]
-    src = f["stage"] + staged * piece
-    place = place + first * a["y_bytes"]
+    """Copy positions of the output row at `place`: `lanes` are the first one's in the stage, and
+    the first's and the last's next in the row."""
+    (staged, low, high), stride, phases = lanes, a["stride"], rows.phases
+    first, piece = low * stride + rows.phase, phases * a["element"]
+    src, place = f["stage"] + staged * piece, place + first * a["y_bytes"]
     left = f.max(a["limit"] - first, 0)  # outputs from here to the row's end
+
+    def finish(src: Value, place: Value, runs: Operand, length: Value) -> None:
+        y, residual = a["y"] + place, a["residual"] + place
+        live, step = f.word(f["block"], 3), a["stride"] * a["y_bytes"]
+        strides = f["channel"], a["y_channel"], runs, length, piece, step
+        f.call(a["finish"], src, y, residual, live, *strides)
+
     dense = f.compare("eq", phases, stride)
     with f.when(dense):
-        length = f.min(left, (high - low) * stride)
-        _finish(f, a, src, place, piece, f.integer(1), length)
+        finish(src, place, 1, f.min(left, (high - low) * stride))
     with f.unless(dense):
         # Positions that have all their phases, then at most one that the row's end cuts.
-        room = left + (stride - phases)
-        whole = f.min(high - low, room // stride)
-        _finish(f, a, src, place, piece, whole, phases)
+        whole = f.min(high - low, (left + (stride - phases)) // stride)
+        finish(src, place, whole, phases)
         with f.when(whole < high - low):
             rest = f.max(left - whole * stride, 0)
-            src = src + whole * piece
-            place = place + whole * stride * a["y_bytes"]
-            _finish(f, a, src, place, piece, f.integer(1), rest)
-
-
-def _finish(
-    f: Function, a: Arguments, src: Value, place: Value, piece: Value, runs: Value, length: Value
-) -> None:
-    y, residual = a["y"] + place, a["residual"] + place
-    live = f.word(f["block"], 3)
-    step = a["stride"] * a["y_bytes"]
-    strides = [f["channel"], a["y_channel"], runs, length, piece, step]
-    f.call(a["finish"], src, y, residual, live, *strides)
+            behind = place + whole * stride * a["y_bytes"]
+            finish(src + whole * piece, behind, 1, rest)

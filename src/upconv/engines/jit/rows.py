@@ -22,43 +22,25 @@ from ..base import Array
 from .activation import activated
 from .compile import compiled
 from .cpu import Cpu, host
-from .emit import Function, Module
-from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, I64, PTR, Value, split, vector
+from .emit import Function, Module, signature
+from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, Value, split, vector
 
-FILL = {
-    "dst": PTR,
-    "src": PTR,
-    "count": I64,
-    "zeros": I64,
-    "channels": I64,
-    "dst_channel": I64,  # bytes from one channel to the next
-    "src_channel": I64,
-}
-
-FINISH = {
-    "src": PTR,
-    "dst": PTR,
-    "residual": PTR,  # as dst lies, or whatever where the epilogue has none
-    "channels": I64,
-    "src_channel": I64,  # bytes from one channel to the next
-    "dst_channel": I64,
-    "runs": I64,  # runs of `length` elements each
-    "length": I64,
-    "src_run": I64,  # bytes from one run to the next
-    "dst_run": I64,
-}
-
+FILL = signature(
+    "dst* src* count zeros channels dst_channel src_channel"  # bytes from one channel to the next
+)
+FINISH = signature(
+    "src* dst*"
+    " residual*"  # as dst lies, or whatever where the epilogue has none
+    " channels src_channel dst_channel"  # and bytes from one to the next
+    " runs length"  # runs of `length` elements each
+    " src_run dst_run"  # bytes from one run to the next
+)
+GATHER = signature(
+    "dst* src*"
+    " table* entries"  # element numbers, 64 bits each
+    " channels dst_channel src_channel"  # and bytes from one input channel to the next
+)
 _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
-
-GATHER = {
-    "dst": PTR,
-    "src": PTR,
-    "table": PTR,  # element numbers, 64 bits each
-    "entries": I64,
-    "channels": I64,
-    "dst_channel": I64,  # bytes from one input channel to the next
-    "src_channel": I64,
-}
 
 
 @dataclass(frozen=True, slots=True)

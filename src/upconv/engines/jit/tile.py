@@ -20,8 +20,8 @@ from ...activations import Activation
 from .activation import activated
 from .compile import compiled
 from .cpu import Costs, Cpu, costs_of
-from .emit import Function, Module
-from .values import BYTES, I64, LINE, PTR, Value, vector
+from .emit import Function, Module, signature
+from .values import BYTES, LINE, Value, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +86,16 @@ class Tile:
         return replace(self, vectors=vectors)
 
 
-PARAMETERS = {
-    "x": PTR,  # position j of the first input channel, in the packed input
-    "w": PTR,  # weights in the order of use
-    "taps": PTR,  # byte offsets of the outer taps' inputs
-    "ntaps": I64,
-    "channels": I64,  # input channels of the group
-    "pitch": I64,  # bytes from one input channel to the next
-    "bias": PTR,
-    "y": PTR,  # where the first result goes
-    "y_channel": I64,  # bytes from one output channel to the next
-    "y_position": I64,  # and, unless dense, from one position to the next
-    "live": I64,  # output channels that exist
-}
+PARAMETERS = signature(
+    "x*"  # position j of the first input channel, in the packed input
+    " w*"  # weights in the order of use
+    " taps* ntaps"  # byte offsets of the outer taps' inputs
+    " channels pitch"  # input channels of the group, and bytes from one to the next
+    " bias* y*"
+    " y_channel"  # bytes from one output channel to the next
+    " y_position"  # and, unless dense, from one position to the next
+    " live"  # output channels that exist
+)
 
 
 @compiled("wide", "narrow", kept=512)

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .rows import converted
 from .tile import interleaved
-from .values import BYTES, FLOAT, I64, PTR, Value, vector
+from .values import BYTES, FLOAT, Value, vector
 
-TURN = {
-    "dst": PTR,
-    "src": PTR,
-    "rows": I64,
-    "columns": I64,
-    "src_row": I64,  # bytes from one row of src to the next
-    "dst_row": I64,  # bytes from one row of dst, a column of src, to the next
-}
+TURN = signature(
+    "dst* src* rows columns"
+    " src_row dst_row"  # bytes from one row to the next: of dst, from one column of src
+)
 
 
 @compiled("turn", kept=16)

@@ -164,3 +164,8 @@ def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) ->
 def name_of(operand: Operand) -> str:
     """An operand as text."""
     return operand.name if isinstance(operand, Value) else str(operand)
+
+
+def computed(dtype: DType) -> str:
+    """The type that products of a stored type are made in."""
+    return DOUBLE if dtype is DType.FLOAT64 else FLOAT

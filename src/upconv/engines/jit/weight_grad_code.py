@@ -17,23 +17,20 @@ from ...problem import DataLayout
 from . import pool
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, Slots, jobs, wait
 from .values import BYTES, I64, PTR, Value, vector
 from .weight_grad_plan import ENTRY, HEAD
 from .weight_grad_tile import Tile
 
 SLOTS = Slots(
-    ("buffer", "rows", "lanes", "stages", "dw", "x", "g", "job", "steps", "places", "entries",
-     "segments", "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver",
-     "add"),
-    ("rows_in_place", "lanes_in_place", "held", "x_held", "x_panels", "x_size",
-     "g_held", "g_panels", "g_size", "jobs", "element", "part", "sets", "set_bytes",
-     "tile_rows", "tile_width", "spare",
-     "row_step", "lane_step", "taps_inside", "turned", "by_row", "by_lane", "by_tap",
-     "x_image", "x_channel", "x_position", "g_image", "g_channel", "g_position"),
-    ("next", "done", "next_thread"),
-)  # fmt: skip
+    "buffer* rows* lanes* stages* dw* x* g* job* steps* places* entries* segments* zeros*"
+    " tile* single* turn* fill* turn_back* deliver* add*"
+    " rows_in_place lanes_in_place held x_held x_panels x_size g_held g_panels g_size jobs element"
+    " part sets set_bytes tile_rows tile_width spare row_step lane_step taps_inside turned"
+    " by_row by_lane by_tap x_image x_channel x_position g_image g_channel g_position",
+    counters="next done next_thread",
+)
 PACK = ("to", "key", "width", "live", "rows", "count", "length", "of_g", "channel", "position")
 BLOCK = (
     "to", "rows", "lanes", "entries", "entry_count", "tap", "count", "fresh",
@@ -41,22 +38,14 @@ BLOCK = (
 )  # fmt: skip
 STEP = 1 + len(BLOCK)  # the function, its fields
 JOB = ("first", "count", "after")  # its steps, and the jobs that must be over
-_WORK = {"args": PTR, "mine": PTR, "step": PTR}
-_TILE = {
-    "segments": PTR,  # pairs of byte offsets into the panels
-    "count": I64,
-    "rows": PTR,
-    "lanes": PTR,
-    "positions": I64,  # of each segment
-    "row_step": I64,  # bytes from one position to the next
-    "lane_step": I64,
-    "start": PTR,  # sums so far
-    "start_row": I64,
-    "start_tap": I64,
-    "out": PTR,
-    "out_row": I64,
-    "out_tap": I64,
-}
+_WORK = signature("args* mine* step*")
+_TILE = signature(
+    "segments* count"  # pairs of byte offsets into the panels
+    " rows* lanes* positions"  # the latter of each segment
+    " row_step lane_step"  # bytes from one position to the next
+    " start* start_row start_tap"  # sums so far
+    " out* out_row out_tap"
+)
 
 
 @compiled("tile", kept=64)

@@ -13,60 +13,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from itertools import product
 
 from ...activations import Activation
 from .activation import activated
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .packing import report_nonfinite
-from .values import BYTES, I64, PTR, Value, vector
+from .values import BYTES, I64, Value, vector
 from .winograd import Matrix
 
+Matrices = tuple[tuple[Matrix, ...], ...]
 MADE = ("row", "place")
 """Where a tile's products and its results lie, in bytes; of a transformed tile the operand alone is
 told."""
 
-_INPUT = {
-    "src": PTR,
-    "dst": PTR,
-    "tiles": PTR,  # where each has its operand
-    "count": I64,
-    "vectors": I64,
-    "step_0": I64,  # bytes from one place of a window to the next along the outer axes
-    "step_1": I64,
-    "point": I64,  # bytes from one point to the next
-    "row": I64,  # bytes from one tile to the next
-}
-_PRODUCTS = {
-    "v": PTR,
-    "u": PTR,
-    "z": PTR,
-    "pieces": PTR,  # numbers of those that this point has
-    "count": I64,
-    "shifts": PTR,  # for the number of a piece, how far the tile that it reads is from its own
-    "piece_bytes": I64,  # of a piece of a panel
-    "panel_bytes": I64,
-    "channels": I64,
-    "rows": I64,  # groups of rows
-    "panels": I64,
-    "z_row": I64,
-}
-_INVERSE = {
-    "src": PTR,
-    "dst": PTR,
-    "tiles": PTR,  # `MADE` of each
-    "count": I64,
-    "vectors": I64,
-    "bias": PTR,
-    "step_0": I64,
-    "step_1": I64,
-    "step_2": I64,  # bytes from one q of the last axis to the next
-    "point": I64,
-    "bad": PTR,  # set to 1 where a result is not finite
-}
+_INPUT = signature(
+    "src* dst*"
+    " tiles* count"  # where each has its operand
+    " vectors step_0 step_1"  # bytes from one place of a window to the next along the outer axes
+    " point row"  # bytes from one point to the next, and from one tile
+)
+_PRODUCTS = signature(
+    "v* u* z*"
+    " pieces* count"  # numbers of those that this point has
+    " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
+    " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
+    " channels rows panels z_row"  # rows: groups of them
+)
+_INVERSE = signature(
+    "src* dst*"
+    " tiles* count"  # `MADE` of each
+    " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
+    " point bad*"  # the latter is set to 1 where a result is not finite
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +66,15 @@ class Inverse:
     """The class of an inverse transform, by the matrix of each axis, with what comes after it."""
 
     element: str
-    matrices: tuple[tuple[Matrix, ...], ...]
+    matrices: Matrices
     activation: Activation
     slope: float
 
 
-@lru_cache(maxsize=64)
-def products_code(kind: Products, cpu: Cpu) -> Code:
+@compiled("products", kept=64)
+def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
     """`products` of one class."""
-    module, line = Module(cpu), vector(kind.element, kind.lanes)
-    size = BYTES[kind.element]
+    line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
     width = kind.vectors * kind.lanes * size
     zeros = [Value(line, "zeroinitializer")] * (kind.rows * kind.vectors)
     with (
@@ -119,7 +99,6 @@ def products_code(kind: Products, cpu: Cpu) -> Code:
                 total = piece.results[r * kind.vectors + i]
                 f.store(total, z + i * kind.lanes * size)
             z = z + f["z_row"]
-    return Code(module, ("products",), cpu)
 
 
 def _product(f: Function, kind: Products, given: list[Value]) -> list[Value]:
@@ -141,10 +120,10 @@ def _product(f: Function, kind: Products, given: list[Value]) -> list[Value]:
     return loop.results[3:]
 
 
-@lru_cache(maxsize=64)
-def input_code(element: str, matrices: tuple[tuple[Matrix, ...], ...], step: int, cpu: Cpu) -> Code:
+@compiled("input", kept=64)
+def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu: Cpu) -> None:
     """`input` of one class; places of a window are `step` bytes apart along the last axis."""
-    module, lanes = Module(cpu), cpu.lanes(BYTES[element])
+    lanes = cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]
     *outer, last = (len(stages[0][0]) for stages in matrices)
     with module.function("input", _INPUT) as f, f.loop(0, f["count"]) as tile:
@@ -160,13 +139,12 @@ def input_code(element: str, matrices: tuple[tuple[Matrix, ...], ...], step: int
                 f.store(value, to)
                 to = to + f["point"]
             loop.next([src + nbytes, loop.carried[1] + nbytes])
-    return Code(module, ("input",), cpu)
 
 
-@lru_cache(maxsize=64)
-def inverse_code(kind: Inverse, cpu: Cpu) -> Code:
+@compiled("inverse", kept=64)
+def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
     """`inverse` of one class."""
-    module, lanes = Module(cpu), cpu.lanes(BYTES[kind.element])
+    lanes = cpu.lanes(BYTES[kind.element])
     line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
     points = [len(stages[0][0]) for stages in kind.matrices]
     *outer, last = (len(stages[-1]) for stages in kind.matrices)
@@ -196,7 +174,6 @@ def inverse_code(kind: Inverse, cpu: Cpu) -> Code:
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
         report_nonfinite(f, tile.results[0], f["bad"])
-    return Code(module, ("inverse",), cpu)
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import reduce
+from operator import add, and_, mul
 
 from ...problem import DataLayout
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
@@ -41,27 +42,25 @@ OF_AXIS = (
 """What the driver knows of each axis; the last axis is number 2."""
 
 SLOTS = Slots(
-    ("buffer", "x", "y", "residual", "w", "bias", "phase", "point", "piece",
-     "fill", "turn", "turn_back", "finish", "input", "products", "inverse"),
-    ("part", "v_at", "z_at", "stage_at", "turned_at", "tile_at", "made_at", "shift_at",
-     "jobs", "blocks", "blocks_n", "box_n", "groups_n",
-     *(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS),
-     "runs", "units", "all_units", "chunks", "depth", "phases", "channels", "chunk", "element",
-     "points", "pieces", "rows", "panels", "x_image", "x_channel", "x_position",
-     "y_image", "y_channel", "y_position", "x_group", "y_group",
-     "w_unit", "w_point", "w_panel", "w_piece", "v_point", "v_row", "z_point", "z_row",
-     "made", "live", "padded", "columns", "whole", "turned",
-     "x_step_0", "x_step_1", "y_step_0", "y_step_1", "y_step_2", "line", "lanes"),
-    ("next", "next_thread", "bad"),
-)  # fmt: skip
+    "buffer* x* y* residual* w* bias* phase* point* piece*"
+    " fill* turn* turn_back* finish* input* products* inverse*"
+    " part v_at z_at stage_at turned_at tile_at made_at shift_at"
+    " jobs blocks blocks_n box_n groups_n "
+    + " ".join(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS)
+    + " runs units all_units chunks depth phases channels chunk element points pieces rows panels"
+    " x_image x_channel x_position y_image y_channel y_position"
+    " w_unit w_point w_panel w_piece v_point v_row z_point z_row"
+    " made live padded columns whole turned"
+    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 line lanes",
+    counters="next next_thread bad",
+)
 
 _AXES = range(3)
 
 
-@lru_cache(maxsize=8)
-def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
+@compiled("run", kept=8, opt=0)
+def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """`run` for data of one layout."""
-    module = Module(cpu)
     with module.function("run", {"args": PTR}) as f:
         a = SLOTS.reader(f)
         mine = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
@@ -75,7 +74,6 @@ def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
             stop = f.min(a["all_units"], first + a["units"])
             with f.loop(first, stop) as unit:
                 _emit_unit(work, unit.index, layout)
-    return Code(module, ("run",), cpu, opt=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +87,9 @@ class _Work:
     group: Value
     image: Value
     images: Value
-    starts: tuple[Value, ...]
-    counts: tuple[Value, ...]
-    along: tuple[Value, ...]
+    starts: list[Value]
+    counts: list[Value]
+    along: list[Value]
 
     @classmethod
     def of(cls, f: Function, a: Arguments, mine: Value, block: Value, group: Value) -> _Work:
@@ -103,13 +101,9 @@ class _Work:
             block = block // a[f"blocks_{axis}"]
             starts.insert(0, start)
             counts.insert(0, f.min(a[f"box_{axis}"], a[f"groups_{axis}"] - start))
-        along = tuple(
-            (count + a[f"behind_{axis}"]) * a[f"apart_{axis}"]
-            for axis, count in enumerate(counts[1:])
-        )
-        return cls(
-            f, a, mine, group, starts[0], counts[0], tuple(starts[1:]), tuple(counts[1:]), along
-        )
+        (image, *starts), (images, *counts) = starts, counts
+        along = [(counts[i] + a[f"behind_{i}"]) * a[f"apart_{i}"] for i in _AXES]
+        return cls(f, a, mine, group, image, images, starts, counts, along)
 
     def each(self, name: str) -> list[Value]:
         """A number of all axes."""
@@ -121,10 +115,7 @@ class _Work:
 
     def transformed(self) -> Value:
         """Tiles that are transformed."""
-        total = self.images
-        for count in self.along:
-            total = total * count
-        return total
+        return reduce(mul, self.along, self.images)
 
     @contextmanager
     def tiles(self, counts: Sequence[Value]) -> Iterator[tuple[Value, list[Value], list[Value]]]:
@@ -150,16 +141,12 @@ def _nested(f: Function, counts: Sequence[Operand]) -> Iterator[list[Value]]:
         yield [stack.enter_context(f.loop(0, count)).index for count in counts]
 
 
-def _place(f: Function, places: Sequence[Value], sizes: Sequence[Value]) -> Value:
+def _place(places: Sequence[Value], sizes: Sequence[Value]) -> Value:
     """The number of an element by its places along axes, of which the first one needs no size."""
     found, *more = places
     for place, size in zip(more, sizes, strict=True):
         found = found * size + place
     return found
-
-
-def _products(f: Function, some: Sequence[Value], others: Sequence[Value]) -> list[Value]:
-    return [one * other for one, other in zip(some, others, strict=True)]
 
 
 def _emit_tiles(work: _Work) -> None:
@@ -168,23 +155,22 @@ def _emit_tiles(work: _Work) -> None:
     f, a, steps = work.f, work.a, work.each("step")
     wide, position = a["chunk"] * a["element"], a["padded"] * a["element"]
     apart, behind, (*stages, _) = work.each("apart"), work.each("behind"), work.each("stage")
-    reached = [count + more for count, more in zip(work.counts, behind, strict=True)]
-    with work.tiles(reached) as (image, tiles, starts):
-        index = _place(f, [image, *tiles], work.along)
-        operand = _place(f, [image, *_products(f, starts, steps)], work.each("span"))
+    with work.tiles(list(map(add, work.counts, behind))) as (image, tiles, starts):
+        index = _place([image, *tiles], work.along)
+        operand = _place([image, *list(map(mul, starts, steps))], work.each("span"))
         f.store(operand * wide, f.at(work.at("tile_at"), index, I64))
-    along = _products(f, work.counts, apart)
+    along = list(map(mul, work.counts, apart))
     with work.tiles(work.counts) as (image, tiles, (*outer, last)):
-        entry = _place(f, [image, *tiles], along) * len(MADE)
+        entry = _place([image, *tiles], along) * len(MADE)
         entry = f.at(work.at("made_at"), entry, I64)
-        f.store(_place(f, [image, *tiles], work.along) * a["z_row"], entry)
+        f.store(_place([image, *tiles], work.along) * a["z_row"], entry)
         results = [image, *outer, last * a["stride_2"]]
-        place = _place(f, results, [*stages, a["line"]])
+        place = _place(results, [*stages, a["line"]])
         f.store(place * position, f.at(entry, 1, I64))
     counts = [more + 1 for more in behind]
     with _nested(f, counts) as pieces:
-        shift = _place(f, _products(f, pieces, apart), work.along[1:])
-        index = _place(f, pieces, counts[1:])
+        shift = _place(list(map(mul, pieces, apart)), work.along[1:])
+        index = _place(pieces, counts[1:])
         f.store(shift * a["v_row"], f.at(work.at("shift_at"), index, I64))
 
 
@@ -192,7 +178,7 @@ def _emit_operand(work: _Work, layout: DataLayout) -> None:
     """Pack a block's rows and transform its windows, some channels at a time."""
     f, a = work.f, work.a
     wide = a["chunk"] * a["element"]
-    src = a["x"] + work.group * a["x_group"]
+    src = a["x"] + work.group * a["channels"] * a["x_channel"]
     with f.loop(0, a["channels"], a["chunk"]) as loop:
         live = f.min(a["chunk"], a["channels"] - loop.index)
         here = src + loop.index * a["x_channel"]
@@ -222,35 +208,38 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
     column = f.min(f.max(start, 0), a["size_2"])
     inside = f.max(f.min(start + count, a["size_2"]) - column, 0)
     with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
-        dst = work.mine + _place(f, [image, *rows, f.integer(0)], work.each("span")) * wide
-        places = [first + row for first, row in zip(firsts, rows, strict=False)]
+        dst = work.mine + _place([image, *rows, f.integer(0)], work.each("span")) * wide
+        places = list(map(add, firsts, rows))
         within = _inside(work, places, "size")
         with f.unless(within):
             _zeros(work, dst, count)
         with f.when(within):
             _zeros(work, dst, before)
-            to = dst + before * wide
-            position = _place(f, [*places, column], [a["size_1"], a["size_2"]])
+            position = _place([*places, column], [a["size_1"], a["size_2"]])
             offset = (work.image + image) * a["x_image"]
             given = here + (offset + position * a["x_position"])
             if layout is DataLayout.NCX:
-                f.call(a["turn"], to, given, live, inside, a["x_channel"], wide)
+                f.call(a["turn"], dst + before * wide, given, live, inside, a["x_channel"], wide)
             else:
+                zeros = a["chunk"] - live
                 f.call(
-                    a["fill"], to, given, live, a["chunk"] - live, inside, wide,
+                    a["fill"],
+                    dst + before * wide,
+                    given,
+                    live,
+                    zeros,
+                    inside,
+                    wide,
                     a["x_position"],
-                )  # fmt: skip
+                )
             after = before + inside
             _zeros(work, dst + after * wide, count - after)
 
 
 def _inside(work: _Work, places: Sequence[Value], name: str) -> Value:
     """Whether a row, by its places along the outer axes, is part of an array."""
-    f, outside = work.f, work.f.integer(0)
-    for axis, place in enumerate(places):
-        beyond = f.compare("uge", place, work.a[f"{name}_{axis}"])  # or below zero
-        outside = outside + f.select(beyond, f.integer(1), f.integer(0))
-    return f.compare("eq", outside, 0)
+    sizes = work.each(name)  # as unsigned numbers: what is below zero is beyond
+    return reduce(and_, (work.f.compare("ult", *both) for both in zip(places, sizes, strict=False)))
 
 
 def _zeros(work: _Work, dst: Value, positions: Value) -> None:
@@ -277,9 +266,7 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
             a["depth"], rows, a["panels"], a["z_row"],
         )  # fmt: skip
     biases = (work.group * a["chunks"] + chunk) * a["columns"]
-    tiles = work.images
-    for each in (*work.counts, *work.each("apart")):
-        tiles = tiles * each
+    tiles = reduce(mul, (*work.counts, *work.each("apart")), work.images)
     f.call(
         a["inverse"], z, stage, work.at("made_at"), tiles, a["columns"] // a["lanes"],
         a["bias"] + biases * a["element"], a["y_step_0"], a["y_step_1"], a["y_step_2"],
@@ -287,7 +274,7 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
     )  # fmt: skip
     start = chunk * a["live"]
     live = f.min(a["live"], a["made"] - start)
-    channel = work.group * a["y_group"] + start * a["y_channel"]
+    channel = (work.group * a["made"] + start) * a["y_channel"]
     _emit_results(work, phase, channel, live, layout)
 
 
@@ -298,24 +285,18 @@ def _emit_results(
     f, a, strides = work.f, work.a, work.each("stride")
     makes, (*stages, _) = work.each("makes"), work.each("stage")
     phases = [phase // strides[1], phase % strides[1], f.integer(0)]
-    firsts = [
-        stride * (make * start) + base + g
-        for stride, make, start, base, g in zip(
-            strides, makes, work.starts, work.each("base"), phases, strict=True
-        )
-    ]
-    counts = _products(f, makes, work.counts)
+    given = zip(strides, makes, work.starts, work.each("base"), phases, strict=True)
+    firsts = [stride * (make * start) + base + g for stride, make, start, base, g in given]
+    counts = list(map(mul, makes, work.counts))
     begin = f.max(firsts[2], 0)
     end = f.min(a["out_2"], firsts[2] + strides[2] * counts[2])
     skip = begin - firsts[2]
     with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
-        places = [
-            first + stride * row for first, stride, row in zip(firsts, strides, rows, strict=False)
-        ]
+        places = list(map(add, firsts, map(mul, strides, rows)))
         with f.when(_inside(work, places, "out")):
-            place = _place(f, [image, *rows, skip], [*stages, a["line"]])
+            place = _place([image, *rows, skip], [*stages, a["line"]])
             src = work.at("stage_at") + place * (a["padded"] * a["element"])
-            to = _place(f, [*places, begin], [a["out_1"], a["out_2"]])
+            to = _place([*places, begin], [a["out_1"], a["out_2"]])
             offset = (work.image + image) * a["y_image"]
             offset = offset + to * a["y_position"] + channel
             _emit_result(work, layout, src, offset, live, end - begin)

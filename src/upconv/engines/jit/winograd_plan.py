@@ -16,7 +16,7 @@ from math import ceil, gcd, log2, prod
 from ...problem import DataLayout, DType
 from .correlation import Correlation
 from .cpu import Costs, Cpu, costs_of
-from .values import BYTES, DOUBLE, FLOAT
+from .values import BYTES
 from .winograd import Matrix, Transform, named
 from .winograd_window import Window, transforms_of
 
@@ -165,7 +165,7 @@ def _best(
     cpu: Cpu,
 ) -> Schedule:
     """The blocks, jobs and register tile that take the fewest cycles."""
-    lanes, item = _lanes(correlation, cpu), BYTES[element_of(correlation)]
+    lanes, item = _lanes(correlation, cpu), BYTES[correlation.element]
     channels, padded = _unit(correlation, windows, lanes)
     across = windows[-1].line.stride * padded // lanes
     some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
@@ -247,13 +247,8 @@ class _Tiles:
         return cls(results, box[0] * count - behind, box[0] * count)
 
 
-def element_of(correlation: Correlation) -> str:
-    """The type of computing."""
-    return DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
-
-
 def _lanes(correlation: Correlation, cpu: Cpu) -> int:
-    return cpu.lanes(BYTES[element_of(correlation)])
+    return cpu.lanes(BYTES[correlation.element])
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +285,7 @@ class _Cycles:
         lanes, reduced = _lanes(correlation, cpu), depth_of(correlation)
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
         sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
-        item, first = BYTES[element_of(correlation)], correlation.layout is DataLayout.NCX
+        item, first = BYTES[correlation.element], correlation.layout is DataLayout.NCX
         turned = 11.0 if first else 5.0  # rows into channels last
         left = 30 if shares_sets(correlation) else 13
         inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + turned * outputs
@@ -344,7 +339,7 @@ def depth_of(correlation: Correlation) -> int:
 def shares_sets(correlation: Correlation) -> bool:
     """Whether channels of results lie so far apart that vectors of 16 of them share a set of the
     second-level cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
-    channel = prod(correlation.result_size) * BYTES[element_of(correlation)]
+    channel = prod(correlation.result_size) * BYTES[correlation.element]
     return correlation.layout is DataLayout.NCX and channel % _ONE_SET == 0
 
 

@@ -36,16 +36,15 @@ from .rows import converted, gather_code
 from .transpose import turn_code
 from .values import BYTES, DOUBLE, I64, PTR, Value, vector
 from .winograd import Transform
-from .winograd_plan import Schedule, chunk_of, depth_of, element_of
+from .winograd_plan import Schedule, chunk_of, depth_of
 from .winograd_window import Window
 
 _SLOTS = Slots(
-    ("dst", "src", "buffer", "runs", "terms", "factors", "numbers", "move"),
-    ("part", "jobs", "batches", "batch", "chunks", "channels", "made", "reduced", "chunk",
-     "phases", "count", "row", "unit", "group",
-     "src_group", "src_reduced", "src_made", "taps", "lines", "line", "element"),
-    ("next", "next_thread", "bad"),
-)  # fmt: skip
+    "dst* src* buffer* runs* terms* factors* numbers* move* part jobs batches batch chunks channels"
+    " made reduced chunk phases count row unit group src_group src_reduced src_made taps lines line"
+    " element",
+    counters="next next_thread bad",
+)
 _RUN = 6  # phase of operands, bytes in dst and in T, how many, first term and the last's next
 _TAPS_BYTES = 64 << 10  # of T, of several channels
 
@@ -86,7 +85,7 @@ class Weights:
 
     def _laid_out(self, lanes: int, cpu: Cpu) -> tuple[dict[str, Array], dict[str, int]]:
         """The tables that `pack` reads, and its arguments."""
-        schedule, element = self._schedule, element_of(self._correlation)
+        schedule, element = self._schedule, self._correlation.element
         item, padded = self._dtype.itemsize, schedule.padded
         by_group, by_reduced, by_made, *by_tap = self._correlation.weight_strides
         axes = [_terms(*pair) for pair in zip(schedule.windows, schedule.transforms, strict=True)]
