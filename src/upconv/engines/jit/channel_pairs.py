@@ -13,14 +13,7 @@ as they lie (`own_tap`). Memory is the limit, not multiply-adds.
 
 from __future__ import annotations
 
-from .channel_tile import (
-    ChannelTile,
-    Inputs,
-    Read,
-    add_channels,
-    everywhere,
-    live_masks,
-)
+from .channel_tile import ChannelTile, Inputs, Read, add_channels, everywhere, live_masks
 from .emit import Function
 from .rows import converted
 from .values import I16, I32, Value, vector
@@ -39,12 +32,7 @@ def dot_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) ->
 
 
 def _in_pairs(
-    f: Function,
-    tile: ChannelTile,
-    given: Inputs,
-    sums: list[Value],
-    reads: list[Read],
-    last: Read,
+    f: Function, tile: ChannelTile, given: Inputs, sums: list[Value], reads: list[Read], last: Read
 ) -> list[Value]:
     """Two channels at a time by `reads`, then the last one of an odd number."""
     whole = _paired(f, given.channels)

@@ -98,27 +98,22 @@ def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Pr
         with f.loop(0, f["tiles"]) as loop:
             first = loop.index * tile.points
             here = {name: f.at(f[name], first, I64) for name in POINTS}
-            lines = loop.index * f["channels"] * f["ahead_step"]
-            here["ahead"] = f["ahead"] + lines
+            here["ahead"] = f["ahead"] + loop.index * f["channels"] * f["ahead_step"]
+            here["pointers"] = pointers
             sums = _starts(f, tile, here)
-            _leave(f, tile, here, _products(f, tile, products, here, pointers, sums))
+            _leave(f, tile, here, _products(f, tile, products, here, sums))
 
 
 def _products(
-    f: Function,
-    tile: ChannelTile,
-    products: Products,
-    here: Values,
-    pointers: Value,
-    sums: list[Value],
+    f: Function, tile: ChannelTile, products: Products, here: Values, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all taps."""
-    edges = f.compare("ne", _numbers(f, tile, here["edges"]), _zeros(tile))
+    edges = f.compare("ne", _numbers(f, tile, here["edges"]), 0)
     axes = f.select(_any(f, edges), f["axes"], 0)
     with f.loop(0, f["ntaps"], carried=sums) as taps:
         record = f["taps"] + taps.index * f["record"]
-        some = _point(f, tile, here, record, pointers, axes)
-        points = [f.load(PTR, f.at(pointers, r, I64)) for r in range(tile.points)]
+        some = _point(f, tile, here, record, axes)
+        points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
         w = f["w"] + taps.index * f["w_tap"]
         count = f.select(some, f["channels"], 0)
         inputs = Inputs(record, points, w, count, here["ahead"])
@@ -152,18 +147,12 @@ def _numbers(f: Function, tile: ChannelTile, address: Value) -> Value:
     return f.load(vector(I64, tile.points), address)
 
 
-def _zeros(tile: ChannelTile) -> Value:
-    return Value(vector(I64, tile.points), "zeroinitializer")
-
-
 def _any(f: Function, bits: Value) -> Value:
     """Whether any lane of a mask is set."""
     return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
 
 
-def _point(
-    f: Function, tile: ChannelTile, here: Values, record: Value, pointers: Value, axes: Value
-) -> Value:
+def _point(f: Function, tile: ChannelTile, here: Values, record: Value, axes: Value) -> Value:
     """Write where each point's input of one tap lies; whether any lies inside."""
     bits = vector(I1, tile.points)
     shifts = f.at(record, 1 + tile.masks, I64)
@@ -178,7 +167,7 @@ def _point(
     inside = axis.results[0]
     offset = f.load(I64, record) + f["x_offset"]
     moved = _numbers(f, tile, here["xs"]) + f.broadcast(offset, tile.points)
-    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.points)), pointers)
+    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.points)), here["pointers"])
     return _any(f, inside)
 
 

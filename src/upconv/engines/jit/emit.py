@@ -82,11 +82,7 @@ class Function(Instructions):
 
     @contextmanager
     def loop(
-        self,
-        start: Operand,
-        stop: Operand,
-        step: Operand = 1,
-        carried: Sequence[Value] = (),
+        self, start: Operand, stop: Operand, step: Operand = 1, carried: Sequence[Value] = ()
     ) -> Iterator[Loop]:
         """for index in range(start, stop, step), with values carried from turn to turn."""
         before, body, done = self._block, self._fresh("body"), self._fresh("done")

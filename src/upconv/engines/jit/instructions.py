@@ -112,8 +112,7 @@ class Instructions:
         kind = vector(scalar.type, lanes)
         one = self._do(kind, f"insertelement {kind} poison, {scalar.type} {scalar.name}, i64 0")
         return self._do(
-            kind,
-            f"shufflevector {kind} {one.name}, {kind} poison, <{lanes} x i32> zeroinitializer",
+            kind, f"shufflevector {kind} {one.name}, {kind} poison, <{lanes} x i32> zeroinitializer"
         )
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int]) -> Value:

@@ -48,7 +48,8 @@ class Planes(Kernel):
         self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
         self._tables = _tables(correlation, self._tap_bytes)
         self._blocks = Blocks(SLOTS.block(**self._arguments()))
-        self.workspace_bytes = 0
+        self.workspace_bytes, self.description = 0, str(self)
+        self.predicted_cycles = _cycles(correlation, tile) / self._threads
         tables = sum(table.nbytes for table in self._tables)
         self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
 
@@ -66,19 +67,12 @@ class Planes(Kernel):
         )  # fmt: skip
         given.deliver()
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
+    def __str__(self) -> str:
         tile, rows = self._tile, "positions" if self._tile.last else "rows"
         return (
             f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"
             f" place, {self._threads} threads"
         )
-
-    @property
-    def predicted_cycles(self) -> float:
-        """Cycles that each thread takes, by the tile's model."""
-        return _cycles(self.correlation, self._tile) / self._threads
 
     def _arguments(self) -> dict[str, int]:
         correlation, tile = self.correlation, self._tile

@@ -37,6 +37,7 @@ class Positions(Kernel):
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
+        self.description, self.predicted_cycles = str(plan), predicted_cycles(correlation, plan)
         self._element = correlation.element
         self._type = correlation.dtype.accumulator.numpy
         kind = finish_of(correlation)
@@ -81,16 +82,6 @@ class Positions(Kernel):
                 y_group=y.strides[1] * (self.correlation.made // groups),
             )  # fmt: skip
         given.deliver()
-
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
-
-    @property
-    def predicted_cycles(self) -> float:
-        """Cycles that each thread takes, by the schedule's model."""
-        return predicted_cycles(self.correlation, self.schedule)
 
     # Tables ---------------------------------------------------------------------------------------
 

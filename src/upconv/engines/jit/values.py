@@ -149,6 +149,12 @@ def split(kind: str) -> tuple[str, int]:
     return element, int(lanes)
 
 
+def nbytes_of(kind: str) -> int:
+    """Bytes of a value."""
+    element, lanes = split(kind)
+    return BYTES[element] * (lanes or 1)
+
+
 def mangled(kind: str) -> str:
     """A type as the names of intrinsics spell it."""
     element, lanes = split(kind)

@@ -24,17 +24,10 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Blocks, Slots, jobs
-from .packing import (
-    Numbers,
-    aligned,
-    goes_past,
-    report_nonfinite,
-    threads_for,
-    watched,
-)
+from .packing import Numbers, aligned, goes_past, report_nonfinite, threads_for, watched
 from .rows import converted, gather_code
 from .transpose import turn_code
-from .values import BYTES, DOUBLE, I64, PTR, Value, vector
+from .values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
 from .winograd import Transform
 from .winograd_plan import Schedule, chunk_of, depth_of
 from .winograd_window import Window
@@ -193,7 +186,7 @@ def packing_code(
 ) -> None:
     """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side,
     `past` to write past the caches."""
-    past = past and step % cpu.lanes(BYTES[element]) == 0
+    past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         taps = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
@@ -204,60 +197,45 @@ def packing_code(
             count = f.min(a["batch"], a["reduced"] - first)
             live = f.min(a["channels"], a["made"] - start)
             src = a["src"] + group * a["src_group"]
-            src = src + first * a["src_reduced"]
-            src = src + start * a["src_made"]
-            _emit_taps(f, a, src, taps, count, live, element, step, squares)
+            src = src + first * a["src_reduced"] + start * a["src_made"]
+            _emit_taps(f, a, (taps, src), (count, live), kind, squares)
             before = first // a["chunk"] * a["chunk"]
             here = f.min(a["chunk"], a["reduced"] - before)
             depth = before * (a["phases"] - 1) + first
-            dst = a["dst"] + group * a["group"]
-            dst = dst + chunk * a["unit"] + depth * a["row"]
+            dst = a["dst"] + group * a["group"] + chunk * a["unit"] + depth * a["row"]
             with f.loop(0, a["count"]) as run:
                 entry = f.at(a["runs"], run.index * _RUN, I64)
                 phase, to, lane, *more = (f.word(entry, i) for i in range(_RUN))
-                to = to + phase * here * a["row"]
-                _emit_sums(f, a, dst + to, taps + lane, count, more, element, step, past)
+                places = dst + (to + phase * here * a["row"]), taps + lane
+                _emit_sums(f, a, places, count, more, kind, past)
         f.drain()
 
 
+Pair = tuple[Value, Value]
+
+
 def _emit_taps(
-    f: Function,
-    a: Arguments,
-    src: Value,
-    dst: Value,
-    count: Value,
-    live: Value,
-    element: str,
-    step: int,
-    squares: bool,
+    f: Function, a: Arguments, places: Pair, counts: Pair, kind: str, squares: bool
 ) -> None:
     """T, the taps of `count` channels by the made channels, of which `live` are there; the others
     are zero."""
-    kind, channel = vector(element, step), a["lines"] * a["line"]
-    size = step * BYTES[element]
-    zero = f.constant(kind, 0.0)
+    (dst, src), (count, live), channel = places, counts, a["lines"] * a["line"]
+    zero, size = f.constant(kind, 0.0), nbytes_of(kind)
     missing = live * a["element"] < a["line"]
     with f.loop(0, f.select(missing, count * channel, 0), size) as loop:
         f.store(zero, dst + loop.index)
     if squares:
         together = f.compare("ne", a["lines"], a["taps"])
-        same = f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
-        together = together | same
-        rest = (count - 1) * a["lines"]
-        columns = a["taps"] + f.select(together, rest, 0)
-        with f.loop(0, f.select(together, f.integer(1), count)) as each:
-            f.call(
-                a["move"], dst + each.index * channel,
-                src + each.index * a["src_reduced"], live, columns,
-                a["src_made"], a["line"],
-            )  # fmt: skip
+        together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
+        columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
+        with f.loop(0, f.select(together, 1, count)) as each:
+            given = dst + each.index * channel, src + each.index * a["src_reduced"], live, columns
+            f.call(a["move"], *given, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
-            f.call(
-                a["move"], dst + tap.index * a["line"], src,
-                f.at(a["numbers"], tap.index * a["channels"], I64), live, count,
-                channel, a["src_reduced"],
-            )  # fmt: skip
+            numbers = f.at(a["numbers"], tap.index * a["channels"], I64)
+            given = dst + tap.index * a["line"], src, numbers, live
+            f.call(a["move"], *given, count, channel, a["src_reduced"])
     whole = (count - 1) * channel
     with f.loop(0, whole + a["taps"] * a["line"], size, [zero]) as loop:
         loop.next([watched(f, f.load(kind, dst + loop.index), loop.carried[0])])
@@ -265,23 +243,16 @@ def _emit_taps(
 
 
 def _emit_sums(
-    f: Function,
-    a: Arguments,
-    dst: Value,
-    src: Value,
-    count: Value,
-    run: list[Value],
-    element: str,
-    step: int,
-    past: bool,
+    f: Function, a: Arguments, places: Pair, count: Value, run: list[Value], kind: str, past: bool
 ) -> None:
     """One run of each channel: sums of taps times factors."""
-    (length, first, stop), channel = run, a["lines"] * a["line"]
-    zero, size = f.constant(vector(DOUBLE, step), 0.0), step * BYTES[element]
-    with f.loop(0, count) as each, f.loop(0, length, size) as column:
+    (dst, src), (length, first, stop), channel = places, run, a["lines"] * a["line"]
+    element, step = split(kind)
+    zero = f.constant(vector(DOUBLE, step), 0.0)
+    with f.loop(0, count) as each, f.loop(0, length, nbytes_of(kind)) as column:
         here = src + each.index * channel + column.index
         with f.loop(first, stop, carried=[zero]) as term:
-            value = f.load(vector(element, step), here + f.word(a["terms"], term.index))
+            value = f.load(kind, here + f.word(a["terms"], term.index))
             factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
             value = converted(f, value, DOUBLE)
             term.next([f.multiply_add(value, factor, term.carried[0])])

@@ -119,17 +119,12 @@ class OnednnPrimitive:
 
     def _packing_sequence(self) -> PrimitiveSequence | None:
         """The sequence that packs a weight; None where that is to take it as it lies."""
-        operation, wanted = self._offer.operation, self._candidate.weights
+        given, wanted = self._given(self._offer.operation.weights), self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
-        return None if self._backward else self._reordering(operation.weights, wanted)
-
-    def _reordering(self, tensor: Tensor, wanted: Handle) -> PrimitiveSequence | None:
-        """A sequence from one argument to another; None where the layouts are the same."""
-        given, sequence = self._given(tensor), PrimitiveSequence(self._runtime, self._threads)
-        if self._same(given, wanted):
+        if self._backward or self._same(given, wanted):
             return None
-        source = sequence.argument(given)
-        sequence.reorder(source, sequence.argument(wanted))
+        sequence = PrimitiveSequence(self._runtime, self._threads)
+        sequence.reorder(sequence.argument(given), sequence.argument(wanted))
         return sequence
 
     def _given(self, tensor: Tensor, dtype: DType | None = None) -> Handle:
