@@ -22,94 +22,67 @@ BYTES = {I8: 1, I16: 2, I32: 4, I64: 8, PTR: 8, HALF: 2, BFLOAT: 2, FLOAT: 4, DO
 _FLOATS = (HALF, BFLOAT, FLOAT, DOUBLE)
 
 
+def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Operator:
+    """An operator that appends an instruction, unless beside its neutral constant."""
+
+    def operator(self: Value, other: Number) -> Value:
+        if neutral is not None and not isinstance(other, Value) and other == neutral:
+            return self
+        if self.type == PTR and self.do:
+            offset = spelled(I64, other)
+            return self.do(PTR, f"getelementptr inbounds i8, ptr {self.name}, i64 {offset}")
+        return _binary(numbers if numbers and is_float(self.type) else integers, self, other)
+
+    return operator
+
+
+def _before(integers: str) -> Operator:
+    """An operator behind an integer constant."""
+    return lambda self, other: _binary(integers, other, self)
+
+
+def _compares(relation: str) -> Operator:
+    return lambda self, other: compared(relation, self, other)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A typed LLVM value: a register or a constant.
 
     Operators append an instruction to the code that a value is of: on integers, on numbers, and on
     vectors of them lane by lane. What is added to an address are bytes; `/` is for numbers, `//`
-    and `%` are for integers that are not negative, as is `>>`; an integer constant beside a vector
-    is in every lane.
+    and `%` are for integers that are not negative, as is `>>`; a constant beside a vector is in
+    every lane.
     """
 
     type: str
     name: str
     do: Callable[[str, str], Value] | None = field(default=None, repr=False, compare=False)
 
-    def __add__(self, other: Number) -> Value:
-        if not isinstance(other, Value) and other == 0:
-            return self
-        if self.type == PTR and self.do:
-            return self.do(
-                PTR, f"getelementptr inbounds i8, ptr {self.name}, i64 {spelled(I64, other)}"
-            )
-        return _binary(self._plain("add nsw", "fadd"), self, other)
-
-    def __radd__(self, other: int) -> Value:
-        return _binary("add nsw", other, self)
-
-    def __sub__(self, other: Number) -> Value:
-        return _binary(self._plain("sub nsw", "fsub"), self, other)
-
-    def __rsub__(self, other: int) -> Value:
-        return _binary("sub nsw", other, self)
-
-    def __mul__(self, other: Number) -> Value:
-        if not isinstance(other, Value) and other == 1:
-            return self
-        return _binary(self._plain("mul nsw", "fmul"), self, other)
-
-    def __truediv__(self, other: Value) -> Value:
-        return _binary("fdiv", self, other)
-
-    def __floordiv__(self, other: Operand) -> Value:
-        return _binary("udiv", self, other)
-
-    def __mod__(self, other: Operand) -> Value:
-        return _binary("urem", self, other)
-
-    def __and__(self, other: Operand) -> Value:
-        return _binary("and", self, other)
-
-    def __or__(self, other: Operand) -> Value:
-        return _binary("or", self, other)
-
-    def __xor__(self, other: Operand) -> Value:
-        return _binary("xor", self, other)
-
-    def __lshift__(self, other: Operand) -> Value:
-        return _binary("shl", self, other)
-
-    def __rlshift__(self, other: int) -> Value:
-        return _binary("shl", other, self)
-
-    def __rshift__(self, other: Operand) -> Value:
-        return _binary("lshr", self, other)
-
-    def __lt__(self, other: Operand) -> Value:
-        return compared("slt", self, other)
-
-    def __le__(self, other: Operand) -> Value:
-        return compared("sle", self, other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return compared("sgt", self, other)
-
-    def __ge__(self, other: Operand) -> Value:
-        return compared("sge", self, other)
-
-    def _plain(self, integers: str, numbers: str) -> str:
-        return numbers if split(self.type)[0] in _FLOATS else integers
+    __add__, __radd__ = _appends("add nsw", "fadd", 0), _before("add nsw")
+    __sub__, __rsub__ = _appends("sub nsw", "fsub"), _before("sub nsw")
+    __mul__, __truediv__ = _appends("mul nsw", "fmul", 1), _appends("fdiv")
+    __floordiv__, __mod__ = _appends("udiv"), _appends("urem")
+    __and__, __or__, __xor__ = _appends("and"), _appends("or"), _appends("xor")
+    __lshift__, __rlshift__, __rshift__ = _appends("shl"), _before("shl"), _appends("lshr")
+    __lt__, __le__ = _compares("slt"), _compares("sle")
+    __gt__, __ge__ = _compares("sgt"), _compares("sge")
 
 
 Operand = Value | int
 Number = Value | float
+Operator = Callable[[Value, Number], Value]
 
 
 def _binary(op: str, a: Number, b: Number, made: str = "") -> Value:
     kind = next(each.type for each in (a, b) if isinstance(each, Value))
     do = next(each.do for each in (a, b) if isinstance(each, Value) and each.do)
     return do(made or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
+
+
+def is_float(kind: str) -> bool:
+    """Whether a type is of numbers with a fraction."""
+    return split(kind)[0] in _FLOATS
 
 
 def compared(relation: str, a: Number, b: Number) -> Value:
