@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from operator import add, and_, mul
 
@@ -67,7 +66,7 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
         with jobs(f, a.address("next"), a["jobs"]) as job:
             block, rest = job % a["blocks"], job // a["blocks"]
             run, group = rest % a["runs"], rest // a["runs"]
-            work = _Work.of(f, a, mine, block, group)
+            work = _Work(f, a, mine, block, group)
             _emit_tiles(work)
             _emit_operand(work, layout)
             first = run * a["units"]
@@ -76,24 +75,13 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
                 _emit_unit(work, unit.index, layout)
 
 
-@dataclass(frozen=True, slots=True)
 class _Work:
-    """A job inside `run`: its images, and of each axis its groups of tiles, as the first and how
-    many; and numbers of tiles along each axis, those that are only transformed included."""
+    """A job inside `run`, a block of a group of channels: its images, and of each axis its groups
+    of tiles, as the first and how many; and numbers of tiles along each axis, those that are only
+    transformed included."""
 
-    f: Function
-    a: Arguments
-    mine: Value
-    group: Value
-    image: Value
-    images: Value
-    starts: list[Value]
-    counts: list[Value]
-    along: list[Value]
-
-    @classmethod
-    def of(cls, f: Function, a: Arguments, mine: Value, block: Value, group: Value) -> _Work:
-        """A block of a group of channels."""
+    def __init__(self, f: Function, a: Arguments, mine: Value, block: Value, group: Value) -> None:
+        self.f, self.a, self.mine, self.group = f, a, mine, group
         starts: list[Value] = []
         counts: list[Value] = []
         for axis in ("2", "1", "0", "n"):
@@ -101,9 +89,8 @@ class _Work:
             block = block // a[f"blocks_{axis}"]
             starts.insert(0, start)
             counts.insert(0, f.min(a[f"box_{axis}"], a[f"groups_{axis}"] - start))
-        (image, *starts), (images, *counts) = starts, counts
-        along = [(counts[i] + a[f"behind_{i}"]) * a[f"apart_{i}"] for i in _AXES]
-        return cls(f, a, mine, group, image, images, starts, counts, along)
+        (self.image, *self.starts), (self.images, *self.counts) = starts, counts
+        self.along = [(counts[1 + i] + a[f"behind_{i}"]) * a[f"apart_{i}"] for i in _AXES]
 
     def each(self, name: str) -> list[Value]:
         """A number of all axes."""
