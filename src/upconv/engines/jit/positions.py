@@ -24,7 +24,6 @@ from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import tile_code
 from .tiling import finish_of
-from .values import BYTES
 
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
@@ -38,21 +37,16 @@ class Positions(Kernel):
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
         self.description, self.predicted_cycles = str(plan), predicted_cycles(correlation, plan)
-        self._element = correlation.element
-        self._type = correlation.dtype.accumulator.numpy
-        kind = finish_of(correlation)
+        self._type, kind = correlation.dtype.accumulator.numpy, finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
-        self._fill = fill_code(kind.stored, self._element, cpu)
-        self._finish = finish_code(kind, cpu)
-        self._driver, self._inner = driver_code(cpu), inner_code(cpu)
-        self._direct = kind.is_plain
+        self._driver = driver_code(cpu)
+        fill = fill_code(kind.stored, kind.computed, cpu)
+        self._called = fill, finish_code(kind, cpu), inner_code(cpu)
         self._tables: list[Numbers] = []
         self._packer = Packing(correlation, plan, self._type, threads, cpu)
-        itemsize = BYTES[self._element]
-        lanes = -(-plan.buffer_lanes // 16)
-        self._channel_bytes = (
-            (lanes + 1 - lanes % 2) * 16 * itemsize
-        )  # odd: no two in one cache set
+        # An odd number of lines: no two channels in one cache set.
+        lines = -(-plan.buffer_lanes // 16) | 1
+        self._channel_bytes = lines * 16 * self._type.itemsize
         own = correlation.reduced // correlation.groups
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
@@ -92,18 +86,15 @@ class Positions(Kernel):
 
     def _arguments(self) -> dict[str, int]:
         correlation, plan = self.correlation, self.schedule
-        itemsize, stored = BYTES[self._element], correlation.dtype.itemsize
+        itemsize, stored = self._type.itemsize, correlation.dtype.itemsize
         own = correlation.reduced // correlation.groups
         pack_channels = max(1, min(own, -(-own * correlation.groups // (4 * plan.threads))))
         pack_lanes = plan.buffer_lanes
         if pack_channels == 1:
             pack_lanes = max(4096, -(-pack_lanes * own * correlation.groups // (4 * plan.threads)))
-        lane_parts = -(-plan.buffer_lanes // pack_lanes)
+        lane_parts = 0 if plan.in_place else -(-plan.buffer_lanes // pack_lanes)
         return {
-            "fill": self._fill.addresses["fill"],
-            "finish": self._finish.addresses["finish"],
-            "pack": self._inner.addresses["pack"],
-            "spans": self._inner.addresses["spans"],
+            **{name: address for code in self._called for name, address in code.addresses.items()},
             **self._input_rows(),
             "yrows": self._table(_output_rows(correlation, plan)),
             **self._tap_tables(),
@@ -120,9 +111,7 @@ class Positions(Kernel):
             "total": plan.cells.total, "front": plan.front, "back": plan.back,
             "shared": int(plan.shared or plan.in_place),
             "pack_channels": pack_channels, "pack_lanes": pack_lanes,
-            "pack_jobs": 0
-            if plan.in_place
-            else correlation.groups * -(-own // pack_channels) * lane_parts,
+            "pack_jobs": correlation.groups * -(-own // pack_channels) * lane_parts,
             "window": plan.window, "windows": plan.windows,
             "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
             "span_step": plan.cells.pitch if plan.by_row else plan.window,
@@ -130,31 +119,26 @@ class Positions(Kernel):
             "jobs": correlation.groups * plan.windows * plan.block_runs,
             "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
             "most_narrow": most_narrow(plan.tiles[0]),
-            "direct": int(self._direct),
+            "direct": int(finish_of(correlation).is_plain),
         }  # fmt: skip
 
     def _input_rows(self) -> dict[str, int]:
         """Where input rows lie in an image, joined where there are no zeros between them."""
-        lines = self.schedule.cells.lines
-        outer = len(lines) - 1
-        width = lines[-1].size
-        cells = self.schedule.cells.each
+        cells, lines = self.schedule.cells.each, self.schedule.cells.lines
+        outer, width = len(lines) - 1, lines[-1].size
         while outer and cells[outer] == lines[outer].size:
             outer -= 1
             width *= lines[outer].size
         pitch = self.schedule.cells.pitch * prod(cells[outer:-1])
-        front = self.schedule.front
         return {
             "xrows": self._table(_input_rows(self.correlation, cells[:outer])),
-            "in_rows": prod(cells[:outer]),
-            "in_width": width,
-            "in_pitch": pitch,
-            "lead": max(0, -(-front // pitch)),
-        }
+            "in_rows": prod(cells[:outer]), "in_width": width, "in_pitch": pitch,
+            "lead": max(0, -(-self.schedule.front // pitch)),
+        }  # fmt: skip
 
     def _tap_tables(self) -> dict[str, int]:
         """Where outer taps read, from a tile's place in the buffer, and whose taps they are."""
-        plan, itemsize = self.schedule, BYTES[self._element]
+        plan, itemsize = self.schedule, self._type.itemsize
         offsets: list[int] = []
         ranges = []
         for phases in plan.cells.combos():
@@ -163,11 +147,8 @@ class Positions(Kernel):
                 rows = sum(t.shift * s for t, s in zip(taps, plan.cells.steps, strict=True))
                 offsets.append((plan.front - rows * plan.cells.pitch) * itemsize)
             ranges.append((start, len(offsets) - start))
-        return {
-            "taps": self._table(offsets or [0]),
-            "combos": self._table(ranges),
-            "combo_count": len(ranges),
-        }
+        tables = {"taps": self._table(offsets or [0]), "combos": self._table(ranges)}
+        return tables | {"combo_count": len(ranges)}
 
     def _block_rows(self) -> list[tuple[int, ...]]:
         rows: list[tuple[int, ...]] = []
