@@ -78,15 +78,10 @@ def _host(forced: str) -> Cpu:
         features = llvm.get_host_cpu_features()
         enabled = {name for name, on in features.items() if on}
         return target(triple, llvm.get_host_cpu_name(), features.flatten(), enabled)
-    return _forced(triple, forced)
-
-
-def _forced(triple: str, name: str) -> Cpu:
-    if name not in _KNOWN:
-        raise ArgumentError(
-            VARIABLE, brief(name), f"one of {', '.join(_KNOWN)}", "Unset it for this machine's own."
-        )
-    return target(triple, name, "", _KNOWN[name])
+    if forced not in _KNOWN:
+        expected, remedy = f"one of {', '.join(_KNOWN)}", "Unset it for this machine's own."
+        raise ArgumentError(VARIABLE, brief(forced), expected, remedy)
+    return target(triple, forced, "", _KNOWN[forced])
 
 
 _AVX2 = {"avx", "avx2", "fma", "f16c"}

@@ -47,14 +47,11 @@ def _tiling(
 ) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
     """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
     lanes = cpu.lanes(BYTES[correlation.element])
-    sums = (
-        correlation.reduced
-        // correlation.groups
-        * prod(
-            sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
-            for line in correlation.lines[:-1]
-        )
+    of_phase = (
+        sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
+        for line in correlation.lines[:-1]
     )
+    sums = correlation.reduced // correlation.groups * prod(of_phase)
     own = correlation.made // correlation.groups
     kinds: dict[Tile, int] = {}
     blocks, total, vectors = [], 0.0, 0

@@ -40,10 +40,6 @@ _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TAN
 """The activations that keep NaN as the library does them, and what it calls them."""
 
 
-def _always(_: Problem, __: Operation) -> bool:
-    return True
-
-
 def _begin_beyond_stride(_: Problem, operation: Operation) -> bool:
     """Whether whole strides lie before the first position of the outermost axis."""
     begin, stride = operation.window.begin[0], operation.window.strides[0]
@@ -63,7 +59,7 @@ class Fault:
     kind: Kind
     name: str
     rank: int
-    when: Callable[[Problem, Operation], bool] = _always
+    when: Callable[[Problem, Operation], bool] = lambda *_: True
 
 
 FAULTS = (
