@@ -23,7 +23,7 @@ _HIGH = -1 << 16  # the bits of a pair's second number, which are those of its f
 
 def paired_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
     """Add the products of all input channels of one tap."""
-    return _in_pairs(f, tile, given, sums, [_low, _high], everywhere)
+    return _in_pairs(f, tile, given, sums, [_half(0), _half(1)], everywhere)
 
 
 def dot_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
@@ -46,16 +46,15 @@ def _paired(f: Function, channels: Value) -> Value:
     return channels - channels % 2
 
 
-def _low(f: Function, tile: ChannelTile, pair: Value) -> Value:
-    """The first of two neighbouring inputs as float32, in every lane."""
-    bits = f.broadcast(f.load(I32, pair), tile.lanes) << 16
-    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
+def _half(number: int) -> Read:
+    """The first or the second of two neighbouring inputs as float32, in every lane."""
 
+    def read(f: Function, tile: ChannelTile, pair: Value) -> Value:
+        both = f.broadcast(f.load(I32, pair), tile.lanes)
+        bits = both & _HIGH if number else both << 16
+        return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
 
-def _high(f: Function, tile: ChannelTile, pair: Value) -> Value:
-    """The second."""
-    bits = f.broadcast(f.load(I32, pair), tile.lanes) & _HIGH
-    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
+    return read
 
 
 def _pair(f: Function, tile: ChannelTile, address: Value) -> Value:

@@ -109,7 +109,10 @@ def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
 def emit_tile(module: Module, name: str, tile: Tile) -> None:
     """A function of `PARAMETERS` that computes one tile."""
     with module.function(name, PARAMETERS) as f:
-        sums = _products(f, tile, _biases(f, tile))
+        places = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
+        biases = [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
+        each = tile.phases * tile.vectors
+        sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
         sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
         for channel in range(tile.channels):
@@ -119,14 +122,6 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
                 continue
             with f.when(f["live"] > channel):
                 _leave(f, tile, mine, channel)
-
-
-def _biases(f: Function, tile: Tile) -> list[Value]:
-    sums = []
-    for channel in range(tile.channels):
-        bias = f.load(tile.element, f.at(f["bias"], channel, tile.element))
-        sums += [f.broadcast(bias, tile.lanes)] * (tile.phases * tile.vectors)
-    return sums
 
 
 def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
