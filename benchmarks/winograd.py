@@ -45,7 +45,7 @@ from upconv.engines.jit.cpu import host
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.kernel_arguments import Blocks
 from upconv.engines.jit.winograd_choice import by_name
-from upconv.engines.jit.winograd_driver import SLOTS
+from upconv.engines.jit.winograd_driver import ARGUMENTS
 from upconv.engines.jit.winograd_kernel import Winograd
 from upconv.geometry import Axis
 from upconv.problem import Direction, Problem
@@ -249,7 +249,7 @@ def listed(layers: tuple[Layer, ...], args: argparse.Namespace) -> None:
 
 
 STEPS = {
-    "pack": ("fill", "turn"),
+    "pack": ("fill", "transpose"),
     "transform": ("input",),
     "products": ("products",),
     "inverse": ("inverse",),
@@ -278,7 +278,7 @@ def steps(layer: Layer, args: argparse.Namespace) -> None:
     def without(*functions: str) -> Candidate:
         given = made._arguments(late=False)
         given |= dict.fromkeys(functions, nothing.addresses["nothing"])
-        blocks = Blocks(SLOTS.block(**given))
+        blocks = Blocks(ARGUMENTS.block(**given))
 
         def run() -> None:
             made._blocks = blocks

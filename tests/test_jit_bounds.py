@@ -29,11 +29,11 @@ PACKED_BY_EACH = (
     "cut = schedule._cut\n"
     "def each(whole, *given):\n"
     "    plan, runs = cut(whole, *given), len(whole.blocks)\n"
-    "    lanes = plan.window + whole.front + whole.back\n"
-    "    return replace(plan, shared=False, block_run=runs, buffer_lanes=lanes)\n"
+    "    lanes = plan.cache_block + whole.halo_before + whole.halo_after\n"
+    "    return replace(plan, shared=False, block_run=runs, buffer_positions=lanes)\n"
     "schedule._cut = each\n"
 )
-THIN_SLABS = (
+THIN_BLOCKS = (
     "import sys; from upconv.engines.jit import channels; jit = sys.modules['upconv.engines.jit']\n"
     "jit.prefers_channels = lambda *given: True; channels._allowed_bytes = lambda *given: 1"
 )
@@ -110,7 +110,7 @@ WAYS = {
     "SSE2": Way("x86-64", "sse2"),
     "tiny tiles": Way(variant="positions", plant=SMALL_CACHES + ONE_VECTOR),
     "tiny windows": Way(variant="positions", plant=SMALL_CACHES + PACKED_BY_EACH),
-    "thin slabs": Way(plant=THIN_SLABS),
+    "thin spatial blocks": Way(plant=THIN_BLOCKS),
     "bfloat16": Way("skylake-avx512", "avx512vl", "channels", ALL_BFLOAT16),
     "depthwise": Way("skylake-avx512", "avx512vl", "", DEPTHWISE),
     "pointwise": Way(variant="", plant=POINTWISE),

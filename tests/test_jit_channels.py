@@ -1,4 +1,5 @@
-"""The channels kernel: against the definition, with values that must not spread, by any threads."""
+"""The channel-vectorised kernel: against the definition, with values that must not spread, by any
+threads."""
 
 from __future__ import annotations
 
@@ -46,22 +47,22 @@ def test_every_case_of_both_layouts(problem: Problem) -> None:
 
 
 @pytest.fixture
-def thin_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels-first data is turned one position of the first axis at a time."""
+def thin_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels-first data is transposed one position of the first axis at a time."""
     monkeypatch.setattr(channels_module, "_allowed_bytes", lambda problem, threads: 1)
 
 
 FIRST = [case for case in CASES if case.layout is DataLayout.NCX]
 
 
-@pytest.mark.usefixtures("thin_slabs")
+@pytest.mark.usefixtures("thin_blocks")
 @pytest.mark.parametrize("problem", FIRST, ids=str)
-def test_every_case_in_slabs_of_one_position(problem: Problem) -> None:
+def test_every_case_in_blocks_of_one_position(problem: Problem) -> None:
     testing.check(Engine(), problem, threads=2)
 
 
 @pytest.mark.parametrize("problem", [c for c in CASES if c.layout is DataLayout.NXC], ids=str)
-def test_every_case_channels_last_in_slabs(
+def test_every_case_channels_last_in_blocks(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables of where points lie are made for some of them."""
@@ -75,8 +76,8 @@ def test_tables_of_a_large_image_are_small() -> None:
     assert Channels(Correlation.of(problem), 2, host()).resident_bytes < 32 << 20
 
 
-@pytest.mark.usefixtures("thin_slabs")
-def test_slabs_are_what_they_should_be() -> None:
+@pytest.mark.usefixtures("thin_blocks")
+def test_spatial_blocks_are_what_they_should_be() -> None:
     problem = layer((6, 20), 9, 2)
     parts = [slab for slab, _ in Channels(Correlation.of(problem), 2, host())._steps]
     assert [slab.outputs for slab in parts[:3]] == [slice(0, 2), slice(2, 4), slice(4, 6)]
@@ -86,7 +87,7 @@ def test_slabs_are_what_they_should_be() -> None:
     assert len({slab.kind for slab in parts}) == 3, "a first, a last, and those between"
 
 
-def test_slabs_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layer((70, 40), 17, 2)
     given = testing.operands(problem)
     whole = testing.compute(Engine(), problem, given)

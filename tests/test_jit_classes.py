@@ -87,9 +87,9 @@ def test_a_layer_of_positions_compiles_a_tile_and_what_all_share(compiled: list[
 def test_a_layer_of_channels_compiles_its_tiles_and_what_all_share(compiled: list[str]) -> None:
     built(layer((8, 8), FEW), "channels")
     tiles = compiled.count("tile_code")
-    assert set(compiled) == CHANNELS | {"turn_code"}
+    assert set(compiled) == CHANNELS | {"transpose_code"}
     assert 1 <= tiles <= 4, "blocks of a few sizes"
-    assert len(compiled) == len(CHANNELS | {"turn_code"}) - 1 + tiles, "each once"
+    assert len(compiled) == len(CHANNELS | {"transpose_code"}) - 1 + tiles, "each once"
     compiled.clear()
     built(layer((30, 31), MANY), "positions")
     assert set(compiled) == TWO | {"tile_code", "fill_code"}, "the rest is shared"
@@ -107,7 +107,7 @@ def test_only_what_an_epilogue_and_a_type_need_is_compiled(compiled: list[str]) 
         ({"epilogue": Epilogue(Activation.GELU)}, ["finish_code"]),
         ({"accumulate": True}, ["finish_code"]),
         ({"epilogue": Epilogue(residual=True)}, ["finish_code"]),
-        ({"dtype": DType.BFLOAT16}, ["finish_code", "gather_code", "turn_code"]),
+        ({"dtype": DType.BFLOAT16}, ["finish_code", "gather_code", "transpose_code"]),
     ):
         compiled.clear()
         built(problem.replace(**changes), "channels")

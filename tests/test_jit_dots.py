@@ -42,7 +42,8 @@ CASES = [case.replace(layout=tuple(DataLayout)[i % 2]) for i, case in enumerate(
 
 
 class Engine:
-    """What `testing.check` needs of an engine: the channels kernel, its way of products chosen."""
+    """What `testing.check` needs of an engine: the channel-vectorised kernel, its way of products
+    chosen."""
 
     name = "channels"
 
@@ -86,7 +87,7 @@ def test_odd_channels_and_groups(channels: int, groups: int, dots: bool) -> None
 
 @pytest.mark.parametrize("dots", WAYS)
 @pytest.mark.parametrize("layout", DataLayout)
-def test_passes_threads_and_slabs_change_no_bit(
+def test_passes_threads_and_blocks_change_no_bit(
     layout: DataLayout, dots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = layer((301, 80), 7, 2).replace(layout=layout)

@@ -39,7 +39,7 @@ def test_scratch_memory_is_bounded(threads: int) -> None:
         itemsize = max(4, problem.dtype.itemsize)
         sums = 1.3 * prod(problem.weight_shape) * itemsize + 16 * MIB
         data = 1.3 * itemsize * (prod(problem.x_shape) + prod(problem.y_shape))
-        least = threads * (4 * MIB + data / max(1, len(Plan(problem, host()).slabs)))
+        least = threads * (4 * MIB + data / max(1, len(Plan(problem, host()).spatial_blocks)))
         assert made.workspace_bytes <= sums + least, problem
         assert made.resident_bytes <= 16 * MIB + data, problem
 

@@ -20,7 +20,7 @@ CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {
 MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
 CHANNELS = (
     MODULE + ".prefers_channels = lambda *given: True;"
-    " from upconv.engines.jit import channels; channels._POINTS = 48"  # small slabs
+    " from upconv.engines.jit import channels; channels._POINTS = 48"  # small spatial blocks
 )
 POSITIONS = (
     MODULE + ".prefers_channels = lambda correlation, cpu: correlation.layout.value == 'NXC'"
@@ -32,12 +32,12 @@ SETTINGS = {
     "jit, AVX-512": ("jit", Way("skylake-avx512", "avx512vl")),
     "jit, SSE2": ("jit", Way("x86-64", "sse2")),
     "jit, 256 KiB of L2": ("jit", Way(plant=CACHES.format(256))),
-    "jit, channels kernel": ("jit", Way(plant=f"{CHANNELS}; {CACHES.format(64)}")),
-    "jit, channels kernel, AVX2": (
+    "jit, channel-vectorised kernel": ("jit", Way(plant=f"{CHANNELS}; {CACHES.format(64)}")),
+    "jit, channel-vectorised kernel, AVX2": (
         "jit",
         Way("haswell", "avx2", plant=f"{CHANNELS}; {CACHES.format(256)}"),
     ),
-    "jit, positions kernel": ("jit", Way(plant=POSITIONS)),
+    "jit, spatially vectorised kernel": ("jit", Way(plant=POSITIONS)),
     "onednn": ("onednn", Way()),
     "onednn, SSE41": ("onednn", Way(isa="SSE41")),
     "onednn, AVX2": ("onednn", Way(isa="AVX2")),
@@ -134,20 +134,20 @@ ONEDNN = "from upconv.engines.onednn import {}\n"
 
 FAULTS = {
     "arrays keep the axes that a problem has lost": (
-        "jit, channels kernel",
+        "jit, channel-vectorised kernel",
         f"{MODULE}.bordered = lambda problem, interior, inner, *_: inner",
     ),
     "a slab of inputs one off": (
-        "jit, channels kernel",
-        JIT.format("channel_slabs") + "real = channel_slabs.Slab.of_inputs\n"
+        "jit, channel-vectorised kernel",
+        JIT.format("channel_blocks") + "real = channel_blocks.SpatialBlock.of_inputs\n"
         "def off(self, x):\n"
         "    i = self.inputs\n"
         "    whole = i == slice(None) or not i.start\n"
         "    return real(self, x) if whole else x[self.images, :, i.start - 1 : i.stop - 1]\n"
-        "channel_slabs.Slab.of_inputs = off",
+        "channel_blocks.SpatialBlock.of_inputs = off",
     ),
     "the bias twice in the second slab": (
-        "jit, channels kernel",
+        "jit, channel-vectorised kernel",
         JIT.format("channels") + "real = channels.Channels.run\n"
         "def run(self, *given):\n"
         "    seen, inner = [], channels._Work.run\n"
@@ -160,12 +160,12 @@ FAULTS = {
         "channels.Channels.run = run",
     ),
     "later passes over the channels that forget the earlier": (
-        "jit, channels kernel, AVX2",
+        "jit, channel-vectorised kernel, AVX2",
         JIT.format("channel_driver") + "real = channel_driver._pass\n"
         "channel_driver._pass = lambda f, *rest: real(f, *rest) | {'resumed': f.integer(0)}",
     ),
     "rows of the output by the stride of another axis": (
-        "jit, positions kernel",
+        "jit, spatially vectorised kernel",
         JIT.format("positions") + "from dataclasses import replace\n"
         "real = positions._output_rows\n"
         "def wrong(correlation, plan):\n"
@@ -179,7 +179,7 @@ FAULTS = {
         "rows.Spans = lambda f, count, lanes: real(f, count // lanes * lanes, lanes)",
     ),
     "scratch memory for one thread where there are more": (
-        "jit, positions kernel",
+        "jit, spatially vectorised kernel",
         JIT.format("positions") + "real = positions.Positions._arguments\n"
         "positions.Positions._arguments = lambda self: real(self) | {'buffer_part': 0}",
     ),
@@ -196,9 +196,9 @@ FAULTS = {
     ),
     "the last slab of a weight gradient left out": (
         "jit",
-        JIT.format("weight_grad") + "real = weight_grad.slabs_of\n"
+        JIT.format("weight_grad") + "real = weight_grad.spatial_blocks_of\n"
         "def some(*given): found = real(*given); return found[:-1] if len(found) > 1 else found\n"
-        "weight_grad.slabs_of = some",
+        "weight_grad.spatial_blocks_of = some",
     ),
     "a tap that misses the last output of a row": (
         "jit, AVX2",

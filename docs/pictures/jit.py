@@ -1,6 +1,6 @@
-"""The drawings of docs/jit.md: phases, tiles, cells, jobs.
+"""The drawings of docs/jit.md: phases, tiles, padded positions, jobs.
 
-Tiles, cells and the order of interleaving are read from the engine itself, for a processor that is
+Tiles, positions and the order of interleaving are read from the engine itself, for a processor
 named here, so that the drawings are the same on every machine. The pool is drawn in pool.py.
 """
 
@@ -14,7 +14,7 @@ from svg import Drawing
 
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
-from upconv.engines.jit.schedule import Cells, schedule
+from upconv.engines.jit.schedule import PaddedPositions, schedule
 from upconv.engines.jit.tile import Tile, interleaved
 from upconv.geometry import Axis, Phase
 from upconv.problem import Direction, Problem
@@ -193,39 +193,41 @@ def _weave(drawing: Drawing, ways: int, left: float) -> None:
         drawing.text(x + CELL / 2, 242, f"y{place}", 12, "quiet", "middle")
 
 
-# Cells --------------------------------------------------------------------------------------------
+# Padded positions ---------------------------------------------------------------------------------
 
 LANES, EDGE = 29, 22
 
 
-def cells() -> Drawing:
+def padded_positions() -> Drawing:
     """Two small images as one long row; the four taps of a phase are constant distances."""
     axes = (Axis(2, 4, 2, 1, 1, 1), Axis(4, 4, 2, 1, 1, 1))
     problem = Problem(Direction.FORWARD, axes, 2, 1, 1)
-    found = Cells.of(Correlation.of(problem))
-    title = "2 images of 2x4 inputs, kernel 4x4, stride 2: one long row of lanes"
-    drawing = Drawing(2 * EDGE + LANES * 2 * found.rows * found.pitch, 356, title)
+    found = PaddedPositions.of(Correlation.of(problem))
+    title = "2 images of 2x4 inputs, kernel 4x4, stride 2: one long row of positions"
+    drawing = Drawing(2 * EDGE + LANES * 2 * found.rows * found.row_stride, 356, title)
     drawing.text(EDGE, 34, title, 16, "bold ink")
     top = 128
-    _lay_cells(drawing, problem, found, top)
-    q = found.pitch + 2  # row 1, cell 2 of the first image; phase 0 of both axes
+    _lay_positions(drawing, problem, found, top)
+    q = found.row_stride + 2  # row 1, position 2 of the first image; phase 0 of both axes
     taps = product(*(line.phases[0].taps for line in found.lines))
-    distances = sorted(outer.shift * found.pitch + inner.shift for outer, inner in taps)
+    distances = sorted(outer.shift * found.row_stride + inner.shift for outer, inner in taps)
     named = [f"q{MINUS}{distance}" if distance else "q" for distance in distances]
-    words = f"what is computed at lane q, phases (0, 0), reads {', '.join(named)}, wherever q is"
+    words = (
+        f"what is computed at position q, phases (0, 0), reads {', '.join(named)}, wherever q is"
+    )
     drawing.text(EDGE, 66, words, 14)
     for distance, name in zip(distances, named, strict=True):
         x = EDGE + (q - distance + 0.5) * LANES
         drawing.arrow(x, top - 26, x, top - 2, "line1", "tip1")
         drawing.text(x, top - 30, name, 12, "mono ink", "middle")
-    _windows(drawing, found, top + 90)
+    _cache_blocks(drawing, found, top + 90)
     return drawing
 
 
-def _lay_cells(drawing: Drawing, problem: Problem, found: Cells, top: float) -> None:
+def _lay_positions(drawing: Drawing, problem: Problem, found: PaddedPositions, top: float) -> None:
     height, width = problem.size
-    for lane in range(2 * found.rows * found.pitch):
-        row, column = divmod(lane, found.pitch)
+    for lane in range(2 * found.rows * found.row_stride):
+        row, column = divmod(lane, found.row_stride)
         image, own = divmod(row, found.rows)
         real = own < height and column < width
         words = (f"{own * width + column}",) if real else ("0",)
@@ -233,31 +235,33 @@ def _lay_cells(drawing: Drawing, problem: Problem, found: Cells, top: float) -> 
         drawing.cell(x + 1, top, LANES - 2, 28, words, f"fill{2 * image}" if real else "gone", 12)
     for image in range(2):
         for row in range(found.rows):
-            start = EDGE + (image * found.rows + row) * found.pitch * LANES
-            drawing.brace(start + 3, start + found.pitch * LANES - 3, top + 32)
+            start = EDGE + (image * found.rows + row) * found.row_stride * LANES
+            drawing.brace(start + 3, start + found.row_stride * LANES - 3, top + 32)
             name = f"row {row}" if row < height else "zeros between"
             words = f"image {image}, {name}" if row < height else name
-            drawing.text(start + found.pitch * LANES / 2, top + 56, words, 12, "quiet", "middle")
+            drawing.text(
+                start + found.row_stride * LANES / 2, top + 56, words, 12, "quiet", "middle"
+            )
 
 
-def _windows(drawing: Drawing, found: Cells, top: float) -> None:
-    """Three windows and what the second one reads around its own lanes."""
+def _cache_blocks(drawing: Drawing, found: PaddedPositions, top: float) -> None:
+    """Three cache blocks and what the second one reads around its own."""
     size = 10
     drawing.text(
-        EDGE, top, f"windows of {size} lanes; a job packs its own, and what taps reach:", 14
+        EDGE, top, f"cache blocks of {size}; a job packs its own, and what taps reach:", 14
     )
     count = -(-found.total // size)
     for number in range(count):
         first, last = number * size, min(found.total, (number + 1) * size)
         x, to = EDGE + first * LANES, EDGE + last * LANES
-        drawing.cell(x + 2, top + 14, to - x - 4, 28, (f"window {number}",), "box", 13, "ink")
+        drawing.cell(x + 2, top + 14, to - x - 4, 28, (f"block {number}",), "box", 13, "ink")
     first, last = EDGE + size * LANES, EDGE + 2 * size * LANES
-    front, back = found.high * LANES, -found.low * LANES
+    before, after = found.high * LANES, -found.low * LANES
     y = top + 52
-    drawing.cell(first - front, y, front, 28, (f"front {found.high}",), "gone", 13, "quiet")
-    drawing.cell(first, y, last - first, 28, ("window 1",), "fill3", 13, "dark")
-    drawing.cell(last, y, back, 28, (f"back {-found.low}",), "gone", 13, "quiet")
-    words = f"{found.total} lanes hold all outputs: {count} windows"
+    drawing.cell(first - before, y, before, 28, (f"halo {found.high}",), "gone", 13, "quiet")
+    drawing.cell(first, y, last - first, 28, ("block 1",), "fill3", 13, "dark")
+    drawing.cell(last, y, after, 28, (f"halo {-found.low}",), "gone", 13, "quiet")
+    words = f"{found.total} positions hold all outputs: {count} cache blocks"
     drawing.text(EDGE, top + 108, words, 14, "quiet")
 
 
@@ -320,6 +324,6 @@ DRAWINGS = {
     "jit-phases.svg": phases,
     "jit-tile.svg": tile,
     "jit-interleaving.svg": interleaving,
-    "jit-cells.svg": cells,
+    "jit-padded.svg": padded_positions,
     "jit-channels.svg": channels,
 }

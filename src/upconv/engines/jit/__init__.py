@@ -175,7 +175,7 @@ def _defers_weight_grad(problem: Problem) -> str | None:
     kernel, first = [axis.kernel for axis in problem.axes], problem.layout is DataLayout.NCX
     each = max(problem.in_channels, problem.out_channels) // problem.groups
     if first and prod(kernel) == 1:
-        return "it turns channels-first data, which is much for a weight of one tap"
+        return "it transposes channels-first data, which is much for a weight of one tap"
     if each == 1 < problem.groups and kernel == [3, 3]:
         return "libdnnl has a kernel for depthwise weights of 3x3 taps"
     if not first and problem.groups > 1 and 1 < each < _LANES:

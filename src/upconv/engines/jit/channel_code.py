@@ -1,4 +1,4 @@
-"""Compiled code of the channels kernel, each class once per process."""
+"""Compiled code of the channel-vectorised kernel, each class once per process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...problem import DataLayout
 from .channel_driver import driver_code
 from .channel_lanes import Lanes
-from .channel_pairs import dot_tap, own_tap, paired_tap
+from .channel_pairs import depthwise_tap, dot_tap, paired_tap
 from .channel_schedule import fitting
 from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 from .compile import CODE_BYTES, compiled
@@ -15,7 +15,7 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Module
 from .rows import Finish, finish_code, plain
-from .transpose import turn_code, turn_few_code
+from .transpose import transpose_code, transpose_few_code
 from .values import BFLOAT, STORED
 
 
@@ -30,14 +30,16 @@ class Codes:
         kind = Finish(element, stored, *late)
         self.plain = kind.is_plain
         finish = finish_code(kind, cpu)
-        codes = {"finish": finish, "finish_turned": finish}
+        codes = {"finish": finish, "finish_transposed": finish}
         if correlation.layout is DataLayout.NCX:
             types, few = (stored, stored if lanes.dots else element), correlation.reduced
             some = 2 * few <= lanes.width
             codes |= {
                 "finish": finish_code(plain(element), cpu),
-                "turn_in": turn_few_code(*types, few, cpu) if some else turn_code(*types, cpu),
-                "turn_out": turn_code(element, element, cpu),
+                "transpose_in": transpose_few_code(*types, few, cpu)
+                if some
+                else transpose_code(*types, cpu),
+                "transpose_out": transpose_code(element, element, cpu),
             }
         driver = driver_code(cpu)
         self.driver = driver.addresses["channels"]
@@ -71,8 +73,8 @@ def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
 
 def _products(tile: ChannelTile) -> Products:
     """What adds the products of one tap."""
-    if tile.own:
-        return own_tap
+    if tile.depthwise:
+        return depthwise_tap
     if tile.dots:
         return dot_tap
     return paired_tap if tile.stored == BFLOAT else broadcast_tap

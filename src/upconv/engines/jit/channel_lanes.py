@@ -1,4 +1,5 @@
-"""What tiles of the channels kernel are chosen by: its lanes, and which taps reach inputs.
+"""What tiles of the channel-vectorised kernel are chosen by: its lanes, and which taps reach
+inputs.
 
 A tap that is outside the input for all points of a tile is skipped. How many that are depends on
 how many points a tile has, so it is counted, where points are few enough for it to matter.
@@ -22,11 +23,12 @@ from .values import BYTES
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What the choice of bundles depends on: the last axis's phases, lanes, and the processor.
+    """What the choice of phase groups depends on: the last axis's phases, lanes, and the processor.
 
-    `alone` says that no other group's channels lie between those of two positions. `depth` is the
-    input channels of a group; `sums` are registers for sums, by the vectors of a tile, as far as
-    there is one for each; `dots` is the processor's, or 0 where they are multiplied as float32.
+    `ungrouped` says that no other group's channels lie between those of two positions. `reduction`
+    is the input channels of a group; `sums` are registers for sums, by the vectors of a tile, as
+    far as there is one for each; `dots` is the processor's, or 0 where they are multiplied as
+    float32.
     """
 
     size: int
@@ -38,9 +40,9 @@ class Lanes:
     width: int
     sums: tuple[int, ...]
     costs: Costs
-    own: bool
-    alone: bool
-    depth: int
+    depthwise: bool
+    ungrouped: bool
+    reduction: int
     dots: float
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -52,12 +54,12 @@ class Lanes:
         return self._hash
 
 
-def is_own(correlation: Correlation, cpu: Cpu) -> bool:
+def is_depthwise(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether lanes run over the channels of all groups, each with weights of its own."""
     own_in = correlation.reduced // correlation.groups
-    spread = correlation.made // correlation.groups
+    multiplier = correlation.made // correlation.groups
     width = cpu.lanes(BYTES[correlation.element])
-    return own_in == 1 and correlation.groups > 1 and width % spread == 0 and width > spread
+    return own_in == 1 and correlation.groups > 1 and width % multiplier == 0 and width > multiplier
 
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
@@ -70,7 +72,7 @@ def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
     """What a correlation's lanes are made of: with `dots` or without, or as is faster on `cpu`."""
     dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
-    last, own = correlation.lines[-1], is_own(correlation, cpu)
+    last, own = correlation.lines[-1], is_depthwise(correlation, cpu)
     return Lanes(
         last.size, last.step, last.stride, last.out, last.phases,
         correlation.made // (1 if own else correlation.groups),

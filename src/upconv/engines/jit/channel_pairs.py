@@ -6,9 +6,9 @@ or dot products add both at once (`dot_tap`). The last of an odd number of chann
 that may be read: it is done alone.
 
 With one input channel per group, the output lanes of a point are the channels of all groups, each
-with its own weight: y[l] += x[l / m] * w[l], m output channels (`spread`) to an input channel. A
-tap is one vector of weights per vector of lanes, shared by all points of the tile; inputs are read
-as they lie (`own_tap`). Memory is the limit, not multiply-adds.
+with its own weight: y[l] += x[l / m] * w[l], m output channels (`multiplier`) to an input channel.
+A tap is one vector of weights per vector of lanes, shared by all points of the tile; inputs are
+read as they lie (`depthwise_tap`). Memory is the limit, not multiply-adds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
 # Depthwise ----------------------------------------------------------------------------------------
 
 
-def own_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
+def depthwise_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
     """Add the products of one tap: `given.channels` is 1, or 0 where it is outside."""
     kind = vector(tile.element, tile.lanes)
     with f.loop(0, given.channels, carried=sums) as loop:
@@ -90,15 +90,15 @@ def own_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) ->
 
 def _inputs(f: Function, tile: ChannelTile, point: Value, v: int, masks: list[Value]) -> Value:
     """The inputs of one vector of lanes; of a masked tile only those that exist are read."""
-    count = tile.lanes // tile.spread
+    count = tile.lanes // tile.multiplier
     kind, address = vector(tile.stored, count), f.at(point, v * count, tile.stored)
     if masks:
-        own = [i * tile.spread for i in range(count)]
-        mask = masks[v] if tile.spread == 1 else f.shuffle(masks[v], None, own)
+        own = [i * tile.multiplier for i in range(count)]
+        mask = masks[v] if tile.multiplier == 1 else f.shuffle(masks[v], None, own)
         x = f.load_lanes(kind, address, mask)
     else:
         x = f.load(kind, address)
     x = converted(f, x, tile.element)
-    if tile.spread == 1:
+    if tile.multiplier == 1:
         return x
-    return f.shuffle(x, None, [i // tile.spread for i in range(tile.lanes)])
+    return f.shuffle(x, None, [i // tile.multiplier for i in range(tile.lanes)])

@@ -1,10 +1,11 @@
-"""How a correlation is computed by the channels kernel, as plain data: grids, blocks, tiles, jobs.
+"""How a correlation is computed by the channel-vectorised kernel, as plain data: grids, blocks,
+tiles, jobs.
 
 Symbols, per axis, as in geometry.py: output o = s*j + r, phase r reads input j - e for its taps.
-Along the last axis n neighbouring j may be taken together (`joined`): o = s*n*j' + r' with
-r' = s*i + r, which reads input n*j' - (e - i). A *bundle* is a run of phases r'; its outputs lie
-side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Bundles
-of one phase suit many channels; with few, more phases fill the vectors.
+Along the last axis n neighbouring j may be taken together (`unroll`): o = s*n*j' + r' with
+r' = s*i + r, which reads input n*j' - (e - i). A *phase group* is a run of phases r'; its outputs
+lie side by side in channels-last memory: these are the lanes, (phase, channel) in that order. Phase
+groups of one phase suit many channels; with few, more phases fill the vectors.
 
 Nothing here touches an array or emits code. Tiles depend on the layer's class and on how few points
 there are; on extents, once points are many, nothing that is compiled depends.
@@ -30,21 +31,21 @@ _MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
-    """Phases [start, stop) of the last axis, `joined` positions taken together."""
+class PhaseGroup:
+    """Phases [start, stop) of the last axis, `unroll` positions taken together."""
 
     start: int
     stop: int
-    joined: int
+    unroll: int
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lanes [lane, lane + live) of a bundle, in `vectors` vectors; `shifts` are the last axis's
-    that any of them uses, and `masked` says that some use fewer."""
+    """Lanes [lane, lane + active) of a phase group, in `vectors` vectors; `shifts` are the last
+    axis's that any of them uses, and `masked` says that some use fewer."""
 
     lane: int
-    live: int
+    active: int
     vectors: int
     points: int
     shifts: tuple[int, ...]
@@ -53,10 +54,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Output points made by one list of taps: a phase of each outer axis, a bundle of the last."""
+    """Output points made by one list of taps: a phase of each outer axis, a phase group of the
+    last."""
 
     outer: tuple[Phase, ...]
-    bundle: Bundle
+    phase_group: PhaseGroup
     counts: tuple[int, ...]
     blocks: tuple[Block, ...]
 
@@ -65,13 +67,13 @@ class Grid:
 class Cut:
     """How the outputs of one image are cut into grids, and the cycles that a group takes.
 
-    `own`: one input channel per group, lanes are the channels of all groups, `spread` to an input.
-    `dots`: input channels are multiplied in pairs, by dot-product instructions.
+    `depthwise`: one input channel per group, lanes are the channels of all groups, `multiplier` to
+    an input. `dots`: input channels are multiplied in pairs, by dot-product instructions.
     """
 
     grids: tuple[Grid, ...]
-    own: bool
-    spread: int
+    depthwise: bool
+    multiplier: int
     cycles: float
     dots: bool = False
 
@@ -101,32 +103,32 @@ class Schedule:
 
     def __str__(self) -> str:
         grids = self.cut.grids
-        kind = " of their own" if self.cut.own else " in pairs" if self.cut.dots else ""
+        kind = " of their own" if self.cut.depthwise else " in pairs" if self.cut.dots else ""
         sizes = sorted({(block.points, block.vectors) for block in self.blocks})
         tiles = ", ".join(f"{points} points x {vectors} vectors" for points, vectors in sizes)
-        joined = grids[0].bundle.joined if grids else 1
+        unroll = grids[0].phase_group.unroll if grids else 1
         return (
             f"channels{kind}: tiles of {tiles}, {len(grids)}"
-            f" grids, {joined} positions joined, {len(self.blocks)} blocks, {self.runs} runs of"
+            f" grids, {unroll} positions unrolled, {len(self.blocks)} blocks, {self.runs} runs of"
             f" {self.step} points, {self.block_runs} runs of {self.block_run} blocks,"
             f" {self.threads} threads"
         )
 
 
-# Bundles ------------------------------------------------------------------------------------------
+# Phase groups -------------------------------------------------------------------------------------
 
 
-def taps_of(lanes: Lanes, bundle: Bundle, phase: int) -> tuple[Tap, ...]:
-    """The taps of a phase of joined positions that reach an input at some point."""
-    return _taps(lanes, bundle)[phase - bundle.start]
+def taps_of(lanes: Lanes, phase_group: PhaseGroup, phase: int) -> tuple[Tap, ...]:
+    """The taps of a phase of unrolled positions that reach an input at some point."""
+    return _taps(lanes, phase_group)[phase - phase_group.start]
 
 
 @lru_cache(maxsize=4096)
-def _taps(lanes: Lanes, bundle: Bundle) -> tuple[tuple[Tap, ...], ...]:
-    """The same of each phase of a bundle."""
-    last = lanes.step * bundle.joined * (points_along(lanes, bundle) - 1)
+def _taps(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Tap, ...], ...]:
+    """The same of each phase of a phase group."""
+    last = lanes.step * phase_group.unroll * (points_along(lanes, phase_group) - 1)
     taps = []
-    for phase in range(bundle.start, bundle.stop):
+    for phase in range(phase_group.start, phase_group.stop):
         position, own = divmod(phase, lanes.stride)
         taps.append(
             tuple(
@@ -138,42 +140,42 @@ def _taps(lanes: Lanes, bundle: Bundle) -> tuple[tuple[Tap, ...], ...]:
     return tuple(taps)
 
 
-def _shifts(lanes: Lanes, bundle: Bundle) -> tuple[tuple[int, ...], ...]:
-    """The shifts of the taps of each phase of a bundle."""
-    return tuple(tuple(tap.shift for tap in taps) for taps in _taps(lanes, bundle))
+def _shifts(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[int, ...], ...]:
+    """The shifts of the taps of each phase of a phase group."""
+    return tuple(tuple(tap.shift for tap in taps) for taps in _taps(lanes, phase_group))
 
 
-def points_along(lanes: Lanes, bundle: Bundle) -> int:
-    """Points of a bundle along the last axis."""
-    return max(0, -(-(lanes.out - bundle.start) // (lanes.stride * bundle.joined)))
+def points_along(lanes: Lanes, phase_group: PhaseGroup) -> int:
+    """Points of a phase group along the last axis."""
+    return max(0, -(-(lanes.out - phase_group.start) // (lanes.stride * phase_group.unroll)))
 
 
-def _bundlings(lanes: Lanes) -> Iterator[tuple[Bundle, ...]]:
+def _phase_groupings(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
     """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
     count = len(lanes.phases)
-    if lanes.own or not lanes.alone:
-        yield tuple(Bundle(r, r + 1, 1) for r in range(count))
+    if lanes.depthwise or not lanes.ungrouped:
+        yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
         return
     shifts = [tuple(t.shift for t in phase.taps) for phase in lanes.phases]
     cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
-    yield tuple(Bundle(a, b, 1) for a, b in pairwise(cuts))
-    yield tuple(Bundle(r, r + 1, 1) for r in range(count))
+    yield tuple(PhaseGroup(a, b, 1) for a, b in pairwise(cuts))
+    yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
     if count < lanes.stride:
         return
-    # Counting the taps of joined positions takes time where there are many.
+    # Counting the taps of unrolled positions takes time where there are many.
     taps = sum(len(phase.taps) for phase in lanes.phases)
-    for joined in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
-        few = joined == 1 or joined * taps <= _MOST_TAPS
-        if few and joined * lanes.stride * lanes.channels <= 8 * lanes.width:
-            yield (Bundle(0, joined * lanes.stride, joined),)
+    for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
+        few = unroll == 1 or unroll * taps <= _MOST_TAPS
+        if few and unroll * lanes.stride * lanes.channels <= 8 * lanes.width:
+            yield (PhaseGroup(0, unroll * lanes.stride, unroll),)
 
 
 @lru_cache(maxsize=1024)
 def _blocks(
     lanes: Lanes, shifts: tuple[tuple[int, ...], ...], reach: Reach, outer: int
 ) -> tuple[float, tuple[Block, ...]]:
-    """The blocks of a bundle and their cycles, as few as possible: from the shifts of each phase,
-    for bundles that have the same, and `outer` taps for each shift."""
+    """The blocks of a phase group and their cycles, as few as possible: from the shifts of each
+    phase, for phase groups that have the same, and `outer` taps for each shift."""
     total = len(shifts) * lanes.channels
     vectors = -(-total // lanes.width)
     # What is known about blocks that are alike: their cycles, and less their points.
@@ -201,12 +203,12 @@ def _blocks(
 
 
 def _block(
-    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], lane: int, live: int, vectors: int
+    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], lane: int, active: int, vectors: int
 ) -> Block:
-    first, last = lane // lanes.channels, (lane + live - 1) // lanes.channels
+    first, last = lane // lanes.channels, (lane + active - 1) // lanes.channels
     each = [set(own) for own in shifts[first : last + 1]]
     every = sorted(set().union(*each), reverse=True)
-    return Block(lane, live, vectors, 1, tuple(every), any(s != each[0] for s in each))
+    return Block(lane, active, vectors, 1, tuple(every), any(s != each[0] for s in each))
 
 
 def _block_cycles(lanes: Lanes, block: Block, points: int, reach: Reach, outer: int) -> float:
@@ -231,15 +233,15 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
     with them."""
     vectors, costs = block.vectors, lanes.costs
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
-    if lanes.own:
+    if lanes.depthwise:
         return 10 + 0.75 * points + 0.4 * points * vectors
     if lanes.dots:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
         each = max(points * vectors / lanes.dots, loads, weights, 8)
-        return 20 + points + -(-lanes.depth // 2) * (each + 0.08 * points)
+        return 20 + points + -(-lanes.reduction // 2) * (each + 0.08 * points)
     adds = points * vectors / costs.adds * (costs.masked if block.masked else 1)
     each = max(adds, loads, weights, costs.latency)
-    return 20 + points + lanes.depth * (each + 0.08 * points)
+    return 20 + points + lanes.reduction * (each + 0.08 * points)
 
 
 # The schedule -------------------------------------------------------------------------------------
@@ -258,50 +260,55 @@ def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
     """The cheapest way to cut the outputs into grids."""
     lanes = lanes_of(correlation, cpu, dots)
     outer = [line.phases for line in correlation.lines[:-1]]
-    options = [_grids(correlation, lanes, outer, bundles) for bundles in _bundlings(lanes)]
+    options = [
+        _grids(correlation, lanes, outer, phase_groups) for phase_groups in _phase_groupings(lanes)
+    ]
     cycles, grids = options[0]
     for other in options[1:]:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
         if other[0] < 0.97 * cycles:
             cycles, grids = other
-    spread = correlation.made // correlation.groups if lanes.own else 1
-    return Cut(grids, lanes.own, spread, cycles, lanes.dots > 0)
+    multiplier = correlation.made // correlation.groups if lanes.depthwise else 1
+    return Cut(grids, lanes.depthwise, multiplier, cycles, lanes.dots > 0)
 
 
 def _grids(
     correlation: Correlation,
     lanes: Lanes,
     outer: list[tuple[Phase, ...]],
-    bundles: tuple[Bundle, ...],
+    phase_groups: tuple[PhaseGroup, ...],
 ) -> tuple[float, tuple[Grid, ...]]:
     """The grids of one way to cut the last axis, and the cycles of a group."""
     cost, grids, inside = 0.0, [], images_inside(correlation)
-    rows = [(bundle, _shifts(lanes, bundle), _along(lanes, bundle)) for bundle in bundles]
+    rows = [
+        (phase_group, _shifts(lanes, phase_group), _along(lanes, phase_group))
+        for phase_group in phase_groups
+    ]
     for phases in product(*outer):
         axes = [
             Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
             for line, phase in zip(correlation.lines, phases, strict=False)
         ]
         taps = prod(len(phase.taps) for phase in phases)
-        for bundle, shifts, last in rows:
+        for phase_group, shifts, last in rows:
             counts = (*(phase.length for phase in phases), last.count)
             reached = reach((*axes, last), correlation.batch, inside)
             cycles, blocks = _blocks(lanes, shifts, reached, taps)
             cost += cycles * max(1, correlation.batch * prod(counts) / max(1, reached.points))
-            grids.append(Grid(phases, bundle, counts, blocks))
+            grids.append(Grid(phases, phase_group, counts, blocks))
     return cost, tuple(grids)
 
 
-def _along(lanes: Lanes, bundle: Bundle) -> Along:
-    """The last axis of a bundle's grids."""
-    shifts = sorted({shift for own in _shifts(lanes, bundle) for shift in own})
-    count = points_along(lanes, bundle)
-    return Along(lanes.size, count, lanes.step * bundle.joined, tuple(shifts))
+def _along(lanes: Lanes, phase_group: PhaseGroup) -> Along:
+    """The last axis of a phase group's grids."""
+    shifts = sorted({shift for own in _shifts(lanes, phase_group) for shift in own})
+    count = points_along(lanes, phase_group)
+    return Along(lanes.size, count, lanes.step * phase_group.unroll, tuple(shifts))
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:
     """Cut into jobs: inputs of a run stay in the second-level cache, every thread has work."""
-    groups = 1 if cut.own else correlation.groups
+    groups = 1 if cut.depthwise else correlation.groups
     channels = correlation.reduced // groups
     total = correlation.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
     blocks = sum(len(grid.blocks) for grid in cut.grids)
@@ -328,12 +335,13 @@ def images_inside(correlation: Correlation) -> bool:
 
 
 def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
-    """Cycles that each thread takes: tiles, and turning data whose channels come first.
+    """Cycles that each thread takes: tiles, and transposing data whose channels come first.
 
-    Comparable with the positions kernel's prediction: neither counts what reading weights costs.
+    Comparable with the spatially vectorised kernel's prediction: neither counts what reading
+    weights costs.
     """
-    groups = 1 if plan.cut.own else correlation.groups
-    turning = 0.0
+    groups = 1 if plan.cut.depthwise else correlation.groups
+    transposing = 0.0
     if correlation.layout is DataLayout.NCX:
-        turning = 0.7 * (prod(correlation.operand_shape) + prod(correlation.result_shape))
-    return (groups * plan.cut.cycles + turning) / plan.threads
+        transposing = 0.7 * (prod(correlation.operand_shape) + prod(correlation.result_shape))
+    return (groups * plan.cut.cycles + transposing) / plan.threads

@@ -1,7 +1,7 @@
-"""The tables that the channels kernel's driver reads: points, blocks, taps, tiles.
+"""The tables that the channel-vectorised kernel's driver reads: points, blocks, taps, tiles.
 
 Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-turned into. What the numbers of a record are is said in channel_driver.py.
+transposed into. What the numbers of a record are is said in channel_driver.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .values import BYTES, STORED
 class Plan:
     """A correlation with all that was decided about it.
 
-    `lead` is the input of the first axis that its first outputs, in a slab, are counted from.
+    `before` is the input of the first axis that its first outputs, in a spatial block, are counted
+    from.
     """
 
     correlation: Correlation
@@ -35,11 +36,11 @@ class Plan:
     lanes: Lanes
     packing: ChannelPacking
     codes: Codes
-    lead: int = 0
+    before: int = 0
 
     @property
-    def turned(self) -> bool:
-        """Whether data is turned into channels-last order before, and back after."""
+    def transposed(self) -> bool:
+        """Whether data is transposed into channels-last order before, and back after."""
         return self.correlation.layout is DataLayout.NCX
 
     @property
@@ -49,24 +50,25 @@ class Plan:
 
     @property
     def x_bytes(self) -> int:
-        """Bytes of an element of channels-last input, which is turned as it is for dot products."""
-        turned = self.turned and not self.lanes.dots
-        return self.element if turned else self.correlation.dtype.itemsize
+        """Bytes of an element of channels-last input, which is transposed as it is for dot
+        products."""
+        transposed = self.transposed and not self.lanes.dots
+        return self.element if transposed else self.correlation.dtype.itemsize
 
     @property
     def y_bytes(self) -> int:
         """Bytes of an element of channels-last output."""
-        return self.element if self.turned else self.correlation.dtype.itemsize
+        return self.element if self.transposed else self.correlation.dtype.itemsize
 
     @property
     def groups(self) -> int:
         """Groups that are computed one by one."""
-        return 1 if self.schedule.cut.own else self.correlation.groups
+        return 1 if self.schedule.cut.depthwise else self.correlation.groups
 
     @property
     def channels(self) -> int:
         """Input channels that a lane sums over."""
-        return 1 if self.schedule.cut.own else self.correlation.reduced // self.groups
+        return 1 if self.schedule.cut.depthwise else self.correlation.reduced // self.groups
 
     @property
     def out_channels(self) -> int:
@@ -91,7 +93,9 @@ class Plan:
     def room(self, grid: Grid) -> int:
         """Lanes from a grid's first to the end of the output, at the last point of a row."""
         last = self.correlation.lines[-1]
-        start = last.stride * grid.bundle.joined * (grid.counts[-1] - 1) + grid.bundle.start
+        start = (
+            last.stride * grid.phase_group.unroll * (grid.counts[-1] - 1) + grid.phase_group.start
+        )
         return (last.out - start) * self.out_channels
 
 
@@ -124,7 +128,7 @@ class Tables:
 
     def _add_block(self, points: int, grid: Grid, block: Block, place: int) -> None:
         plan, tile = self._plan, self._tile(block)
-        offsets = [*(phase.offset for phase in grid.outer), grid.bundle.start]
+        offsets = [*(phase.offset for phase in grid.outer), grid.phase_group.start]
         y = sum(o * s for o, s in zip(offsets, plan.y_steps[1:], strict=True))
         start, ntaps = len(self.taps) * 8, self._add_taps(grid, block, tile)
         tap_bytes = plan.packing.row_channels * tile.width * plan.packing.itemsize
@@ -135,10 +139,10 @@ class Tables:
             total=plan.correlation.batch * prod(grid.counts),
             points=points,
             lane=block.lane,
-            live=block.live,
+            active=block.active,
             width=tile.width,
             y_lane=y + block.lane * plan.y_bytes,
-            x_lane=block.lane // tile.spread * plan.x_bytes if tile.own else 0,
+            x_lane=block.lane // tile.multiplier * plan.x_bytes if tile.depthwise else 0,
             tiles=self._tiles(tile, plan.correlation.batch * prod(grid.counts)),
             most=block.points,
             taps=start,
@@ -148,16 +152,16 @@ class Tables:
             chunk_taps=max(1, plan.schedule.chunk_bytes // tap_bytes),
             chunk_channels=chunk_channels + chunk_channels % 2,  # no pass begins within a pair
             bias=block.lane % plan.out_channels * plan.element,
-            clip=max(0, min(block.live, plan.room(grid) - block.lane)),
+            clip=max(0, min(block.active, plan.room(grid) - block.lane)),
         )
 
     def _tile(self, block: Block) -> ChannelTile:
         plan, cut, element = self._plan, self._plan.schedule.cut, self._plan.correlation.element
         stored = element if plan.x_bytes == plan.element else STORED[plan.correlation.dtype]
         width = plan.lanes.width
-        masked = block.live < block.vectors * width if cut.own else block.masked
+        masked = block.active < block.vectors * width if cut.depthwise else block.masked
         sizes = width, block.points, block.vectors
-        return ChannelTile(stored, element, *sizes, masked, cut.own, cut.spread, cut.dots)
+        return ChannelTile(stored, element, *sizes, masked, cut.depthwise, cut.multiplier, cut.dots)
 
     def _tiles(self, tile: ChannelTile, points: int) -> int:
         """Where the addresses of a tile's code are, by the number of points.
@@ -199,14 +203,17 @@ def _points(plan: Plan, grid: Grid) -> Numbers:
     correlation, step, count = plan.correlation, plan.schedule.step, points_in(plan.schedule.step)
     dims: list[dict[str | int, Numbers]] = []
     for i, line in enumerate(correlation.lines):
-        joined = grid.bundle.joined if i == correlation.rank - 1 else 1
-        j, shifts = np.arange(grid.counts[i]) * joined, _shifts(grid, i)
+        unroll = grid.phase_group.unroll if i == correlation.rank - 1 else 1
+        j, shifts = np.arange(grid.counts[i]) * unroll, _shifts(grid, i)
         inputs, outputs = line.step * j, line.stride * j
-        place = inputs + (0 if i else plan.lead)
+        place = inputs + (0 if i else plan.before)
         outside = (place < max(shifts, default=0)) | (place >= line.size + min(shifts, default=0))
         x, y = inputs * plan.x_steps[i + 1], outputs * plan.y_steps[i + 1]
         dims.append({"x": x, "y": y, "edges": outside.astype(np.int64), i: place})
-    lanes, room = (grid.bundle.stop - grid.bundle.start) * plan.out_channels, plan.room(grid)
+    lanes, room = (
+        (grid.phase_group.stop - grid.phase_group.start) * plan.out_channels,
+        plan.room(grid),
+    )
     if room < lanes:  # where the output ends, in the last of a row
         dims[-1]["lanes"] = (np.arange(grid.counts[-1]) == grid.counts[-1] - 1) * (room - ALL)
     images = np.arange(correlation.batch)

@@ -1,4 +1,5 @@
-"""The register tile of the channels kernel: vectors run along lanes, inputs are broadcast.
+"""The register tile of the channel-vectorised kernel: vectors run along lanes, inputs are
+broadcast.
 
 Lanes are outputs that lie side by side in channels-last memory: the channels of one position or of
 a few neighbours. A tile computes V vectors of lanes for R *points*, any R outputs positions made by
@@ -38,7 +39,7 @@ PARAMETERS = signature(
     " bias*"  # V vectors
     " resumed"  # whether sums go on from what lies in the output
     " out* outs*"  # R byte offsets from `out`
-    " live"  # lanes to store
+    " active"  # lanes to store
 )
 POINTS = ("xs", "outs", "coordinates", "edges")
 """Parameters of which a tile's points have a number each: they move on from tile to tile."""
@@ -48,9 +49,9 @@ POINTS = ("xs", "outs", "coordinates", "edges")
 class ChannelTile:
     """What a tile's code depends on: its class.
 
-    `stored` is the type of the inputs, `element` of all else. An *own* tile has one input channel
-    per output channel (or per `spread` neighbouring ones): lanes of input meet lanes of weights.
-    With `dots` the weights of two input channels lie together, as bfloat16.
+    `stored` is the type of the inputs, `element` of all else. A *depthwise* tile has one input
+    channel per output channel (or per `multiplier` neighbouring ones): lanes of input meet lanes of
+    weights. With `dots` the weights of two input channels lie together, as bfloat16.
     """
 
     stored: str
@@ -59,8 +60,8 @@ class ChannelTile:
     points: int
     vectors: int
     masked: bool = False
-    own: bool = False
-    spread: int = 1
+    depthwise: bool = False
+    multiplier: int = 1
     dots: bool = False
 
     @property
@@ -71,7 +72,7 @@ class ChannelTile:
     @property
     def masks(self) -> int:
         """Masks in the record of a tap."""
-        return self.vectors if self.masked and not self.own else 0
+        return self.vectors if self.masked and not self.depthwise else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ def lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
 
 def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
     """Store all lanes, or those that are live."""
-    whole = f["live"] >= tile.width
+    whole = f["active"] >= tile.width
     with f.when(whole):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
@@ -278,4 +279,4 @@ def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> N
 
 def live_masks(f: Function, tile: ChannelTile) -> list[Value]:
     """For each vector which lanes are live."""
-    return [f.lanes_below(f["live"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
+    return [f.lanes_below(f["active"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]

@@ -1,4 +1,5 @@
-"""Packing weights for the channels kernel: [group][grid][block][tap][input channel][lane].
+"""Packing weights for the channel-vectorised kernel: [group][grid][block][tap][input
+channel][lane].
 
 For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
 zeros where the last pair has only one.
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .channel_lanes import Lanes
-from .channel_schedule import Block, Bundle, Grid, taps_of
+from .channel_schedule import Block, Grid, PhaseGroup, taps_of
 from .correlation import Correlation
 from .cpu import Cpu
 from .packing import Numbers, Packer
@@ -44,8 +45,11 @@ def uses(grid: Grid, block: Block) -> Iterator[Use]:
 
 
 def taps_of_phases(lanes: Lanes, use: Use) -> tuple[int, ...]:
-    """For each phase of a bundle the index of the last axis's tap, or -1 where it uses none."""
-    return tuple(taps.get(use.shifts[-1], -1) for taps in _taps_by_shift(lanes, use.grid.bundle))
+    """For each phase of a phase group the index of the last axis's tap, or -1 where it uses
+    none."""
+    return tuple(
+        taps.get(use.shifts[-1], -1) for taps in _taps_by_shift(lanes, use.grid.phase_group)
+    )
 
 
 def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
@@ -54,14 +58,16 @@ def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
     numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
     phases = np.minimum(numbers // lanes.channels, len(taps) - 1)
     found: Numbers = np.array(taps, np.int64)[phases]
-    found[block.live :] = -1
+    found[block.active :] = -1
     return found
 
 
 @lru_cache(maxsize=64)
-def _taps_by_shift(lanes: Lanes, bundle: Bundle) -> tuple[dict[int, int], ...]:
-    """For each phase of a bundle its taps' indices by their shifts."""
-    phases = (taps_of(lanes, bundle, phase) for phase in range(bundle.start, bundle.stop))
+def _taps_by_shift(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
+    """For each phase of a phase group its taps' indices by their shifts."""
+    phases = (
+        taps_of(lanes, phase_group, phase) for phase in range(phase_group.start, phase_group.stop)
+    )
     return tuple({tap.shift: tap.index for tap in taps} for taps in phases)
 
 
@@ -76,20 +82,20 @@ class ChannelPacking(Packer):
         threads: int,
         cpu: Cpu,
     ) -> None:
-        channels = 1 if lanes.own else correlation.reduced // correlation.groups
+        channels = 1 if lanes.depthwise else correlation.reduced // correlation.groups
         double = correlation.dtype.itemsize == 8
         compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
         self.row_channels = channels + (channels % 2 if lanes.dots else 0)
         self.itemsize = compute.itemsize
         *self.places, group_bytes = _places(lanes, grids, self.row_channels * compute.itemsize)
         found = _block_table(correlation, lanes, grids, self.places)
-        taps = None if found is None else _turned_taps(correlation)
+        taps = None if found is None else _transposed_taps(correlation)
         pieces, tables = found, np.zeros(1, np.int64)
         if pieces is None:
             pieces, tables = _lay_out(
                 correlation, lanes, grids, self.places, self.row_channels * compute.itemsize
             )
-        own = (1 if lanes.own else correlation.groups, channels, group_bytes)
+        own = (1 if lanes.depthwise else correlation.groups, channels, group_bytes)
         super().__init__(correlation, compute, *own, pieces, tables, threads, cpu, taps)
 
 
@@ -122,7 +128,7 @@ def _lay_out(
                 taps = taps_of_phases(lanes, use)
                 first = min((tap for tap in taps if tap >= 0), default=0)
                 # Not by the block: that would be hashed with all its shifts.
-                which = grid.bundle, block.lane, block.vectors
+                which = grid.phase_group, block.lane, block.vectors
                 key = (*which, tuple(max(-1, tap - first) for tap in taps))
                 if key not in begins:
                     begins[key] = size
@@ -141,9 +147,9 @@ def _elements(correlation: Correlation, lanes: Lanes, use: Use) -> Numbers:
     taps = taps_of_lanes(lanes, use)
     by_group, _, by_made, *_, by_tap = correlation.weight_strides
     numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % lanes.channels
-    if lanes.own:
-        spread = correlation.made // correlation.groups
-        base = numbers // spread * by_group + numbers % spread * by_made
+    if lanes.depthwise:
+        multiplier = correlation.made // correlation.groups
+        base = numbers // multiplier * by_group + numbers % multiplier * by_made
     else:
         base = numbers * by_made
     found: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
@@ -157,25 +163,27 @@ def _block_table(
     weights are to be gathered."""
     by_reduced, by_made, *by_tap = correlation.weight_strides[1:]
     grid = grids[0]
-    if len(grids) > 1 or grid.bundle != Bundle(0, 1, 1) or lanes.own or lanes.dots:
+    if len(grids) > 1 or grid.phase_group != PhaseGroup(0, 1, 1) or lanes.depthwise or lanes.dots:
         return None
-    last = [tap.index for tap in sorted(taps_of(lanes, grid.bundle, 0), key=lambda t: -t.shift)]
+    last = [
+        tap.index for tap in sorted(taps_of(lanes, grid.phase_group, 0), key=lambda t: -t.shift)
+    ]
     axes = [*([tap.index for tap in phase.taps] for phase in grid.outer), last]
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
     in_order = all(indices == list(range(len(indices))) for indices in axes)
-    taps = _turned_taps(correlation)
+    taps = _transposed_taps(correlation)
     if correlation.reduced == correlation.groups:
         by_reduced = taps  # from one to the next where there is no other
     if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
         return None
     itemsize, width = correlation.dtype.itemsize, lanes.width
     rows = (
-        (place, block.lane * by_made * itemsize, block.live, block.vectors * width)
+        (place, block.lane * by_made * itemsize, block.active, block.vectors * width)
         for place, block in zip(places, grid.blocks, strict=True)
     )
     return np.array(list(rows), np.int64)
 
 
-def _turned_taps(correlation: Correlation) -> int:
+def _transposed_taps(correlation: Correlation) -> int:
     """How many taps a result has, of a correlation with one phase along each axis."""
     return prod(len(line.phases[0].taps) for line in correlation.lines if line.phases)

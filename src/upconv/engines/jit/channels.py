@@ -1,7 +1,7 @@
 """The channels primitive: vectors run along channels; see channel_driver.py and channel_tile.py.
 
-It serves channels-last data as it lies, and channels-first data of few positions, which it turns.
-Weights must be finite: inputs outside are rows of zeros, and 0 times infinity is not 0.
+It serves channels-last data as it lies, and channels-first data of few positions, which it
+transposes. Weights must be finite: inputs outside are rows of zeros, and 0 times infinity is not 0.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..addresses import address_of
 from ..base import Array, Maybe
 from ..workspace import Workspace
 from . import schedule
+from .channel_blocks import SpatialBlock, halo_bytes, image_bytes, least_bytes, spatial_blocks
 from .channel_code import Codes
-from .channel_driver import CHUNK, PAD, SLOTS
+from .channel_driver import ARGUMENTS, CHUNK, PAD
 from .channel_lanes import lanes_of
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
-from .channel_slabs import Slab, halo_bytes, image_bytes, least_bytes, slabs
 from .channel_tables import Plan, Tables, points_in
 from .channel_weights import ChannelPacking
 from .correlation import Correlation
@@ -31,12 +31,13 @@ from .operands import Kernel
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
-_POINTS = 512  # of each thread in a slab, if memory allows
+_POINTS = 512  # of each thread in a spatial block, if memory allows
 _MOST_SLABS = 256
-_MOST_POINTS = 1 << 16  # of a slab of channels-last data: where each lies is in a table
-_HALOS = 6  # a slab turns what lies around it too: at most a sixth more
+_MOST_POINTS = 1 << 16  # of a spatial block of channels-last data: where each lies is in a table
+_HALOS = 6  # a spatial block turns what lies around it too: at most a sixth more
 _OPTIMISM = 1.05
-"""What the positions kernel's prediction falls short by where rows are short, beside this one's.
+"""What the spatially vectorised kernel's prediction falls short by where rows are short, beside
+this one's.
 
 Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers of real decoders: the
 predictions' ratio is on the right side of this number for every one of them."""
@@ -75,16 +76,16 @@ class Channels(Kernel):
         self._packer = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
         self._codes = Codes(correlation, lanes, cpu)
         self._element = BYTES[correlation.element]
-        parts = self._slabs(cpu)
+        parts = self._spatial_blocks(cpu)
         plans = {
             kind: Plan(
                 kind.correlation, jobs(kind.correlation, kind.cut, threads, cpu), lanes,
-                self._packer, self._codes, kind.lead,
+                self._packer, self._codes, kind.before,
             )
-            for kind in dict.fromkeys(slab.kind for slab in parts)
+            for kind in dict.fromkeys(spatial_block.kind for spatial_block in parts)
         }  # fmt: skip
         works = {kind: _Work(plan) for kind, plan in plans.items()}
-        self._steps = tuple((slab, works[slab.kind]) for slab in parts)
+        self._steps = tuple((spatial_block, works[spatial_block.kind]) for spatial_block in parts)
         self._biases = _bias_order(next(iter(plans.values())))
         self._no_bias = np.zeros(
             len(self._biases), np.float64 if self._element == 8 else np.float32
@@ -97,23 +98,27 @@ class Channels(Kernel):
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         with Workspace(self.workspace_bytes) as buffer:
-            for slab, work in self._steps:
-                y, x, more = slab.of(given.y), slab.of_inputs(given.x), given.residual
-                work.run(buffer, y, x, b, biases, None if more is None else slab.of(more))
+            for spatial_block, work in self._steps:
+                y, x, more = (
+                    spatial_block.of(given.y),
+                    spatial_block.of_inputs(given.x),
+                    given.residual,
+                )
+                work.run(buffer, y, x, b, biases, None if more is None else spatial_block.of(more))
         given.deliver()
 
-    def _slabs(self, cpu: Cpu) -> tuple[Slab, ...]:
+    def _spatial_blocks(self, cpu: Cpu) -> tuple[SpatialBlock, ...]:
         """The parts that are computed one after another."""
         correlation, cut, threads = self.correlation, self.schedule.cut, self.schedule.threads
         whole = image_bytes(correlation, self._element) * correlation.batch
         points = correlation.batch * max(prod(grid.counts) for grid in cut.grids)
         room = whole * _MOST_POINTS // max(points, _MOST_POINTS)
         if correlation.layout is DataLayout.NCX:
-            # Each slab reads all weights: they should meet many points.
+            # Each spatial block reads all weights: they should meet many points.
             room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
             room = max(room, _HALOS * halo_bytes(correlation, self._element))
             room = min(room, _allowed_bytes(correlation, threads))
-        return slabs(correlation, cut, room, self._element)
+        return spatial_blocks(correlation, cut, room, self._element)
 
     def _ordered(self, bias: Array) -> Array:
         return bias.take(self._biases).astype(self._no_bias.dtype, copy=False)
@@ -126,7 +131,7 @@ def _bias_order(plan: Plan) -> Array:
 
 
 class _Work:
-    """Slabs of one kind: tables, arguments and scratch memory."""
+    """Spatial blocks of one kind: tables, arguments and scratch memory."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -142,14 +147,14 @@ class _Work:
             prod(correlation.operand_shape) * plan.x_bytes,
             prod(correlation.result_shape) * element,
         )
-        self._x_size, y_size = (_rounded(size, 64) if plan.turned else 0 for size in sizes)
-        self._turned, self._threads = plan.turned, plan.schedule.threads
+        self._x_size, y_size = (_rounded(size, 64) if plan.transposed else 0 for size in sizes)
+        self._transposed, self._threads = plan.transposed, plan.schedule.threads
         self._inner = self._threads * self._part
         self.nbytes = self._inner + self._x_size + y_size
         self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
-        self._ahead = plan.lead * plan.x_steps[1]
+        self._ahead = plan.before * plan.x_steps[1]
         self._driver = plan.codes.driver
-        self._blocks = Blocks(SLOTS.block(**self._fixed(), **self._turning()))
+        self._blocks = Blocks(ARGUMENTS.block(**self._fixed(), **self._transposing()))
 
     def run(
         self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Maybe
@@ -163,9 +168,9 @@ class _Work:
         )  # fmt: skip
 
     def _places(self, y: Array, x: Array, inner: int) -> dict[str, int]:
-        """Where data is; `inner` is the address of the scratch memory for turned data."""
+        """Where data is; `inner` is the address of the scratch memory for transposed data."""
         given = address_of(x), address_of(y)
-        if not self._turned:
+        if not self._transposed:
             return {"x": given[0] + self._ahead, "y": given[1]}
         return {
             "x": inner + self._ahead, "last_x": inner, "y": inner + self._x_size,
@@ -178,7 +183,7 @@ class _Work:
         plan, work = self._plan, self._plan.schedule
         return {
             **{name: table.ctypes.data for name, table in self._tables.items()},
-            **plan.codes.addresses, "direct": int(plan.turned or plan.codes.plain),
+            **plan.codes.addresses, "direct": int(plan.transposed or plan.codes.plain),
             "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
             "x_image": plan.x_steps[0], "y_image": plan.y_steps[0],
             "w_group": plan.packing.group_bytes, "w_bytes": plan.packing.itemsize,
@@ -186,17 +191,17 @@ class _Work:
             "bias_group": (plan.out_channels + plan.widest) * plan.element,
             "channels": plan.channels, "zeros": self._zeros.ctypes.data,
             "axes": plan.correlation.rank, "element": plan.element, "x_bytes": plan.x_bytes,
-            "part": self._part, "pitch": 8 * points_in(work.step),
+            "part": self._part, "row_stride": 8 * points_in(work.step),
             "step": work.step, "runs": work.runs, "block_count": len(work.blocks),
             "block_run": work.block_run, "block_runs": work.block_runs,
             "jobs": plan.groups * work.runs * work.block_runs,
         }  # fmt: skip
 
-    def _turning(self) -> dict[str, int]:
+    def _transposing(self) -> dict[str, int]:
         """Arguments for channels-first data."""
         plan, correlation = self._plan, self._plan.correlation
         found = {
-            "turns": int(plan.turned), "plain": int(plan.codes.plain),
+            "transposes": int(plan.transposed), "plain": int(plan.codes.plain),
             "y_bytes": correlation.dtype.itemsize,
         }  # fmt: skip
         sides = (
@@ -215,7 +220,7 @@ class _Work:
         return found
 
     def _span(self, positions: int, parts: int) -> int:
-        """Positions that are turned at a time, so that there is work for every thread."""
+        """Positions that are transposed at a time, so that there is work for every thread."""
         wanted = 1 if self._threads == 1 else 4 * self._threads
         spans = max(1, min(-(-wanted // max(1, parts)), positions // CHUNK))
         return max(1, _rounded(-(-positions // spans), CHUNK))

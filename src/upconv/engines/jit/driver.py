@@ -1,4 +1,4 @@
-"""The positions kernel around its tiles: packing windows of the input, and jobs.
+"""The spatially vectorised kernel around its tiles: packing cache blocks of the input, and jobs.
 
 Compiled once per process: what differs between layers is in its arguments, in tables, and in the
 functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
@@ -13,7 +13,7 @@ from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, jobs, wait
-from .result_stores import BLOCK, NO, SAME, SLOTS, emit_spread, emit_tiles
+from .result_stores import ARGUMENTS, BLOCK, NO, SAME, emit_spread, emit_tiles
 from .values import I64, PTR, Value
 
 STAGE_BYTES = 8192
@@ -36,7 +36,7 @@ def driver_code(module: Module, cpu: Cpu) -> None:
     """The function `positions(args)`, which every thread runs."""
     _emit_job(module)
     with module.function("positions", {"args": PTR}) as f:
-        a = SLOTS.reader(f)
+        a = ARGUMENTS.reader(f)
         thread = f.take(a.address("next_thread"))
         stage = f.scratch(STAGE_BYTES)
         with f.when(f.compare("ne", a["shared"], 0)):
@@ -49,37 +49,38 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 
 def _pack_shared(f: Function, a: Arguments, job: Value) -> None:
-    """One piece of the shared packing: some channels of some lanes of a group."""
-    lane_count = a["total"] + (a["front"] + a["back"])
-    lane_parts = (lane_count + (a["pack_lanes"] - 1)) // a["pack_lanes"]
+    """One piece of the shared packing: some channels of some positions of a group."""
+    position_count = a["total"] + (a["halo_before"] + a["halo_after"])
+    position_parts = (position_count + (a["pack_positions"] - 1)) // a["pack_positions"]
     channel_parts = (a["channels"] + (a["pack_channels"] - 1)) // a["pack_channels"]
-    part, rest = job % lane_parts, job // lane_parts
-    lane = part * a["pack_lanes"]
+    part, rest = job % position_parts, job // position_parts
+    first = part * a["pack_positions"]
     channel = rest % channel_parts * a["pack_channels"]
     group = rest // channel_parts
     place = group * a["buffer_part"] + channel * a["buffer_channel"]
+    end = f.min(position_count, first + a["pack_positions"])
     f.call(
-        a["pack"], f["args"], a["buffer"] + (place + lane * a["element"]), group,
-        lane - a["front"], f.min(lane_count, lane + a["pack_lanes"]) - a["front"],
+        a["pack"], f["args"], a["buffer"] + (place + first * a["element"]), group,
+        first - a["halo_before"], end - a["halo_before"],
         channel, f.min(a["channels"], channel + a["pack_channels"]),
     )  # fmt: skip
 
 
 def _emit_pack(module: Module) -> None:
-    """`pack`: lanes [first, last) of channels [low, high) of a group, zeros included."""
+    """`pack`: positions [first, last) of channels [low, high) of a group, zeros included."""
     with module.function("pack", signature("args* dst* group first last low high")) as f:
-        a = SLOTS.reader(f)
-        pitch, lead = a["in_pitch"], a["lead"]
+        a = ARGUMENTS.reader(f)
+        row_stride, lead = a["in_row_stride"], a["lead"]
         # Rows before the first are counted too, so that divisions see no negative number.
-        first = f["first"] + lead * pitch
-        last = f["last"] + lead * pitch
-        start, stop = first // pitch, (last + (pitch - 1)) // pitch
+        first = f["first"] + lead * row_stride
+        last = f["last"] + lead * row_stride
+        start, stop = first // row_stride, (last + (row_stride - 1)) // row_stride
         x = a["x"] + f["group"] * a["x_group"] + f["low"] * a["x_channel"]
         channels = f["high"] - f["low"]
         with f.loop(start, stop) as each:
-            origin = each.index * pitch
+            origin = each.index * row_stride
             low = f.max(first, origin) - origin
-            high = f.min(last, origin + pitch) - origin
+            high = f.min(last, origin + row_stride) - origin
             dst = f["dst"] + (origin + low - first) * a["element"]
             row, rows = each.index - lead, a["in_rows"]
             inside = f.compare("ult", row, rows * a["images"])
@@ -95,38 +96,39 @@ def _emit_pack(module: Module) -> None:
 
 
 def _emit_job(module: Module) -> None:
-    """`job`: one window of one group for a run of blocks, of each all combinations of phases."""
+    """`job`: one cache block of one group for a run of blocks, of each all combinations of
+    phases."""
     parameters = signature("args* stage* thread number")
     with module.function("job", parameters, exported=False) as f:
-        a = SLOTS.reader(f)
-        windows, runs = a["windows"], a["block_runs"]
-        window, rest = f["number"] % windows, f["number"] // windows
+        a = ARGUMENTS.reader(f)
+        cache_blocks, runs = a["cache_blocks"], a["block_runs"]
+        cache_block, rest = f["number"] % cache_blocks, f["number"] // cache_blocks
         run, group = rest % runs, rest // runs
-        first = window * a["window"]
-        last = f.min(a["total"], first + a["window"])
+        first = cache_block * a["cache_block"]
+        last = f.min(a["total"], first + a["cache_block"])
         shared = f.compare("ne", a["shared"], 0)
         buffer = a["buffer"] + f.select(shared, group, f["thread"]) * a["buffer_part"]
         with f.when(f.compare("eq", a["shared"], 0)):
-            low, high = first - a["front"], last + a["back"]
+            low, high = first - a["halo_before"], last + a["halo_after"]
             f.call(a["pack"], f["args"], buffer, group, low, high, 0, a["channels"])
         x = buffer + f.select(shared, first * a["element"], 0)
         start = run * a["block_run"]
         stop = f.min(a["block_count"], start + a["block_run"])
-        with f.loop(start, stop) as block, f.loop(0, a["combo_count"]) as combo:
+        with f.loop(start, stop) as block, f.loop(0, a["phase_tuple_count"]) as phase_tuple:
             fields = f.at(a["blocks"], block.index * len(BLOCK), I64)
-            place = f.word(a["places"], combo.index * a["block_count"] + block.index)
+            place = f.word(a["places"], phase_tuple.index * a["block_count"] + block.index)
             w = a["w"] + (group * a["w_group"] + place)
-            own = f.at(a["combos"], combo.index * 2, I64)
+            own = f.at(a["phase_tuples"], phase_tuple.index * 2, I64)
             taps, count = f.word(own), f.word(own, 1)
             fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], taps, I64), count]
-            f.call(a["spans"], *fixed, group, combo.index, x, first, last)
+            f.call(a["spans"], *fixed, group, phase_tuple.index, x, first, last)
 
 
 def _emit_spans(module: Module) -> None:
-    """`spans`: the runs of lanes of a window, each begun by a tile of its own."""
+    """`spans`: the runs of positions of a cache block, each begun by a tile of its own."""
     with module.function("spans", SAME | signature("x* first last")) as f:
-        a = SLOTS.reader(f)
-        wide, narrow = (f.load(PTR, f.at(f["block"], i, I64)) for i in (0, 1))
+        a = ARGUMENTS.reader(f)
+        main, tail = (f.load(PTR, f.at(f["block"], i, I64)) for i in (0, 1))
         same = [f[name] for name in SAME]
         lanes, vectors = a["lanes"], a["vectors"]
         width = lanes * vectors
@@ -135,8 +137,8 @@ def _emit_spans(module: Module) -> None:
             whole = length // width
             rest = (length - whole * width + (lanes - 1)) // lanes
             # A rest of nearly a whole tile is cheaper as one than in single vectors.
-            nearly = rest > a["most_narrow"]
-            tile, own = f.select(nearly, wide, narrow), f.select(nearly, width, lanes)
+            nearly = rest > a["most_tail_vectors"]
+            tile, own = f.select(nearly, main, tail), f.select(nearly, width, lanes)
             middle = whole * width
             # Its tiles end where the run does, and compute some results again, rather than store
             # what lies behind it by way of the stage; but where they are added, only once.
@@ -145,7 +147,7 @@ def _emit_spans(module: Module) -> None:
             early = f.select(f.compare("ne", a["direct"], 0), early, middle)
             end = span.index + length
             for start, stop, code, size in (
-                (f.integer(0), middle, wide, width), (early, early + behind, tile, own),
+                (f.integer(0), middle, main, width), (early, early + behind, tile, own),
             ):  # fmt: skip
                 start, stop = span.index + start, span.index + stop
                 with f.when(start < stop):

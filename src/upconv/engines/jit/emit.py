@@ -39,7 +39,7 @@ class Loop:
         self.results: list[Value] = []
 
     def next(self, values: Sequence[Value]) -> None:
-        """What is carried into the next turn."""
+        """What is carried into the next iteration."""
         self.following = list(values)
 
 
@@ -84,7 +84,8 @@ class Function(Instructions):
     def loop(
         self, start: Operand, stop: Operand, step: Operand = 1, carried: Sequence[Value] = ()
     ) -> Iterator[Loop]:
-        """for index in range(start, stop, step), with values carried from turn to turn."""
+        """for index in range(start, stop, step), with values carried from iteration to
+        iteration."""
         before, body, done = self._block, self._fresh("body"), self._fresh("done")
         self._branch(compared("slt", as_value(start, self._do), stop), body, done)
         self._start(body)

@@ -235,7 +235,7 @@ class Instructions:
         return self._do(I1, f"extractvalue {pair.type} {pair.name}, 1")
 
     def relax(self, triple: str) -> None:
-        """Tell the processor that a turn of a waiting loop changes nothing.
+        """Tell the processor that an iteration of a waiting loop changes nothing.
 
         Intrinsics, not inline assembly: that would need LLVM's assembler, which is not initialised.
         """

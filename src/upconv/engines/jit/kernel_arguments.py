@@ -18,7 +18,7 @@ from .values import I64, Value
 _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
-class Slots:
+class ArgumentLayout:
     """The layout of an argument block: numbers and addresses (`signature`), then counters."""
 
     def __init__(self, numbers: str, counters: str) -> None:
@@ -113,7 +113,9 @@ def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
         yield job
 
 
-_PATIENCE = 1000  # turns of waiting, some 30 microseconds, before others may have the processor
+_PATIENCE = (
+    1000  # iterations of waiting, some 30 microseconds, before others may have the processor
+)
 
 
 def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) -> None:
@@ -121,13 +123,13 @@ def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) ->
 
     `switch` is the address of sched_yield or its like: whoever is waited for may have no processor.
     """
-    turns = f.scratch(8)
-    f.store(f.integer(0), turns)
+    iterations = f.scratch(8)
+    f.store(f.integer(0), iterations)
     with f.forever() as waiting:
         f.leave(waiting, f.observe(counter) >= count)
         f.relax(triple)
-        turn = f.load(I64, turns) + 1
-        f.store(turn, turns)
+        iteration = f.load(I64, iterations) + 1
+        f.store(iteration, iterations)
         if switch:
-            with f.when(turn > _PATIENCE):
+            with f.when(iteration > _PATIENCE):
                 f.call_foreign(switch)

@@ -106,21 +106,22 @@ def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float)
     code = Code(_spinning(lanes, accumulators, cpu), ("spin",), cpu)
     spin = _spin(code)
     buffers = [np.full((accumulators + 2) * lanes, 1e-3, np.float32) for _ in range(workers)]
-    turns = _turns(spin, buffers[0])
+    iterations = _iterations(spin, buffers[0])
 
     def work(worker: int) -> None:
-        spin(turns, buffers[worker].ctypes.data)
+        spin(iterations, buffers[worker].ctypes.data)
 
-    return 2.0 * lanes * accumulators * turns * workers / _fastest(work, workers, seconds)
+    return 2.0 * lanes * accumulators * iterations * workers / _fastest(work, workers, seconds)
 
 
 def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
-    """`spin(turns, p)`: acc[i] += x * y in every turn; at p lie the accumulators, then x and y."""
+    """`spin(iterations, p)`: acc[i] += x * y in every iteration; at p lie the accumulators, then x
+    and y."""
     module, kind = Module(cpu), vector(FLOAT, lanes)
     step = lanes * BYTES[FLOAT]
-    with module.function("spin", {"turns": I64, "p": PTR}) as f:
+    with module.function("spin", {"iterations": I64, "p": PTR}) as f:
         *start, x, y = [f.load(kind, f["p"] + i * step) for i in range(accumulators + 2)]
-        with f.loop(0, f["turns"], carried=start) as loop:
+        with f.loop(0, f["iterations"], carried=start) as loop:
             loop.next([f.multiply_add(x, y, acc) for acc in loop.carried])
         for i, acc in enumerate(loop.results):
             f.store(acc, f["p"] + i * step)
@@ -134,15 +135,15 @@ def _spin(code: Code) -> Spin:
     return function
 
 
-def _turns(spin: Spin, buffer: Numbers) -> int:
+def _iterations(spin: Spin, buffer: Numbers) -> int:
     """Turns of the loop that take about `_SPIN_SECONDS`."""
-    turns, seconds = 250, 0.0
+    iterations, seconds = 250, 0.0
     while seconds < _SPIN_SECONDS / 4:
-        turns *= 4
+        iterations *= 4
         start = time.perf_counter()
-        spin(turns, buffer.ctypes.data)
+        spin(iterations, buffer.ctypes.data)
         seconds = time.perf_counter() - start
-    return max(1, int(turns * _SPIN_SECONDS / seconds))
+    return max(1, int(iterations * _SPIN_SECONDS / seconds))
 
 
 # Bandwidth ----------------------------------------------------------------------------------------

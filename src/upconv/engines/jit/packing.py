@@ -3,7 +3,7 @@
 A packed weight is cut into *pieces* of [input channel][entries]: for every piece a table says which
 elements it gathers. Where entries lie far apart in the weight, and all taps of all reduced channels
 side by side, as in every input gradient of weights in the order IOX, gathering would read a line of
-the cache for each number. There squares are turned in registers (`turned_packing_code`).
+the cache for each number. There squares are transposed in registers (`transposed_packing_code`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .compile import compiled
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import Blocks, Slots, jobs
+from .kernel_arguments import ArgumentLayout, Blocks, jobs
 from .rows import gather_code
 from .schedule import Schedule
 from .tile import Tile
-from .transpose import turn_code
+from .transpose import transpose_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I32, I64, LINE, PTR, STORED, Value, split, vector
 
-_SLOTS = Slots(
+_ARGUMENTS = ArgumentLayout(
     "dst* src* pieces* tables* gather* count channels part parts jobs element"
     " dst_group src_group src_channel src_lane stored columns taps",
     counters="next bad",
 )
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
 _PART = 8  # input channels that are packed together: their source stays in the cache
-_COLUMNS = 128  # taps and input channels that are turned at once, in scratch of at most 64 KiB
-_TURNED_PART = 8 * _COLUMNS  # of a job
+_COLUMNS = 128  # taps and input channels that are transposed at once, in scratch of at most 64 KiB
+_TRANSPOSED_PART = 8 * _COLUMNS  # of a job
 _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
 _PAST = 4 << 20  # bytes
 
@@ -49,8 +49,8 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 class Packer:
     """Packs the weights of a correlation, of `groups` groups of `channels` input channels, into
-    numbers of type `compute`; pairs of 16 bits are one. With `turned_taps`, the taps of a result,
-    pieces are blocks of lanes, and their third number is how many lanes there are."""
+    numbers of type `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a
+    result, pieces are blocks of lanes, and their third number is how many lanes there are."""
 
     def __init__(
         self,
@@ -63,28 +63,28 @@ class Packer:
         tables: Numbers,
         threads: int,
         cpu: Cpu,
-        turned_taps: int | None = None,
+        transposed_taps: int | None = None,
     ) -> None:
         self.group_bytes, self.nbytes = group_bytes, groups * group_bytes
         self.resident_bytes = int(pieces.nbytes + tables.nbytes)
         self._compute, self._threads, self._read = compute, threads, (pieces, tables)
         stored = STORED[correlation.dtype]
         kept = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize]
-        if turned_taps is not None:  # which may be 0, where crops leave a result no tap
-            self._move, name = turn_code(stored, kept, cpu), "turn"
-            self._code = turned_packing_code(kept, goes_past(self.nbytes), cpu)
-            columns, part, count = channels * turned_taps, _TURNED_PART, len(pieces)
+        if transposed_taps is not None:  # which may be 0, where crops leave a result no tap
+            self._move, name = transpose_code(stored, kept, cpu), "transpose"
+            self._code = transposed_packing_code(kept, goes_past(self.nbytes), cpu)
+            columns, part, count = channels * transposed_taps, _TRANSPOSED_PART, len(pieces)
         else:
             self._move, name = gather_code(stored, kept, cpu), "gather"
             self._code = packing_code(kept, cpu)
             columns, part, count = channels, _PART, 1
         parts, itemsize = -(-columns // part), correlation.dtype.itemsize
         by_group, by_reduced, by_made = (s * itemsize for s in correlation.weight_strides[:3])
-        self._blocks = Blocks(_SLOTS.block(
+        self._blocks = Blocks(_ARGUMENTS.block(
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
             channels=channels, part=part, parts=parts, jobs=parts * groups * count,
-            element=compute.itemsize, columns=columns, taps=turned_taps or 0,
+            element=compute.itemsize, columns=columns, taps=transposed_taps or 0,
             dst_group=group_bytes, src_group=by_group, src_channel=by_reduced,
             src_lane=by_made, stored=itemsize,
         ))  # fmt: skip
@@ -148,24 +148,24 @@ def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
 
 
 @compiled("pack", kept=16, opt=1)
-def turned_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
+def transposed_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> None:
     """`pack(args)`, which every thread runs, where lanes lie far apart: a job is some columns, taps
     and input channels as they lie, of all lanes of a block. `past` writes past the caches."""
     lanes = cpu.lanes(BYTES[element])
     kind = vector(element, lanes)
     with module.function("pack", {"args": PTR}) as f:
-        a = _SLOTS.reader(f)
+        a = _ARGUMENTS.reader(f)
         scratch = f.scratch(_COLUMNS * 8 * lanes * BYTES[element])
         with jobs(f, a.address("next"), a["jobs"]) as job:
             number, rest = job % a["count"], job // a["count"]
             part, group = rest % a["parts"], rest // a["parts"]
             piece = f.at(a["pieces"], number * _PIECE, I64)
-            to, start, live, width = (f.word(piece, i) for i in range(_PIECE))
+            to, start, active, width = (f.word(piece, i) for i in range(_PIECE))
             dst = a["dst"] + (group * a["dst_group"] + to)
             src = a["src"] + (group * a["src_group"] + start)
             row, zero = width * a["element"], f.constant(kind, 0.0)
             # What lies behind the last lane is zero.
-            behind = f.select(live < width, width * _COLUMNS, 0)
+            behind = f.select(active < width, width * _COLUMNS, 0)
             with f.loop(0, behind, lanes) as lane:
                 f.store(zero, f.at(scratch, lane.index, element))
             first = part * a["part"]
@@ -179,8 +179,8 @@ def turned_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> N
                 count = f.min(stop - loop.index, _COLUMNS)
                 here = src + loop.index * a["stored"]
                 if past:
-                    _ask_ahead(f, here, a["stored"] * _COLUMNS, live, a["src_lane"])
-                f.call(a["gather"], scratch, here, live, count, a["src_lane"], row)
+                    _ask_ahead(f, here, a["stored"] * _COLUMNS, active, a["src_lane"])
+                f.call(a["gather"], scratch, here, active, count, a["src_lane"], row)
                 with f.loop(0, count, 1, loop.carried) as each:
                     bad, tap, place = each.carried
                     line = scratch + each.index * row
@@ -211,7 +211,7 @@ def _ask_ahead(f: Function, here: Value, nbytes: Value, rows: Value, apart: Valu
 def packing_code(module: Module, element: str, cpu: Cpu) -> None:
     """The function `pack(args)`, which every thread runs."""
     with module.function("pack", {"args": PTR}) as f:
-        a = _SLOTS.reader(f)
+        a = _ARGUMENTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
             part, group = job % a["parts"], job // a["parts"]
             first = part * a["part"]
@@ -261,15 +261,15 @@ class Packing(Packer):
     ) -> None:
         channels = correlation.reduced // correlation.groups
         by_tap = correlation.weight_strides[3:-1]
-        combos = [
+        phase_tuples = [
             [
                 sum(tap.index * step for tap, step in zip(taps, by_tap, strict=True))
                 for taps in product(*(phase.taps for phase in phases))
             ]
-            for phases in plan.cells.combos()
+            for phases in plan.padded.phase_tuples()
         ]
-        outer = np.array([tap for taps in combos for tap in taps], np.int64)
-        before = np.cumsum([0, *map(len, combos)])
+        outer = np.array([tap for taps in phase_tuples for tap in taps], np.int64)
+        before = np.cumsum([0, *map(len, phase_tuples)])
         entries = np.array([plan.tiles[block.kind].entries for block in plan.blocks])
         piece_bytes = entries * channels * compute.itemsize
         starts = np.cumsum([0, *(piece_bytes * len(outer))])
@@ -289,12 +289,12 @@ def _piece_table(
     numbers: list[int] = []
     pieces = np.zeros((*first.shape, 4), np.int64)
     for b, block in enumerate(plan.blocks):
-        tile, key = plan.tiles[block.kind], (block.kind, block.phase, block.live)
+        tile, key = plan.tiles[block.kind], (block.kind, block.phase, block.active)
         if key not in found:
             found[key] = len(numbers)
-            phases = plan.cells.last.phases[block.phase : block.phase + tile.phases]
+            phases = plan.padded.last.phases[block.phase : block.phase + tile.phases]
             numbers += [
-                channel * by_made + tap * by_tap if channel < block.live else -1
+                channel * by_made + tap * by_tap if channel < block.active else -1
                 for channel, tap in _entries(tile, phases)
             ]
         pieces[b, :, 0] = first[b]

@@ -19,11 +19,11 @@ from .activation import activated
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import Arguments, Slots, jobs
+from .kernel_arguments import ArgumentLayout, Arguments, jobs
 from .rows import converted
 from .values import BYTES, I1, I64, PTR, Value, vector
 
-SLOTS = Slots(
+ARGUMENTS = ArgumentLayout(
     "x* y* w* bias* residual* finish*"
     " ranges*"  # per outer position: number of its first tap, count of its taps
     " taps*"  # per tap of the outer axes: byte offsets of its input plane, and of its weights
@@ -106,7 +106,7 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
     """The function `planes(args)`, which every thread runs: a job is some bands of rows, each of
     one plane of one channel."""
     with module.function("planes", {"args": PTR}) as f:
-        a = SLOTS.reader(f)
+        a = ARGUMENTS.reader(f)
         line = vector(_bits(tile.stored), tile.lanes * tile.loads)
         zeros = f.scratch(tile.loads * tile.lanes * BYTES[tile.stored])
         f.store(Value(line, "zeroinitializer"), zeros)
@@ -156,9 +156,9 @@ class _Tiles:
                 weights = f.at(w + f.word(pair, 1), first, tile.element)
                 lines = self.lines(source, row.index * tile.steps[0])
                 tap.next(self.products(lines, masks, weights, list(tap.carried)))
-            live, left = bottom - row.index, a["y_width"] - column.index
+            active, left = bottom - row.index, a["y_width"] - column.index
             here = row.index * a["y_row"] + column.index * BYTES[tile.stored]
-            self.store(tap.results, place + here, live, left)
+            self.store(tap.results, place + here, active, left)
 
     def masks(self, start: Value) -> list[Value]:
         """For each vector of a line from position `start` on, its lanes that lie in the row."""
@@ -182,11 +182,11 @@ class _Tiles:
 
     def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
         """Where lines lie, numbered from row `first` of a plane on: one outside in zeros."""
-        rows, pitch = self.a["x_rows"], self.a["x_row"]
+        rows, row_stride = self.a["x_rows"], self.a["x_row"]
 
         def line(number: int) -> Value:
             row = first + self.f.integer(number)
-            place = x + row * pitch
+            place = x + row * row_stride
             return self.f.select(self.f.compare("ult", row, rows), place, self.zeros)
 
         return line
@@ -239,23 +239,23 @@ class _Tiles:
         pairs = list(zip(found[::2], found[1::2], strict=True))
         return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
 
-    def store(self, sums: list[Value], place: Value, live: Value, left: Value) -> None:
+    def store(self, sums: list[Value], place: Value, active: Value, left: Value) -> None:
         """Store the sums, as many rows and positions as there are."""
         f, a, tile = self.f, self.a, self.tile
-        pitch, y = a["y_row"], a["y"] + place
+        row_stride, y = a["y_row"], a["y"] + place
         sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
         if tile.staged:
             for i, value in enumerate(sums):
                 f.store(value, f.at(self.stage, i * tile.lanes, tile.element))
-            shape = f.min(live, tile.rows), f.min(left, tile.width)
+            shape = f.min(active, tile.rows), f.min(left, tile.width)
             row, more = tile.width * BYTES[tile.element], a["residual"] + place
-            f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, row, pitch)
+            f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, row, row_stride)
             return
         places = range(0, tile.width, tile.lanes)
         masks = [_mask(f, _below(f, left - first, tile.lanes), tile.lanes) for first in places]
         for row in range(tile.rows):
-            with f.when(live > row):
-                to = y + pitch * row
+            with f.when(active > row):
+                to = y + row_stride * row
                 for v, mask in enumerate(masks):
                     value = sums[row * tile.vectors + v]
                     f.store_lanes(value, f.at(to, v * tile.lanes, tile.element), mask)

@@ -19,7 +19,7 @@ from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Kernel
 from .packing import Numbers, Packer
-from .plane_tile import SLOTS, PlaneTile, plane_code
+from .plane_tile import ARGUMENTS, PlaneTile, plane_code
 from .rows import finish_code
 from .schedule import WORTH_A_THREAD
 from .tiling import finish_of, in_tile
@@ -28,7 +28,7 @@ from .values import BYTES, LINE
 _MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
 _MOST_POSITIONS = 14  # of a tile of channels-last data
 _MOST_PRODUCTS = 400  # of a tile: each is code
-_LEAST = 0.4  # of a vector, positions in a row: with fewer the channels kernel is as fast
+_LEAST = 0.4  # of a vector, positions in a row: with fewer the channel-vectorised kernel is as fast
 _MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
 _MOST_TAPS = 1 << 14  # of all outer positions: each is in a table
 _BAND_BYTES = 1 << 16  # of results that a job makes
@@ -47,7 +47,7 @@ class Planes(Kernel):
         self._packer = _packer(correlation, tile, self._type, threads, cpu)
         self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
         self._tables = _tables(correlation, self._tap_bytes)
-        self._blocks = Blocks(SLOTS.block(**self._arguments()))
+        self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
         self.workspace_bytes, self.description = 0, str(self)
         self.predicted_cycles = _cycles(correlation, tile) / self._threads
         tables = sum(table.nbytes for table in self._tables)

@@ -44,7 +44,7 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}  # asm/unistd.h
 
 _LEAD = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _SERVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_TURN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_ITERATION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -91,7 +91,7 @@ class _Pool:
     def __init__(self, cpu: Cpu, system: System) -> None:
         module = Module(cpu)
         emit(module, system)
-        code = Code(module, ("lead", "serve", "turn"), cpu, opt=0)
+        code = Code(module, ("lead", "serve", "iteration"), cpu, opt=0)
         # Behind the block, what each helper has heard, where it outlives the stay in `serve`.
         block = ctypes.create_string_buffer(NBYTES + 8 * MOST + 128)
         for kept in (code, block):  # case 1
@@ -101,7 +101,7 @@ class _Pool:
         self._serve = _SERVE(code.addresses["serve"])
         self._native = system.futex is not None
         self.begin()
-        self._turns = self._measured(_TURN(code.addresses["turn"]))
+        self._iterations = self._measured(_ITERATION(code.addresses["iteration"]))
 
     def begin(self) -> None:
         """No helpers, and a block at rest."""
@@ -111,12 +111,12 @@ class _Pool:
         self.helpers = 0
         self.tokens = None if self._native else threading.Semaphore(0)
 
-    def _measured(self, turn: Callable[[int, int], None]) -> int:
-        """How many turns helpers poll: processors take from 10 to 150 cycles for one."""
+    def _measured(self, iteration: Callable[[int, int], None]) -> int:
+        """How many iterations helpers poll: processors take from 10 to 150 cycles for one."""
         count, shortest = 1000, float("inf")
         for _ in range(5):  # the shortest, since others may have had the processor meanwhile
             start = time.perf_counter()
-            turn(self.control, count)
+            iteration(self.control, count)
             shortest = min(shortest, time.perf_counter() - start)
         return max(1, int(_POLL_SECONDS / max(shortest, 1e-9) * count))
 
@@ -138,12 +138,12 @@ class _Pool:
     def _help(self, index: int) -> None:
         memory = self.control + NBYTES + 8 * index
         while True:
-            self._serve(self.control, memory, self._turns)
+            self._serve(self.control, memory, self._iterations)
             if self.tokens is not None:
                 self.tokens.acquire()
 
     def hand_out_tokens(self, limit: int) -> None:
-        """Wake as many as there are seats that nobody awake could take."""
+        """Wake as many as there are slots that nobody awake could take."""
         sleep = ctypes.c_uint64.from_address(self.control + SLEEP).value
         count = min(limit - sleep // AWAKE, sleep // ASLEEP % (AWAKE // ASLEEP))
         if count > 0 and self.tokens is not None:

@@ -19,9 +19,9 @@ from .driver import driver_code, inner_code
 from .kernel_arguments import Blocks
 from .operands import Kernel
 from .packing import Numbers, Packing
-from .result_stores import SLOTS
+from .result_stores import ARGUMENTS
 from .rows import fill_code, finish_code
-from .schedule import Schedule, most_narrow, predicted_cycles, schedule
+from .schedule import Schedule, most_tail_vectors, predicted_cycles, schedule
 from .tile import tile_code
 from .tiling import finish_of
 
@@ -45,14 +45,14 @@ class Positions(Kernel):
         self._tables: list[Numbers] = []
         self._packer = Packing(correlation, plan, self._type, threads, cpu)
         # An odd number of lines: no two channels in one cache set.
-        lines = -(-plan.buffer_lanes // 16) | 1
+        lines = -(-plan.buffer_positions // 16) | 1
         self._channel_bytes = lines * 16 * self._type.itemsize
         own = correlation.reduced // correlation.groups
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
         self.workspace_bytes = 0 if plan.in_place else parts * self._part_bytes + 64
         self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._type)
-        self._blocks = Blocks(SLOTS.block(**self._arguments()))
+        self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
         tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
 
@@ -89,10 +89,12 @@ class Positions(Kernel):
         itemsize, stored = self._type.itemsize, correlation.dtype.itemsize
         own = correlation.reduced // correlation.groups
         pack_channels = max(1, min(own, -(-own * correlation.groups // (4 * plan.threads))))
-        pack_lanes = plan.buffer_lanes
+        pack_positions = plan.buffer_positions
         if pack_channels == 1:
-            pack_lanes = max(4096, -(-pack_lanes * own * correlation.groups // (4 * plan.threads)))
-        lane_parts = 0 if plan.in_place else -(-plan.buffer_lanes // pack_lanes)
+            pack_positions = max(
+                4096, -(-pack_positions * own * correlation.groups // (4 * plan.threads))
+            )
+        position_parts = 0 if plan.in_place else -(-plan.buffer_positions // pack_positions)
         return {
             **{name: address for code in self._called for name, address in code.addresses.items()},
             **self._input_rows(),
@@ -100,40 +102,41 @@ class Positions(Kernel):
             **self._tap_tables(),
             "blocks": self._table(self._block_rows()),
             "places": self._table(self._packer.places),
-            "images": correlation.batch, "rows": plan.cells.rows,
-            "channels": own, "pitch": plan.cells.pitch,
-            "limit": plan.cells.last.out, "stride": plan.cells.last.stride,
+            "images": correlation.batch, "rows": plan.padded.rows,
+            "channels": own, "row_stride": plan.padded.row_stride,
+            "limit": plan.padded.last.out, "stride": plan.padded.last.stride,
             "block_count": len(plan.blocks),
             "x_bytes": stored, "y_bytes": stored,
             "bias_group": correlation.made // correlation.groups,
             "w_group": self._packer.group_bytes, "element": itemsize,
             "buffer_part": self._part_bytes, "buffer_channel": self._channel_bytes,
-            "total": plan.cells.total, "front": plan.front, "back": plan.back,
+            "total": plan.padded.total,
+            "halo_before": plan.halo_before, "halo_after": plan.halo_after,
             "shared": int(plan.shared or plan.in_place),
-            "pack_channels": pack_channels, "pack_lanes": pack_lanes,
-            "pack_jobs": correlation.groups * -(-own // pack_channels) * lane_parts,
-            "window": plan.window, "windows": plan.windows,
-            "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
-            "span_step": plan.cells.pitch if plan.by_row else plan.window,
+            "pack_channels": pack_channels, "pack_positions": pack_positions,
+            "pack_jobs": correlation.groups * -(-own // pack_channels) * position_parts,
+            "cache_block": plan.cache_block, "cache_blocks": plan.cache_blocks,
+            "span": plan.padded.last.phases[0].length if plan.by_row else plan.cache_block,
+            "span_step": plan.padded.row_stride if plan.by_row else plan.cache_block,
             "block_run": plan.block_run, "block_runs": plan.block_runs,
-            "jobs": correlation.groups * plan.windows * plan.block_runs,
+            "jobs": correlation.groups * plan.cache_blocks * plan.block_runs,
             "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
-            "most_narrow": most_narrow(plan.tiles[0]),
+            "most_tail_vectors": most_tail_vectors(plan.tiles[0]),
             "direct": int(finish_of(correlation).is_plain),
         }  # fmt: skip
 
     def _input_rows(self) -> dict[str, int]:
         """Where input rows lie in an image, joined where there are no zeros between them."""
-        cells, lines = self.schedule.cells.each, self.schedule.cells.lines
+        padded, lines = self.schedule.padded.each, self.schedule.padded.lines
         outer, width = len(lines) - 1, lines[-1].size
-        while outer and cells[outer] == lines[outer].size:
+        while outer and padded[outer] == lines[outer].size:
             outer -= 1
             width *= lines[outer].size
-        pitch = self.schedule.cells.pitch * prod(cells[outer:-1])
+        row_stride = self.schedule.padded.row_stride * prod(padded[outer:-1])
         return {
-            "xrows": self._table(_input_rows(self.correlation, cells[:outer])),
-            "in_rows": prod(cells[:outer]), "in_width": width, "in_pitch": pitch,
-            "lead": max(0, -(-self.schedule.front // pitch)),
+            "xrows": self._table(_input_rows(self.correlation, padded[:outer])),
+            "in_rows": prod(padded[:outer]), "in_width": width, "in_row_stride": row_stride,
+            "lead": max(0, -(-self.schedule.halo_before // row_stride)),
         }  # fmt: skip
 
     def _tap_tables(self) -> dict[str, int]:
@@ -141,14 +144,14 @@ class Positions(Kernel):
         plan, itemsize = self.schedule, self._type.itemsize
         offsets: list[int] = []
         ranges = []
-        for phases in plan.cells.combos():
+        for phases in plan.padded.phase_tuples():
             start = len(offsets)
             for taps in product(*(phase.taps for phase in phases)):
-                rows = sum(t.shift * s for t, s in zip(taps, plan.cells.steps, strict=True))
-                offsets.append((plan.front - rows * plan.cells.pitch) * itemsize)
+                rows = sum(t.shift * s for t, s in zip(taps, plan.padded.steps, strict=True))
+                offsets.append((plan.halo_before - rows * plan.padded.row_stride) * itemsize)
             ranges.append((start, len(offsets) - start))
-        tables = {"taps": self._table(offsets or [0]), "combos": self._table(ranges)}
-        return tables | {"combo_count": len(ranges)}
+        tables = {"taps": self._table(offsets or [0]), "phase_tuples": self._table(ranges)}
+        return tables | {"phase_tuple_count": len(ranges)}
 
     def _block_rows(self) -> list[tuple[int, ...]]:
         rows: list[tuple[int, ...]] = []
@@ -156,31 +159,32 @@ class Positions(Kernel):
             found = self._codes[block.kind].addresses
             codes = found["wide"], found["narrow"] or found["wide"]
             phases = self.schedule.tiles[block.kind].phases
-            rows.append((*codes, block.channel, block.live, block.phase, phases))
+            rows.append((*codes, block.channel, block.active, block.phase, phases))
         return rows
 
 
-def _input_rows(correlation: Correlation, cells: tuple[int, ...]) -> Any:
-    """Byte offset of each row of the first axes, of so many cells; -1 where there is none."""
+def _input_rows(correlation: Correlation, padded: tuple[int, ...]) -> Any:
+    """Byte offset of each row of the first axes, of so many padded positions; -1 where there is
+    none."""
     there = [(Phase(0, line.size, ()), 1) for line in correlation.lines]
-    return _rows(correlation.operand_size, correlation.dtype.itemsize, cells, there)
+    return _rows(correlation.operand_size, correlation.dtype.itemsize, padded, there)
 
 
 def _output_rows(correlation: Correlation, plan: Schedule) -> Any:
     """Byte offset of each row's output in an image per combination, -1 where there is none."""
     steps = [line.stride for line in correlation.lines]
-    size, itemsize, cells = correlation.result_size, correlation.dtype.itemsize, plan.cells
-    combos = (list(zip(phases, steps, strict=False)) for phases in cells.combos())
-    tables = (_rows(size, itemsize, cells.each[:-1], phases) for phases in combos)
+    size, itemsize, padded = correlation.result_size, correlation.dtype.itemsize, plan.padded
+    phase_tuples = (list(zip(phases, steps, strict=False)) for phases in padded.phase_tuples())
+    tables = (_rows(size, itemsize, padded.each[:-1], phases) for phases in phase_tuples)
     return np.concatenate([table.ravel() for table in tables])
 
 
 def _rows(
-    size: tuple[int, ...], itemsize: int, cells: tuple[int, ...], phases: list[tuple[Phase, int]]
+    size: tuple[int, ...], itemsize: int, padded: tuple[int, ...], phases: list[tuple[Phase, int]]
 ) -> Any:
     """Byte offset of each row, whose cell j of an axis is its position step * j + offset."""
     offsets, missing = np.zeros((), np.int64), np.zeros((), bool)
-    for i, (count, (phase, step)) in enumerate(zip(cells, phases, strict=False)):
+    for i, (count, (phase, step)) in enumerate(zip(padded, phases, strict=False)):
         numbers = np.arange(count)
         place = (numbers * step + phase.offset) * prod(size[i + 1 :]) * itemsize
         offsets = offsets[..., None] + place

@@ -5,18 +5,18 @@ own:
 
     OWNER   1 while some thread leads; EXPECTED beside it: members of all runs so far
     STATE   generation << 16 | F; WORK, ARGUMENT and the LEADER's processor beside it
-    BELL    the newest generation that was opened; helpers poll it
+    EPOCH    the newest generation that was opened; helpers poll it
     DONE    members, of all runs so far, that have returned from their work
-    SLEEP   awake << 48 | asleep << 32 | permits: helpers that poll or work, helpers that sleep,
+    SLEEP   awake << 48 | asleep << 32 | wake tokens: helpers that poll or work, helpers that sleep,
             and of the awake ones those that were called and are not up yet
 
-F is the number of the next seat. A run with `limit` seats opens at FULL - limit; whoever takes a
+F is the number of the next slot. A run with `limit` slots opens at FULL - limit; whoever takes a
 number below FULL is a member.
 
-    lead    own OWNER, or work alone                     serve   poll until BELL > heard
+    lead    own OWNER, or work alone                     serve   poll until EPOCH > heard
             write WORK, ARGUMENT                                 heard, F = STATE++
             STATE = generation + 1, FULL - limit                 if F < FULL:
-            BELL = generation + 1                                    call WORK
+            EPOCH = generation + 1                                    call WORK
             call sleepers; work                                      DONE++
             F = STATE, STATE += FULL: closed                     poll again for a while, then sleep
             members = min(limit, F - (FULL - limit))
@@ -36,23 +36,24 @@ order of changes that all threads agree on, and a change sees all changes before
     which a refused helper could read the limit of a later run and call itself a member.
 3.  Who asked for the run sees what members wrote: DONE++ releases, later changes of DONE continue
     its release sequence, and the leader's last look acquires. OWNER hands EXPECTED on likewise.
-4.  A late helper, woken by generation g when STATE has g + k, joins g + k if there is a seat, like
-    anyone else, and has then heard g + k. BELL may say less for a moment, and only BELL > heard
+4.  A late helper, woken by generation g when STATE has g + k, joins g + k if there is a slot, like
+    anyone else, and has then heard g + k. EPOCH may say less for a moment, and only EPOCH > heard
     sends a helper to STATE, so it joins no generation twice. Each helper takes at most one number
     of a generation, open or closed: F < FULL + FULL + MOST < 2**16 never runs into the generation.
     Opening writes F anew; a number taken in the same moment makes it try again.
 5.  A generation has 47 bits: at one run per microsecond they last for four years.
-6.  To fall asleep a helper counts itself asleep, then looks at BELL; a leader sets BELL, then looks
-    who is asleep. These four are sequentially consistent, so one sees the other: a leader takes no
-    one for awake who sleeps through its run. (That would cost time, not results.)
-7.  Asleep + permits are all sleepers. A call moves n from asleep to awake and gives n permits. A
-    sleeper gets up by taking a permit or, if BELL has news and there is none, by moving itself
-    from asleep to awake. Each is one change of one word, so the counts never drift. Whoever was
-    called counts as awake at once: a run one microsecond later calls no second one in its place.
-    Permits have no names: a helper that is done already and falls asleep again may take the one
-    meant for another that is only now about to sleep. The other misses a run; time, not results.
+6.  To fall asleep a helper counts itself asleep, then looks at EPOCH; a leader sets EPOCH, then
+    looks who is asleep. These four are sequentially consistent, so one sees the other: a leader
+    takes no one for awake who sleeps through its run. (That would cost time, not results.)
+7.  Asleep + wake tokens are all sleepers. A call moves n from asleep to awake and gives n wake
+    tokens. A sleeper gets up by taking a wake token or, if EPOCH has news and there is none, by
+    moving itself from asleep to awake. Each is one change of one word, so the counts never drift.
+    Whoever was called counts as awake at once: a run one microsecond later calls no second one in
+    its place. Wake tokens have no names: a helper that is done already and falls asleep again may
+    take the one meant for another that is only now about to sleep. The other misses a run; time,
+    not results.
 8.  The futex is the lower half of SLEEP: a thread falls asleep only while it is 0, so that no
-    permit slips in between. A wake-up without a cause costs one more look. Where there is no
+    wake token slips in between. A wake-up without a cause costs one more look. Where there is no
     futex, `serve` returns, counted asleep, and counts itself awake when it is called again.
 9.  Nobody is waited for who was never there: in the child of a fork, where no helper lives on, no
     state of the block makes a leader hang, except one copied in the middle of its own run, and the
@@ -70,18 +71,18 @@ from .values import I64, PTR, Value
 MOST = 4095  # helpers
 FULL = 1 << 14
 GENERATION = 1 << 16
-AWAKE, ASLEEP, PERMIT = 1 << 48, 1 << 32, 1
+AWAKE, ASLEEP, WAKE_TOKEN = 1 << 48, 1 << 32, 1
 
 # Processors fetch lines of 64 bytes in pairs, and some have lines of 128.
 OWNER, EXPECTED = 0, 8
 STATE, WORK, ARGUMENT, LEADER = 128, 136, 144, 152
-BELL, DONE, SLEEP = 256, 384, 512
+EPOCH, DONE, SLEEP = 256, 384, 512
 NBYTES = 640
-FIRST = {STATE: GENERATION + FULL, BELL: 1, LEADER: -1}  # a block at rest; the rest is 0
+FIRST = {STATE: GENERATION + FULL, EPOCH: 1, LEADER: -1}  # a block at rest; the rest is 0
 
-_TURNS_PER_LOOK = 64  # turns of a poll after which a helper looks where it runs
+_ITERATIONS_PER_LOOK = 64  # iterations of a poll after which a helper looks where it runs
 _PYTHON_IS_SLOWER = 10
-_PATIENCE = 4096  # turns of a leader's wait from which on others get it every time
+_PATIENCE = 4096  # iterations of a leader's wait from which on others get it every time
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
 
 
@@ -104,7 +105,7 @@ class System:
 
 
 def emit(module: Module, system: System) -> None:
-    """`lead`, `serve` and `turn`, the measure of a poll."""
+    """`lead`, `serve` and `iteration`, the measure of a poll."""
     parameters = signature("control* work* argument* limit")
     with module.function("lead", parameters) as f:
         free = f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0)
@@ -115,10 +116,13 @@ def emit(module: Module, system: System) -> None:
             f.call(f["work"], f["argument"])
     if system.affinity:
         emit_keep_away(module, system.affinity)
-    with module.function("serve", signature("control* memory* turns")) as f:
+    with module.function("serve", signature("control* memory* iterations")) as f:
         _serve(f, system)
-    with module.function("turn", signature("control* turns")) as f, f.loop(0, f["turns"]):
-        f.observe(_word(f, BELL))
+    with (
+        module.function("iteration", signature("control* iterations")) as f,
+        f.loop(0, f["iterations"]),
+    ):
+        f.observe(_word(f, EPOCH))
         f.relax(system.triple)
 
 
@@ -126,13 +130,13 @@ def _word(f: Function, offset: int) -> Value:
     return f["control"] + offset
 
 
-def _count_down(f: Function, turns: Value) -> Value:
-    left = f.load(I64, turns) - 1
-    f.store(left, turns)
+def _count_down(f: Function, iterations: Value) -> Value:
+    left = f.load(I64, iterations) - 1
+    f.store(left, iterations)
     return left
 
 
-# Leading -----------------------------------------------------------------------------------------
+# Leading ------------------------------------------------------------------------------------------
 
 
 def _lead(f: Function, system: System) -> None:
@@ -140,12 +144,12 @@ def _lead(f: Function, system: System) -> None:
     f.store(f["argument"], _word(f, ARGUMENT))
     if system.affinity:
         f.publish(current(f, system.affinity), _word(f, LEADER))
-    f.publish(_open(f), _word(f, BELL), "seq_cst")
+    f.publish(_open(f), _word(f, EPOCH), "seq_cst")
     if system.futex:
         _call_sleepers(f, system.futex)
     f.call(f["work"], f["argument"])
-    seat = f.exchange("add", _word(f, STATE), FULL) % GENERATION
-    members = f.min(f["limit"], seat + f["limit"] - FULL)
+    slot = f.exchange("add", _word(f, STATE), FULL) % GENERATION
+    members = f.min(f["limit"], slot + f["limit"] - FULL)
     expected = f.load(I64, _word(f, EXPECTED)) + members
     f.store(expected, _word(f, EXPECTED))
     _wait(f, system, expected)
@@ -154,24 +158,24 @@ def _lead(f: Function, system: System) -> None:
 def _open(f: Function) -> Value:
     """Open a generation; its number."""
     opened = f.scratch(8)
-    seats = FULL - f["limit"]
+    open_slots = FULL - f["limit"]
     with f.forever() as done:
         state = f.observe(_word(f, STATE))
         generation = state // GENERATION + 1
         f.store(generation, opened)
-        new = generation * GENERATION + seats
+        new = generation * GENERATION + open_slots
         f.leave(done, f.replace(_word(f, STATE), state, new))
     return f.load(I64, opened)
 
 
 def _call_sleepers(f: Function, futex: Futex) -> None:
-    """Call as many as there are seats that nobody awake could take."""
+    """Call as many as there are slots that nobody awake could take."""
     with f.forever() as enough:
         sleep = f.observe(_word(f, SLEEP), "seq_cst")
         asleep = sleep // ASLEEP % (AWAKE // ASLEEP)
         count = f.min(f["limit"] - sleep // AWAKE, asleep)
         f.leave(enough, count <= 0)
-        called = sleep + count * (AWAKE - ASLEEP + PERMIT)
+        called = sleep + count * (AWAKE - ASLEEP + WAKE_TOKEN)
         with f.when(f.replace(_word(f, SLEEP), sleep, called)):
             _futex(f, futex, _WAKE, count)
 
@@ -185,26 +189,26 @@ def _futex(f: Function, futex: Futex, operation: int, number: Value) -> None:
 
 def _wait(f: Function, system: System, expected: Value) -> None:
     """Wait until all members are done."""
-    turns = f.scratch(8)
-    f.store(f.integer(_PATIENCE), turns)
+    iterations = f.scratch(8)
+    f.store(f.integer(_PATIENCE), iterations)
     with f.forever() as joined:
         f.leave(joined, f.compare("eq", f.observe(_word(f, DONE)), expected))
         f.relax(system.triple)
-        left = _count_down(f, turns)
+        left = _count_down(f, iterations)
         if system.switch:
             with f.when(left < 0):
                 f.call_foreign(system.switch)
 
 
-# Helping -----------------------------------------------------------------------------------------
+# Helping ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Helper:
-    """Where a helper keeps what it has heard, the turns it has left, and its place."""
+    """Where a helper keeps what it has heard, the iterations it has left, and its place."""
 
     heard: Value
-    turns: Value
+    iterations: Value
     place: Value
 
 
@@ -213,16 +217,16 @@ def _serve(f: Function, system: System) -> None:
     me = _Helper(f.scratch(8), f.scratch(8), new_place(f))
     heard = f.load(I64, f["memory"])
     f.store(heard, me.heard)
-    # Who has heard nothing is new, since BELL starts at 1; others come back from their sleep.
+    # Who has heard nothing is new, since EPOCH starts at 1; others come back from their sleep.
     new = f.compare("eq", heard, 0)
     f.exchange("add", _word(f, SLEEP), f.select(new, f.integer(AWAKE), AWAKE - ASLEEP))
     # A token comes before the run it is for, and the interpreter may do other things in between.
-    first = f["turns"] if system.futex else f["turns"] * _PYTHON_IS_SLOWER
+    first = f["iterations"] if system.futex else f["iterations"] * _PYTHON_IS_SLOWER
     with f.forever() as asleep:
-        f.store(first, me.turns)
+        f.store(first, me.iterations)
         with f.forever() as bored:
             _poll(f, system, me)
-            f.leave(bored, f.observe(_word(f, BELL)) <= f.load(I64, me.heard))
+            f.leave(bored, f.observe(_word(f, EPOCH)) <= f.load(I64, me.heard))
             _join(f, me)
         _keep_away(f, system, me)
         f.exchange("add", _word(f, SLEEP), ASLEEP - AWAKE)
@@ -235,13 +239,13 @@ def _serve(f: Function, system: System) -> None:
 
 
 def _poll(f: Function, system: System, me: _Helper) -> None:
-    """Wait for the bell as long as there are turns left."""
+    """Wait for the epoch as long as there are iterations left."""
     with f.forever() as done:
-        f.leave(done, f.observe(_word(f, BELL)) > f.load(I64, me.heard))
-        left = _count_down(f, me.turns)
+        f.leave(done, f.observe(_word(f, EPOCH)) > f.load(I64, me.heard))
+        left = _count_down(f, me.iterations)
         f.leave(done, left < 0)
         f.relax(system.triple)
-        with f.when(f.compare("eq", left % _TURNS_PER_LOOK, 0)):
+        with f.when(f.compare("eq", left % _ITERATIONS_PER_LOOK, 0)):
             _make_way(f, system, me)
 
 
@@ -255,13 +259,13 @@ def _make_way(f: Function, system: System, me: _Helper) -> None:
 
 
 def _join(f: Function, me: _Helper) -> None:
-    """Take a number, and work if it is a seat."""
+    """Take a number, and work if it is a slot."""
     state = f.exchange("add", _word(f, STATE), 1)
     f.store(state // GENERATION, me.heard)
     with f.when(state % GENERATION < FULL):
         f.call(f.load(PTR, _word(f, WORK)), f.load(PTR, _word(f, ARGUMENT)))
         f.exchange("add", _word(f, DONE), 1)
-        f.store(f["turns"], me.turns)
+        f.store(f["iterations"], me.iterations)
 
 
 def _keep_away(f: Function, system: System, me: _Helper) -> None:
@@ -270,14 +274,14 @@ def _keep_away(f: Function, system: System, me: _Helper) -> None:
 
 
 def _sleep(f: Function, futex: Futex, me: _Helper) -> None:
-    """Sleep until called, or until the bell says that it is not the time to."""
+    """Sleep until called, or until the epoch says that it is not the time to."""
     with f.forever() as up:
         sleep = f.observe(_word(f, SLEEP))
         called = f.compare("ne", sleep % ASLEEP, 0)
-        news = f.observe(_word(f, BELL), "seq_cst") > f.load(I64, me.heard)
+        news = f.observe(_word(f, EPOCH), "seq_cst") > f.load(I64, me.heard)
         awake = called | news
         with f.when(awake):
-            change = f.select(called, f.integer(-PERMIT), AWAKE - ASLEEP)
+            change = f.select(called, f.integer(-WAKE_TOKEN), AWAKE - ASLEEP)
             f.leave(up, f.replace(_word(f, SLEEP), sleep, sleep + change))
         with f.unless(awake):
             _futex(f, futex, _WAIT, f.integer(0))

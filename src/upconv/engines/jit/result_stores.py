@@ -1,4 +1,5 @@
-"""What the positions kernel's driver is told; tiles side by side, and where their results go.
+"""What the spatially vectorised kernel's driver is told; tiles side by side, and where their
+results go.
 
 Lanes that are no output (`yrows` < 0, or beyond `limit`) are computed with the others.
 
@@ -13,51 +14,52 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .emit import Function, Module, signature
-from .kernel_arguments import Arguments, Slots
+from .kernel_arguments import ArgumentLayout, Arguments
 from .values import I1, I64, Operand, Value
 
-SLOTS = Slots(
+ARGUMENTS = ArgumentLayout(
     "x* y* w* bias* residual*"  # operands
     " buffer*"  # packed input: one per group when shared, else one per thread
     " fill* finish*"  # functions of rows.py
     " pack* spans*"  # of driver.py
     " xrows*"  # rows: byte offset of an image's input row, < 0 where there is none
-    " yrows*"  # combos x rows: byte offset of an image's output row, < 0 where there is none
+    " yrows*"  # phase tuples x rows: byte offset of an image's output row, < 0 where there is none
     " taps*"  # byte offsets of outer taps from a tile's place in the buffer
-    " combos*"  # per combination of outer phases: number of its first tap, count of its taps
+    " phase_tuples*"  # per tuple of outer phases: number of its first tap, count of its taps
     " blocks*"  # BLOCK numbers per block
-    " places*"  # combos x blocks: byte offset of a block's weights
+    " places*"  # phase tuples x blocks: byte offset of a block's weights
     " images channels"
-    " in_rows in_width in_pitch"  # input rows, joined where no zeros are between them
-    " rows pitch limit stride combo_count block_count lead"
+    " in_rows in_width in_row_stride"  # input rows, joined where no zeros are between them
+    " rows row_stride limit stride phase_tuple_count block_count lead"
     " x_image x_group x_channel x_bytes y_image y_group y_channel y_bytes"
     " bias_group w_group element buffer_part buffer_channel"
-    " total front back"  # lanes that hold outputs; read before a window's first and after its last
-    " shared pack_channels pack_lanes pack_jobs window windows"
-    " span span_step"  # a window's runs of lanes that tiles fill, and lanes from one to the next
-    " block_run block_runs jobs lanes vectors most_narrow"
+    " total"  # positions that hold outputs
+    " halo_before halo_after"  # positions read before a cache block's first and after its last
+    " shared pack_channels pack_positions pack_jobs cache_block cache_blocks"
+    " span span_step"  # runs of positions that tiles fill, and from one to the next
+    " block_run block_runs jobs lanes vectors most_tail_vectors"
     " direct",  # whether tiles may store what they compute as it is
     counters="next_pack packed next_job next_thread",
 )
-BLOCK = ("wide", "narrow", "channel", "live", "phase", "phases")
+BLOCK = ("main", "tail", "channel", "active", "phase", "phases")
 """Numbers per block: two tiles' addresses, first channel, how many, first phase, how many."""
 
 NO = Value(I1, "false")
 
-SAME = signature("args* stage* block* w* taps* ntaps group combo")
-"""What all tiles of a window are given, for one block and one combination of outer phases."""
+SAME = signature("args* stage* block* w* taps* ntaps group phase_tuple")
+"""What all tiles of a cache block are given, for one block and one tuple of outer phases."""
 TILES = SAME | signature(
     "tile* x*"  # code; input of the first tile
-    " first last width"  # lanes of the first tile, behind the last, of each
-    " end"  # lanes from here on are another tile's
+    " first last width"  # positions of the first tile, behind the last, of each
+    " end"  # positions from here on are another tile's
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The output rows of a tile's block: what finding a lane's place takes."""
+    """The output rows of a tile's block: what finding a position's place takes."""
 
-    offsets: Value  # of this combination of outer phases
+    offsets: Value  # of this tuple of outer phases
     base: Value  # bytes from y to this group and channel
     phase: Value
     phases: Value
@@ -65,7 +67,7 @@ class _Rows:
 
 def _rows(f: Function, a: Arguments) -> _Rows:
     channel, _, phase, phases = (f.word(f["block"], i) for i in range(2, len(BLOCK)))
-    offsets = f.at(a["yrows"], f["combo"] * a["rows"], I64)
+    offsets = f.at(a["yrows"], f["phase_tuple"] * a["rows"], I64)
     base = f["group"] * a["y_group"] + channel * a["y_channel"]
     return _Rows(offsets, base, phase, phases)
 
@@ -73,12 +75,12 @@ def _rows(f: Function, a: Arguments) -> _Rows:
 def emit_tiles(module: Module) -> None:
     """`tiles`: compute tiles side by side and put their results where they belong."""
     with module.function("tiles", TILES, exported=False) as f:
-        a = SLOTS.reader(f)
-        rows, spot = _rows(f, a), _spot(f, a, f["first"])
-        inside = _inside(f, a, rows, spot, f["first"], f["last"])
+        a = ARGUMENTS.reader(f)
+        rows, location = _rows(f, a), _location(f, a, f["first"])
+        inside = _inside(f, a, rows, location, f["first"], f["last"])
         with f.when(inside):
             step = a["stride"] * a["y_bytes"]
-            carried = [f["x"], _address(f, a, rows, spot)]
+            carried = [f["x"], _address(f, a, rows, location)]
             with f.loop(f["first"], f["last"], f["width"], carried=carried) as loop:
                 x, y = loop.carried
                 _compute(f, a, x, y, a["y_channel"], step)
@@ -89,78 +91,80 @@ def emit_tiles(module: Module) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
-    """A position: lane of a row, row of an image, image."""
+class _Location:
+    """A position: position of a row, row of an image, image."""
 
     lane: Value
     row: Value
     image: Value
 
 
-def _spot(f: Function, a: Arguments, q: Value) -> _Spot:
-    """Where a lane of the whole row of lanes lies."""
-    row = q // a["pitch"]
+def _location(f: Function, a: Arguments, q: Value) -> _Location:
+    """Where a flattened position lies."""
+    row = q // a["row_stride"]
     image = row // a["rows"]
     own = row - image * a["rows"]
-    return _Spot(q - row * a["pitch"], own, image)
+    return _Location(q - row * a["row_stride"], own, image)
 
 
 def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
-    """One tile, from lane `q` on."""
-    spot, end = _spot(f, a, q), q + f["width"]
-    live = f.word(rows.offsets, spot.row) >= 0
-    across = spot.lane + f["width"] > a["pitch"]
-    inside = _inside(f, a, rows, spot, q, end)
-    with f.when(across | live):
+    """One tile, from position `q` on."""
+    location, end = _location(f, a, q), q + f["width"]
+    active = f.word(rows.offsets, location.row) >= 0
+    across = location.lane + f["width"] > a["row_stride"]
+    inside = _inside(f, a, rows, location, q, end)
+    with f.when(across | active):
         piece, step = rows.phases * a["element"], a["stride"] * a["y_bytes"]
         channel = f["width"] * piece
-        y = f.select(inside, _address(f, a, rows, spot), f["stage"])
+        y = f.select(inside, _address(f, a, rows, location), f["stage"])
         steps = f.select(inside, a["y_channel"], channel), f.select(inside, step, piece)
         _compute(f, a, x, y, *steps)
         with f.unless(inside):
-            same = (f[name] for name in ("args", "stage", "block", "group", "combo"))
+            same = (f[name] for name in ("args", "stage", "block", "group", "phase_tuple"))
             f.call("spread", *same, q, channel, f.min(end, f["end"]))
 
 
 def _compute(f: Function, a: Arguments, x: Value, y: Value, *steps: Value) -> None:
-    first, live = (f.word(f["block"], i) for i in (2, 3))
+    first, active = (f.word(f["block"], i) for i in (2, 3))
     bias = (f["group"] * a["bias_group"] + first) * a["element"]
     operands = [x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]]
-    f.call(f["tile"], *operands, a["bias"] + bias, y, *steps, live)
+    f.call(f["tile"], *operands, a["bias"] + bias, y, *steps, active)
 
 
-def _inside(f: Function, a: Arguments, rows: _Rows, spot: _Spot, q: Value, stop: Value) -> Value:
-    """Whether the results of lanes [q, stop) may be stored as they come: all are outputs, and of
-    one row."""
-    end = spot.lane + (stop - q)
+def _inside(
+    f: Function, a: Arguments, rows: _Rows, location: _Location, q: Value, stop: Value
+) -> Value:
+    """Whether the results of positions [q, stop) may be stored as they come: all are outputs, and
+    of one row."""
+    end = location.lane + (stop - q)
     # The last output: s * (end - 1) + the block's last phase.
     last = (end - 1) * a["stride"] + rows.phase + rows.phases
-    inside = (end <= a["pitch"]) & (last <= a["limit"]) & (stop <= f["end"])
-    inside = inside & (f.word(rows.offsets, spot.row) >= 0) & (spot.image < a["images"])
+    inside = (end <= a["row_stride"]) & (last <= a["limit"]) & (stop <= f["end"])
+    inside = inside & (f.word(rows.offsets, location.row) >= 0) & (location.image < a["images"])
     return inside & f.compare("ne", a["direct"], 0)
 
 
-def _address(f: Function, a: Arguments, rows: _Rows, spot: _Spot) -> Value:
+def _address(f: Function, a: Arguments, rows: _Rows, location: _Location) -> Value:
     """Where the results of a position go."""
-    offset = f.word(rows.offsets, spot.row)
-    first = (spot.lane * a["stride"] + rows.phase) * a["y_bytes"]
-    return a["y"] + (rows.base + spot.image * a["y_image"] + (offset + first))
+    offset = f.word(rows.offsets, location.row)
+    first = (location.lane * a["stride"] + rows.phase) * a["y_bytes"]
+    return a["y"] + (rows.base + location.image * a["y_image"] + (offset + first))
 
 
 def emit_spread(module: Module) -> None:
-    """`spread`: copy lanes [first, last) of the stage to where they are outputs, row by row."""
-    parameters = signature("args* stage* block* group combo first channel last")
+    """`spread`: copy positions [first, last) of the stage to where they are outputs, row by row."""
+    parameters = signature("args* stage* block* group phase_tuple first channel last")
     with module.function("spread", parameters, exported=False) as f:
-        a = SLOTS.reader(f)
+        a = ARGUMENTS.reader(f)
         rows = _rows(f, a)
         first, last = f["first"], f["last"]
-        stop = (last - 1) // a["pitch"] + 1
-        with f.loop(first // a["pitch"], f.min(stop, a["rows"] * a["images"])) as row:
+        stop = (last - 1) // a["row_stride"] + 1
+        with f.loop(first // a["row_stride"], f.min(stop, a["rows"] * a["images"])) as row:
             offset = f.word(rows.offsets, row.index % a["rows"])
             with f.when(offset >= 0):
-                origin = row.index * a["pitch"]
+                origin = row.index * a["row_stride"]
                 low = f.max(first, origin) - origin
-                high = f.min(last, origin + a["pitch"]) - origin
+                high = f.min(last, origin + a["row_stride"]) - origin
                 place = rows.base + (row.index // a["rows"] * a["y_image"] + offset)
                 _spread_row(f, a, rows, place, (origin + low - first, low, high))
 
@@ -177,9 +181,9 @@ def _spread_row(
 
     def finish(src: Value, place: Value, runs: Operand, length: Value) -> None:
         y, residual = a["y"] + place, a["residual"] + place
-        live, step = f.word(f["block"], 3), a["stride"] * a["y_bytes"]
+        active, step = f.word(f["block"], 3), a["stride"] * a["y_bytes"]
         strides = f["channel"], a["y_channel"], runs, length, piece, step
-        f.call(a["finish"], src, y, residual, live, *strides)
+        f.call(a["finish"], src, y, residual, active, *strides)
 
     dense = f.compare("eq", phases, stride)
     with f.when(dense):

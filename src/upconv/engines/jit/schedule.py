@@ -1,10 +1,11 @@
-"""How the positions kernel computes a correlation, as plain data: cells, windows, jobs, threads.
+"""How the spatially vectorised kernel computes a correlation, as plain data: padded positions,
+cache blocks, jobs, threads.
 
-Positions are laid out in cells, as one long row: of an axis there are enough for inputs, outputs,
-and the zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
+The padded positions are one long row: of an axis there are enough for inputs, outputs, and the
+zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
 
 Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
-how the work is cut into windows and jobs depends on all extents.
+how the work is cut into cache blocks and jobs depends on all extents.
 """
 
 from __future__ import annotations
@@ -34,28 +35,29 @@ from .values import BYTES
 class Schedule:
     """Everything that is decided about one correlation.
 
-    A job does `block_run` blocks of `window` lanes, reading `front` lanes before them and `back`
-    after them; with `shared` the input is packed by all threads first, else each job packs its
-    window, unless it is read `in_place`. `by_row` starts tiles at every row's begin.
+    A job does `block_run` blocks of `cache_block` positions, reading `halo_before` positions before
+    them and `halo_after` after them; with `shared` the input is packed by all threads first, else
+    each job packs its cache block, unless it is read `in_place`. `by_row` starts tiles at every
+    row's begin.
     """
 
-    cells: Cells
+    padded: PaddedPositions
     tiles: tuple[Tile, ...]
     blocks: tuple[Block, ...]
-    front: int
-    back: int
-    window: int
+    halo_before: int
+    halo_after: int
+    cache_block: int
     by_row: bool
     block_run: int
     shared: bool
     threads: int
-    buffer_lanes: int
+    buffer_positions: int
     in_place: bool = False
 
     @property
-    def windows(self) -> int:
-        """How many windows cover all lanes."""
-        return -(-self.cells.total // self.window)
+    def cache_blocks(self) -> int:
+        """How many cache blocks cover all positions."""
+        return -(-self.padded.total // self.cache_block)
 
     @property
     def block_runs(self) -> int:
@@ -64,13 +66,13 @@ class Schedule:
 
     def __str__(self) -> str:
         tile = self.tiles[0]
-        order = "rows" if self.by_row else "lanes"
+        order = "by rows" if self.by_row else "across rows"
         packing = "packed by all first" if self.shared else "packed by each job"
         packing = "read in place" if self.in_place else packing
         return (
             f"positions: tile of {tile.channels} channels x {tile.phases} phases x"
             f" {tile.vectors} vectors of {tile.lanes}, {len(self.blocks)} blocks,"
-            f" {self.windows} windows of {self.window} lanes by {order}, {packing},"
+            f" {self.cache_blocks} cache blocks of {self.cache_block} positions {order}, {packing},"
             f" {self.threads} threads"
         )
 
@@ -84,8 +86,8 @@ WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a t
 
 
 def can_vectorise_positions(correlation: Correlation) -> bool:
-    """Whether the positions kernel can do a correlation: channels first, without steps in the
-    operand, and of few shifts along the last axis."""
+    """Whether the spatially vectorised kernel can do a correlation: channels first, without steps
+    in the operand, and of few shifts along the last axis."""
     lines = correlation.lines
     shifts = {tap.shift for phase in lines[-1].phases for tap in phase.taps}
     first = correlation.layout is DataLayout.NCX
@@ -94,25 +96,25 @@ def can_vectorise_positions(correlation: Correlation) -> bool:
 
 def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     """The schedule of a correlation that has outputs."""
-    cells = Cells.of(correlation)
-    tiles, blocks = tiles_for(correlation, cells.last, cpu)
+    padded = PaddedPositions.of(correlation)
+    tiles, blocks = tiles_for(correlation, padded.last, cpu)
     # A tile that cuts its inputs from neighbours reads a vector more.
-    front, back = cells.high, tiles[0].width + tiles[0].lanes - cells.low
-    room = _room(correlation, tiles[0], front + back, cpu)
-    lanes, rows = (_row_cycles(correlation, cells, tiles[0], each) for each in (False, True))
+    halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
+    room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
+    lanes, rows = (_row_cycles(correlation, padded, tiles[0], each) for each in (False, True))
     by_row = rows <= lanes
     whole = Schedule(
-        cells,
+        padded,
         tiles,
         blocks,
-        front,
-        back,
-        window=cells.total,
-        by_row=by_row and cells.pitch <= room,
+        halo_before,
+        halo_after,
+        cache_block=padded.total,
+        by_row=by_row and padded.row_stride <= room,
         block_run=len(blocks),
         shared=True,
         threads=max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD)),
-        buffer_lanes=cells.total + front + back,
+        buffer_positions=padded.total + halo_before + halo_after,
     )
     plan = _cut(whole, correlation, cpu)
     return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
@@ -120,9 +122,9 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
     """Whether packing would copy an image as it lies, and no tile reads what lies behind it."""
-    tile, total = plan.tiles[0], plan.cells.total
+    tile, total = plan.tiles[0], plan.padded.total
     pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
-    rest = total % plan.window or plan.window
+    rest = total % plan.cache_block or plan.cache_block
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     few = len(plan.blocks) <= _FEW_BLOCKS and nbytes <= 4 * cpu.l2
     return pointwise and few and rest >= tile.width and finish_of(correlation).is_plain
@@ -130,13 +132,13 @@ def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
 
 def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
-    own, cells = correlation.reduced // correlation.groups, plan.cells
-    each = [_row_cycles(correlation, cells, tile, plan.by_row) for tile in plan.tiles]
-    # Of the last row, or of all lanes, the last tile takes as long as a whole one.
-    part = cells.pitch if plan.by_row else plan.tiles[0].width
-    rows = -(-cells.total // part) * part / cells.pitch
+    own, padded = correlation.reduced // correlation.groups, plan.padded
+    each = [_row_cycles(correlation, padded, tile, plan.by_row) for tile in plan.tiles]
+    # Of the last row, or of all positions, the last tile takes as long as a whole one.
+    part = padded.row_stride if plan.by_row else plan.tiles[0].width
+    rows = -(-padded.total // part) * part / padded.row_stride
     tiles = sum(each[block.kind] for block in plan.blocks) * rows
-    packing = 3 * own * (cells.total + plan.front + plan.back) / plan.tiles[0].lanes
+    packing = 3 * own * (padded.total + plan.halo_before + plan.halo_after) / plan.tiles[0].lanes
     packing = 0 if plan.in_place else packing
     return correlation.groups * (tiles + packing) / plan.threads
 
@@ -144,44 +146,47 @@ def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
 _STAGED = 6  # cycles that a row's end costs in a tile that goes by way of the stage, per channel
 
 
-def _row_cycles(correlation: Correlation, cells: Cells, tile: Tile, by_row: bool) -> float:
+def _row_cycles(
+    correlation: Correlation, padded: PaddedPositions, tile: Tile, by_row: bool
+) -> float:
     """Cycles that all tiles of one block take for a row.
 
     Where they start at every row's begin, the last ones of a row compute some results twice, or are
-    slow ones of one vector. Where they run on across rows they compute the cells between rows, and
-    results that lie in two rows go by way of the stage.
+    slow ones of one vector. Where they run on across rows they compute the padded positions between
+    rows, and results that lie in two rows go by way of the stage.
     """
-    depth = correlation.reduced // correlation.groups
-    taps = sum(prod(len(phase.taps) for phase in phases) for phases in cells.combos())
-    combos = prod(len(each.phases) for each in cells.outer)
+    reduction = correlation.reduced // correlation.groups
+    taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
+    phase_tuples = prod(len(each.phases) for each in padded.outer)
 
     def cycles(vectors: int) -> float:
         each = cycles_per_channel(tile.costs, vectors, tile.channels, tile.steps)
         placing = placing_cycles(vectors, tile.channels, tile.phases, tile.pieces)
-        return depth * taps * each + combos * placing
+        return reduction * taps * each + phase_tuples * placing
 
-    staged = combos * _STAGED * (1 + tile.channels)
+    staged = phase_tuples * _STAGED * (1 + tile.channels)
     if not by_row:
-        return cycles(tile.vectors) * cells.pitch / tile.width + staged
-    whole, rest = divmod(cells.last.phases[0].length, tile.width)
+        return cycles(tile.vectors) * padded.row_stride / tile.width + staged
+    whole, rest = divmod(padded.last.phases[0].length, tile.width)
     narrow = -(-rest // tile.lanes)
-    nearly = narrow > most_narrow(tile)
+    nearly = narrow > most_tail_vectors(tile)
     tail = cycles(tile.vectors) if nearly else narrow * cycles(1)
     fits = whole or (not nearly and rest >= tile.lanes)
     return whole * cycles(tile.vectors) + tail + (0 if fits else staged)
 
 
-def most_narrow(tile: Tile) -> int:
+def most_tail_vectors(tile: Tile) -> int:
     """Up to how many vectors at a row's end tiles of one vector compute."""
     return int(tile.vectors / single_vector_cost(tile))
 
 
-def _evened(total: int, window: int, width: int, groups: int, threads: int) -> int:
-    """A window of at most `window` lanes that gives every thread as many jobs as the others."""
-    windows = -(-total // window)
-    while groups * windows % threads and groups * windows < 16 * threads:
-        windows += 1
-    return min(window, max(width, -(-total // windows // width) * width))
+def _evened(total: int, cache_block: int, width: int, groups: int, threads: int) -> int:
+    """A cache block of at most `cache_block` positions that gives every thread as many jobs as the
+    others."""
+    cache_blocks = -(-total // cache_block)
+    while groups * cache_blocks % threads and groups * cache_blocks < 16 * threads:
+        cache_blocks += 1
+    return min(cache_block, max(width, -(-total // cache_blocks // width) * width))
 
 
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
@@ -191,49 +196,52 @@ def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
 
 
 def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
-    """Windows and jobs: panels that stay in L2, and work for every thread."""
-    own, total = correlation.reduced // correlation.groups, whole.cells.total
-    width = whole.cells.pitch if whole.by_row else whole.tiles[0].width
-    halo = whole.front + whole.back
+    """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
+    own, total = correlation.reduced // correlation.groups, whole.padded.total
+    width = whole.padded.row_stride if whole.by_row else whole.tiles[0].width
+    halo = whole.halo_before + whole.halo_after
     fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
     wanted = 1 if whole.threads == 1 else 4 * whole.threads
     even = -(-total // -(-wanted // correlation.groups))
-    window = max(width, min(fitting, -(-even // width) * width))
-    window = _evened(total, window, width, correlation.groups, whole.threads)
-    enough = correlation.groups * -(-total // window) >= wanted
+    cache_block = max(width, min(fitting, -(-even // width) * width))
+    cache_block = _evened(total, cache_block, width, correlation.groups, whole.threads)
+    enough = correlation.groups * -(-total // cache_block) >= wanted
     itemsize = BYTES[whole.tiles[0].element]
     packed = correlation.reduced * (total + halo) * itemsize
-    small = whole.threads * own * (window + halo) * itemsize
+    small = whole.threads * own * (cache_block + halo) * itemsize
     nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
     bound = 1.3 * nbytes + (whole.threads << 22)
-    each = (enough and halo <= window // 3) or packed > max(bound, small)
+    each = (enough and halo <= cache_block // 3) or packed > max(bound, small)
     if each:
-        return replace(whole, shared=False, window=window, buffer_lanes=window + halo)
-    window = max(width, min(fitting, -(-total // width) * width))
-    runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // window))))
-    return replace(whole, window=window, block_run=-(-len(whole.blocks) // runs))
+        return replace(
+            whole, shared=False, cache_block=cache_block, buffer_positions=cache_block + halo
+        )
+    cache_block = max(width, min(fitting, -(-total // width) * width))
+    runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
+    return replace(whole, cache_block=cache_block, block_run=-(-len(whole.blocks) // runs))
 
 
-# Cells --------------------------------------------------------------------------------------------
+# Padded positions ---------------------------------------------------------------------------------
 
 
-def cells_of(line: Line) -> int:
-    """The cells of an axis: enough for operand and result, and for the zeros between rows."""
+def padded_size(line: Line) -> int:
+    """The padded positions of an axis: enough for operand and result, and for the zeros between
+    rows."""
     return max(line.size + max(line.high, 0), line.phases[0].length - min(line.low, 0), 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
-    """All positions of a batch as lanes of one long row.
+class PaddedPositions:
+    """All positions of a batch as one long row of flattened positions.
 
-    `each` are the cells of each axis. A row has `pitch` lanes, an image `rows` rows; `steps` are
-    the rows from one cell of each outer axis to the next. Position q reads lanes q - high ...
-    q - low. `total` lanes hold all outputs.
+    `each` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
+    rows; `steps` are the rows from one place of each outer axis to the next. Position q reads
+    positions q - high ... q - low. `total` positions hold all outputs.
     """
 
     lines: tuple[Line, ...]
     each: tuple[int, ...]
-    pitch: int
+    row_stride: int
     rows: int
     steps: tuple[int, ...]
     low: int
@@ -241,24 +249,24 @@ class Cells:
     total: int
 
     @classmethod
-    def of(cls, correlation: Correlation) -> Cells:
-        """The cells of a correlation that has outputs."""
+    def of(cls, correlation: Correlation) -> PaddedPositions:
+        """The padded positions of a correlation that has outputs."""
         lines = correlation.lines
         *outer, last = lines
-        cells = tuple(map(cells_of, lines))
-        steps = tuple(prod(cells[i + 1 : -1]) for i in range(len(outer)))
-        rows, pitch = prod(cells[:-1]), cells[-1]
+        padded = tuple(map(padded_size, lines))
+        steps = tuple(prod(padded[i + 1 : -1]) for i in range(len(outer)))
+        rows, row_stride = prod(padded[:-1]), padded[-1]
         pairs = list(zip(outer, steps, strict=True))
         end = sum((o.phases[0].length - 1) * step for o, step in pairs)
         return cls(
             lines,
-            cells,
-            pitch,
+            padded,
+            row_stride,
             rows,
             steps,
-            low=sum(o.low * step for o, step in pairs) * pitch + last.low,
-            high=sum(o.high * step for o, step in pairs) * pitch + last.high,
-            total=((correlation.batch - 1) * rows + end) * pitch + last.phases[0].length,
+            low=sum(o.low * step for o, step in pairs) * row_stride + last.low,
+            high=sum(o.high * step for o, step in pairs) * row_stride + last.high,
+            total=((correlation.batch - 1) * rows + end) * row_stride + last.phases[0].length,
         )
 
     @property
@@ -271,6 +279,6 @@ class Cells:
         """The other axes."""
         return self.lines[:-1]
 
-    def combos(self) -> Iterator[tuple[Phase, ...]]:
+    def phase_tuples(self) -> Iterator[tuple[Phase, ...]]:
         """The combinations of phases of the outer axes."""
         return product(*(each.phases for each in self.outer))

@@ -1,4 +1,4 @@
-"""The register tile of the positions kernel: where nearly all multiply-adds happen.
+"""The register tile of the spatially vectorised kernel: where nearly all multiply-adds happen.
 
 A tile computes `lanes * vectors` consecutive positions j of one output row, for R = channels x
 phases rows of the tile: y[f, s*j + r] for `channels` channels f and `phases` consecutive phases r.
@@ -90,11 +90,11 @@ PARAMETERS = signature(
     "x*"  # position j of the first input channel, in the packed input
     " w*"  # weights in the order of use
     " taps* ntaps"  # byte offsets of the outer taps' inputs
-    " channels pitch"  # input channels of the group, and bytes from one to the next
+    " channels channel_stride"  # input channels of the group, and bytes from one to the next
     " bias* y*"
     " y_channel"  # bytes from one output channel to the next
     " y_position"  # and, unless dense, from one position to the next
-    " live"  # output channels that exist
+    " active"  # output channels that exist
 )
 
 
@@ -120,7 +120,7 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
             if channel == 0:
                 _leave(f, tile, mine, channel)
                 continue
-            with f.when(f["live"] > channel):
+            with f.when(f["active"] > channel):
                 _leave(f, tile, mine, channel)
 
 
@@ -133,15 +133,15 @@ def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
     with f.loop(0, f["ntaps"], carried=[f["w"], *sums]) as taps:
         start = f["x"] + f.word(f["taps"], taps.index)
         following = f.at(start, tile.width, tile.element)
-        later = start + f["pitch"] * _AHEAD
+        later = start + f["channel_stride"] * _AHEAD
         ahead = f.select(turn < 0, following, later)
         with f.loop(0, f["channels"], carried=[start, ahead, *taps.carried]) as loop:
             x, ahead, w, *running = loop.carried
             _ask_for(f, tile, ahead)
             running = _one_channel(f, tile, x, w, running)
             turns = f.compare("eq", loop.index, turn)
-            ahead = f.select(turns, following, ahead + f["pitch"])
-            loop.next([x + f["pitch"], ahead, w + step, *running])
+            ahead = f.select(turns, following, ahead + f["channel_stride"])
+            loop.next([x + f["channel_stride"], ahead, w + step, *running])
         taps.next(loop.results[2:])
     return taps.results[1:]
 

@@ -1,4 +1,5 @@
-"""Which register tiles the positions kernel computes a layer with: a model of their cost.
+"""Which register tiles the spatially vectorised kernel computes a layer with: a model of their
+cost.
 
 What a tile looks like depends on the layer's class (channels, kernel, stride, dilation, crops,
 rank), never on its extents, so that a new length compiles nothing. Nothing here touches an array or
@@ -23,11 +24,12 @@ from .values import BYTES, STORED
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of the tile: `live` channels from `channel` on (one group's), phases from `phase` on."""
+    """Rows of the tile: `active` channels from `channel` on (one group's), phases from `phase`
+    on."""
 
     kind: int
     channel: int
-    live: int
+    active: int
     phase: int
 
 
@@ -148,7 +150,7 @@ def _shape(
             if -(-own // blocks) < channels:
                 continue  # as many blocks do with fewer channels
             each = cycles_per_channel(costs, vectors, channels, steps) + _FETCH * len(steps)
-            tile = sums * each + placing_cycles(vectors, channels, phases, pieces) + _TURNS
+            tile = sums * each + placing_cycles(vectors, channels, phases, pieces) + _LOOP_CYCLES
             cost = tile * blocks / vectors * (1 + _misfit(vectors, rank))
             if not best[1] or cost < best[0]:
                 best = (cost, vectors, channels)
@@ -166,7 +168,7 @@ def _misfit(vectors: int, rank: int) -> float:
 
 _PIECE = 3.0
 """Cycles that storing results of one position takes, where a tile has some phases only."""
-_TURNS = 60
+_LOOP_CYCLES = 60
 """Cycles that the beginning and the end of a tile's loops take."""
 _FETCH = 1.5
 """Cycles that waiting for the inputs of one shift takes, whatever is done with them.

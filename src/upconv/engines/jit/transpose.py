@@ -1,7 +1,7 @@
 """Turning a matrix: dst[c][r] = src[r][c], for data whose channels lie first into last and back.
 
-Squares of `lanes` rows and columns are turned in registers, those at the edges under masks; narrow
-edges are copied one by one.
+Squares of `lanes` rows and columns are transposed in registers, those at the edges under masks;
+narrow edges are copied one by one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from .rows import converted
 from .tile import interleaved
 from .values import BYTES, FLOAT, Value, vector
 
-TURN = signature(
+TRANSPOSE = signature(
     "dst* src* rows columns"
     " src_row dst_row"  # bytes from one row to the next: of dst, from one column of src
 )
 
 
-@compiled("turn", kept=16)
-def turn_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
-    """A function of `TURN` from elements of type `stored` to elements of type `computed`."""
+@compiled("transpose", kept=16)
+def transpose_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+    """A function of `TRANSPOSE` from elements of type `stored` to elements of type `computed`."""
     lanes = cpu.lanes(max(BYTES[computed], BYTES[FLOAT]))  # squares that registers hold
-    with module.function("turn", TURN) as f:
+    with module.function("transpose", TRANSPOSE) as f:
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
             here = f["rows"] - row.index, f["columns"] - column.index
@@ -39,11 +39,11 @@ def turn_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
             _one(f, row.index, column.index, (stored, computed))
 
 
-@compiled("turn", kept=16)
-def turn_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
+@compiled("transpose", kept=16)
+def transpose_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cpu) -> None:
     """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
     lanes = cpu.lanes(BYTES[computed])
-    with module.function("turn", TURN) as f:
+    with module.function("transpose", TRANSPOSE) as f:
         whole = f["columns"] // lanes * lanes
         with f.loop(0, whole, lanes) as column:
             lines = []
@@ -82,7 +82,7 @@ def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) ->
     src, dst = _places(f, row, column, types)
     kind = vector(types[0], lanes)
     lines = [converted(f, f.load(kind, src + f["src_row"] * i), types[1]) for i in range(lanes)]
-    for i, line in enumerate(turned(f, lines, lanes)):
+    for i, line in enumerate(transposed(f, lines, lanes)):
         f.store(line, dst + f["dst_row"] * i)
 
 
@@ -97,12 +97,12 @@ def _edge(
     for i in range(lanes):
         place = src + f["src_row"] * f.min(f.integer(i), last)
         lines.append(converted(f, f.load_lanes(kind, place, across), types[1]))
-    for i, line in enumerate(turned(f, lines, lanes)):
+    for i, line in enumerate(transposed(f, lines, lanes)):
         mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
         f.store_lanes(line, dst + f["dst_row"] * i, mask)
 
 
-def turned(f: Function, lines: list[Value], lanes: int) -> list[Value]:
+def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:
     """The columns of a square: log2(lanes) times, lines i and i + lanes/2 are interleaved.
 
     A loop, as every time is the same: as fast as without one, and compiled in half the time.

@@ -1,8 +1,8 @@
 """The weight gradient's primitive, its jobs and their steps; see weight_grad_plan.py.
 
-A job is a set of slabs, and some units of work: a block of lanes of a group, some taps, all rows.
-Its steps pack panels, unless the thread has them, compute blocks, and finish them where no other
-set has sums for them. As tables they are what weight_grad_code.py walks.
+A job is a set of spatial blocks, and some units of work: a block of lanes of a group, some taps,
+all rows. Its steps pack panels, unless the thread has them, compute blocks, and finish them where
+no other set has sums for them. As tables they are what weight_grad_code.py walks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .kernel_arguments import Blocks
 from .operands import lying_well, strides
 from .packing import Numbers
 from .rows import Finish, fill_code, finish_code
-from .transpose import turn_code
+from .transpose import transpose_code
 from .values import STORED
-from .weight_grad_code import BLOCK, SLOTS, STEP, driver_code, tile_code
+from .weight_grad_code import ARGUMENTS, BLOCK, STEP, driver_code, tile_code
 from .weight_grad_plan import HEAD, Plan
 
 
@@ -45,13 +45,18 @@ class WeightGrad:
         codes = {
             "tile": tile_code(plan.sides.tile, cpu),
             "single": tile_code(plan.sides.tile.single, cpu),
-            "turn": turn_code(stored, computed, cpu),
+            "transpose": transpose_code(stored, computed, cpu),
             "fill": fill_code(stored, computed, cpu),
-            "turn_back": turn_code(computed, computed, cpu),
+            "transpose_back": transpose_code(computed, computed, cpu),
             "deliver": finish_code(_finish(computed, stored, problem.accumulate), cpu),
             "add": finish_code(_finish(computed, computed, accumulate=True), cpu),
         }
-        names = {"single": "tile", "turn_back": "turn", "deliver": "finish", "add": "finish"}
+        names = {
+            "single": "tile",
+            "transpose_back": "transpose",
+            "deliver": "finish",
+            "add": "finish",
+        }
         self._codes = (driver, *codes.values())
         numbers, steps = jobs(
             plan, *(driver.addresses[name] for name in ("pack", "block", "finish"))
@@ -62,7 +67,7 @@ class WeightGrad:
             "segments": plan.segments, "zeros": zeros,
         }  # fmt: skip
         self._run = driver.addresses["run"]
-        # Sums of a thread's block, the same turned, and panels.
+        # Sums of a thread's block, the same transposed, and panels.
         own = -(-plan.part * plan.block_bytes // 64) * 64
         part = 2 * own + plan.held_bytes
         self._stages = self._threads * part
@@ -70,13 +75,13 @@ class WeightGrad:
         self.resident_bytes = CODE_BYTES + sum(table.nbytes for table in self._tables.values())
         self.predicted_cycles = plan.sides.cycles / self._threads
         item, sides = problem.dtype.itemsize, plan.sides
-        template = SLOTS.block(
+        template = ARGUMENTS.block(
             **{name: code.addresses[names.get(name, name)] for name, code in codes.items()},
             **{name: table.ctypes.data for name, table in self._tables.items()},
             **_held(plan), jobs=len(numbers), element=plan.element, part=part, spare=own,
             held=2 * own, sets=plan.sets, set_bytes=plan.all_bytes,
             tile_rows=sides.tile.rows, tile_width=sides.tile.width,
-            taps_inside=int(sides.taps_inside), turned=int(sides.turned),
+            taps_inside=int(sides.taps_inside), transposed=int(sides.transposed),
             by_row=sides.by_row * item, by_lane=sides.by_lane * item, by_tap=sides.by_tap * item,
         )  # fmt: skip
         self._blocks = Blocks(template)
@@ -114,7 +119,10 @@ class WeightGrad:
 def _held(plan: Plan) -> dict[str, int]:
     """Arguments about panels, and about sides that have none."""
     strides = (1, plan.problem.axes[-1].stride)  # positions of x, and of g, to the next
-    x, g = (n * pitch for n, pitch in zip(strides, plan.pitches, strict=True))
+    x, g = (
+        n * position_stride
+        for n, position_stride in zip(strides, plan.position_strides, strict=True)
+    )
     places, first = plan.sided(0, 1), 0
     found: dict[str, int] = {}
     for name, n, step in zip(("row", "lane"), places, plan.sided(x, g), strict=True):
@@ -143,7 +151,7 @@ def jobs(plan: Plan, pack: int, block: int, finish: int) -> tuple[Numbers, Numbe
     for number, start in product(range(plan.sets), range(0, plan.units, plan.units_of_job)):
         own = [
             step
-            for i in slabs_of(plan, number)
+            for i in spatial_blocks_of(plan, number)
             for unit in range(start, min(plan.units, start + plan.units_of_job))
             for step in _steps(plan, template[unit], i, number, pack, block)
         ]
@@ -157,14 +165,14 @@ def jobs(plan: Plan, pack: int, block: int, finish: int) -> tuple[Numbers, Numbe
     return np.array(jobs, np.int64), np.concatenate(steps)
 
 
-def slabs_of(plan: Plan, number: int) -> range:
-    """The slabs of a set."""
-    count = len(plan.slabs)
+def spatial_blocks_of(plan: Plan, number: int) -> range:
+    """The spatial blocks of a set."""
+    count = len(plan.spatial_blocks)
     return range(number * count // plan.sets, (number + 1) * count // plan.sets)
 
 
 def _template(plan: Plan) -> Numbers:
-    """A step for each block, of no slab yet, unit after unit."""
+    """A step for each block, of no spatial block yet, unit after unit."""
     sides, item = plan.sides, plan.problem.dtype.itemsize
     by_group, tile = weight_strides(plan.problem, forward=True)[0], sides.tile
     per = 1 if tile.taps == 1 else 2 * tile.taps + 1  # entries of a run of taps
@@ -178,7 +186,7 @@ def _template(plan: Plan) -> Numbers:
         number = (group * sides.lane_blocks + lane) * sides.row_blocks + row
         count = min(plan.part, plan.taps - tap)
         lanes = group * sides.lane_blocks + lane
-        rows = lanes if tile.own else group * sides.row_blocks + row
+        rows = lanes if tile.depthwise else group * sides.row_blocks + row
         records.append(
             (
                 0, (number * plan.taps + tap) * plan.block_bytes, rows, lanes,
@@ -192,9 +200,10 @@ def _template(plan: Plan) -> Numbers:
 def _steps(
     plan: Plan, blocks: Numbers, i: int, number: int, pack: int, block: int
 ) -> Iterator[Numbers]:
-    """What a job does with a slab and a unit of work: packing, unless that is done, blocks."""
+    """What a job does with a spatial block and a unit of work: packing, unless that is done,
+    blocks."""
     field = {name: 1 + n for n, name in enumerate(BLOCK)}
-    records, slabs = blocks.copy(), slabs_of(plan, number)
+    records, spatial_blocks = blocks.copy(), spatial_blocks_of(plan, number)
     first = 0
     for name, n in zip(("rows", "lanes"), plan.sided(0, 1), strict=True):
         column = records[:, field[name]]
@@ -208,18 +217,18 @@ def _steps(
         first += plan.held[n] * size
     records[:, 0] = block
     records[:, field["entries"]] += plan.work[i].entries
-    records[:, field["fresh"]] = i == slabs.start
+    records[:, field["fresh"]] = i == spatial_blocks.start
     if plan.single:
         records[:, field["to"]] = -1
     else:
         records[:, field["to"]] += number * plan.all_bytes
-    if plan.sets > 1 or i != slabs.stop - 1:
+    if plan.sets > 1 or i != spatial_blocks.stop - 1:
         records[:, field["dst"]] = -1
     yield records
 
 
 def _packs(plan: Plan, panels: Numbers, n: int, i: int, first: int, code: int) -> Numbers:
-    """The steps that pack some panels of a slab."""
+    """The steps that pack some panels of a spatial block."""
     work, width, blocks = plan.work[i], plan.widths[n], plan.blocks[n]
     own, size = plan.channels[n] // plan.sides.groups, plan.panel_bytes[n]
     place = work.places + n * work.rows[0]

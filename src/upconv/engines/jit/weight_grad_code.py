@@ -5,8 +5,8 @@
     block(...)                 a block of dw: for each of its taps a tile over the tap's segments
     finish(...)                sums of a block into dw
 
-`mine` is memory of a thread: sums of a block, room to turn them, panels. The tile is a function of
-its own, one for each class.
+`mine` is memory of a thread: sums of a block, room to transpose them, panels. The tile is a
+function of its own, one for each class.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from . import pool
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module, signature
-from .kernel_arguments import Arguments, Slots, jobs, wait
+from .kernel_arguments import ArgumentLayout, Arguments, jobs, wait
 from .values import BYTES, I64, PTR, Value, vector
 from .weight_grad_plan import ENTRY, HEAD
 from .weight_grad_tile import Tile
 
-SLOTS = Slots(
+ARGUMENTS = ArgumentLayout(
     "buffer* rows* lanes* stages* dw* x* g* job* steps* places* entries* segments* zeros*"
-    " tile* single* turn* fill* turn_back* deliver* add*"
+    " tile* single* transpose* fill* transpose_back* deliver* add*"
     " rows_in_place lanes_in_place held x_held x_panels x_size g_held g_panels g_size jobs element"
-    " part sets set_bytes tile_rows tile_width spare row_step lane_step taps_inside turned"
+    " part sets set_bytes tile_rows tile_width spare row_step lane_step taps_inside transposed"
     " by_row by_lane by_tap x_image x_channel x_position g_image g_channel g_position",
     counters="next done next_thread",
 )
-PACK = ("to", "key", "width", "live", "rows", "count", "length", "of_g", "channel", "position")
+PACK = ("to", "key", "width", "active", "rows", "count", "length", "of_g", "channel", "position")
 BLOCK = (
     "to", "rows", "lanes", "entries", "entry_count", "tap", "count", "fresh",
-    "live_rows", "live_lanes", "dst",
+    "active_rows", "active_lanes", "dst",
 )  # fmt: skip
 STEP = 1 + len(BLOCK)  # the function, its fields
 JOB = ("first", "count", "after")  # its steps, and the jobs that must be over
@@ -67,7 +67,7 @@ def _emit_tile(f: Function, tile: Tile) -> None:
         lines = [f.load(kind, lane + v * tile.lanes * size) for v in range(tile.vectors)]
         made = []
         for (tap, r, v), total in zip(places, sums, strict=True):
-            if tile.own:
+            if tile.depthwise:
                 factor = f.load(kind, row + (tap * tile.step + v * tile.lanes * size))
             elif v == 0:
                 number = f.load(tile.element, row + (tap * tile.step + r * size))
@@ -111,7 +111,7 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     _emit_block(module)
     _emit_finish(module)
     with module.function("run", {"args": PTR}) as f:
-        a = SLOTS.reader(f)
+        a = ARGUMENTS.reader(f)
         mine = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         for side in ("x", "g"):
             # What lies there from earlier runs is not what it seems to be.
@@ -134,7 +134,7 @@ def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
 
 def _emit_pack(module: Module, layout: DataLayout) -> None:
     with module.function("pack", _WORK) as f:
-        a, r = SLOTS.reader(f), _fields(f, PACK)
+        a, r = ARGUMENTS.reader(f), _fields(f, PACK)
         of_g = f.compare("ne", r["of_g"], 0)
         base, image, channel, position = (
             f.select(of_g, a[f"g{name}"], a[f"x{name}"])
@@ -146,7 +146,7 @@ def _emit_pack(module: Module, layout: DataLayout) -> None:
         with f.when(f.compare("ne", f.load(I64, key), r["key"])):
             f.store(r["key"], key)
             row = r["width"] * a["element"]
-            behind = r["width"] - r["live"]
+            behind = r["width"] - r["active"]
             if layout is DataLayout.NCX:
                 # What lies behind the last channel must be numbers, if only not to be slow.
                 with f.when(behind > 0):
@@ -158,14 +158,14 @@ def _emit_pack(module: Module, layout: DataLayout) -> None:
                 here = src + (number * image + before * position)
                 to = dst + loop.index * r["length"] * row
                 if layout is DataLayout.NCX:
-                    f.call(a["turn"], to, here, r["live"], r["length"], channel, row)
+                    f.call(a["transpose"], to, here, r["active"], r["length"], channel, row)
                 else:
-                    f.call(a["fill"], to, here, r["live"], behind, r["length"], row, position)
+                    f.call(a["fill"], to, here, r["active"], behind, r["length"], row, position)
 
 
 def _emit_block(module: Module) -> None:
     with module.function("block", _WORK) as f:
-        a, r = SLOTS.reader(f), _fields(f, BLOCK)
+        a, r = ARGUMENTS.reader(f), _fields(f, BLOCK)
         stage, row, step = _stage(f, a, r)
         held = f["mine"] + a["held"]
         rows, lanes = (
@@ -205,15 +205,15 @@ def _stage(f: Function, a: Arguments, r: dict[str, Value]) -> tuple[Value, Value
 
 def _emit_finish(module: Module) -> None:
     with module.function("finish", _WORK) as f:
-        a, r = SLOTS.reader(f), _fields(f, BLOCK)
+        a, r = ARGUMENTS.reader(f), _fields(f, BLOCK)
         stage, _, _ = _stage(f, a, r)
         inside = f.compare("ne", a["taps_inside"], 0)
         dst = a["dw"] + r["dst"]
         # Sums are [outer][inner][lane].
         outer = f.select(inside, a["tile_rows"], r["count"])
         inner = f.select(inside, r["count"], a["tile_rows"])
-        live_outer = f.select(inside, r["live_rows"], r["count"])
-        live_inner = f.select(inside, r["count"], r["live_rows"])
+        live_outer = f.select(inside, r["active_rows"], r["count"])
+        live_inner = f.select(inside, r["count"], r["active_rows"])
         by_outer = f.select(inside, a["by_row"], a["by_tap"])
         by_inner = f.select(inside, a["by_tap"], a["by_row"])
         width, element = a["tile_width"] * a["element"], a["element"]
@@ -221,17 +221,17 @@ def _emit_finish(module: Module) -> None:
         with f.loop(1, a["sets"]) as loop:
             more = stage + loop.index * a["set_bytes"]
             f.call(a["add"], more, stage, stage, 1, 0, 0, 1, every * a["tile_width"], 0, 0)
-        back = f.compare("ne", a["turned"], 0)
+        back = f.compare("ne", a["transposed"], 0)
         with f.when(back):
             # [lane][outer][inner]
-            turned, line = f["mine"] + a["spare"], every * element
-            f.call(a["turn_back"], turned, stage, every, r["live_lanes"], width, line)
+            transposed, line = f["mine"] + a["spare"], every * element
+            f.call(a["transpose_back"], transposed, stage, every, r["active_lanes"], width, line)
             f.call(
-                a["deliver"], turned, dst, dst, live_outer, inner * element, by_outer,
-                r["live_lanes"], live_inner, line, a["by_lane"],
+                a["deliver"], transposed, dst, dst, live_outer, inner * element, by_outer,
+                r["active_lanes"], live_inner, line, a["by_lane"],
             )  # fmt: skip
         with f.unless(back):
             f.call(
                 a["deliver"], stage, dst, dst, live_outer, inner * width, by_outer,
-                live_inner, r["live_lanes"], width, by_inner,
+                live_inner, r["active_lanes"], width, by_inner,
             )  # fmt: skip

@@ -22,7 +22,7 @@ class Tile:
     last axis, whose numbers of g lie `step` bytes apart. There are `sums` of each, to which
     positions are dealt out in turn: one alone would wait for itself.
 
-    An *own* tile is of layers with a group for each channel: lanes meet lanes.
+    A *depthwise* tile is of layers with a group for each channel: lanes meet lanes.
     """
 
     element: str
@@ -32,14 +32,16 @@ class Tile:
     rows: int
     vectors: int
     sums: int
-    own: bool = False
+    depthwise: bool = False
 
     @classmethod
-    def of(cls, element: str, lanes: int, taps: int, rows: int, vectors: int, *, own: bool) -> Tile:
+    def of(
+        cls, element: str, lanes: int, taps: int, rows: int, vectors: int, *, depthwise: bool
+    ) -> Tile:
         """With as many sums as there should be; where taps lie is not known yet."""
         return cls(
             element, lanes, taps, 0, rows, vectors,
-            ceil(8 / (taps * rows * vectors)), own,
+            ceil(8 / (taps * rows * vectors)), depthwise,
         )  # fmt: skip
 
     @property
@@ -55,13 +57,15 @@ class Tile:
     @property
     def single(self) -> Tile:
         """The tile of one tap."""
-        return Tile.of(self.element, self.lanes, 1, self.rows, self.vectors, own=self.own)
+        return Tile.of(
+            self.element, self.lanes, 1, self.rows, self.vectors, depthwise=self.depthwise
+        )
 
     @property
     def cycles(self) -> float:
         """Of one position: multiply-adds, or loads, or what comes from the second-level cache."""
         sums = self.taps * self.rows * self.vectors
-        loads = self.vectors + (sums if self.own else self.taps * self.rows)
+        loads = self.vectors + (sums if self.depthwise else self.taps * self.rows)
         nbytes = BYTES[self.element] * (self.rows + self.width)
         costs = costs_of(self.lanes * BYTES[self.element])
         waiting = costs.latency / self.sums
@@ -95,7 +99,7 @@ class Sides:
     @property
     def widths(self) -> tuple[int, int]:
         """Channels of a panel of x, and of one of g."""
-        rows, lanes = self.tile.width if self.tile.own else self.tile.rows, self.tile.width
+        rows, lanes = self.tile.width if self.tile.depthwise else self.tile.rows, self.tile.width
         return (rows, lanes) if self.lanes_of_g else (lanes, rows)
 
     def in_place(self, problem: Problem) -> tuple[bool, bool]:
@@ -110,7 +114,7 @@ class Sides:
         return x, g
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """Whether lanes do not lie side by side in dw."""
         return self.by_lane != 1 and self.lanes > 1
 
@@ -122,7 +126,7 @@ class Sides:
     def __str__(self) -> str:
         tile, side = self.tile, "output" if self.lanes_of_g else "input"
         taps = f"{tile.taps} taps x " if tile.taps > 1 else ""
-        rows = "" if tile.own else f"{tile.rows} channels x "
+        rows = "" if tile.depthwise else f"{tile.rows} channels x "
         return f"tiles of {taps}{rows}{tile.vectors} vectors of {side} channels"
 
 
@@ -146,14 +150,14 @@ def sides_of(problem: Problem, cpu: Cpu) -> Sides:
     for lanes_of_g, rows, lanes, by_row, by_lane in lanes_of_either:
         together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
         for many, vectors, count in product(together, range(1, 9), range(1, min(14, rows) + 1)):
-            tile = Tile.of(element, width, many, count, vectors, own=own)
+            tile = Tile.of(element, width, many, count, vectors, depthwise=own)
             if tile.accumulators > cpu.sums(vectors) or (vectors - 1) * width >= lanes:
                 continue
             sides = Sides(lanes_of_g, tile, 0.0, groups, rows, lanes, by_row, by_lane, by_taps[-1])
             edge = min(1.0, (many - 1) * last.dilation / last.stride / max(1, last.size))
             each = (1 - edge) * tile.cycles / many + edge * tile.single.cycles
             each += _SEGMENT / max(1, last.size) * (1 if many == 1 else 1 / many + 2)
-            left = (1.5 if sides.turned else 0.1) * count * tile.width
+            left = (1.5 if sides.transposed else 0.1) * count * tile.width
             blocks = groups * sides.row_blocks * sides.lane_blocks
             x_in_place, g_in_place = sides.in_place(problem)
             packed = (0 if x_in_place else inputs) + (0 if g_in_place else outputs)

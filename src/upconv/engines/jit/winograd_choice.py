@@ -13,7 +13,7 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .schedule import can_vectorise_positions
 from .winograd import named
-from .winograd_plan import L3, Schedule, depth_of, named_schedule, refused, schedules
+from .winograd_plan import L3, Schedule, named_schedule, reduction_of, refused, schedules
 
 _PREFIX = "winograd "
 _MOST_VARIANTS = 6  # three axes have some sixty choices; the model knows which are hopeless
@@ -54,7 +54,7 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
     `deferred` says that another engine is likely to compute them faster than this one.
     """
     columns = correlation.made * prod(line.stride for line in correlation.lines)
-    few = min(depth_of(correlation), columns // correlation.groups) < (
+    few = min(reduction_of(correlation), columns // correlation.groups) < (
         _FEWEST_DEFERRED if deferred else 2
     )
     if few or correlation.multiply_adds < _FEWEST_PRODUCTS or refused(correlation):

@@ -1,8 +1,8 @@
 """What computes by Winograd's algorithm: transforms, and the product of matrices between them.
 
-    input(...)      windows of the packed rows of a block, transformed, into V[point][tile][depth]
-    products(...)   Z[point] = V[point] U[point], a product of matrices for one point
-    inverse(...)    columns of Z, transformed back, + bias, into rows of results
+    input(...)      windows of the packed rows of a block, transformed, into
+    V[point][tile][reduction] products(...)   Z[point] = V[point] U[point], a product of matrices
+    for one point inverse(...)    columns of Z, transformed back, + bias, into rows of results
 
 All run in memory of a thread that fits its second-level cache, called by winograd_driver.py.
 Vectors lie along channels.
@@ -52,13 +52,14 @@ _INVERSE = signature(
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The class of a register tile: `rows` by `vectors`, rows of V being `pitch` bytes apart."""
+    """The class of a register tile: `rows` by `vectors`, rows of V being `row_stride` bytes
+    apart."""
 
     element: str
     lanes: int
     rows: int
     vectors: int
-    pitch: int
+    row_stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
         f.loop(0, f["rows"]) as group,
     ):
         at_panel = f["u"] + panel.index * f["panel_bytes"]
-        at_rows = f["v"] + group.index * (kind.rows * kind.pitch)
+        at_rows = f["v"] + group.index * (kind.rows * kind.row_stride)
         with f.loop(0, f["count"], carried=zeros) as piece:
             number = f.word(f["pieces"], piece.index)
             u = at_panel + number * f["piece_bytes"]
@@ -110,7 +111,7 @@ def _product(f: Function, kind: Products, given: list[Value]) -> list[Value]:
         f.prefetch(ahead)
         weights = [f.load(line, u + i * kind.lanes * size) for i in range(kind.vectors)]
         for r in range(kind.rows):
-            number = f.load(kind.element, v + r * kind.pitch)
+            number = f.load(kind.element, v + r * kind.row_stride)
             factor = f.broadcast(number, kind.lanes)
             for i, weight in enumerate(weights):
                 place = r * kind.vectors + i

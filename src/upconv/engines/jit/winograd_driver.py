@@ -17,7 +17,7 @@ from ...problem import DataLayout
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import Arguments, Slots, jobs
+from .kernel_arguments import ArgumentLayout, Arguments, jobs
 from .values import I64, PTR, Operand, Value
 from .winograd_code import MADE
 
@@ -40,16 +40,17 @@ OF_AXIS = (
 )
 """What the driver knows of each axis; the last axis is number 2."""
 
-SLOTS = Slots(
+ARGUMENTS = ArgumentLayout(
     "buffer* x* y* residual* w* bias* phase* point* piece*"
-    " fill* turn* turn_back* finish* input* products* inverse*"
-    " part v_at z_at stage_at turned_at tile_at made_at shift_at"
+    " fill* transpose* transpose_back* finish* input* products* inverse*"
+    " part v_at z_at stage_at transposed_at tile_at made_at shift_at"
     " jobs blocks blocks_n box_n groups_n "
     + " ".join(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS)
-    + " runs units all_units chunks depth phases channels chunk element points pieces rows panels"
+    + " runs units all_units chunks reduction phases channels chunk element points pieces rows"
+    " panels"
     " x_image x_channel x_position y_image y_channel y_position"
     " w_unit w_point w_panel w_piece v_point v_row z_point z_row"
-    " made live padded columns whole turned"
+    " made active padded columns whole transposed"
     " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 line lanes",
     counters="next next_thread bad",
 )
@@ -61,7 +62,7 @@ _AXES = range(3)
 def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """`run` for data of one layout."""
     with module.function("run", {"args": PTR}) as f:
-        a = SLOTS.reader(f)
+        a = ARGUMENTS.reader(f)
         mine = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         with jobs(f, a.address("next"), a["jobs"]) as job:
             block, rest = job % a["blocks"], job // a["blocks"]
@@ -167,22 +168,22 @@ def _emit_operand(work: _Work, layout: DataLayout) -> None:
     wide = a["chunk"] * a["element"]
     src = a["x"] + work.group * a["channels"] * a["x_channel"]
     with f.loop(0, a["channels"], a["chunk"]) as loop:
-        live = f.min(a["chunk"], a["channels"] - loop.index)
+        active = f.min(a["chunk"], a["channels"] - loop.index)
         here = src + loop.index * a["x_channel"]
-        _emit_rows(work, here, live, layout)
-        vectors = (live + (a["lanes"] - 1)) // a["lanes"]
+        _emit_rows(work, here, active, layout)
+        vectors = (active + (a["lanes"] - 1)) // a["lanes"]
         v = work.at("v_at") + loop.index * a["phases"] * a["element"]
         with f.loop(0, a["phases"]) as phase:
             first = f.word(a["phase"], phase.index)
             f.call(
                 a["input"], work.mine + first * wide,
-                v + phase.index * live * a["element"], work.at("tile_at"),
+                v + phase.index * active * a["element"], work.at("tile_at"),
                 work.transformed(), vectors, a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
             )  # fmt: skip
 
 
-def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> None:
-    """Pack `live` channels from `here` on: rows of what is there, zeros around."""
+def _emit_rows(work: _Work, here: Value, active: Value, layout: DataLayout) -> None:
+    """Pack `active` channels from `here` on: rows of what is there, zeros around."""
     f, a = work.f, work.a
     wide = a["chunk"] * a["element"]
     firsts, counts = [], []
@@ -206,14 +207,16 @@ def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> Non
             offset = (work.image + image) * a["x_image"]
             given = here + (offset + position * a["x_position"])
             if layout is DataLayout.NCX:
-                f.call(a["turn"], dst + before * wide, given, live, inside, a["x_channel"], wide)
+                f.call(
+                    a["transpose"], dst + before * wide, given, active, inside, a["x_channel"], wide
+                )
             else:
-                zeros = a["chunk"] - live
+                zeros = a["chunk"] - active
                 f.call(
                     a["fill"],
                     dst + before * wide,
                     given,
-                    live,
+                    active,
                     zeros,
                     inside,
                     wide,
@@ -250,7 +253,7 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
             a["products"], work.at("v_at") + point.index * a["v_point"],
             u + point.index * a["w_point"], z + point.index * a["z_point"],
             f.at(a["piece"], first, I64), count, work.at("shift_at"), a["w_piece"], a["w_panel"],
-            a["depth"], rows, a["panels"], a["z_row"],
+            a["reduction"], rows, a["panels"], a["z_row"],
         )  # fmt: skip
     biases = (work.group * a["chunks"] + chunk) * a["columns"]
     tiles = reduce(mul, (*work.counts, *work.each("apart")), work.images)
@@ -259,16 +262,16 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
         a["bias"] + biases * a["element"], a["y_step_0"], a["y_step_1"], a["y_step_2"],
         a["z_point"], a.address("bad"),
     )  # fmt: skip
-    start = chunk * a["live"]
-    live = f.min(a["live"], a["made"] - start)
+    start = chunk * a["active"]
+    active = f.min(a["active"], a["made"] - start)
     channel = (work.group * a["made"] + start) * a["y_channel"]
-    _emit_results(work, phase, channel, live, layout)
+    _emit_results(work, phase, channel, active, layout)
 
 
 def _emit_results(
-    work: _Work, phase: Value, channel: Value, live: Value, layout: DataLayout
+    work: _Work, phase: Value, channel: Value, active: Value, layout: DataLayout
 ) -> None:
-    """Rows of results of a unit, of `live` channels from `channel` bytes on, to y."""
+    """Rows of results of a unit, of `active` channels from `channel` bytes on, to y."""
     f, a, strides = work.f, work.a, work.each("stride")
     makes, (*stages, _) = work.each("makes"), work.each("stage")
     phases = [phase // strides[1], phase % strides[1], f.integer(0)]
@@ -286,28 +289,28 @@ def _emit_results(
             to = _place([*places, begin], [a["out_1"], a["out_2"]])
             offset = (work.image + image) * a["y_image"]
             offset = offset + to * a["y_position"] + channel
-            _emit_result(work, layout, src, offset, live, end - begin)
+            _emit_result(work, layout, src, offset, active, end - begin)
 
 
 def _emit_result(
-    work: _Work, layout: DataLayout, src: Value, offset: Value, live: Value, count: Value
+    work: _Work, layout: DataLayout, src: Value, offset: Value, active: Value, count: Value
 ) -> None:
-    """A row of `count` results, of `live` channels, to its place in y."""
+    """A row of `count` results, of `active` channels, to its place in y."""
     f, a = work.f, work.a
     position = a["padded"] * a["element"]
     y, more = a["y"] + offset, a["residual"] + offset
     if layout is DataLayout.NXC:
         # Where a unit has all channels, a row is one run.
         runs = f.select(f.compare("ne", a["whole"], 0), f.integer(1), count)
-        length = f.select(f.compare("ne", a["whole"], 0), count * live, live)
+        length = f.select(f.compare("ne", a["whole"], 0), count * active, active)
         f.call(
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
         return
-    plain = f.compare("eq", a["turned"], 0)
+    plain = f.compare("eq", a["transposed"], 0)
     with f.when(plain):
-        f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
+        f.call(a["transpose_back"], y, src, count, active, position, a["y_channel"])
     with f.unless(plain):
-        turned, line = work.mine + a["turned_at"], count * a["element"]
-        f.call(a["turn_back"], turned, src, count, live, position, line)
-        f.call(a["finish"], turned, y, more, live, line, a["y_channel"], 1, count, 0, 0)
+        transposed, line = work.mine + a["transposed_at"], count * a["element"]
+        f.call(a["transpose_back"], transposed, src, count, active, position, line)
+        f.call(a["finish"], transposed, y, more, active, line, a["y_channel"], 1, count, 0, 0)

@@ -24,12 +24,12 @@ from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Operands, strides
 from .rows import Finish, fill_code, finish_code, plain
-from .transpose import turn_code
+from .transpose import transpose_code
 from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
-from .winograd_driver import OF_AXIS, SLOTS, driver_code
-from .winograd_plan import Schedule, chunk_of, depth_of, shares_sets
+from .winograd_driver import ARGUMENTS, OF_AXIS, driver_code
+from .winograd_plan import Schedule, chunk_of, reduction_of, shares_sets
 from .winograd_weights import Weights
 from .winograd_window import Window
 
@@ -71,8 +71,8 @@ class Winograd:
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
             "fill": fill_code(element, element, cpu),
-            "turn": turn_code(element, element, cpu),
-            "turn_back": turn_code(element, element, cpu),
+            "transpose": transpose_code(element, element, cpu),
+            "transpose_back": transpose_code(element, element, cpu),
             "finish": finish_code(finish if late else plain(element), cpu),
             "input": input_code(element, inputs, step, cpu),
             "products": products_code(kind, cpu),
@@ -81,7 +81,7 @@ class Winograd:
         self._driver = driver_code(correlation.layout, cpu)
         self._tables = _tables(plan, self._sizes)
         self._biases = _bias_order(correlation, plan, self._weights.chunks)
-        self._blocks = Blocks(SLOTS.block(**self._arguments(late)))
+        self._blocks = Blocks(ARGUMENTS.block(**self._arguments(late)))
         self._threads = plan.threads
         self.workspace_bytes = plan.threads * self._sizes.part
         tables = self._biases.nbytes + self._weights.resident_bytes
@@ -133,7 +133,7 @@ class Winograd:
     def _arguments(self, late: bool) -> dict[str, int]:
         """Arguments that all runs share."""
         plan, sizes, weights = self.schedule, self._sizes, self._weights
-        correlation, item, names = self.correlation, self._item, {"turn_back": "turn"}
+        correlation, item, names = self.correlation, self._item, {"transpose_back": "transpose"}
         made = correlation.made // correlation.groups
         runs, images = -(-weights.units // plan.units), -(-correlation.batch // plan.box[0])
         blocks = images * prod(axis["blocks"] for axis in sizes.axes)
@@ -144,12 +144,12 @@ class Winograd:
             **{key: table.ctypes.data for key, table in self._tables.items()},
             **{f"{name}_{i}": axis[name] for i, axis in enumerate(sizes.axes) for name in OF_AXIS},
             "part": sizes.part, "v_at": sizes.v_at, "z_at": sizes.z_at,
-            "stage_at": sizes.stage_at, "turned_at": sizes.turned_at,
+            "stage_at": sizes.stage_at, "transposed_at": sizes.transposed_at,
             "tile_at": sizes.tile_at, "made_at": sizes.made_at, "shift_at": sizes.shift_at,
             "jobs": blocks * runs * correlation.groups, "blocks": blocks,
             "blocks_n": images, "box_n": plan.box[0], "groups_n": correlation.batch,
             "runs": runs, "units": plan.units, "all_units": weights.units,
-            "chunks": weights.chunks, "depth": weights.depth,
+            "chunks": weights.chunks, "reduction": weights.reduction,
             "phases": len(self._tables["phase"]), "channels": weights.reduced,
             "chunk": sizes.chunk, "element": item,
             "points": plan.points, "pieces": weights.pieces, "rows": plan.rows, "panels": panels,
@@ -158,8 +158,8 @@ class Winograd:
             "w_piece": weights.point_bytes // panels // weights.pieces,
             "v_point": sizes.v_point, "v_row": sizes.v_row,
             "z_point": sizes.z_point, "z_row": sizes.z_row,
-            "made": made, "live": plan.channels, "padded": plan.padded, "columns": plan.columns,
-            "whole": int(whole and not late), "turned": int(sizes.turned > 0),
+            "made": made, "active": plan.channels, "padded": plan.padded, "columns": plan.columns,
+            "whole": int(whole and not late), "transposed": int(sizes.transposed > 0),
             **sizes.steps(), "line": sizes.line, "lanes": self._lanes,
         }  # fmt: skip
 
@@ -208,7 +208,7 @@ class _Sizes:
         rows = tiles + plan.rows
         packed = images * prod(spans) * self.chunk * item
         # An odd number of lines apart, so that points are not all in one set of the cache.
-        self.v_row = _odd((-(-depth_of(correlation) // lanes) + 1) * lanes * item)
+        self.v_row = _odd((-(-reduction_of(correlation) // lanes) + 1) * lanes * item)
         self.v_point = _odd(rows * self.v_row)
         self.z_row = _odd(plan.columns * item)
         self.z_point = _odd(rows * self.z_row)
@@ -216,14 +216,14 @@ class _Sizes:
         self._position, self._wide = plan.padded * item, self.chunk * item
         self._columns = plan.columns * item
         stage = images * prod(stages[:2]) * self.line * self._position
-        # Rows of results are turned apart from y to add a residual, too.
-        turned = correlation.epilogue.residual or shares_sets(correlation)
-        self.turned = plan.channels * self.line * item if turned else 0
+        # Rows of results are transposed apart from y to add a residual, too.
+        transposed = correlation.epilogue.residual or shares_sets(correlation)
+        self.transposed = plan.channels * self.line * item if transposed else 0
         self.v_at = _lines(packed)
         self.z_at = self.v_at + plan.points * self.v_point
         self.stage_at = self.z_at + plan.points * self.z_point
-        self.turned_at = self.stage_at + _lines(stage)
-        self.tile_at = self.turned_at + _lines(self.turned)
+        self.transposed_at = self.stage_at + _lines(stage)
+        self.tile_at = self.transposed_at + _lines(self.transposed)
         self.made_at = self.tile_at + 8 * tiles
         self.shift_at = self.made_at + 8 * len(MADE) * plan.tiles
         pieces = prod(more + 1 for more in behind)

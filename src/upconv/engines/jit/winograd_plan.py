@@ -2,7 +2,7 @@
 
 Axes are cut into groups of tiles (winograd_window.py). A *block* is a box of groups whose
 transformed operands stay in the second-level cache beside what a *unit* makes of them: the results
-of some channels and of one combination of outer phases. A job is some units of a block.
+of some channels and of one tuple of outer phases. A job is some units of a block.
 docs/winograd.md explains it.
 """
 
@@ -130,8 +130,8 @@ def schedules(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Schedul
         for each in product(*choices)
         if any(t.m > 1 for t in each) and prod(t.points for t in each) <= _MOST_POINTS
     ]
-    depth = depth_of(correlation)
-    made.sort(key=lambda each: _estimate(windows, each, depth))
+    reduction = reduction_of(correlation)
+    made.sort(key=lambda each: _estimate(windows, each, reduction))
     kept = [each for each in made if all(t.exact for t in each)][:_MOST_CHOICES]
     kept += [each for each in made if not all(t.exact for t in each)][:_MOST_CHOICES]
     found = [_best(correlation, windows, each, threads, cpu) for each in kept]
@@ -149,12 +149,14 @@ def named_schedule(correlation: Correlation, names: str, threads: int, cpu: Cpu)
     return _best(correlation, windows, made, threads, cpu)
 
 
-def _estimate(windows: tuple[Window, ...], transforms: tuple[Transform, ...], depth: int) -> float:
+def _estimate(
+    windows: tuple[Window, ...], transforms: tuple[Transform, ...], reduction: int
+) -> float:
     """Work of all tiles for one made channel: products, and some 16 steps for each point."""
     pairs = list(zip(windows, transforms, strict=True))
     products = prod(sum(t.pieces_of(w.r)) for w, t in pairs)
     points = prod(t.points for t in transforms)
-    return (products * depth + 16 * points) * prod(w.groups(t) * w.apart for w, t in pairs)
+    return (products * reduction + 16 * points) * prod(w.groups(t) * w.apart for w, t in pairs)
 
 
 def _best(
@@ -175,7 +177,7 @@ def _best(
     units = ceil(correlation.made // correlation.groups / channels)
     units *= prod(window.line.stride for window in windows[:-1])
     points = prod(each.points for each in transforms)
-    reduced = depth_of(correlation)
+    reduced = reduction_of(correlation)
     # A line more for each row, which keeps rows out of each other's cache sets.
     each_tile = item * (points * (reduced + (across + 1) * lanes) + across * lanes)
     residues = prod(window.apart for window in windows)
@@ -208,7 +210,7 @@ def _unit(correlation: Correlation, windows: tuple[Window, ...], lanes: int) -> 
     step = lanes // gcd(lanes, stride)
     wanted = max(step, _UNIT // stride // step * step)
     if wanted < lanes <= made and correlation.layout is DataLayout.NCX:
-        wanted = lanes  # squares of so many channels are turned
+        wanted = lanes  # squares of so many channels are transposed
     chunks = ceil(made / wanted)
     channels = min(made, ceil(ceil(made / chunks) / step) * step)
     return channels, ceil(channels / step) * step
@@ -257,15 +259,17 @@ class _Cycles:
         self, correlation: Correlation, windows: tuple[Window, ...],
         transforms: tuple[Transform, ...], vectors: int, across: int, cpu: Cpu,
     ) -> None:  # fmt: skip
-        self.costs, self.reduced = costs_of(cpu.vector_bytes), depth_of(correlation)
+        self.costs, self.reduced = costs_of(cpu.vector_bytes), reduction_of(correlation)
         self.vectors, self.across = vectors, across
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
         sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
         self.points: int = points
         self.sums: int = sums
-        turned = 11.0 if correlation.layout is DataLayout.NCX else 5.0  # rows into channels last
+        transposed = (
+            11.0 if correlation.layout is DataLayout.NCX else 5.0
+        )  # rows into channels last
         left = 30 if shares_sets(correlation) else 13
-        inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + turned * outputs
+        inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + transposed * outputs
         results = 0.4 * points + 0.05 * _additions([t.a for t in transforms]) + left * outputs
         self.inputs: float = ceil(self.reduced / _lanes(correlation, cpu)) * inputs
         self.results: float = across * results
@@ -306,7 +310,7 @@ def _additions(axes: list[tuple[Matrix, ...]]) -> int:
     return total
 
 
-def depth_of(correlation: Correlation) -> int:
+def reduction_of(correlation: Correlation) -> int:
     """Channels that are reduced, times the phases of operands."""
     steps = prod(line.step for line in correlation.lines)
     return correlation.reduced // correlation.groups * steps

@@ -23,16 +23,16 @@ from .compile import compiled
 from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Function, Module
-from .kernel_arguments import Arguments, Blocks, Slots, jobs
+from .kernel_arguments import ArgumentLayout, Arguments, Blocks, jobs
 from .packing import Numbers, aligned, goes_past, report_nonfinite, threads_for, watched
 from .rows import converted, gather_code
-from .transpose import turn_code
+from .transpose import transpose_code
 from .values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
 from .winograd import Transform
-from .winograd_plan import Schedule, chunk_of, depth_of
+from .winograd_plan import Schedule, chunk_of, reduction_of
 from .winograd_window import Window
 
-_SLOTS = Slots(
+_ARGUMENTS = ArgumentLayout(
     "dst* src* buffer* runs* terms* factors* numbers* move* part jobs batches batch chunks channels"
     " made reduced chunk phases count row unit group src_group src_reduced src_made taps lines line"
     " element",
@@ -43,26 +43,29 @@ _TAPS_BYTES = 64 << 10  # of T, of several channels
 
 
 class Weights:
-    """The order of a transformed weight: [group][unit][point][panel][piece][depth][panel's
-    columns], where depth is [chunk][phase of operands][reduced channel of the chunk]."""
+    """The order of a transformed weight: [group][unit][point][panel][piece][reduction][panel's
+    columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
 
     def __init__(self, correlation: Correlation, schedule: Schedule, lanes: int, cpu: Cpu) -> None:
         self._correlation, self._schedule = correlation, schedule
         self._dtype, self._threads = correlation.dtype.numpy, schedule.threads
-        self.reduced, self.depth = correlation.reduced // correlation.groups, depth_of(correlation)
+        self.reduced, self.reduction = (
+            correlation.reduced // correlation.groups,
+            reduction_of(correlation),
+        )
         self.chunk = chunk_of(self.reduced, lanes)
         self._made = correlation.made // correlation.groups
         self.chunks = ceil(self._made / schedule.channels)
         self._panel = schedule.vectors * lanes
         self.pieces = prod(transform.pieces for transform in schedule.transforms)
         self.units = self.chunks * prod(w.line.stride for w in schedule.windows[:-1])
-        self.point_bytes = self.pieces * self.depth * schedule.columns * self._dtype.itemsize
+        self.point_bytes = self.pieces * self.reduction * schedule.columns * self._dtype.itemsize
         self.unit_bytes = schedule.points * self.point_bytes
         self.nbytes = correlation.groups * self.units * self.unit_bytes
         self._tables, arguments = self._laid_out(lanes, cpu)
         self._part = arguments["part"]
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
-        self._blocks = Blocks(_SLOTS.block(**arguments))
+        self._blocks = Blocks(_ARGUMENTS.block(**arguments))
 
     def pack(self, weight: Array) -> Array:
         """The transform of a weight of the correlation's shape; `NonFinite` if it is not finite."""
@@ -84,10 +87,10 @@ class Weights:
         axes = [_terms(*pair) for pair in zip(schedule.windows, schedule.transforms, strict=True)]
         kernel = [1 + int(taps.max()) for taps, _ in axes]
         taps = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
-        lines, numbers, name = taps, np.zeros(1, np.int64), "turn"
+        lines, numbers, name = taps, np.zeros(1, np.int64), "transpose"
         beside = taps <= by_reduced or self.reduced == 1
         if beside and taps <= by_made and by_tap[-1] == 1:
-            self._move, places = turn_code(element, element, cpu), by_tap
+            self._move, places = transpose_code(element, element, cpu), by_tap
             if taps <= by_reduced <= 2 * taps:
                 lines = by_reduced  # channels follow each other, and are transposed together
         else:
@@ -101,7 +104,7 @@ class Weights:
         batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
         runs, terms, factors = self._runs(axes, [place * padded * item for place in places])
         step = gcd(2 * lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
-        self._code = packing_code(element, step, name == "turn", goes_past(self.nbytes), cpu)
+        self._code = packing_code(element, step, name == "transpose", goes_past(self.nbytes), cpu)
         tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": numbers}
         batches = ceil(self.reduced / batch)
         arguments = {
@@ -110,7 +113,7 @@ class Weights:
             "jobs": self._correlation.groups * self.chunks * batches,
             "batches": batches, "batch": batch, "chunks": self.chunks, "count": len(runs),
             "channels": schedule.channels, "made": self._made, "reduced": self.reduced,
-            "chunk": self.chunk, "phases": self.depth // self.reduced,
+            "chunk": self.chunk, "phases": self.reduction // self.reduced,
             "row": self._panel * item, "unit": self.unit_bytes,
             "group": self.units * self.unit_bytes,
             "src_group": by_group * item, "src_reduced": by_reduced * item,
@@ -188,21 +191,21 @@ def packing_code(
     `past` to write past the caches."""
     past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
     with module.function("pack", {"args": PTR}) as f:
-        a = _SLOTS.reader(f)
+        a = _ARGUMENTS.reader(f)
         taps = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         with jobs(f, a.address("next"), a["jobs"]) as job:
             number, rest = job % a["batches"], job // a["batches"]
             chunk, group = rest % a["chunks"], rest // a["chunks"]
             first, start = number * a["batch"], chunk * a["channels"]
             count = f.min(a["batch"], a["reduced"] - first)
-            live = f.min(a["channels"], a["made"] - start)
+            active = f.min(a["channels"], a["made"] - start)
             src = a["src"] + group * a["src_group"]
             src = src + first * a["src_reduced"] + start * a["src_made"]
-            _emit_taps(f, a, (taps, src), (count, live), kind, squares)
+            _emit_taps(f, a, (taps, src), (count, active), kind, squares)
             before = first // a["chunk"] * a["chunk"]
             here = f.min(a["chunk"], a["reduced"] - before)
-            depth = before * (a["phases"] - 1) + first
-            dst = a["dst"] + group * a["group"] + chunk * a["unit"] + depth * a["row"]
+            reduction = before * (a["phases"] - 1) + first
+            dst = a["dst"] + group * a["group"] + chunk * a["unit"] + reduction * a["row"]
             with f.loop(0, a["count"]) as run:
                 entry = f.at(a["runs"], run.index * _RUN, I64)
                 phase, to, lane, *more = (f.word(entry, i) for i in range(_RUN))
@@ -217,11 +220,11 @@ Pair = tuple[Value, Value]
 def _emit_taps(
     f: Function, a: Arguments, places: Pair, counts: Pair, kind: str, squares: bool
 ) -> None:
-    """T, the taps of `count` channels by the made channels, of which `live` are there; the others
+    """T, the taps of `count` channels by the made channels, of which `active` are there; the others
     are zero."""
-    (dst, src), (count, live), channel = places, counts, a["lines"] * a["line"]
+    (dst, src), (count, active), channel = places, counts, a["lines"] * a["line"]
     zero, size = f.constant(kind, 0.0), nbytes_of(kind)
-    missing = live * a["element"] < a["line"]
+    missing = active * a["element"] < a["line"]
     with f.loop(0, f.select(missing, count * channel, 0), size) as loop:
         f.store(zero, dst + loop.index)
     if squares:
@@ -229,12 +232,12 @@ def _emit_taps(
         together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
         columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
         with f.loop(0, f.select(together, 1, count)) as each:
-            given = dst + each.index * channel, src + each.index * a["src_reduced"], live, columns
+            given = dst + each.index * channel, src + each.index * a["src_reduced"], active, columns
             f.call(a["move"], *given, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
             numbers = f.at(a["numbers"], tap.index * a["channels"], I64)
-            given = dst + tap.index * a["line"], src, numbers, live
+            given = dst + tap.index * a["line"], src, numbers, active
             f.call(a["move"], *given, count, channel, a["src_reduced"])
     whole = (count - 1) * channel
     with f.loop(0, whole + a["taps"] * a["line"], size, [zero]) as loop:

@@ -1,9 +1,10 @@
-"""Slabs: the parts of data that are computed one after another.
+"""Spatial blocks: the parts of data that are computed one after another.
 
-Channels-first data is turned into scratch: of a slab it stays in the second-level caches until it
-is turned back, and takes little memory. Slabs of channels-last data keep tables small. A slab is
-some whole images, or part of one image along the first axis; its outputs begin at a multiple of the
-stride, so that phases, blocks and packed weights are those of the whole correlation.
+Channels-first data is transposed into scratch: of a spatial block it stays in the second-level
+caches until it is transposed back, and takes little memory. Spatial blocks of channels-last data
+keep tables small. A spatial block is some whole images, or part of one image along the first axis;
+its outputs begin at a multiple of the stride, so that phases, blocks and packed weights are those
+of the whole correlation.
 
 Nothing here touches an array.
 """
@@ -23,15 +24,16 @@ _ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What tables depend on: slabs of one kind share them. `lead` is as in channel_tables.py."""
+    """What tables depend on: spatial blocks of one kind share them. `before` is as in
+    channel_tables.py."""
 
     correlation: Correlation
     cut: Cut
-    lead: int
+    before: int
 
 
 @dataclass(frozen=True, slots=True)
-class Slab:
+class SpatialBlock:
     """Some images, and of the first axis some outputs with the inputs that they need."""
 
     kind: Kind
@@ -52,22 +54,28 @@ class Slab:
         return array[self.images, :, positions] if first else array[self.images, positions]
 
 
-def slabs(correlation: Correlation, cut: Cut, room: int, element: int) -> tuple[Slab, ...]:
-    """A correlation as slabs whose data takes about `room` bytes, if one position does.
+def spatial_blocks(
+    correlation: Correlation, cut: Cut, room: int, element: int
+) -> tuple[SpatialBlock, ...]:
+    """A correlation as spatial blocks whose data takes about `room` bytes, if one position does.
 
-    `element` is the bytes of an element of turned data.
+    `element` is the bytes of an element of transposed data.
     """
     each = image_bytes(correlation, element)
     positions = _positions(correlation, cut)
     if each <= room or positions < 2:
         images = _even(correlation.batch, max(1, room // max(1, each)))
         return tuple(
-            _slab(correlation, cut, range(start, min(start + images, correlation.batch)), None)
+            _spatial_block(
+                correlation, cut, range(start, min(start + images, correlation.batch)), None
+            )
             for start in range(0, correlation.batch, images)
         )
     step = _even(positions, max(1, positions * room // each))
     return tuple(
-        _slab(correlation, cut, range(image, image + 1), range(start, min(start + step, positions)))
+        _spatial_block(
+            correlation, cut, range(image, image + 1), range(start, min(start + step, positions))
+        )
         for image in range(correlation.batch)
         for start in range(0, positions, step)
     )
@@ -79,20 +87,21 @@ def _even(total: int, most: int) -> int:
 
 
 def image_bytes(correlation: Correlation, element: int) -> int:
-    """Bytes of one image's input and output, turned."""
+    """Bytes of one image's input and output, transposed."""
     inputs = correlation.reduced * prod(correlation.operand_size)
     return (inputs + correlation.made * prod(correlation.result_size)) * element
 
 
 def halo_bytes(correlation: Correlation, element: int) -> int:
-    """Bytes of the operand that two neighbouring slabs both turn."""
+    """Bytes of the operand that two neighbouring spatial blocks both turn."""
     line = correlation.lines[0]
     inputs = correlation.reduced * prod(correlation.operand_size[1:])
     return min(line.size, line.high - line.low) * inputs * element
 
 
 def least_bytes(correlation: Correlation, element: int) -> int:
-    """About what a small slab takes: outputs of two positions, and the inputs they need."""
+    """About what a small spatial block takes: outputs of two positions, and the inputs they
+    need."""
     line = correlation.lines[0]
     inputs = min(line.size, line.step + line.high - line.low + 1)
     outputs = min(line.out, 2 * line.stride)
@@ -100,33 +109,35 @@ def least_bytes(correlation: Correlation, element: int) -> int:
     return (x + correlation.made * outputs * prod(correlation.result_size[1:])) * element
 
 
-def _joined(correlation: Correlation, cut: Cut) -> int:
-    """Positions along the first axis that a slab has a multiple of."""
+def _unroll(correlation: Correlation, cut: Cut) -> int:
+    """Positions along the first axis that a spatial block has a multiple of."""
     if correlation.rank > 1:
         return 1
-    return max((grid.bundle.joined for grid in cut.grids), default=1)
+    return max((grid.phase_group.unroll for grid in cut.grids), default=1)
 
 
 def _positions(correlation: Correlation, cut: Cut) -> int:
     """Of how many positions j, or joined ones, the first axis is."""
     line = correlation.lines[0]
-    return -(-line.out // (line.stride * _joined(correlation, cut)))
+    return -(-line.out // (line.stride * _unroll(correlation, cut)))
 
 
-def _slab(correlation: Correlation, cut: Cut, images: range, positions: range | None) -> Slab:
+def _spatial_block(
+    correlation: Correlation, cut: Cut, images: range, positions: range | None
+) -> SpatialBlock:
     batch = replace(correlation, batch=len(images))
     taken = slice(images.start, images.stop)
     if positions is None:
-        return Slab(Kind(batch, cut, 0), taken, _ALL, _ALL)
-    line, joined = correlation.lines[0], _joined(correlation, cut)
-    low = positions.start * joined * line.stride
-    high = min(line.out, positions.stop * joined * line.stride)
+        return SpatialBlock(Kind(batch, cut, 0), taken, _ALL, _ALL)
+    line, unroll = correlation.lines[0], _unroll(correlation, cut)
+    low = positions.start * unroll * line.stride
+    high = min(line.out, positions.stop * unroll * line.stride)
     own, inputs = line.part(low, high)
     part = replace(batch, lines=(own, *correlation.lines[1:]))
     grids = tuple(_grid(grid, positions) for grid in cut.grids)
-    lead = line.step * (low // line.stride) - inputs.start
-    kind = Kind(part, replace(cut, grids=grids), lead)
-    return Slab(kind, taken, slice(low, high), slice(inputs.start, inputs.stop))
+    before = line.step * (low // line.stride) - inputs.start
+    kind = Kind(part, replace(cut, grids=grids), before)
+    return SpatialBlock(kind, taken, slice(low, high), slice(inputs.start, inputs.stop))
 
 
 def _grid(grid: Grid, positions: range) -> Grid:
