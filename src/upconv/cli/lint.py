@@ -146,7 +146,6 @@ def _checked(
 ) -> Findings:
     """The findings in a file; one that cannot be read as a model is a finding itself."""
     from ..onnx import linting
-    from ..onnx.linting.findings import Observation
 
     try:
         if fix:
@@ -154,7 +153,7 @@ def _checked(
         return linting.lint(file, runtime=runtime, select=select, ignore=ignore, sizes=shapes)
     except (FileError, ModelError, MemoryError) as error:
         words = " ".join(str(error).split()) or "There is not enough memory."
-        broken = linting.RULES[_UNREADABLE].finding(Observation(words))
+        broken = linting.RULES[_UNREADABLE].finding(words)
         return linting.Findings(str(file), 0, (broken,))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def lint(
     rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
     seen = list(_seen(own, reading, sizes or {}))
     name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
-    found = tuple(finding for context in seen for _, finding in _found(own, context, rules))
-    return Findings(name, len(seen), found)
+    found = (finding for context in seen for _, finding in _found(own, context, rules))
+    return Findings(name, len(seen), tuple(found))
 
 
 def fix(
@@ -112,29 +113,27 @@ def _seen(
     model: ir.Model, reading: Reading | None, sizes: Mapping[str, Sequence[int]]
 ) -> Iterator[Context]:
     """The nodes that rules look at, once the model's open shapes are filled in."""
-    facts, declared = inferred(model, _shapes(model, sizes)), {}
+    table, declared = inferred(model, _shapes(model, sizes)), {}
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
-        declared[value] = stated = known_sizes(value)
-        told = known_sizes(facts.get(str(value.name)))
-        if told is not None and (stated is None or len(stated) == len(told)):
-            pairs = zip(stated or (None,) * len(told), told, strict=True)
-            value.shape = ir.Shape([b if a is None else a for a, b in pairs])
+        declared[value] = known_sizes(value)
+        told = table.get(str(value.name))
+        if told is not None:
+            with suppress(ValueError):  # where the two contradict each other, what is declared
+                value.merge_shapes(told.shape)
     return contexts(model, reading, declared)
 
 
 def _shapes(
     model: ir.Model, sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, list[int | str | None]]:
-    """The shapes of the inputs that `sizes` says something about, by name or by symbol."""
-    inputs = {str(value.name): value for value in model.graph.inputs if value.shape is not None}
-    whole = input_shapes(list(inputs.values()), sizes)  # raises for what does not fit
+    """The shapes of the inputs, with what `sizes` says of them by name or by symbol."""
+    inputs = [value for value in model.graph.inputs if value.shape is not None]
     told: dict[str, list[int | str | None]] = {}
-    for name, value in inputs.items():
+    for value, (name, whole) in zip(inputs, input_shapes(inputs, sizes).items(), strict=True):
         dims = [d if isinstance(d, int) else d.value for d in value.shape or ()]
-        pairs = list(zip(dims, whole[name], strict=True))
-        if name in sizes or any(d in sizes for d in dims):
-            told[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
+        pairs = zip(dims, whole, strict=True)
+        told[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
     return told
 
 

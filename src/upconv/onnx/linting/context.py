@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 
@@ -36,9 +36,9 @@ class Context:
     declared: Sizes | None = None
 
     @property
-    def conv(self) -> ConvTransposeNode | None:
-        """The node, if it can be read."""
-        return self.found if isinstance(self.found, ConvTransposeNode) else None
+    def conv(self) -> ConvTransposeNode:
+        """The node as it was read, which it was for all rules but those about what cannot be."""
+        return cast(ConvTransposeNode, self.found)
 
     def concerns(self, runtime: Reading) -> bool:
         """Whether the model is judged for this runtime, or for any."""

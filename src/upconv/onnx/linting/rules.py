@@ -22,14 +22,20 @@ import onnx_ir as ir
 
 from ...errors import ArgumentError, brief
 from ..graphs import named
+from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
 from . import attributes, overlap
 from .context import Context, output_shape
-from .findings import Finding, Observation, Severity
+from .findings import Finding, Severity
 
 Repair = Callable[[ir.Model, Context], bool]
 """Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
+
+REFUSED = "UPC2"
+"""How the codes begin of what a runtime refuses: errors, where the model is judged for it."""
+UNREAD = ("UPC109", "UPC901")
+"""The rules about nodes that cannot be read."""
 
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
 _OPERATORS = "https://onnx.ai/onnx/operators/onnx__"
@@ -38,14 +44,15 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: `check` looks at a node, `repair` fixes what it finds, if it can.
+    """One rule: `check` has sentences about a node, `repair` fixes what it finds, if it can.
 
-    `more` is an address to read, or empty.
+    `severity` is that of a model that is judged for no runtime in particular. `more` is an address
+    to read, or empty.
     """
 
     code: str
     severity: Severity
-    check: Callable[[Context], Iterator[Observation]]
+    check: Callable[[Context], Iterator[str]]
     more: str = ""
     repair: Repair | None = None
 
@@ -81,18 +88,20 @@ class Rule:
         )
         return "\n\n".join(fill(part, 100, break_on_hyphens=False) for part in parts)
 
-    def finding(self, seen: Observation, node: str = "", graph: str = "") -> Finding:
-        """An observation as a finding at a node; without one, at the whole file."""
-        told = self.as_json()
-        severity = seen.severity or self.severity
-        words = (seen.message, told["fix"], told["fixable"], seen.facts)
-        return Finding(self.code, self.slug, severity, node, graph, *words)
+    def finding(self, message: str, context: Context | None = None) -> Finding:
+        """A sentence as a finding at a node; without one, at the whole file."""
+        told, severity, place = self.as_json(), self.severity, ("", "")
+        if context is not None:
+            place = named(context.node), context.graph
+            if context.runtime is not None and self.code.startswith(REFUSED):
+                severity = Severity.ERROR
+        words = message, told["fix"], told["fixable"]
+        return Finding(self.code, self.slug, severity, *place, *words)
 
     def findings(self, context: Context) -> Iterator[Finding]:
-        """All it has to say about a node."""
-        return (
-            self.finding(seen, named(context.node), context.graph) for seen in self.check(context)
-        )
+        """All it has to say about a node; of one that cannot be read that alone is said."""
+        if isinstance(context.found, Unreadable) == (self.code in UNREAD):
+            yield from (self.finding(message, context) for message in self.check(context))
 
 
 def _by_pass(*names: str) -> Repair:
