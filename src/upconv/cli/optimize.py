@@ -50,7 +50,7 @@ _Session = Annotated[
     typer.Option(
         "--session",
         metavar="FILE",
-        help="Measure upconv.onnx.Session too; write its report, for decisions=: .json.",
+        help="Measure upconv.onnx.Session too; write its report, which layers: .json.",
     ),
 ]
 
@@ -122,7 +122,7 @@ def optimize(
 
 
 def _session_report(found: Optimization) -> Mapping[str, Any]:
-    """What `upconv.onnx.Session(decisions=...)` takes, or why there is none."""
+    """What `upconv.onnx.Session` decided, or why there is nothing."""
     if found.session is None or found.session.report is None:
         return {"why": found.session.why if found.session else ""}
     return found.session.report

@@ -196,8 +196,8 @@ class WholeResult:
 class SessionResult:
     """`upconv.onnx.Session` on the model against the runtime's own.
 
-    `report` is the JSON of `Session.report()`, which `Session(decisions=...)` takes, at the last
-    set of input shapes. Without `whole`, `why` says why not.
+    `report` is the JSON of `Session.report()`, at the last set of input shapes. Without `whole`,
+    `why` says why not.
     """
 
     whole: tuple[WholeResult, ...] = ()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import prod
 
 import numpy as np
@@ -98,32 +99,31 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     return _rewriting(conv, replace(said, axes=dense), w.changed(spread(w.array, said.axes)))
 
 
-def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
-    """Axes of length 1 in front, where s = k = d = 1 and nothing is cropped."""
-    if conv.rank >= rank:
-        raise Refusal(f"it has {conv.rank} spatial axes, and {rank} are asked for")
-    said, new = _statement(conv), list(range(2, 2 + rank - conv.rank))
+def to_rank(conv: ConvTransposeNode) -> Rewriting:
+    """One axis as two: an axis of length 1 in front, where s = k = d = 1 and nothing is cropped."""
+    if conv.rank >= 2:
+        raise Refusal(f"it has {conv.rank} spatial axes, and 2 are enough")
+    said = _statement(conv)
     _require_small(conv, [axis.kernel for axis in said.axes])
-    axes = [*(Axis(size=1, kernel=1) for _ in new), *said.axes]
-    paddings = [*(Padding(0, 0, 0) for _ in new), *said.paddings]
+    axes, paddings = [Axis(size=1, kernel=1), *said.axes], [Padding(0, 0, 0), *said.paddings]
     w = _longer(conv, said)
-    w = w.changed(np.expand_dims(w.array, new))
+    w = w.changed(np.expand_dims(w.array, 2))
 
     def write(builder: Builder) -> None:
-        [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, new, undo=True)])
+        [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, [2], undo=True)])
         operands = [x, w.write(builder, "weight"), conv.b]
         y = builder.deconv(operands, attributes(axes, conv.groups, paddings))
-        finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], new))
+        finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], [2]))
 
     return write
 
 
-def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
+def split_groups(conv: ConvTransposeNode) -> Rewriting:
     """One node per group: x, weight and bias split along channels, the results concatenated."""
     if conv.groups == 1:
         raise Refusal("it has one group")
-    if conv.groups > most:
-        raise Refusal(f"it has {conv.groups} groups; more than {most} nodes serve nobody")
+    if conv.groups > MOST_GROUPS:
+        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes serve nobody")
     said = _statement(conv)
     _require_small(conv, [axis.kernel for axis in said.axes])
     w, b = _longer(conv, said), bias(conv)
@@ -131,13 +131,10 @@ def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
     def write(builder: Builder) -> None:
         xs = before(builder, conv.x, lambda v: builder.split(v, conv.groups, 1))
         ws = [part.write(builder, "weight") for part in w.split(conv.groups)]
-        bs = (
-            [part.write(builder, "bias") for part in b.split(conv.groups)]
-            if b
-            else [None] * len(ws)
-        )
+        bs = [part.write(builder, "bias") for part in b.split(conv.groups)] if b else []
         words = attributes(said.axes, 1, said.paddings)
-        parts = [builder.deconv(one, words, heir=False) for one in zip(xs, ws, bs, strict=True)]
+        operands = zip_longest(xs, ws, bs)
+        parts = [builder.deconv(one, words, heir=False) for one in operands]
         finish(conv, builder, parts, lambda ys: builder.op("Concat", ys, axis=1))
 
     return write

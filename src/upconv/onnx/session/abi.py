@@ -61,12 +61,9 @@ _ARENA, _DEFAULT_MEMORY = 1, 0
 
 
 class _Base(ctypes.Structure):
-    """OrtApiBase."""
+    """OrtApiBase, as far as it is used."""
 
-    _fields_ = (
-        ("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),
-        ("get_version", ctypes.CFUNCTYPE(c_char_p)),
-    )
+    _fields_ = (("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),)
 
 
 class Library:

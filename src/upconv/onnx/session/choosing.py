@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...errors import EngineError, EngineRefusal, UpconvError
+from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
 from ..models import stored
 from ..runtimes.timing import interleaved
 from ..verifying.differences import Place, differences
@@ -71,10 +71,7 @@ class Assembly:
 
     def rows(self) -> dict[str, LayerReport]:
         """The layers as nothing is decided yet, by their outputs."""
-        return {
-            output: LayerReport(each.name, output, each.title, each.weight.shape)
-            for output, each in self.layers.items()
-        }
+        return {output: LayerReport(each.name, each.title) for output, each in self.layers.items()}
 
     def profiled(self, examples: Sequence[Feeds]) -> dict[str, float]:
         """What ONNX Runtime takes for layers, in seconds, of those that its profiler names."""
@@ -127,7 +124,10 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     try:
         plain = assembly.plain()
     except EngineRefusal as refusal:
-        return _alone(assembly, refusal)
+        try:  # float64 and bfloat16: it has no ConvTranspose of these
+            return unmeasured(assembly, None, "ONNX Runtime does not take it")
+        except EngineError:
+            raise refusal from None
     rows = assembly.rows()
     if not rows:
         return plain, Report("onnxruntime", "it has no convolution with a constant weight")
@@ -161,19 +161,27 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     return plain, Report("onnxruntime", "it is not faster with upconv", told, best, least)
 
 
-def _alone(assembly: Assembly, refusal: EngineRefusal) -> Choice:
-    """A model that ONNX Runtime takes only with upconv's ConvTranspose, as of float64."""
-    chosen = {name for name, each in assembly.layers.items() if each.kind == "ConvTranspose"}
-    if not chosen:
-        raise refusal
-    try:
-        session = assembly.session(chosen)
-    except EngineError:
-        raise refusal from None
+def unmeasured(
+    assembly: Assembly, names: Sequence[str] | None, why: str = "not measured"
+) -> Choice:
+    """The model with the layers of these names, every ConvTranspose if None, computed by upconv.
+
+    Raises `ArgumentError` for a name that no layer has.
+    """
     rows = assembly.rows()
-    for output in chosen:
-        rows[output] = replace(rows[output], upconv=True, why="ONNX Runtime does not take it")
-    return session, Report("upconv", "", tuple(rows.values()))
+    known = {row.name for row in rows.values()}
+    if names is not None and (isinstance(names, str) or not known.issuperset(names)):
+        listed = ", ".join(map(brief, sorted(known))) or "none"
+        raise ArgumentError("layers", brief(names), f"a list of some of {listed}")
+    chosen = {
+        output
+        for output, row in rows.items()
+        if (row.kind.startswith("ConvTranspose") if names is None else row.name in names)
+    }
+    told = tuple(replace(row, upconv=output in chosen, why=why) for output, row in rows.items())
+    if not chosen:
+        return assembly.plain(), Report("onnxruntime", "no layer was chosen", told)
+    return assembly.session(chosen), Report("upconv", "", told)
 
 
 def _own_times(
