@@ -147,8 +147,8 @@ y = Slice(ConvTranspose, {1,0}, {end,-1}, {2,3})""",
         <float[1,1,3] w = {1,2,3}, float[1] b = {5}>
         { [deconv] y = ConvTranspose<strides=[2], pads=[1,1], output_padding=[1]>(x, w, b) }""",
         """ConvTranspose = ConvTranspose(x, [1x1x3]{1,2,3}, {5}) dilations=[1], group=1, \
-kernel_shape=[3], output_padding=[1], pads=[0,0], strides=[2]
-y = Slice(ConvTranspose, {1}, {-1}, {2})""",
+kernel_shape=[3], output_padding=[0], pads=[0,0], strides=[2]
+y = Slice(ConvTranspose, {1}, {end}, {2})""",
     ),
     "no_output_padding": (
         """g (float[N,1,H,W] x) => (float[N,1,P,Q] y)
@@ -289,7 +289,7 @@ MANY = parsed(
             ),
             "say everything already",
         ),
-        ("normalise", deconv("pads=[2,1], output_padding=[0]", shape="N,2,1"), "empty"),
+        ("normalise", deconv("pads=[2,1], output_padding=[0]", shape="N,2,1"), "an output of 0"),
         ("split_groups", deconv("strides=[2]"), "it has one group"),
         ("split_groups", MANY, "more than 256 nodes"),
         ("to_rank", deconv("strides=[2,1]", w="float[2,1,1,1] w = {1,2}", shape="N,2,H,W"), "2"),
@@ -298,7 +298,7 @@ MANY = parsed(
         (
             "no_output_padding",
             deconv("strides=[2], output_padding=[1], pads=[5,1]", shape="N,2,2"),
-            "empty",
+            "an output of 0",
         ),
         ("no_pads", deconv("strides=[2]"), "it has no pads"),
         ("no_dilation", deconv("strides=[2]"), "all its dilations are 1"),

@@ -17,7 +17,6 @@ from typing import Any, cast
 import onnx_ir as ir
 
 from ..dialects import Layer, from_onnx
-from ..dialects.limits import Padding
 from ..dialects.onnx import AutoPad, Rule
 from ..errors import UpconvError
 from ..geometry import Axis
@@ -102,21 +101,6 @@ class ConvTransposeNode:
     def has_output_shape(self) -> bool:
         """Whether the node names its output's sizes."""
         return "output_shape" in self.node.attributes
-
-    @property
-    def paddings(self) -> tuple[Padding, ...]:
-        """Its crops in ONNX's words: as the node states them, or worked out where it states sizes.
-
-        The output padding of the latter has no bound: see `passes.legalise`.
-        """
-        if self.auto_pad is not AutoPad.NOTSET or self.has_output_shape:
-            return tuple(
-                Padding(a.crop_begin, max(a.crop_end, 0), max(-a.crop_end, 0)) for a in self.axes
-            )
-        said, none = self.node.attributes, [0] * self.rank
-        pads = said.get_ints("pads", (*none, *none))
-        extra = said.get_ints("output_padding", none)
-        return tuple(map(Padding, pads, pads[self.rank :], extra))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,8 +35,7 @@ _Affine = tuple[Array, Array, Array, Array, float]
 def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     """Cases 1 to 3; `Refusal`: nothing to fold, what is computed, quantised or read by others."""
     original = _floats(weight(conv)).array
-    if any(p.output_padding >= a.stride for p, a in zip(conv.paddings, conv.axes, strict=True)):
-        raise Refusal("its output is longer than ONNX's attributes can say; normalise it first")
+    words = attributes(conv.axes, conv.groups)
     w = original.astype(np.float64)
     b = np.zeros(conv.groups * int(w.shape[1]))
     if conv.b is not None:
@@ -61,7 +60,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
 
     def write(builder: Builder) -> None:
         operands = conv.x, builder.constant(new_w, "weight"), builder.constant(new_b, "bias")
-        y = builder.deconv(operands, attributes(conv.axes, conv.groups, conv.paddings))
+        y = builder.deconv(operands, words)
         builder.replace(nodes[-1].outputs[0], y, [*nodes[::-1], conv.node])
 
     return write
