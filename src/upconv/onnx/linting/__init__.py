@@ -19,6 +19,7 @@ from ...dialects import values
 from ...dialects.onnx import Rule as Reading
 from ...errors import FileError, brief
 from ...files import published, reported
+from ..graphs import named
 from ..models import Source, from_model, sources, to_proto
 from ..nodes import known_sizes
 from ..runtimes.inputs import input_shapes
@@ -65,7 +66,7 @@ def lint(
     rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
     seen = list(_seen(own, reading, sizes or {}))
     name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
-    found = (finding for context in seen for _, finding in _found(own, context, rules))
+    found = (finding for context in seen for finding in _found(own, context, rules))
     return Findings(name, len(seen), tuple(found))
 
 
@@ -83,8 +84,13 @@ def fix(
 
     Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
-    rules, reading, model = chosen(select, ignore), _reading(runtime), from_model(path)
-    fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _repaired(model, rules, reading)]
+    model, fixed = from_model(path), list[Finding]()
+    for _ in range(_MOST_ROUNDS):
+        found = lint(model, runtime=runtime, select=select, ignore=ignore)
+        repaired = [finding for finding in found if _repaired(model, finding, _reading(runtime))]
+        fixed += repaired
+        if not repaired:
+            break
     if fixed:
         if len(sources(model)) > 1:
             words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` does it"
@@ -93,20 +99,14 @@ def fix(
         with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
             shutil.copymode(path, file.name)
             file.write(data)
-    found = lint(path, runtime=runtime, select=select, ignore=ignore)
-    return replace(found, fixed=tuple(fixed))
+    return replace(found, model=os.fspath(path), fixed=tuple(fixed))
 
 
-def _repaired(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
-    """One round of repairs, at most one per node; shapes are inferred in a copy only."""
-    own = list(contexts(model))
-    for pristine, seen in zip(own, list(_seen(model.clone(), reading, {})), strict=True):
-        if pristine.node.graph is None:  # a repair of this round took it away
-            continue
-        for rule, finding in _found(model, seen, rules):
-            if rule.repair and rule.repair(model, replace(seen, node=pristine.node)):
-                yield finding
-                break
+def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> bool:
+    """Whether a repair of the finding changed the model."""
+    repair, place = RULES[finding.rule].repair, (finding.graph, finding.node)
+    nodes = [each.node for each in contexts(model) if (each.graph, named(each.node)) == place]
+    return repair is not None and any(repair(model, node, reading) for node in nodes)
 
 
 def _seen(
@@ -137,15 +137,13 @@ def _shapes(
     return told
 
 
-def _found(
-    model: ir.Model, context: Context, rules: Iterable[Rule]
-) -> Iterator[tuple[Rule, Finding]]:
+def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
     """What the rules find at a node, but for those that metadata leaves out."""
     said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.node))
     left_out = tuple(said.replace(",", " ").split())
     for rule in rules:
         if not rule.code.startswith(left_out):
-            yield from ((rule, finding) for finding in rule.findings(context))
+            yield from rule.findings(context)
 
 
 def _reading(runtime: str | None) -> Reading | None:

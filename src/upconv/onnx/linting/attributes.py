@@ -91,7 +91,7 @@ def declared_shape(context: Context) -> Iterator[str]:
     ONNX's own shape inference writes wrong ones for auto_pad SAME with output_padding, or with a
     kernel smaller than the stride.
 
-    Fix: Correct the declared shape (`upconv lint --fix`), or remove it and infer shapes again.
+    Fix: Remove the declared shape (`upconv lint --fix`), or declare the true one.
     """
     true = [output_shape(conv) for conv in context.readings().values()]
     if context.declared and true and not any(_agree(context.declared, shape) for shape in true):
