@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from ...arrays import Array
 from ...dialects import from_onnx
@@ -33,7 +33,6 @@ from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from ..passes import PASSES
 from ..passes.base import run
-from ..shapes import inferred
 from .operators import DOMAIN, operator_name
 
 _FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
@@ -88,7 +87,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
     threads and together with a Conv.
     """
     copy = _simplified(model)
-    _write_shapes(copy)
+    ShapeInferencePass(check_type=False, strict_mode=False)(copy)
     steps = run(copy, [PASSES[name] for name in _FOLDS], rule=Rule.ONNXRUNTIME)
     changed = any(step.fired for step in steps)
     for node in list(copy.graph):
@@ -118,16 +117,6 @@ def _simplified(model: ir.Model) -> ir.Model:
             return load(path).clone()
         except Exception:  # it refuses the model, or cannot write it: as it was given, then
             return model.clone()
-
-
-def _write_shapes(model: ir.Model) -> None:
-    """Have values tell the shapes that follow from those of the inputs, where they do not yet."""
-    table = inferred(model, apart=False)
-    for node in model.graph:
-        for y in node.outputs:
-            told = table.get(str(y.name), y)
-            if told.shape is not None and told.type is not None:
-                y.shape, y.type = y.shape or told.shape, y.type or told.type
 
 
 def layers(model: ir.Model) -> list[Layer]:
