@@ -204,7 +204,7 @@ QUAD = deconv(np.ones((2, 3, 2, 2, 2, 2), np.float32), (3,) * 4, strides=[2] * 4
 )
 def test_the_crops_of_each_reader_are_what_it_cuts_off(said, runtime):
     model = deconv(W33, batch=1, strides=[2, 2], **said)
-    [context] = contexts(from_model(model))
+    [context] = contexts(from_model(model), None, {})
     conv = context.readings()[Rule(runtime)]
     assert f"{READERS[Rule(runtime)]}: {str(conv.layer.crops)[1:-1]}" in one(model, "UPC101")
     x, y = weights(5, 1, 6, 5, 7), []

@@ -19,7 +19,6 @@ from ...dialects import values
 from ...dialects.onnx import Rule as Reading
 from ...errors import FileError, brief
 from ...files import published, reported
-from ..graphs import named
 from ..models import Source, from_model, sources, to_proto
 from ..nodes import known_sizes
 from ..runtimes.inputs import input_shapes
@@ -105,7 +104,7 @@ def fix(
 def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> bool:
     """Whether a repair of the finding changed the model."""
     repair, place = RULES[finding.rule].repair, (finding.graph, finding.node)
-    nodes = [each.node for each in contexts(model) if (each.graph, named(each.node)) == place]
+    nodes = [each.found.node for each in contexts(model, reading, {}) if each.place == place]
     return repair is not None and any(repair(model, node, reading) for node in nodes)
 
 
@@ -139,7 +138,7 @@ def _shapes(
 
 def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
     """What the rules find at a node, but for those that metadata leaves out."""
-    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.node))
+    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.found.node))
     left_out = tuple(said.replace(",", " ").split())
     for rule in rules:
         if not rule.code.startswith(left_out):

@@ -134,7 +134,7 @@ def training_batch_norm(context: Context) -> Iterator[str]:
     Fix: Export in evaluation mode (`model.eval()` in PyTorch).
     """
     for node in (use.node for use in context.conv.y.uses()):
-        if is_op(node, "BatchNormalization") and _trains(node, context.opset):
+        if is_op(node, "BatchNormalization") and _trains(node, context.conv.opset):
             yield (
                 f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
                 " normalises by the current batch and cannot be folded."

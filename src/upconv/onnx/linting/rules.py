@@ -22,7 +22,6 @@ import onnx_ir as ir
 
 from ...dialects.onnx import Rule as Reading
 from ...errors import ArgumentError, brief
-from ..graphs import named
 from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
@@ -93,11 +92,12 @@ class Rule:
         """A sentence as a finding at a node; without one, at the whole file."""
         told, severity, place = self.as_json(), self.severity, ("", "")
         if context is not None:
-            place = named(context.node), context.graph
+            place = context.place
             if context.runtime is not None and self.code.startswith(REFUSED):
                 severity = Severity.ERROR
         words = message, told["fix"], told["fixable"]
-        return Finding(self.code, self.slug, severity, *place, *words)
+        graph, node = place
+        return Finding(self.code, self.slug, severity, node, graph, *words)
 
     def findings(self, context: Context) -> Iterator[Finding]:
         """All it has to say about a node; of one that cannot be read that alone is said."""

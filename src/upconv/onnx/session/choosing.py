@@ -50,10 +50,7 @@ class Assembly:
         self._model, self._threads = model, threads
         self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
-        self.kernels = {
-            output: Kernel(each.weight.dtype, partial(each.plan, threads=threads), each.slopes)
-            for output, each in self.layers.items()
-        }
+        self.kernels = {output: Kernel(each, threads) for output, each in self.layers.items()}
 
     def plain(self) -> Native:
         """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""

@@ -33,8 +33,8 @@ from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from ..passes import PASSES
 from ..passes.base import run
-from .operators import DOMAIN, operator_name
 
+DOMAIN = "upconv.session"
 _FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
 _DTYPES = ("float32", "float16", "float64", "bfloat16")
 
@@ -181,6 +181,11 @@ def _slopes(
     return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
 
 
+def operator_name(dtype: str) -> str:
+    """The operator of an element type."""
+    return f"Convolution_{dtype}"
+
+
 def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
     """A copy of a model with operators for the layers of these outputs, by their kernels' numbers.
 
@@ -197,7 +202,7 @@ def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
             ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
             copy.graph.remove(nodes[layer.last], safe=True)
             y.name = layer.last
-        node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype)
+        node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype.name)
         node.resize_inputs(1)
         node.attributes.clear()
         node.attributes["layer"] = ir.AttrInt64("layer", number)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable
 from ctypes import c_int64
 from ctypes import c_void_p as pointer
 from functools import lru_cache, partial
@@ -27,11 +26,10 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import UpconvError
-from ...plans import Plan
 from ...threads import lend
 from .abi import VERSION, Library, library
+from .layers import DOMAIN, Layer, operator_name
 
-DOMAIN = "upconv.session"
 _MOST_PLANS = 8
 """Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
 _PIECE = 1 << 15
@@ -68,14 +66,9 @@ class Kernel:
     is no plan for a shape that it was given.
     """
 
-    def __init__(
-        self,
-        dtype: np.dtype[Any],
-        plan: Callable[[tuple[int, ...]], Plan],
-        slopes: Array | None = None,
-    ) -> None:
-        self._dtype, self._slopes = dtype, slopes
-        self._plan = lru_cache(_MOST_PLANS)(plan)
+    def __init__(self, layer: Layer, threads: int) -> None:
+        self._dtype, self._slopes = layer.weight.dtype, layer.slopes
+        self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads))
         self.number, self.seconds = next(_numbers), 0.0
         self.failed: UpconvError | None = None
         _kernels[self.number] = self
@@ -164,22 +157,13 @@ def _compute(kernel: int, context: int) -> int:
     return 0
 
 
-def operator_name(dtype: np.dtype[Any]) -> str:
-    """The operator of an element type.
-
-    >>> operator_name(np.dtype("float32"))
-    'Convolution_float32'
-    """
-    return f"Convolution_{dtype.name}"
-
-
 @lru_cache(maxsize=1)
 def domain() -> int:
     """The operators, one input and one output each, to be added to a session's options."""
     api = library()
     made = api.made("CreateCustomOpDomain", DOMAIN.encode())
     for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
-        name = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
+        name = ctypes.create_string_buffer(operator_name(dtype).encode())
         answers = {
             "GetName": ctypes.addressof(name),
             "GetExecutionProviderType": 0,  # null: the processor
