@@ -21,12 +21,12 @@ from lint_cases import (
     S2,
     SAME,
     W33,
-    W44,
     WIDE,
     deconv,
     one,
     only,
     ran,
+    weights,
     with_batch_norm,
 )
 from onnx_texts import parsed
@@ -127,27 +127,30 @@ def test_the_model_is_not_changed():
 
 
 def test_nodes_in_subgraphs_and_functions_are_found():
-    inner = deconv(W33, name="inner", **S2).graph
-    inner.name = "branch"
-    del inner.input[:]
-    outer = helper.make_node("If", ["c"], ["z"], "choose", then_branch=inner, else_branch=inner)
-    model = deconv(W44, name="first", strides=[5, 5])
-    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    for i, branch in enumerate(outer.attribute):
-        branch.g.node[0].output[0] = branch.g.output[0].name = f"y{i}"
-    model.graph.node.append(outer)
-    call = helper.make_node(
-        "ConvTranspose", ["a", "w"], ["o"], "call", strides=[5, 5], kernel_shape=[4, 4]
+    model = parsed(
+        """g (float[1, 1, 5] x, bool c) => (float[1, 1, P] y, float[1, 1, M] z, float[1, 1, P] q) {
+          [first] y = ConvTranspose <strides = [5]> (x, w4)
+          z = If (c) <
+            then_branch = branch () => (float[1, 1, M] t) {
+              [inner] t = ConvTranspose <strides = [2]> (x, w3)
+            },
+            else_branch = other () => (float[1, 1, M] e) {
+              e = ConvTranspose <strides = [2]> (x, w3)
+            }
+          >
+          q = own.f(x, w4)
+        }
+        <domain: "own", opset_import: ["": 17]>
+        f (a, w) => (o) { [call] o = ConvTranspose <strides = [5], kernel_shape = [4]> (a, w) }""",
+        w3=weights(0, 1, 1, 3),
+        w4=weights(0, 1, 1, 4),
     )
-    opset = [helper.make_opsetid("", 17)]
-    model.functions.append(helper.make_function("own", "f", ["a", "w"], ["o"], [call], opset))
     model.opset_import.append(helper.make_opsetid("own", 1))
-    model.graph.node.append(helper.make_node("f", ["x", "w"], ["q"], domain="own"))
     found = lint(model, select=["UPC001", "UPC003"])
     assert [(f.graph, f.node, f.rule) for f in found] == [
         ("g", "first", "UPC003"),
         ("branch", "inner", "UPC001"),
-        ("branch", "inner", "UPC001"),
+        ("other", "e", "UPC001"),
         ("f", "call", "UPC003"),
     ]
     assert found.nodes == 4

@@ -15,7 +15,7 @@ from onnx_texts import parsed
 from upconv.dialects.onnx import Rule
 from upconv.onnx import rewrite, verify
 from upconv.onnx.passes import PASSES
-from upconv.onnx.runtimes import Runtime, feeds
+from upconv.onnx.runtimes import feeds
 
 # Text in, text out --------------------------------------------------------------------------------
 
@@ -197,8 +197,7 @@ def test_a_second_time_there_is_nothing_to_do(name: str) -> None:
     assert listing(again) == listing(after)
 
 
-def test_what_rules_read_apart_is_written_down_as_asked() -> None:
-    """Of 13 outputs asked for only 10 are made; grouped, OpenVINO crops the end alone."""
+def test_an_output_longer_than_the_products_reach_is_zero_taps() -> None:
     longer = parsed(
         """g (float[N,1,5] x) => (float[N,1,M] y) <float[1,1,2] w = {1,2}, float[1] b = {7}>
         { [deconv] y = ConvTranspose<strides=[2], output_shape=[13]>(x, w, b) }"""
@@ -206,21 +205,8 @@ def test_what_rules_read_apart_is_written_down_as_asked() -> None:
     after, _ = rewritten(longer, "normalise:spec")
     assert "[1x1x5]{1,2,0,0,0}" in listing(after)
     assert "pads=[0,0]" in listing(after)
-    given = feeds(longer)
-    [wanted] = values(longer, given, Runtime("reference", rule="spec"))
-    [found] = values(after, given)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    [found] = values(after, feeds(longer))
     assert (found[..., 10:] == 7).all()
-    grouped = parsed(
-        """g (float[N,2,5] x) => (float[N,2,M] y) <float[2,1,3] w = {1,2,3,4,5,6}>
-        { [deconv] y = ConvTranspose<strides=[2], output_shape=[10], group=2>(x, w) }"""
-    )
-    for rule, pads in (("openvino", "pads=[0,1]"), ("onnxruntime", "pads=[1,0]")):
-        after, _ = rewritten(grouped, f"normalise:{rule}")
-        assert pads in listing(after)
-        [wanted] = values(grouped, feeds(grouped), Runtime("reference", rule=rule))
-        [found] = values(after, feeds(grouped))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_reading_is_stated_by_the_pass_or_the_run_or_the_node_is_left_alone() -> None:
@@ -235,6 +221,8 @@ def test_a_reading_is_stated_by_the_pass_or_the_run_or_the_node_is_left_alone() 
     by_pass, _ = rewritten(before, "normalise:openvino", rule=Rule.SPEC)
     assert listing(by_run) == listing(by_pass)
     assert listing(by_run) != listing(rewritten(before, "normalise:spec")[0])
+    assert "pads=[0,1]" in listing(by_run)
+    assert "pads=[1,0]" in listing(rewritten(before, "normalise:onnxruntime")[0])
     both, steps = rewritten(before, "normalise:onnxruntime", "sub_pixel")
     assert [step.fired for step in steps] == [True, True]
     assert_same_values(before, both)
