@@ -202,6 +202,7 @@ def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
             ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
             copy.graph.remove(nodes[layer.last], safe=True)
             y.name = layer.last
+        node.name = f"{DOMAIN}/{output}"  # by which the profiler calls it
         node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype.name)
         node.resize_inputs(1)
         node.attributes.clear()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import time
 from ctypes import c_int64
 from ctypes import c_void_p as pointer
 from functools import lru_cache, partial
@@ -62,20 +61,19 @@ def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
 class Kernel:
     """A layer as an operator: a plan per shape of its input.
 
-    `number` is that by which nodes name it, `seconds` what its last call took, `failed` why there
-    is no plan for a shape that it was given.
+    `number` is that by which nodes name it, `failed` why there is no plan for a shape that it was
+    given.
     """
 
     def __init__(self, layer: Layer, threads: int) -> None:
         self._dtype, self._slopes = layer.weight.dtype, layer.slopes
         self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads))
-        self.number, self.seconds = next(_numbers), 0.0
+        self.number = next(_numbers)
         self.failed: UpconvError | None = None
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
         """Compute the node of a running session."""
-        start = time.perf_counter()
         value = api.made("KernelContext_GetInput", context, 0)
         _, shape = api.described(value)
         try:
@@ -92,7 +90,6 @@ class Kernel:
             plan(x, out=y)
         if self._slopes is not None:
             prelu(y, self._slopes)
-        self.seconds = time.perf_counter() - start
 
 
 def prelu(y: Array, slopes: Array) -> None:
