@@ -178,18 +178,12 @@ def test_every_pass_keeps_a_quantised_layer_whole(name: str, behind: str, consta
     assert_equal_integers(before, after)
 
 
-def test_scales_per_input_channel_are_those_of_outputs_only_depthwise() -> None:
-    three = PER_CHANNEL.split(" int32")[0].removesuffix(",\n   ")
-    assert "scales along axis 0, which no convolution has" in refusal(
-        layer("strides=[2]", three, axis=0), "sub_pixel"
-    )
-    along_taps = layer("strides=[2]", three, axis=2)
-    assert "its weight has scales along axis 2" in refusal(along_taps, "to_rank")
-    before = layer("strides=[2], group=2", three, axis=0, m=4)
-    after, [step] = rewritten(before, "sub_pixel")
-    assert step.fired, step.refusal
-    assert "{1,1,1,1,2,2,2,2}" in listing(after)
-    assert_equal_integers(before, after)
+@pytest.mark.parametrize("axis", [0, 2])
+@pytest.mark.parametrize("name", ["sub_pixel", "to_rank"])
+def test_scales_of_other_axes_are_refused(name: str, axis: int) -> None:
+    constants = "int8[2,2,2] q = {1,2,3,4,5,6,7,8}, float[2] s = {1,2}, int8[2] o = {0,1}"
+    before = layer("strides=[2]", constants, axis=axis)
+    assert f"its weight has scales along axis {axis}; quantise it" in refusal(before, name)
 
 
 @pytest.mark.parametrize(

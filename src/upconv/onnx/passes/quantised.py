@@ -111,8 +111,9 @@ def weight(conv: ConvTransposeNode) -> Operand:
     found = operand(conv.w, "weight")
     if found.array.shape[0] % conv.groups:
         raise Refusal(f"its weight has {found.array.shape[0]} channels for {conv.groups} groups")
-    if found.per_channel and found.axis > 1:
-        raise Refusal(f"its weight has scales along axis {found.axis}")
+    if found.per_channel and found.axis != 1:
+        words = "quantise it along axis 1, its output channels"
+        raise Refusal(f"its weight has scales along axis {found.axis}; {words}")
     return found
 
 

@@ -139,45 +139,42 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
     attributes = {name: plain(each.value) for name, each in node.attributes.items()}
     if attributes.pop("kernel_shape", [*weight.shape[2:]]) != [*weight.shape[2:]]:
         return None
+    channels = weight.shape[0]
     if node.op_type == "ConvTranspose":
         if not isinstance(read(node, opset, Rule.ONNXRUNTIME), ConvTransposeNode):
             return None
+        channels = weight.shape[1] * attributes.get("group", 1)
         attributes["opset"] = opset
     y = node.outputs[0]
-    end, last, activation, slopes = follower(y), y, None, None
-    if end is not None:
-        slopes = _slopes(end, y, weight, attributes)
-        activation = _activation(end) if slopes is None else None
+    end = follower(y)
+    activation, slopes = _activation(end), _slopes(end, y, weight, channels)
     if end is None or (activation is None and slopes is None):
-        ending = ""
+        last, ending = y, ""
     else:
         last, ending = end.outputs[0], named(end)
     names = named(node), node.op_type, str(y.name), str(last.name), ending
     return Layer(*names, weight, bias, activation, slopes, attributes)
 
 
-def _activation(node: ir.Node) -> Any:
+def _activation(node: ir.Node | None) -> Any:
     """The activation that a node is, as plans have it; None for any other node."""
-    if is_op(node, "LeakyRelu"):
+    if node is None or not is_op(node, "LeakyRelu", "Gelu", "Relu", "Tanh", "Sigmoid"):
+        return None
+    if node.op_type == "LeakyRelu":
         return "leaky_relu", node.attributes.get_float("alpha", 0.01)
-    if is_op(node, "Gelu"):
-        return "gelu" if node.attributes.get_string("approximate", "none") == "none" else None
-    return node.op_type.lower() if is_op(node, "Relu", "Tanh", "Sigmoid") else None
+    exact = node.attributes.get_string("approximate", "none") == "none"
+    return node.op_type.lower() if exact else None
 
 
-def _slopes(
-    node: ir.Node, y: ir.Value, weight: Array, attributes: Mapping[str, Any]
-) -> Array | None:
+def _slopes(node: ir.Node | None, y: ir.Value, weight: Array, channels: int) -> Array | None:
     """The slopes of a PRelu that has one per channel of y."""
-    if not is_op(node, "PRelu") or node.inputs[0] is not y:
+    if node is None or not is_op(node, "PRelu") or node.inputs[0] is not y:
         return None
     slopes = constant_value(node.inputs[1]).array
-    transposed = "opset" in attributes
-    count = weight.shape[1] * attributes.get("group", 1) if transposed else weight.shape[0]
     if slopes is None or slopes.dtype != weight.dtype or slopes.ndim > weight.ndim:
         return None
     shape = (1,) * (weight.ndim - slopes.ndim) + slopes.shape
-    wanted = (1, count, *(1,) * (weight.ndim - 2))
+    wanted = (1, channels, *(1,) * (weight.ndim - 2))
     return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
 
 
