@@ -175,21 +175,6 @@ def test_a_layer_in_a_function(name: str) -> None:
     assert_same_values(before, after)
 
 
-@every_pass
-def test_a_weight_that_weight_norm_makes(name: str) -> None:
-    """Its nodes are folded when the model is read."""
-    text = f"""g (float[N,2,L] x) => (float[N,2,M] y)
-        <float[2,1,1] scale = {{2, 0.5}}>
-        {{ n = ReduceL2<axes=[1,2], keepdims=1>(v) d = Div(v, n) w = Mul(d, scale)
-        {layer(name)} }}"""
-    given = {**arrays(name), "v": arrays(name)["w"]}
-    before = parsed(text, **{k: v for k, v in given.items() if k != "w" and k in text})
-    after, [step] = rewritten(before, name)
-    assert step.fired, step.refusal
-    assert "ReduceL2" not in [node.op_type for node in after.graph.node]
-    assert_same_values(before, after)
-
-
 NEED_THE_WEIGHT = (
     *("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation", "no_output_padding"),
     *("to_rank", "split_groups"),
