@@ -230,6 +230,25 @@ def test_a_repair_is_of_its_own_node_alone(tmp_path):
     assert kinds == ["ConvTranspose", "ConvTranspose", "Mul"]
 
 
+def test_a_node_of_the_same_name_in_another_graph_is_another(tmp_path):
+    branch = "{ [up] t = ConvTranspose(x, w) z = Mul(t, c) }"
+    model = parsed(
+        f"""g (float[1, 1, 3] x, bool flag) => (float[1, 1, M] z)
+        <float[1, 1, 2] w = {{1, 2}}, float c = {{2}}>
+        {{ z = If (flag) < then_branch = a () => (float[1, 1, P] z) {branch},
+                          else_branch = b () => (float[1, 1, Q] z) {branch} > }}"""
+    )
+    other = model.graph.node[0].attribute[1].g.node[0]
+    other.metadata_props.add(key="upconv.lint.ignore", value="UPC401")
+    onnx.save(model, tmp_path / "model.onnx")
+    assert [f.graph for f in fix(tmp_path / "model.onnx").fixed] == ["a"]
+    branches = onnx.load(tmp_path / "model.onnx").graph.node[0].attribute
+    assert {one.g.name: "Mul" in [node.op_type for node in one.g.node] for one in branches} == {
+        "a": False,
+        "b": True,
+    }
+
+
 def test_what_cannot_be_repaired_is_left_whole(tmp_path):
     path = tmp_path / "model.onnx"
     model = onnx.ModelProto.FromString(BAD["UPC401"][0].SerializeToString())

@@ -59,6 +59,8 @@ def test_the_overlap_is_what_adding_ones_gives(kernel, strides, dilations):
     ]
     most, least = int(counts.max()), int(counts.min())
     assert f"sums of {most} taps of each channel, others of {least}." in one(model, "UPC001")
+    for i in (i for i in (0, 1) if np.ptp(counts, axis=i).any()):
+        assert f"kernel {kernel[i]}" in one(model, "UPC001")
     assert one(model, "UPC001").endswith(f"in turn: {'; '.join(shown)}.")
 
 

@@ -197,6 +197,18 @@ def test_a_second_time_there_is_nothing_to_do(name: str) -> None:
     assert listing(again) == listing(after)
 
 
+def test_output_padding_beyond_the_stride_is_normalised_though_all_is_said() -> None:
+    """ONNX allows it below the dilation; runtimes do not."""
+    said = "strides=[2], dilations=[4], group=1, kernel_shape=[3], output_padding=[3], pads=[0,2]"
+    before = deconv(said)
+    after, [step] = rewritten(before, "normalise")
+    assert step.fired
+    assert "output_padding=[1], pads=[0,0]" in listing(after)
+    given = feeds(before)
+    [wanted], [found] = values(before, given, "reference"), values(after, given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 def test_an_output_longer_than_the_products_reach_is_zero_taps() -> None:
     longer = parsed(
         """g (float[N,1,5] x) => (float[N,1,M] y) <float[1,1,2] w = {1,2}, float[1] b = {7}>

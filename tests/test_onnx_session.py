@@ -29,8 +29,10 @@ from upconv.errors import (
     ShapeError,
 )
 from upconv.onnx import Session
+from upconv.onnx.models import from_model
 from upconv.onnx.runtimes.timing import Rounds
 from upconv.onnx.session import choosing, layers, operators
+from upconv.onnx.session.abi import library
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
 
@@ -172,6 +174,26 @@ def test_results_are_the_callers_own(session: Session) -> None:
     assert not np.shares_memory(y, kept[0])
 
 
+def test_results_are_given_back(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, given = library(), list[str]()
+    original = api.release
+    monkeypatch.setattr(api, "release", lambda *a: given.append(a[0]) or original(*a))
+    results = session.run(None, image())
+    before = given.count("Value")
+    del results
+    assert given.count("Value") == before + 2
+
+
+def test_what_is_known_of_shapes_lets_slices_be_folded() -> None:
+    """The Slice counts from the end of what the layer makes."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 5] x) => (float[1, 1, 9] y)
+    <float[1, 1, 2] w = {1, 2}, int64[1] a = {-9}, int64[1] b = {10}, int64[1] c = {2}>
+    { r = Sin(x) u = ConvTranspose <strides = [2]> (r, w) y = Slice(u, a, b, c) }"""
+    found, folded = layers.prepared(from_model(model(text)))
+    assert folded
+    assert [node.op_type for node in found.graph] == ["Sin", "ConvTranspose"]
+
+
 def test_shapes_change_without_packing_again(
     source: onnx.ModelProto, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,12 +256,18 @@ def test_what_was_measured_is_reported_and_used_again(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("gain", "wrong"), [(0.0, 1.0), (100.0, 1.01)])
+@pytest.mark.parametrize(("gain", "wrong"), [(0.0, 1.0), (100.0, 1.01), (100.0, 0.0)])
 def test_a_model_that_is_not_faster_or_computes_something_else_stays(
     source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, gain: float, wrong: float
 ) -> None:
+    """wrong: by what weights are off; 0 for layers that no plan can be made of."""
     original = layers.plan
-    changed = lambda shape, w, *rest, **how: original(shape, w * wrong, *rest, **how)  # noqa: E731
+
+    def changed(shape: Any, w: Any, *rest: Any, **how: Any) -> Any:
+        if not wrong:
+            raise EngineRefusal("no plan")
+        return original(shape, w * wrong, *rest, **how)
+
     monkeypatch.setattr(choosing, "GAIN", gain)
     monkeypatch.setattr(layers, "plan", changed)
     found = Session(source)
@@ -249,7 +277,8 @@ def test_a_model_that_is_not_faster_or_computes_something_else_stays(
         assert report.runs == "onnxruntime"
         assert "not faster" in report.why
     else:
-        assert any("is another with it" in each.why for each in report.layers)
+        why = "is another with it" if wrong else "no plan"
+        assert any(why in each.why for each in report.layers)
     same(found.run(None, feeds := image()), plain(source, feeds))
 
 

@@ -73,7 +73,7 @@ def same_of_open_size(context: Context) -> Iterator[str]:
     normalise`), or give the model's input a fixed size.
     """
     conv = context.conv
-    if conv.has_output_shape or not context.concerns(Reading.OPENVINO):
+    if not context.concerns(Reading.OPENVINO):
         return
     open_axes = [i for i, size in enumerate(conv.sizes) if size is None]
     if conv.auto_pad.same and open_axes and any(any(crop) for crop in conv.layer.crops):

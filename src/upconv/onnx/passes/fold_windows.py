@@ -181,14 +181,13 @@ def _window(node: ir.Node, sizes: Sizes) -> Window:
 
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     """What a Slice puts on the begin and the end: less than nothing."""
-    if size is not None:
-        first, last, _ = slice(start, end).indices(size)
-        if last <= first and size:
-            raise Refusal("the Slice leaves nothing")
-        return -first, -len(range(last, size))
-    if start < 0 or 0 <= end < _FAR:
+    whole = _FAR if size is None else size
+    first, last, _ = slice(start, end).indices(whole)
+    if size is None and (start < 0 or 0 <= end < whole):
         raise Refusal("the Slice counts from the other end of an axis whose size is open")
-    return -start, 0 if end >= _FAR else end
+    if last <= first and whole:
+        raise Refusal("the Slice leaves nothing")
+    return -first, last - whole
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:

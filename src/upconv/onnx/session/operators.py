@@ -97,10 +97,10 @@ def prelu(y: Array, slopes: Array) -> None:
 
     Piece by piece, so that the data stays in cache; ONNX Runtime's takes three times as long.
 
-    >>> y = np.array([[[-2.0, 3.0], [-2.0, 3.0]]])
-    >>> prelu(y, np.array([0.5, 2.0]))
+    >>> y = np.array([[[-2.0, np.inf], [-2.0, 3.0]]])
+    >>> prelu(y, np.array([0.0, 2.0]))
     >>> y
-    array([[[-1.,  3.],
+    array([[[ 0., inf],
             [-4.,  3.]]])
     """
     room = np.empty(min(_PIECE, y.size), y.dtype)
