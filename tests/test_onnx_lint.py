@@ -238,14 +238,14 @@ def test_a_node_of_the_same_name_in_another_graph_is_another(tmp_path):
         {{ z = If (flag) < then_branch = a () => (float[1, 1, P] z) {branch},
                           else_branch = b () => (float[1, 1, Q] z) {branch} > }}"""
     )
-    other = model.graph.node[0].attribute[1].g.node[0]
+    other = model.graph.node[0].attribute[0].g.node[0]
     other.metadata_props.add(key="upconv.lint.ignore", value="UPC401")
     onnx.save(model, tmp_path / "model.onnx")
-    assert [f.graph for f in fix(tmp_path / "model.onnx").fixed] == ["a"]
+    assert [f.graph for f in fix(tmp_path / "model.onnx").fixed] == ["b"]
     branches = onnx.load(tmp_path / "model.onnx").graph.node[0].attribute
     assert {one.g.name: "Mul" in [node.op_type for node in one.g.node] for one in branches} == {
-        "a": False,
-        "b": True,
+        "a": True,
+        "b": False,
     }
 
 
