@@ -30,9 +30,9 @@ from upconv.errors import (
 )
 from upconv.onnx import Session
 from upconv.onnx.models import from_model
-from upconv.onnx.runtimes.timing import Rounds
 from upconv.onnx.session import choosing, layers, operators
 from upconv.onnx.session.abi import library
+from upconv.timing import Rounds
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
 

@@ -14,12 +14,16 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import errors, memory
+from ...arrays import Array
+from ...timing import Call, Rounds, interleaved
 from ..names import one_line
-from .timing import Call, Feeds, Rounds, interleaved
 from .worker import kill
 
 if TYPE_CHECKING:
     from . import Runtime
+
+
+Feeds = dict[str, Array]
 
 
 class Backend(Protocol):
@@ -41,6 +45,13 @@ _BACKENDS = {
 """Runtime, and module here -> the class in it."""
 
 
+def backend(model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> Backend:
+    """A model, its bytes or a path, in a runtime."""
+    module = import_module(f".{runtime.name}", __package__)
+    made: Backend = getattr(module, _BACKENDS[runtime.name])(model, runtime, outputs)
+    return made
+
+
 class Host:
     """Open models; every method is a request that a `Worker` can make."""
 
@@ -51,8 +62,8 @@ class Host:
 
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
         """The number of a model, now open; `model` is its bytes or a path."""
-        number, module = next(self._numbers), import_module(f".{runtime.name}", __package__)
-        self._open[number] = getattr(module, _BACKENDS[runtime.name])(model, runtime, outputs)
+        number = next(self._numbers)
+        self._open[number] = backend(model, runtime, outputs)
         return number
 
     def run(self, number: int, feeds: Feeds) -> list[Any]:

@@ -26,9 +26,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir.passes.common import InlinePass
 
 from ...arrays import Array
+from ...timing import Call
 from ..graphs import values
 from ..operators import evaluator_operators
-from .timing import Call, Feeds
+from .host import Feeds
 
 if TYPE_CHECKING:
     from . import Runtime

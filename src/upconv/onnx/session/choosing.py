@@ -23,8 +23,8 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
+from ...timing import interleaved
 from ..models import stored
-from ..runtimes.timing import interleaved
 from ..verifying.differences import Place, differences
 from .layers import DOMAIN, layers, prepared, with_operators
 from .native import Native
