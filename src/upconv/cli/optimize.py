@@ -37,7 +37,6 @@ _Seconds = Annotated[
 _TimeLimit = Annotated[
     float, typer.Option("--time-limit", min=0.1, metavar="S", help="Time that one run may take.")
 ]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what is remembered.")]
 _NoFloat64 = Annotated[
     bool, typer.Option("--no-float64", help="Leave out the comparison with float64, which is slow.")
 ]
@@ -68,7 +67,6 @@ def optimize(
     seconds: _Seconds = 1.0,
     time_limit: _TimeLimit = 300.0,
     no_float64: _NoFloat64 = False,
-    fresh: _Fresh = False,
     report_file: _Report = None,
     session: _Session = None,
     force: Force = False,
@@ -107,7 +105,6 @@ def optimize(
             seed=seed,
             seconds=seconds,
             float64=not no_float64,
-            fresh=fresh,
             session=session is not None,
             force=force,
             time_limit=time_limit,

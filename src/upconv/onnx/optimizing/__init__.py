@@ -60,7 +60,6 @@ def optimize(
     seed: int = 0,
     seconds: float = 1.0,
     float64: bool = True,
-    fresh: bool = False,
     session: bool = False,
     force: bool = False,
     time_limit: float = TIME_LIMIT,
@@ -79,7 +78,6 @@ def optimize(
     seed: of the random inputs.
     seconds: spent on each different layer and shape, and five times as much on the whole model.
     float64: hold results against the model in float64, in a slow evaluator.
-    fresh: measure again what is in the tuning cache.
     session: also measure `upconv.onnx.Session` on the model.
     force: overwrite `output`.
     time_limit: seconds that one run may take before its process is ended.
@@ -91,7 +89,7 @@ def optimize(
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
     >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
     >>> found = optimize(ir.from_onnx_text(text), seconds=0.01)
-    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings][:2]
+    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.seconds][:2]
     ['original', 'sub_pixel:unfolded']
     """
     began, chosen = time.perf_counter(), ready(runtime)
@@ -112,10 +110,10 @@ def optimize(
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
     rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
     say = progress or (lambda *_: None)
-    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, fresh, say)
+    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, say)
     found, folded = _selected(original, setup)
-    proto = to_proto(found.model)
-    before = to_proto(original).ByteSize() if found.changed else proto.ByteSize()
+    result = found.model or original
+    proto, changed = to_proto(result), found.model is not None
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
     return Optimization(
         model=os.fspath(path) if path else original.graph.name or "",
@@ -123,20 +121,20 @@ def optimize(
         threads=chosen.threads or 1,
         opset=original.opset_imports.get("", 0),
         inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
-        folded=folded if found.changed else (),
+        folded=folded if changed else (),
         layers=found.layers,
         whole=found.whole,
-        verified=found.verified,
+        verified=True if changed else None,
         checks=found.checks,
         verdict=found.verdict,
-        bytes_before=before,
+        bytes_before=to_proto(original).ByteSize(),
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
         session=_session(found) if session else None,
-        remarks=tuple(found.remarks),
+        remarks=tuple(dict.fromkeys(found.remarks)),
         proto=proto,
-        written=None if output is None else str(save(found.model, output, force=force)[0]),
+        written=None if output is None else str(save(result, output, force=force)[0]),
         seconds=time.perf_counter() - began,
     )
 
@@ -155,19 +153,17 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, .
         node = one.node if isinstance(one, Unreadable) else one.conv.node
         setup.say(f"measuring {named(node)}", number, len(found))
         graph = "" if node.graph in (None, prepared.graph) else str(node.graph.name)
-        told: tuple[Any, ...] = ((), (), 0, 0, "", (), ORIGINAL)
         if isinstance(one, Unreadable):
-            told = (*told, one.reason)
-        else:
-            key = one.signature, one.shapes
-            if key not in known:
-                known[key] = _measured(one, setup)
-            tried, conv = known[key], one.conv
-            choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
-            w = one.weight
-            what = w.array.shape[1] * conv.groups, conv.groups, str(w.stored or w.array.dtype)
-            told = (conv.axes, one.shapes, *what, tried, *choice)
-        results.append(LayerResult(named(node), graph, *told))
+            results.append(LayerResult(named(node), graph, ORIGINAL, one.reason))
+            continue
+        key = one.signature, one.shapes
+        if key not in known:
+            known[key] = _measured(one, setup)
+        tried, array = known[key], one.weight.array
+        choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
+        conv, kind = one.conv, str(one.weight.stored or array.dtype)
+        facts = conv.axes, one.shapes, array.shape[1] * conv.groups, conv.groups, kind
+        results.append(LayerResult(named(node), graph, choice[0], choice[1], *facts, tried))
     selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded

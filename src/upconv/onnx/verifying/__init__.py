@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
 from ...dialects.onnx import Rule
-from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
+from ...errors import ArgumentError, EngineError, MemoryLimitError, UpconvError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
-from ..runtimes.inputs import declared, dtype_of, inputs_of, random_arrays
+from ..runtimes.inputs import inputs_of, random_arrays
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .differences import Comparison, Difference, Fed, Place, Run, Tolerances, differences
+from .differences import Comparison, Difference, Run, Tolerances, differences
 
 __all__ = [
     "Compare",
@@ -31,7 +30,6 @@ __all__ = [
     "Run",
     "Side",
     "in_float64",
-    "place_of",
     "verify",
 ]
 
@@ -92,29 +90,21 @@ def verify(
             raise ArgumentError(name, brief(given), "a number >= 0, or None")
     models = [m if isinstance(m, ir.Model) else from_model(m) for m in (a, b)]
     ours, theirs = ({str(v.name): v for v in inputs_of(model)} for model in models)
-    inputs = [_met(value, theirs.get(name, value)) for name, value in ours.items()]
-    inputs += [value for name, value in theirs.items() if name not in ours]
-    found = tuple(_findings(*models))
-    known = [value for value in inputs if value is not None]
-    if len(known) < len(inputs):  # nothing can be fed to both
-        return Comparison(found, (), (), seed)
-    arrays = random_arrays(known, sizes, feeds, seed=seed)
-    first, second = (Side.of(model, arrays, time_limit) for model in models)
+    arrays = random_arrays([*(theirs | ours).values()], sizes, feeds, seed=seed)
+    first, second = (
+        Side(model, {name: arrays[name] for name in names}, time_limit)
+        for model, names in zip(models, (ours, theirs), strict=True)
+    )
     compare = Compare(first, float64, Tolerances(atol, rtol))
     if threads is not None:
         chosen = [replace(runtime, threads=threads) for runtime in chosen]
     runs = tuple(compare.run(runtime, second, layers=layers) for runtime in chosen)
-    told = tuple(Fed(name, str(array.dtype), array.shape) for name, array in arrays.items())
-    return Comparison(found, runs, told, seed)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return Comparison(tuple(_findings(*models)), runs, shapes, seed)
 
 
 def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
-    """Sentences about what differs in the interfaces; none where `b` can stand in for `a`."""
-    inputs = {value.name: value for value in inputs_of(b)}
-    for x in inputs_of(a):
-        y = inputs.get(x.name, x)
-        if _met(x, y) is None:
-            yield f"The input {brief(x.name)} is {declared(x)} in a and {declared(y)} in b."
+    """Sentences about what inputs and outputs one of the models lacks, or has in another order."""
     for what, values, others in (
         ("input", inputs_of(a), inputs_of(b)),
         ("output", a.graph.outputs, b.graph.outputs),
@@ -127,26 +117,6 @@ def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
             yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
 
 
-def _met(a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """An input of two models, as narrow as either has it; None if they exclude each other.
-
-    >>> x, other = (ir.Value(name="x", shape=ir.Shape(dims)) for dims in (["N", None], [None, 3]))
-    >>> str(_met(x, other).shape)
-    '[N,3]'
-    """
-    shape = b.shape if a.shape is None else a.shape
-    if a.shape is not None and b.shape is not None:
-        pairs = list(zip(a.shape, b.shape, strict=False))
-        if len(a.shape) != len(b.shape) or any(
-            isinstance(m, int) and isinstance(n, int) and m != n for m, n in pairs
-        ):
-            return None
-        # A size says more than a name, and a name more than nothing.
-        said = [n if isinstance(n, int) or getattr(m, "value", m) is None else m for m, n in pairs]
-        shape = ir.Shape(said)
-    return ir.Value(name=a.name, type=a.type, shape=shape) if a.type == b.type else None
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of the two models, with what it is fed, and the seconds a run may take."""
@@ -154,14 +124,6 @@ class Side:
     model: ir.Model
     feeds: Mapping[str, Array]
     limit: float
-
-    @classmethod
-    def of(cls, model: ir.Model, arrays: Mapping[str, Array], limit: float) -> Side:
-        """A model with the inputs it has, in its own types."""
-        inputs = {str(value.name): value for value in inputs_of(model)}
-        types = {n: dtype_of(v) or arrays[n].dtype for n, v in inputs.items()}
-        fed = {n: arrays[n].astype(dtype, copy=False) for n, dtype in types.items()}
-        return cls(model, fed, limit)
 
     @property
     def made(self) -> dict[str, ir.Value]:
@@ -178,19 +140,6 @@ class Side:
         copy = replace(self, model=self.model.clone())
         copy.model.graph.outputs[:] = [copy.made[name] for name in names]
         return copy.outputs(runtime)
-
-
-def place_of(value: ir.Value) -> Place:
-    """Where a value is made, and the largest step between values that a quantisation leaves."""
-    node, name = value.producer(), str(value.name)
-    if node is None:
-        return Place(name)
-    step = float(node.op_type == "QuantizeLinear")
-    scale = node.inputs[1] if node.op_type == "DequantizeLinear" else None
-    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
-    if tensor is not None:
-        step = float(np.abs(tensor.numpy().astype(np.float64)).max(initial=0.0))
-    return Place(name, node.name or "", node.op_type, step)
 
 
 def in_float64(runtime: Runtime) -> Runtime:
@@ -214,7 +163,7 @@ class Compare:
         tolerances = replace(self.tolerances, precision=runtime.working_precision())
         try:
             theirs = b.outputs(runtime)
-        except (EngineError, MemoryLimitError) as error:
+        except UpconvError as error:
             return Run(str(runtime), findings=(f"b: {error}",))
         wide = in_float64(runtime)
         exact: Mapping[str, Any] = {}
@@ -223,13 +172,12 @@ class Compare:
                 exact = self._outputs(wide)
         except (EngineError, MemoryLimitError) as error:  # asked once: it may have taken minutes
             self._not_in_float64 = f"Not compared with float64: {error}"
-        remark = self._not_in_float64
-        made = self.a.made
+        remark, first = self._not_in_float64, None
         found: list[Difference] = []
-        for name in (name for name in ours if name in theirs):
-            place = place_of(made[name]) if name in made else Place(name)
-            found += differences(place, ours[name], theirs[name], tolerances, exact.get(name))
-        first = None
+        for value in self.a.model.graph.outputs:
+            if (name := str(value.name)) in theirs:
+                pair = ours[name], theirs[name], tolerances, exact.get(name)
+                found += differences(value, *pair)
         if layers and not all(one.equal for one in found):
             try:
                 first = self._first_layer((runtime, wide) if exact else (runtime,), b, tolerances)
@@ -255,7 +203,7 @@ class Compare:
             exact = self.a.inner(runtimes[1], group) if runtimes[1:] else {}
             for name in group:
                 pair = ours[name], theirs[name], tolerances, exact.get(name)
-                for difference in differences(place_of(values[name]), *pair):
+                for difference in differences(values[name], *pair):
                     if not difference.equal:
                         return difference
         return None
