@@ -249,9 +249,9 @@ def test_what_onnx_does_not_allow_is_refused_in_words(case: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("opset", "ir_version", "message"),
     [
-        (12, 8, r"of opset 12; expected 13 or later. Convert it with onnx.version_converter"),
+        (12, 8, r"of opset 12 and IR version 8; expected 13 and 4 or later. Convert it with onnx"),
         (99, 8, "of opset 99; the installed onnx knows"),
-        (13, 3, r"of IR version 3; expected 4 or later. Convert it with onnx.version_converter"),
+        (13, 3, r"of opset 13 and IR version 3; expected 13 and 4 or later. Convert it with"),
     ],
 )
 def test_versions_that_are_not_read(opset: int, ir_version: int, message: str) -> None:
