@@ -11,7 +11,6 @@ from upconv.onnx.optimizing.results import (
     LayerResult,
     Optimization,
     Ratio,
-    SessionResult,
     WholeResult,
 )
 from upconv.onnx.verifying.differences import Difference, Run
@@ -99,6 +98,7 @@ def unequal() -> Optimization:
     return replace(
         sample(), layers=(), whole=(), verified=None, checks=(compared("image", 0.31), lost),
         verdict=verdict, written=None, remarks=("Not equal in onnxruntime with /mask/up.0: image",),
+        session={"why": "upconv does not take it"},
     )  # fmt: skip
 
 
@@ -115,5 +115,5 @@ def hostile(name: str) -> Optimization:
     return replace(
         one, remarks=(name,), model=name, runtime=name, machine=name, verdict=name, written=name,
         folded=(name,), inputs=({name: (1, 2)},), versions={name: name}, checks=(check,),
-        layers=(bad, first), session=SessionResult(one.whole, {"layers": [row]}, name),
+        layers=(bad, first), session={"before": 2.0, "after": 1.0, "layers": [row], "why": name},
     )  # fmt: skip

@@ -125,7 +125,7 @@ def test_outside_data_cut_after_reading_is_an_error_not_a_crash(tmp_path: Path) 
     (tmp_path / "w").write_bytes(BIG.tobytes())
     model = load(outside(tmp_path, {"location": "w"}, array=BIG))
     (tmp_path / "w").write_bytes(b"12")
-    with pytest.raises(FileError, match="Cannot read '.*w': buffer is smaller"):
+    with pytest.raises(FileError, match=r"Cannot read '.*w': buffer is smaller"):
         to_proto(model)
     assert "'w' cannot be read" in constant_value(model.graph.initializers["w"]).reason
     with pytest.raises(FileError):

@@ -40,6 +40,7 @@ def test_what_was_not_equal_is_not_called_verified() -> None:
     assert "Not equal in onnxruntime with /mask/up.0: image" in page
     assert "Verified" not in page
     assert "nothing was changed" in text
+    assert all("upconv does not take it" in told for told in (page, text))
 
 
 def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:

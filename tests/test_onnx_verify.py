@@ -27,7 +27,7 @@ from upconv.onnx.documents import document
 from upconv.onnx.models import from_model
 from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import verify
-from upconv.onnx.verifying.differences import differences
+from upconv.onnx.verifying.differences import difference
 
 NAMES = ("onnxruntime", "openvino:f32", "reference")
 HERE = [name for name in NAMES if Runtime.parse(name).missing() is None]
@@ -187,8 +187,8 @@ NOTHING = "there is no finite element in either, so nothing is verified"
     (np.array(["a", "b"], object), np.array(["a", "b"], object), "", True),
     (np.array([2**62]), np.array([2**62 + 1]), "", False),
     (np.array([True]), np.array([False]), "", False),
-    ([np.ones(2)], [np.ones(2), np.ones(2)], "a sequence of 1 became a sequence of 2", False),
-    ([np.ones(2)], np.ones(2), "a sequence of 1 became a tensor", False),
+    ([np.ones(2)], [np.ones(2)], "it is no tensor in one of the two; sequences and", False),
+    ([np.ones(2)], np.ones(2), "it is no tensor in one of the two; sequences and", False),
     (np.ones((2, 3)), np.ones((3, 2)), "the shape (2, 3) became (3, 2)", False),
     (np.ones(2, np.float32), np.ones(2), "float32 became float64", False),
     (np.array([1e308]), np.array([-1e308]), "", False),
@@ -198,8 +198,10 @@ NOTHING = "there is no finite element in either, so nothing is verified"
     (np.array([]), np.array([]), "", True),
 ])  # fmt: skip
 def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
-    (found,) = differences(ir.Value(name="y"), a, b)
-    assert (found.words, found.equal) == (words, equal)
+    found = difference(ir.Value(name="y"), a, b)
+    assert found.words.startswith(words)
+    assert bool(found.words) == bool(words)
+    assert found.equal == equal
     json.dumps(document(found), allow_nan=False)
 
 
@@ -221,19 +223,8 @@ def test_float64_is_given_up_once(monkeypatch):
 
 def test_what_is_infinite_in_float64_too_is_left_out_of_the_error():
     a, b = np.float32([1, INF, 2]), np.float32([1, INF, 2.5])
-    (found,) = differences(ir.Value(name="y"), a, b, exact=np.array([1, INF, 2.0]))
+    found = difference(ir.Value(name="y"), a, b, exact=np.array([1, INF, 2.0]))
     assert (found.rule, found.error, found.scale, found.equal) == ("float64", 0.2, 2.5, False)
-
-
-def test_members_of_sequences_are_compared_one_by_one():
-    model = "g (float[4, 3] x) => (s) {{s = SplitToSequence<axis = 0>({})}}"
-    (run,) = verify(
-        parsed(model.format("x")),
-        parsed(model.format("n").replace("{", "{n = Neg(x) ")),
-        runtimes=["reference"],
-    ).runs
-    assert [output.name for output in run.outputs] == ["s[0]", "s[1]", "s[2]", "s[3]"]
-    assert not run.equal
 
 
 def test_half_precision_is_allowed_its_own_rounding_and_no_more(runtime):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -114,15 +113,8 @@ def optimize(
         write_report(found, report_file, force=force)
     if session is not None:
         with reported(str(session)), published(session, force=force) as file:
-            file.write(json.dumps(_session_report(found), indent=1).encode())
+            file.write(json.dumps(found.session, indent=1).encode())
     _print(found, output_format)
-
-
-def _session_report(found: Optimization) -> Mapping[str, Any]:
-    """What `upconv.onnx.Session(decisions=...)` takes, or why there is none."""
-    if found.session is None or found.session.report is None:
-        return {"why": found.session.why if found.session else ""}
-    return found.session.report
 
 
 def _check(places: dict[str, Path | None], model: Path, given: Path | None, force: bool) -> None:

@@ -25,7 +25,7 @@ from ...files import reported, require_free
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
 from ..graphs import named
-from ..models import Source, from_model, save, to_proto
+from ..models import Source, from_model, save, stored, to_proto
 from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
@@ -33,7 +33,7 @@ from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
 from .candidates import Setup, measured
 from .extract import Layer, layers, mark
-from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
+from .results import ORIGINAL, Candidate, LayerResult, Optimization
 from .select import Selecting, choose
 
 __all__ = ["Optimization", "optimize"]
@@ -131,7 +131,7 @@ def optimize(
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
-        session=_session(found) if session else None,
+        session=_session(original, setup) if session else None,
         remarks=tuple(dict.fromkeys(found.remarks)),
         proto=proto,
         written=None if output is None else str(save(result, output, force=force)[0]),
@@ -147,7 +147,6 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, .
     mark(prepared)
     with borrowed(setup.limit) as worker:
         found = layers(prepared, setup.runtime, setup.inputs, setup.rule, worker)
-    known: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
     results = []
     for number, one in enumerate(found, 1):
         node = one.node if isinstance(one, Unreadable) else one.conv.node
@@ -156,10 +155,7 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, .
         if isinstance(one, Unreadable):
             results.append(LayerResult(named(node), graph, ORIGINAL, one.reason))
             continue
-        key = one.signature, one.shapes
-        if key not in known:
-            known[key] = _measured(one, setup)
-        tried, array = known[key], one.weight.array
+        tried, array = _measured(one, setup), one.weight.array
         choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
         conv, kind = one.conv, str(one.weight.stored or array.dtype)
         facts = conv.axes, one.shapes, array.shape[1] * conv.groups, conv.groups, kind
@@ -176,12 +172,13 @@ def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
         return (Candidate(ORIGINAL, refusal=f"{setup.runtime} does not run it alone: {error}"),)
 
 
-def _session(selecting: Selecting) -> SessionResult:
-    """`upconv.onnx.Session` against the runtime's own, on the model as it came."""
-    model, own = selecting.original, Runtime("upconv", threads=selecting.setup.runtime.threads)
-    reports: list[Mapping[str, Any]] = []
+def _session(original: ir.Model, setup: Setup) -> Mapping[str, Any]:
+    """What `upconv.onnx.Session` measures of the model as it came, beside ONNX Runtime's own."""
     try:
-        whole = selecting.compare(model, model, own, reports)
-        return SessionResult(whole, reports[-1])
+        with stored(original) as file, borrowed(setup.limit) as worker:
+            told: Mapping[str, Any] = worker.call(
+                "session", file, setup.runtime.threads, list(setup.inputs)
+            )
+            return told
     except (EngineError, MemoryLimitError) as error:
-        return SessionResult(why=str(error))
+        return {"why": str(error)}

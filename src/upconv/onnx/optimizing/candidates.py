@@ -22,7 +22,7 @@ from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
 from ..runtimes.worker import borrowed
 from ..verifying import in_float64
-from ..verifying.differences import Tolerances, differences
+from ..verifying.differences import Tolerances, difference
 from .extract import Layer
 from .results import ORIGINAL, Candidate, Ratio
 
@@ -148,7 +148,7 @@ class _Trial:
         tolerances = Tolerances(precision=self.setup.runtime.working_precision())
         refusal, largest = None, 0.0
         for a, b, exact in zip(wanted, values, self.exact, strict=True):
-            [one] = differences(y, a, b, tolerances, exact)
+            one = difference(y, a, b, tolerances, exact)
             if not one.equal:
                 by = f"{one.error:.1e} of the output's scale, {one.allowed:.1e} allowed"
                 refusal = f"its values are off: {one.words or by}"

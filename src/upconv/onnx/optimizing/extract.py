@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 import onnx_ir as ir
 
@@ -37,23 +36,10 @@ class Layer:
     `inputs` those of the model's, per set.
     """
 
-    index: int
     conv: ConvTransposeNode
     weight: Operand
     model: ir.Model
     shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def signature(self) -> str:
-        """Whatever its time depends on but the shapes: alike layers are measured once."""
-        words = [str((value.shape, value.dtype)) for value in self.model.graph.inputs]
-        for node in self.model.graph:
-            attributes = sorted(f"{a.name}={a.value}" for a in node.attributes.values())
-            tensors = [value and value.const_value for value in node.inputs]
-            read = [tensor and f"{tensor.dtype}{tensor.shape}" for tensor in tensors]
-            words.append(f"{node.op_type} {attributes} {read}")
-        opset = self.model.graph.opset_imports.get("")
-        return sha256(f"{opset} {words}".encode()).hexdigest()[:24]
 
     def feeds(self, which: int) -> dict[str, Array]:
         """Random inputs of the shape in one set of input shapes."""
@@ -86,7 +72,7 @@ def layers(
     made: list[Layer | Unreadable] = []
     for i, one in enumerate(found):
         try:
-            made.append(_layer(model, i, one, [told.get(i) for told in shapes], declared, rule))
+            made.append(_layer(model, one, [told.get(i) for told in shapes], declared, rule))
         except ValueError as error:
             made.append(Unreadable(one.node, one.opset, str(error)))
     return made
@@ -127,7 +113,6 @@ def _shapes(
 
 def _layer(
     model: ir.Model,
-    index: int,
     found: ConvTransposeNode | Unreadable,
     shapes: Sequence[tuple[int, ...] | None],
     declared: Mapping[str, ir.Value],
@@ -152,7 +137,7 @@ def _layer(
     told = told if len(told) == len(known[0]) else (None,) * len(known[0])
     # What the model leaves open is open here, but for channels.
     opened = [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(known[0])]
-    return Layer(index, sized, w, _cut_out(model, sized, opened, declared), known)
+    return Layer(sized, w, _cut_out(model, sized, opened, declared), known)
 
 
 def _cut_out(

@@ -143,19 +143,6 @@ class WholeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionResult:
-    """`upconv.onnx.Session` on the model against the runtime's own.
-
-    `report` is the JSON of `Session.report()`, which `Session(decisions=...)` takes, at the last
-    set of input shapes. Without `whole`, `why` says why not.
-    """
-
-    whole: tuple[WholeResult, ...] = ()
-    report: Mapping[str, Any] | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Optimization:
     """All that `optimize` did: per layer, for the whole model, and how it was verified.
 
@@ -163,7 +150,9 @@ class Optimization:
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
     measured again. `verified` is None where the model stays as it is, for then there was nothing to
     verify; `checks` are those of the model that was written, or of the last that was tried.
-    `written` is the output's path. `proto` is the model itself, which is in no other form of this.
+    `session` is the JSON of `upconv.onnx.Session`'s report, which its `decisions=` takes; or `why`
+    there is none. `written` is the output's path. `proto` is the model itself, which is in no other
+    form of this.
     """
 
     model: str
@@ -183,7 +172,7 @@ class Optimization:
     versions: Mapping[str, str]
     seconds: float
     remarks: tuple[str, ...] = ()
-    session: SessionResult | None = None
+    session: Mapping[str, Any] | None = None
     written: str | None = None
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 

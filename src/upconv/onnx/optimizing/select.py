@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import onnx_ir as ir
 
 from ...errors import ModelError
-from ..runtimes import Runtime, Session, timed
+from ..runtimes import Session, timed
 from ..runtimes.worker import borrowed
 from ..verifying import Compare, Run, Side
 from .candidates import Setup, apply
@@ -135,29 +135,19 @@ class Selecting:
                 checks.append(compare.run(how, side, layers=False))
         return tuple(checks)
 
-    def compare(
-        self,
-        before: ir.Model,
-        after: ir.Model,
-        other: Runtime | None = None,
-        reports: list[Mapping[str, Any]] | None = None,
-    ) -> tuple[WholeResult, ...]:
-        """The times of two models, at every set of input shapes.
-
-        other: the runtime of the second, the same without one. reports: where "upconv" reports.
-        """
+    def compare(self, before: ir.Model, after: ir.Model) -> tuple[WholeResult, ...]:
+        """The times of two models, at every set of input shapes."""
         found = []
         for shapes, given in enumerate(self.setup.inputs):
             self.setup.say("measuring the whole model", shapes + 1, len(self.setup.inputs))
-            with borrowed(self.setup.limit) as worker:
-                first = self.setup.runtime.session(before, worker=worker)
-                second = (other or self.setup.runtime).session(after, worker=worker)
-                with first, second:
-                    for session in (first, second):
-                        session.bind(given)
-                    found.append(self._timed([first, second]))
-                    if reports is not None:
-                        reports.append(second.report())
+            with borrowed(self.setup.limit) as worker, ExitStack() as stack:
+                sessions = [
+                    stack.enter_context(self.setup.runtime.session(model, worker=worker))
+                    for model in (before, after)
+                ]
+                for session in sessions:
+                    session.bind(given)
+                found.append(self._timed(sessions))
         return tuple(found)
 
     def _timed(self, sessions: Sequence[Session]) -> WholeResult:

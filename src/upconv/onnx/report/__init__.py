@@ -142,8 +142,9 @@ def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
         told = f"{sum(len(run.outputs) for run in found.checks)} outputs compared, all equal"
     yield "verified", told
     if found.session:
-        gains = ", ".join(str(whole.ratio) for whole in found.session.whole)
-        yield "Session", gains or found.session.why
+        before, after = (found.session.get(key) for key in ("before", "after"))
+        times = f"{before:.3g} ms in ONNX Runtime, {after:.3g} ms in upconv" if after else ""
+        yield "Session", times or str(found.session["why"])
     yield from (("remark", remark) for remark in found.remarks)
     yield "verdict", found.verdict
 

@@ -191,11 +191,6 @@ class Session:
         """Take these inputs for `timed`; the model has run on them once when this returns."""
         self._call(EngineError, "failed", "bind", self._open(), fitting(self.inputs, feeds))
 
-    def report(self) -> dict[str, Any]:
-        """Of the runtime "upconv": `upconv.onnx.Session.report`, as JSON."""
-        told: dict[str, Any] = self._call(EngineError, "failed", "report", self._open())
-        return told
-
     def close(self) -> None:
         """Give the model's memory back; a closed session raises `EngineError`."""
         self.held.close()

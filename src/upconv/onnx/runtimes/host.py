@@ -81,9 +81,11 @@ class Host:
         told = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
         return bytes(told.SerializeToString())
 
-    def report(self, number: int) -> Any:
-        """What the runtime "upconv" decided about its layers."""
-        return getattr(self._open[number], "report")()  # noqa: B009  # no other backend has it
+    def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> dict[str, Any]:
+        """The report of `upconv.onnx.Session`, measured on these inputs, as JSON."""
+        from ..session import Session
+
+        return Session(model, threads=threads, feeds=feeds).report().as_json()
 
     def close(self, number: int) -> None:
         """Forget a model."""

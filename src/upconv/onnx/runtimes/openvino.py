@@ -24,8 +24,6 @@ from .timing import Call, Feeds
 if TYPE_CHECKING:
     from . import Runtime
 
-_FOREIGN = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
-
 
 class OpenVino:
     """A model compiled by OpenVINO; see `host.Backend`."""
@@ -76,19 +74,14 @@ class OpenVino:
 def _tensor(array: Array) -> Any:
     """An array as OpenVINO's tensor, sharing its memory."""
     shared = array if array.flags.writeable else array.copy()  # it takes no others
-    if array.dtype.name not in _FOREIGN:
+    if array.dtype != ml_dtypes.bfloat16:
         return openvino.Tensor(shared, shared_memory=True)
-    plain = shared.view(np.dtype(f"u{array.dtype.itemsize}"))
-    kind = getattr(openvino.Type, _FOREIGN[array.dtype.name])
-    return openvino.Tensor(plain, openvino.Shape(list(array.shape)), kind)
+    return openvino.Tensor(
+        shared.view(np.uint16), openvino.Shape([*array.shape]), openvino.Type.bf16
+    )
 
 
 def _array(tensor: Any) -> Array:
     """OpenVINO's tensor as an array of the type it has: it shows bfloat16 as float16."""
-    kind = tensor.element_type.get_type_name()
-    for name, theirs in _FOREIGN.items():
-        if kind == theirs:
-            foreign: Array = tensor.data.view(getattr(ml_dtypes, name))
-            return foreign
     data: Array = tensor.data
-    return data
+    return data.view(ml_dtypes.bfloat16) if tensor.element_type == openvino.Type.bf16 else data

@@ -30,9 +30,6 @@ from ..names import shortened
 TIME_LIMIT = 300.0
 """Seconds a runtime may take to make a session, or for one run."""
 
-_AWAKENING = 60.0
-"""How much longer the first call may take: the process imports what it needs."""
-
 _MOST_IDLE = 2
 
 
@@ -44,7 +41,8 @@ class Worker:
 
     def __init__(self, limit: float = TIME_LIMIT) -> None:
         self.limit, self.owner = limit, os.getpid()
-        self._lock, self._late, self._awake = threading.Lock(), False, False
+        self._lock, self._late = threading.Lock(), False
+        self._awakening = 60.0  # the first call takes longer: the process imports what it needs
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
@@ -72,7 +70,7 @@ class Worker:
             if not self.usable:
                 raise errors.EngineError("the process that ran it has ended; make another session")
             self._late = False
-            seconds = self.limit * times + (0.0 if self._awake else _AWAKENING)
+            seconds = self.limit * times + self._awakening
             to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
             timer = threading.Timer(seconds, self._expire)
             timer.start()
@@ -87,7 +85,7 @@ class Worker:
                 raise
             finally:
                 timer.cancel()
-            self._awake = True
+            self._awakening = 0.0
         if found != "value":
             raise getattr(errors, found)(value)
         return value

@@ -19,9 +19,10 @@ from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, MemoryLimitError, UpconvError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
-from ..runtimes.inputs import inputs_of, random_arrays
+from ..runtimes.inputs import feeds as drawn
+from ..runtimes.inputs import inputs_of
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .differences import Comparison, Difference, Run, Tolerances, differences
+from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = [
     "Compare",
@@ -90,7 +91,7 @@ def verify(
             raise ArgumentError(name, brief(given), "a number >= 0, or None")
     models = [m if isinstance(m, ir.Model) else from_model(m) for m in (a, b)]
     ours, theirs = ({str(v.name): v for v in inputs_of(model)} for model in models)
-    arrays = random_arrays([*(theirs | ours).values()], sizes, feeds, seed=seed)
+    arrays = drawn([*(theirs | ours).values()], sizes, feeds, seed=seed)
     first, second = (
         Side(model, {name: arrays[name] for name in names}, time_limit)
         for model, names in zip(models, (ours, theirs), strict=True)
@@ -177,7 +178,7 @@ class Compare:
         for value in self.a.model.graph.outputs:
             if (name := str(value.name)) in theirs:
                 pair = ours[name], theirs[name], tolerances, exact.get(name)
-                found += differences(value, *pair)
+                found.append(difference(value, *pair))
         if layers and not all(one.equal for one in found):
             try:
                 first = self._first_layer((runtime, wide) if exact else (runtime,), b, tolerances)
@@ -203,7 +204,7 @@ class Compare:
             exact = self.a.inner(runtimes[1], group) if runtimes[1:] else {}
             for name in group:
                 pair = ours[name], theirs[name], tolerances, exact.get(name)
-                for difference in differences(values[name], *pair):
-                    if not difference.equal:
-                        return difference
+                found = difference(values[name], *pair)
+                if not found.equal:
+                    return found
         return None

@@ -105,28 +105,29 @@ class Difference:
         )
 
 
-def differences(
+def difference(
     made: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
-) -> list[Difference]:
-    """How a value differs; a sequence gives one difference per member, `name[i]`.
+) -> Difference:
+    """How a value differs.
 
     made: the value in the first model. a, b: what the models make of it; exact: what the first
     makes in float64, None for none.
 
     >>> a, b = np.ones(3, np.float32), np.array([1, 1, 1.5], np.float32)
-    >>> [found] = differences(ir.Value(name="y"), a, b)
+    >>> found = difference(ir.Value(name="y"), a, b)
     >>> round(found.error, 3), found.scale, found.equal
     (0.333, 1.5, False)
     """
     node = made.producer()
     at = str(made.name), (node and node.name) or "", node.op_type if node else ""
-    if not (isinstance(a, list) and isinstance(b, list) and len(a) == len(b)):
-        return [_compared(at, _step(node), a, b, exact, tolerances)]
-    members = exact if isinstance(exact, list) and len(exact) == len(a) else [None] * len(a)
-    return [
-        _compared((f"{made.name}[{i}]", *at[1:]), _step(node), x, y, z, tolerances)
-        for i, (x, y, z) in enumerate(zip(a, b, members, strict=True))
-    ]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape:
+        return _compared(at, _step(node), a, b, exact, tolerances)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        words = f"the shape {a.shape} became {b.shape}"
+    else:
+        words = "it is no tensor in one of the two; sequences and optionals are not compared"
+    shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), type(a).__name__)
+    return Difference(*at, shape, dtype, "exact", inf, 0.0, 0.0, False, words)
 
 
 def _step(node: ir.Node | None) -> float:
@@ -138,22 +139,9 @@ def _step(node: ir.Node | None) -> float:
     return _largest(tensor.numpy().astype(np.float64))
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, list):
-        return f"a sequence of {len(value)}"
-    return "a tensor" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-
-
 def _compared(
-    at: tuple[str, str, str], step: float, a: Any, b: Any, exact: Any, tolerances: Tolerances
+    at: tuple[str, str, str], step: float, a: Array, b: Array, exact: Any, tolerances: Tolerances
 ) -> Difference:
-    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    if not (arrays and a.shape == b.shape):
-        words = (
-            f"the shape {a.shape} became {b.shape}" if arrays else f"{_kind(a)} became {_kind(b)}"
-        )
-        shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
-        return Difference(*at, shape, dtype, "exact", inf, 0.0, 0.0, False, words)
     memory.require(_COPIES * a.size, f"Comparing {at[0]}")
     x, y = _wide(a, b)
     finite = np.isfinite(x) & np.isfinite(y)
