@@ -54,7 +54,7 @@ def layer(
     if chosen != ORIGINAL:
         why = f"{gains[chosen]:.2f} times as fast (1.30 to 3.40) as the original"
     candidates = (tried(ORIGINAL, before), *found)
-    return LayerResult(node, "", chosen, why, axes, (shape,), 16, 1, "float32", candidates)
+    return LayerResult(node, chosen, why, axes, (shape,), 16, 1, "float32", candidates)
 
 
 def sample() -> Optimization:
@@ -75,7 +75,7 @@ def sample() -> Optimization:
             layer("/mask/up.0", (square, square), 0.0121, forms, "sub_pixel:folded"),
             layer("/depthwise", depthwise, 0.00042, {"sub_pixel:unfolded": 0.7}, ORIGINAL),
             layer("/vocoder/ups.3", (Axis(17_920, 640, 320),), 0.0207, forms, "sub_pixel:folded"),
-            LayerResult("/loop", "/loop/body", ORIGINAL, loop),
+            LayerResult("/loop", ORIGINAL, loop),
         ),
         whole=(WholeResult(0.2134, 0.1399, Ratio(1.526, 1.503, 1.549)),),
         verified=True,
@@ -107,9 +107,7 @@ def hostile(name: str) -> Optimization:
     one = sample()
     first = one.layers[0]
     candidates = (Candidate(name, name), replace(first.candidates[0], passes=name))
-    bad = replace(
-        first, node=name, graph=name, dtype=name, candidates=candidates, chosen=name, why=name
-    )
+    bad = replace(first, node=name, dtype=name, candidates=candidates, chosen=name, why=name)
     row = {**dict.fromkeys(("name", "kind", "why"), name), "upconv": True}
     check = Run(name, (Difference(*[name] * 3, (1,), *[name] * 2, 0.0, 1.0, 1.0, False, name),))
     return replace(

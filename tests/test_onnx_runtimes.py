@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -119,8 +118,8 @@ def test_a_model_that_ends_the_process_is_refused():
 
 
 def test_an_abort_is_an_error_and_the_next_session_works():
-    with worker.Worker() as process:
-        session = RUNTIMES["onnxruntime"].session(negative(), threads=1, worker=process)
+    opened = RUNTIMES["onnxruntime"].session
+    with worker.Worker() as process, opened(negative(), worker=process) as session:
         os.kill(process._process.pid, signal.SIGABRT)
         with pytest.raises(
             EngineError, match=r"onnxruntime failed: it ended its process \(SIGABRT"
@@ -128,14 +127,13 @@ def test_an_abort_is_an_error_and_the_next_session_works():
             session.run({"x": normal(0, 2, 3)})
         with pytest.raises(EngineError, match="has ended; make another session"):
             session.run({"x": normal(0, 2, 3)})
-        session.close()
     assert run(RUNTIMES["onnxruntime"], negative(), {"x": normal(0, 2, 3)})["y"].shape == (2, 3)
 
 
 def test_a_run_that_does_not_come_back_is_ended():
     given = {"x": normal(0, 2), "n": np.array(1 << 60), "c": np.array(True)}
-    with worker.Worker(1.0) as process:
-        session = RUNTIMES["onnxruntime"].session(parsed(FOREVER), threads=1, worker=process)
+    opened = RUNTIMES["onnxruntime"].session
+    with worker.Worker(1.0) as process, opened(parsed(FOREVER), worker=process) as session:
         began = time.monotonic()
         with pytest.raises(EngineError, match="did not come back within 1 s and was ended"):
             session.run(given)
@@ -157,7 +155,7 @@ import numpy as np, sys
 from onnx_texts import parsed
 from upconv.onnx.runtimes import RUNTIMES
 from test_onnx_runtimes import FOREVER
-session = RUNTIMES["onnxruntime"].session(parsed(FOREVER), threads=1)
+session = RUNTIMES["onnxruntime"].session(parsed(FOREVER), threads=1).__enter__()
 print(session.worker._process.pid, flush=True)
 session.run({"x": np.ones(2, "f"), "n": np.array(1 << 60), "c": np.array(True)})
 """
@@ -285,7 +283,7 @@ def test_a_model_that_the_runtime_does_not_take_is_a_refusal_in_one_line(runtime
     model = parsed("g (float[2] x) => (float[2] y) {y = Neg(x)}")
     model.graph.node[0].op_type = "Nonsense"
     with pytest.raises(EngineRefusal, match=r"does not take the model: .*Nonsense") as caught:
-        runtime.session(model, threads=1)
+        run(runtime, model, {})
     assert "\n" not in str(caught.value)
 
 
@@ -297,9 +295,6 @@ def test_a_failing_run_is_an_engine_error_in_one_line(runtime):
         assert not isinstance(caught.value, EngineRefusal)
         assert str(caught.value).startswith(f"{runtime} failed: ")
         assert "\n" not in str(caught.value)
-    session.close()
-    with pytest.raises(EngineError, match="is closed"):
-        session.run({"a": normal(0, 4, 3), "b": normal(0, 4, 3)})
 
 
 # Large models, settings ---------------------------------------------------------------------------
@@ -320,8 +315,7 @@ def test_a_model_too_large_for_a_message_goes_through_a_folder(name, monkeypatch
     assert model.SerializeToString() == before
     model.graph.node[0].op_type = "Nonsense"
     with pytest.raises(EngineRefusal):
-        Runtime.parse(name).session(model, threads=1)
-    gc.collect()
+        run(Runtime.parse(name), model, {})
     assert list(tmp_path.iterdir()) == []
 
 

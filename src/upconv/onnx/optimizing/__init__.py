@@ -151,15 +151,14 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, .
     for number, one in enumerate(found, 1):
         node = one.node if isinstance(one, Unreadable) else one.conv.node
         setup.say(f"measuring {named(node)}", number, len(found))
-        graph = "" if node.graph in (None, prepared.graph) else str(node.graph.name)
         if isinstance(one, Unreadable):
-            results.append(LayerResult(named(node), graph, ORIGINAL, one.reason))
+            results.append(LayerResult(named(node), ORIGINAL, one.reason))
             continue
         tried, array = _measured(one, setup), one.weight.array
         choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
         conv, kind = one.conv, str(one.weight.stored or array.dtype)
         facts = conv.axes, one.shapes, array.shape[1] * conv.groups, conv.groups, kind
-        results.append(LayerResult(named(node), graph, choice[0], choice[1], *facts, tried))
+        results.append(LayerResult(named(node), choice[0], choice[1], *facts, tried))
     selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded

@@ -8,6 +8,7 @@ as the rules of `verifying.differences` ask. The original is timed interleaved w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -106,8 +107,8 @@ class _Trial:
     def run(self, models: Mapping[str, ir.Model]) -> list[Candidate]:
         """The times of those that stay; a worker that one of them ended is replaced."""
         while True:
-            with borrowed(self.setup.limit) as worker:
-                found = self._checked(models, worker)
+            with borrowed(self.setup.limit) as worker, ExitStack() as stack:
+                found = self._checked(models, worker, stack)
                 if worker.usable:
                     return self._timed(found)
 
@@ -115,7 +116,7 @@ class _Trial:
         return [next(iter(session.run(given).values())) for given in self.feeds]
 
     def _checked(
-        self, models: Mapping[str, ir.Model], worker: Worker
+        self, models: Mapping[str, ir.Model], worker: Worker, stack: ExitStack
     ) -> list[tuple[Candidate, Session]]:
         """Those that the runtime takes and whose values are right, up to one that ended it."""
         found: list[tuple[Candidate, Session]] = []
@@ -124,7 +125,8 @@ class _Trial:
             if name in self.refused:
                 continue
             try:
-                session = self.setup.runtime.session(model, worker=worker)
+                opened = self.setup.runtime.session(model, worker=worker)
+                session = stack.enter_context(opened)
                 values = self._values(session)
             except (EngineError, MemoryLimitError) as failure:
                 if name == ORIGINAL:
@@ -139,7 +141,6 @@ class _Trial:
                 found.append((Candidate(name, error=error), session))
             else:
                 self.refused[name] = refusal
-                session.close()
         return found
 
     def _judged(self, wanted: Sequence[Any], values: Sequence[Any]) -> tuple[str | None, float]:
@@ -166,6 +167,4 @@ class _Trial:
                 seconds = (*one.seconds, median(rounds.samples[i] if i else rounds.first))
                 ratios = (*one.ratios, Ratio.of(rounds, i)) if i else ()
                 told[i] = replace(one, seconds=seconds, ratios=ratios)
-        for session in sessions:
-            session.close()
         return told

@@ -2,8 +2,8 @@
 
 1. The node, the activation that follows it, and the DequantizeLinear and QuantizeLinear around a
    quantised one are cut out, since runtimes compute them together.
-2. The shape of its input is seen in a run of the model for each set of input shapes; in the bodies
-   of If, Loop and Scan, which cannot be asked that way, shape inference tells.
+2. The shape of its input is seen in a run of the model for each set of input shapes. Functions, and
+   the bodies of If, Loop and Scan, cannot be asked that way: what stands there is left as it is.
 3. What the model leaves open is open in the layer's model too: runtimes plan those differently.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import onnx_ir as ir
 
@@ -85,30 +86,25 @@ def _shapes(
     given: Mapping[str, Array],
     worker: Worker,
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the inputs of layers by number, where they can be told: rule 2."""
-    table = inferred(model, {name: array.shape for name, array in given.items()})
-    first = {i: next(iter(one.node.inputs), None) for i, one in enumerate(found)}
-    names = {i: str(x.name) for i, x in first.items() if x is not None}
-    told = {}
-    for i, name in names.items():
-        sizes = known_sizes(table.get(name))
-        if sizes is not None and None not in sizes:
-            told[i] = tuple(n for n in sizes if n is not None)
-    asked = [i for i in names if found[i].node.graph is model.graph]
-    if not asked:
-        return told
+    """Shapes of the inputs of layers by number: rule 2."""
     copy = model.clone()
-    values = {value.name: value for node in copy.graph for value in node.outputs}
-    values |= {value.name: value for value in copy.graph.inputs}
+    made = (value for node in copy.graph for value in node.outputs)
+    values = {value.name: value for value in (*copy.graph.inputs, *made)}
+    first = [
+        next(iter(o.node.inputs), None) if o.node.graph is model.graph else None for o in found
+    ]
+    asked = {i: values[x.name] for i, x in enumerate(first) if x and x.name in values}
     copy.graph.outputs.clear()
-    for i in asked:
-        node = ir.node("Shape", [values[names[i]]])
+    for value in asked.values():
+        node = ir.node("Shape", [value])
         copy.graph.append(node)  # which names what it makes
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
         copy.graph.outputs.append(node.outputs[0])
+    if not asked:
+        return {}
     with runtime.session(copy, worker=worker) as session:
         outputs = session.run(given).values()
-    return told | {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
+    return {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
 
 
 def _layer(
@@ -122,7 +118,7 @@ def _layer(
     x = next(iter(found.node.inputs), None)
     known = tuple(shape for shape in shapes if shape is not None)
     if x is None or len(known) < len(shapes):
-        reason = "the shape of its input cannot be inferred, so it cannot be measured alone"
+        reason = "it stands in a body or function, or its input is constant: it cannot be measured"
         raise ValueError(found.reason if isinstance(found, Unreadable) else reason)
     stated, x.shape = x.shape, ir.Shape(known[0])
     sized = read(found.node, found.opset, rule)
@@ -156,10 +152,7 @@ def _cut_out(
     after = follower(y)
     if after is not None and is_op(after, "QuantizeLinear"):
         y = after.outputs[0]
-    whole = conv.node.graph
-    if whole is None or (x.producer() is None and x.const_value is not None):
-        raise ValueError("it cannot be measured alone: its input is constant")
-    graph = ir.convenience.extract(whole, [x], [y])
+    graph = ir.convenience.extract(cast(ir.Graph, conv.node.graph), [x], [y])
     [given], [made] = graph.inputs, graph.outputs
     for value in (given, made):
         told = declared.get(str(value.name), value).type or conv.x.type

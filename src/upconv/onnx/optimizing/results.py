@@ -102,13 +102,11 @@ class Candidate:
 class LayerResult:
     """One ConvTranspose node: what it is, what was tried, what was chosen and why.
 
-    `graph` says in which graph it is ("" for the main one), `axes` how it was run at the first set
-    of input shapes, `shapes` the shapes of its input. A node that could not be read or measured has
-    no candidates, and `why` says so.
+    `axes` are how it was run at the first set of input shapes, `shapes` the shapes of its input. A
+    node that could not be read or measured has no candidates, and `why` says so.
     """
 
     node: str
-    graph: str
     chosen: str
     why: str
     axes: tuple[Axis, ...] = ()
