@@ -48,7 +48,7 @@ def runtime(request):
 
 
 def run(runtime, model, given):
-    with runtime.session(model, threads=1) as session:
+    with runtime.session(model) as session:
         return session.run(given)
 
 
@@ -155,7 +155,7 @@ import numpy as np, sys
 from onnx_texts import parsed
 from upconv.onnx.runtimes import RUNTIMES
 from test_onnx_runtimes import FOREVER
-session = RUNTIMES["onnxruntime"].session(parsed(FOREVER), threads=1).__enter__()
+session = RUNTIMES["onnxruntime"].session(parsed(FOREVER)).__enter__()
 print(session.worker._process.pid, flush=True)
 session.run({"x": np.ones(2, "f"), "n": np.array(1 << 60), "c": np.array(True)})
 """
@@ -217,7 +217,7 @@ def test_every_runtime_computes_a_deconvolution(runtime):
 
 def test_outputs_keep_their_places_and_dynamic_shapes_work_twice(runtime):
     model = parsed("g (float[N, 3] x) => (float[N, 3] b, float[N, 3] a) {a = Neg(x) b = Abs(x)}")
-    with runtime.session(model, threads=1) as session:
+    with runtime.session(model) as session:
         for n in (2, 5, 0):
             x = normal(n, n, 3)
             got = session.run({"x": x})
@@ -232,7 +232,7 @@ def test_outputs_are_the_callers_own(runtime):
     )
     x = normal(0, 2)
     x.flags.writeable = False
-    with runtime.session(model, threads=1) as session:
+    with runtime.session(model) as session:
         first = session.run({"x": x})
         kept = x.copy()
         first["y"][:] = 7
@@ -267,7 +267,7 @@ def test_narrow_floats_go_in_and_come_out(runtime, kind):
 def test_feeds_that_do_not_fit_are_refused_in_words(runtime):
     model = parsed("g (float[N, 3] x) => (float[N, 3] y) {y = Neg(x)}")
     x = normal(0, 2, 3)
-    with runtime.session(model, threads=1) as session:
+    with runtime.session(model) as session:
         for given, kind, words in (
             ({}, ArgumentError, r"feeds\['x'\] is missing; expected an array, float32\[N,3\]"),
             ({"x": x, "z": x}, ArgumentError, "with 'z'; expected the model's inputs: 'x'"),
@@ -289,7 +289,7 @@ def test_a_model_that_the_runtime_does_not_take_is_a_refusal_in_one_line(runtime
 
 def test_a_failing_run_is_an_engine_error_in_one_line(runtime):
     model = parsed("g (float[N, K] a, float[L, M] b) => (y) {y = MatMul(a, b)}")
-    with runtime.session(model, threads=1) as session:
+    with runtime.session(model) as session:
         with pytest.raises(EngineError) as caught:
             session.run({"a": normal(0, 4, 3), "b": normal(0, 4, 3)})
         assert not isinstance(caught.value, EngineRefusal)
@@ -308,7 +308,7 @@ def test_a_model_too_large_for_a_message_goes_through_a_folder(name, monkeypatch
     w, x = normal(1, 64, 64), normal(2, 3, 64)
     model = parsed("g (float[N, 64] x) => (float[N, 64] y) {y = MatMul(x, w)}", w=w)
     before = model.SerializeToString()
-    with Runtime.parse(name).session(model, threads=1) as session:
+    with Runtime.parse(name).session(model) as session:
         assert [path.name for path in tmp_path.glob("upconv-*/*")] != []
         np.testing.assert_allclose(session.run({"x": x})["y"], x @ w, rtol=0, atol=1e-1)
     assert list(tmp_path.iterdir()) == []

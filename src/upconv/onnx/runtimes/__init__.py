@@ -137,13 +137,10 @@ rule='spec')
         return str(getattr(import_module(_KINDS[self.name][0].split(".")[0]), "__version__", ""))
 
     @contextmanager
-    def session(
-        self, model: Source, *, threads: int | None = None, worker: Worker | None = None
-    ) -> Iterator[Session]:
+    def session(self, model: Source, *, worker: Worker | None = None) -> Iterator[Session]:
         """`model`, ready to run while the block lasts; the model is not changed.
 
         model: as `upconv.onnx.from_model` takes it; an `ir.Model` is taken as it is.
-        threads: in place of the runtime's own.
         worker: the process to run in, for sessions that are timed against each other; without one
             the session has a process to itself.
 
@@ -151,8 +148,8 @@ rule='spec')
         what `upconv.onnx.load` raises.
         """
         own = model if isinstance(model, ir.Model) else from_model(model)
-        count = get_num_threads() if self.threads is None else self.threads
-        how = replace(self, threads=checked(count if threads is None else threads))
+        count = get_num_threads() if self.threads is None else checked(self.threads)
+        how = replace(self, threads=count)
         size = sum(v.const_value.nbytes for v in own.graph.initializers.values() if v.const_value)
         memory.require(2 * size, "copies of the model for a runtime")
         with ExitStack() as stack:

@@ -23,22 +23,13 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """A model in a runtime, in this process; a class of it is called as `Host.open` is."""
+    """A model in a runtime, in this process: the class `Model` of the runtime's module."""
 
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs in the model's order, the caller's own."""
 
     def bind(self, feeds: Feeds) -> Call:
         """A call that runs the model on `feeds` again and again; it has run once."""
-
-
-_BACKENDS = {
-    "onnxruntime": "OnnxRuntime",
-    "openvino": "OpenVino",
-    "reference": "Reference",
-    "upconv": "Upconv",
-}
-"""Runtime, and module here -> the class in it."""
 
 
 class Host:
@@ -52,7 +43,7 @@ class Host:
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
         """The number of a model, now open; `model` is its bytes or a path."""
         number, module = next(self._numbers), import_module(f".{runtime.name}", __package__)
-        self._open[number] = getattr(module, _BACKENDS[runtime.name])(model, runtime, outputs)
+        self._open[number] = module.Model(model, runtime, outputs)
         return number
 
     def run(self, number: int, feeds: Feeds) -> list[Any]:

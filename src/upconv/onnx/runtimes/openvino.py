@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from . import Runtime
 
 
-class OpenVino:
+class Model:
     """A model compiled by OpenVINO; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ _NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 
 
-class Reference:
+class Model:
     """A model in the evaluator; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from . import Runtime
 
 
-class Upconv:
+class Model:
     """A model whose transposed convolutions are all computed by upconv; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:

@@ -51,7 +51,6 @@ def verify(
     float64: bool = True,
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
-    layers: bool = True,
 ) -> Comparison:
     """Run two models on the same inputs and compare what comes out.
 
@@ -70,7 +69,6 @@ def verify(
     float64: run `a` in float64; without it, floats may be off by 64 times those roundings.
     threads: of the runtimes; None is the runtime's own, or `upconv.get_num_threads()`.
     time_limit: seconds that one run may take before it is ended.
-    layers: where an output differs, look for the first layer that does.
 
     Raises `ModelError` and `FileError` for models that cannot be read, `EngineMissing`,
     `EngineRefusal` where a runtime does not take `a`, `EngineError` where it fails on `a`,
@@ -99,7 +97,7 @@ def verify(
     compare = Compare(first, float64, Tolerances(atol, rtol))
     if threads is not None:
         chosen = [replace(runtime, threads=threads) for runtime in chosen]
-    runs = tuple(compare.run(runtime, second, layers=layers) for runtime in chosen)
+    runs = tuple(compare.run(runtime, second) for runtime in chosen)
     shapes = {name: array.shape for name, array in arrays.items()}
     return Comparison(tuple(_findings(*models)), runs, shapes, seed)
 
@@ -158,8 +156,8 @@ class Compare:
         self._given: dict[Runtime, Mapping[str, Any]] = {}
         self._not_in_float64 = ""
 
-    def run(self, runtime: Runtime, b: Side, *, layers: bool) -> Run:
-        """Both models in one runtime."""
+    def run(self, runtime: Runtime, b: Side, *, layers: bool = True) -> Run:
+        """Both models in one runtime; layers: whether to look for the first that differs."""
         ours = self._outputs(runtime)
         tolerances = replace(self.tolerances, precision=runtime.working_precision())
         try:
