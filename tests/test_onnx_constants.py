@@ -9,7 +9,6 @@ pytest.importorskip("onnx_ir")
 
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper
 
 from onnx_texts import normal, parsed
 from upconv.onnx.constants import Constant, constant_value
@@ -100,23 +99,6 @@ def test_weight_normalisation_is_computed(numerator: str, dtype: type) -> None:
     np.testing.assert_allclose(found.array, g * v / norms, rtol=8 * np.finfo(dtype).eps)
 
 
-FORMS = [
-    ("value = float[2] {1, 2}", np.float32([1, 2])),
-    ("value_float = 2.5", np.float32(2.5)),
-    ("value_floats = [1.0, 2.0]", np.float32([1, 2])),
-    ("value_int = 3", np.int64(3)),
-    ("value_ints = [3, 4]", np.int64([3, 4])),
-]
-
-
-@pytest.mark.parametrize(("form", "expected"), FORMS, ids=lambda form: str(form).split(" =")[0])
-def test_every_form_of_a_constant_node_is_read(form: str, expected: np.ndarray) -> None:
-    found = folded(f"c = Constant <{form}> () y = Add(x, c)")
-    assert found.array is not None
-    np.testing.assert_array_equal(found.array, expected)
-    assert (found.array.dtype, found.array.shape) == (expected.dtype, expected.shape)
-
-
 REFUSED = {
     "c = Neg(x)": "'c' is made by a Neg node when the model runs.",
     "c = Identity(x)": "'c' is made by a Identity node",
@@ -171,21 +153,6 @@ def test_what_depends_on_the_callers_attribute_is_not_constant() -> None:
     assert found.reason == "'c' is made by a Constant node when the model runs."
 
 
-def test_long_and_branching_chains_end_soon() -> None:
-    """Each node reads the one before twice: 2**300 paths."""
-    nodes = [helper.make_node("Sub", ["w", "w"], ["n0"])]
-    nodes += [helper.make_node("Add", [f"n{i}"] * 2, [f"n{i + 1}"]) for i in range(300)]
-    nodes.append(helper.make_node("Relu", ["n300"], ["y"]))
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    tensors = [onnx.numpy_helper.from_array(W, "w")]
-    proto = helper.make_model(
-        helper.make_graph(nodes, "g", [], [output], tensors),
-        opset_imports=[helper.make_opsetid("", 13)],
-        ir_version=8,
-    )
-    assert [node.op_type for node in from_model(proto).graph] == ["Relu"]
-
-
 # Types and shapes -----------------------------------------------------------------------------
 
 NEGATIVE = """g (float[1, 1, 3] x) => (float[1, 1, M] y)
@@ -208,14 +175,6 @@ def test_a_negative_size_before_a_slice_ends_a_process_that_is_not_ours() -> Non
     table = inferred(from_model(parsed(NEGATIVE)))
     assert str(table["x"].shape) == "[1,1,3]"
     assert table["c"].shape is None
-
-
-def test_shapes_that_are_cut_are_followed() -> None:
-    """A Slice of a computed shape is what many exporters write."""
-    text = """g (float[2, 3, 4] x, float[24] v) => (float[A, B] y)
-        <int64[1] s = {0}, int64[1] e = {1}, int64[1] m = {12}>
-        { a = Shape(x) b = Slice(a, s, e) d = Concat<axis = 0>(b, m) y = Reshape(v, d) }"""
-    assert inferred(from_model(parsed(text)), {"v": (24,)})["y"].shape == [2, 12]
 
 
 def test_a_name_of_two_values_is_not_told() -> None:

@@ -12,8 +12,6 @@ import pytest
 from upconv.errors import (
     ArgumentError,
     EngineRefusal,
-    MemoryLimitError,
-    ShapeError,
 )
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
@@ -164,18 +162,7 @@ def test_quantised_outputs_may_be_one_step_off(factor, equal):
 # NaN, f16, subgraphs, inputs ----------------------------------------------------------------------
 
 
-def test_nan_equals_nan_in_its_place_only(runtime):
-    a = parsed("g (float[50] x) => (float[50] y) {y = Sqrt(x)}")
-    b = parsed("g (float[50] x) => (float[50] y) {n = Neg(x) y = Sqrt(n)}")
-    (same,) = verify(a, a, runtimes=[runtime]).runs[0].outputs
-    assert same.equal
-    (other,) = verify(a, b, runtimes=[runtime]).runs[0].outputs
-    assert not other.equal
-    assert "50 of 50 elements are NaN or infinite in one of the two only" in other.words
-    json.dumps(document(other), allow_nan=False)
-
-
-INF = np.float32("inf")
+INF, NAN = np.float32("inf"), np.float32("nan")
 NOTHING = "there is no finite element in either, so nothing is verified"
 
 
@@ -192,6 +179,8 @@ NOTHING = "there is no finite element in either, so nothing is verified"
     (np.array([1 + 1j]), np.array([1 - 1j]), "", False),
     (np.array([1, INF]), np.array([1, INF]), "", True),
     (np.array([INF]), np.array([INF]), NOTHING, False),
+    (np.array([1, NAN]), np.array([1, NAN]), "", True),
+    (np.array([1, NAN]), np.array([NAN, 1]), "2 of 2 elements are NaN or infinite in one", False),
     (np.array([]), np.array([]), "", True),
 ])  # fmt: skip
 def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
@@ -292,8 +281,6 @@ def test_what_is_wrong_with_b_is_found_and_with_a_raised():
     ({"atol": -1}, ArgumentError, "atol is -1; expected a number >= 0"),
     ({"rtol": float("nan")}, ArgumentError, "rtol is nan"),
     ({"sizes": {"q": (3,)}}, ArgumentError, "with 'q'; expected inputs or symbols: 'x', 'N', 'W'"),
-    ({"sizes": {"x": (1, 5, 3)}}, ShapeError, r"\(1, 5, 3\); expected float32\[N,4,W\]"),
-    ({"sizes": {"W": (1 << 40,)}}, MemoryLimitError, "random inputs"),
     ({"seed": -1}, ArgumentError, "seed is -1"),
 ])  # fmt: skip
 def test_arguments_that_cannot_be(change, kind, words):
