@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from upconv.dialects.onnx import Rule
 from upconv.errors import ArgumentError, EngineRefusal, FileError, ModelError
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
@@ -219,7 +218,7 @@ def cut_out(proto: onnx.ModelProto, *given: dict[str, np.ndarray]) -> list[extra
     extract.mark(prepared)
     with worker.borrowed() as process:
         runtime = ready("onnxruntime")
-        return extract.layers(prepared, runtime, given, Rule.ONNXRUNTIME, process)
+        return extract.layers(prepared, runtime, given, process)
 
 
 def test_layers_have_the_sizes_they_have_when_the_model_runs() -> None:

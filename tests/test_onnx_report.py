@@ -44,8 +44,7 @@ def test_what_was_not_equal_is_not_called_verified() -> None:
 
 
 def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
-    lines = as_text(cases.sample(), 70).splitlines()
-    assert max(map(len, lines)) <= 70
+    lines = as_text(cases.sample()).splitlines()
     assert lines[0].startswith("models/decoder-zoo.onnx: onnxruntime, 2 threads")
     [row] = [line for line in lines if line.startswith("/fsrcnn")]
     assert row.split() == [
@@ -58,7 +57,7 @@ def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
         "sub_pixel:folded",
     ]
     assert any(line.startswith("/loop") and line.endswith("not measured") for line in lines)
-    assert lines[-2].startswith("verdict")
+    assert lines[-1].startswith("verdict")
     assert all(line.isascii() for line in lines)
 
 
@@ -72,7 +71,8 @@ def test_names_are_shown_and_never_obeyed(name: str) -> None:
     )
     page.encode()
     assert len(page) < 100_000
-    assert max(map(len, text.splitlines())) <= 80
+    assert len(text) < 20_000
+    assert len(text.splitlines()) < 20
 
 
 def test_a_report_is_a_page_or_json_by_its_name(tmp_path: Path) -> None:

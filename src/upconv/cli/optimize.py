@@ -141,6 +141,6 @@ def _print(found: Optimization, output_format: str) -> None:
         return
     from ..onnx.report import as_text
 
-    report.text(as_text(found, report.width()))
+    report.text(as_text(found))
     if found.written is not None:
         say(f"wrote {found.written}")

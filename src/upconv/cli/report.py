@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from shutil import get_terminal_size
 from typing import Any
 
 from .._version import __version__
@@ -47,11 +46,6 @@ def write(print_: Callable[[], object]) -> None:
     except OSError as error:
         sys.stdout = None  # its buffer would fail again while Python shuts down
         raise FileError(f"Cannot write the standard output: {error.strerror}.") from None
-
-
-def width() -> int:
-    """The columns of the terminal that stdout is; 80 where it is none."""
-    return get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else 80
 
 
 def table(rows: Sequence[Sequence[str]], *, left: int = 2) -> None:

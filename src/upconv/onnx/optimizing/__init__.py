@@ -19,7 +19,6 @@ from typing import Any
 import onnx_ir as ir
 
 from ..._version import __version__
-from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
 from ...threads import checked, get_num_threads
@@ -108,9 +107,8 @@ def optimize(
     if not sets:
         raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
-    rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
     say = progress or (lambda *_: None)
-    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, say)
+    setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
     found, folded = _selected(original, setup)
     result = found.model or original
     proto, changed = to_proto(result), found.model is not None
@@ -142,11 +140,11 @@ def optimize(
 def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, ...]]:
     """Fold, measure every layer, and select."""
     prepared = original.clone()
-    steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.rule)
+    steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
     mark(prepared)
     with borrowed(setup.limit) as worker:
-        found = layers(prepared, setup.runtime, setup.inputs, setup.rule, worker)
+        found = layers(prepared, setup.runtime, setup.inputs, worker)
     results = []
     for number, one in enumerate(found, 1):
         node = one.node if isinstance(one, Unreadable) else one.conv.node

@@ -22,7 +22,6 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, Session, Worker, timed
 from ..runtimes.worker import borrowed
-from ..verifying import in_float64
 from ..verifying.differences import Tolerances, difference
 from .extract import Layer
 from .results import ORIGINAL, Candidate, Ratio
@@ -50,7 +49,6 @@ class Setup:
     """
 
     runtime: Runtime
-    rule: Rule
     inputs: tuple[Mapping[str, Array], ...]
     seconds: float
     limit: float
@@ -78,7 +76,7 @@ def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
     models = {}
     for name in (ORIGINAL, *CANDIDATES):
         model = layer.model.clone()
-        refusal = None if name == ORIGINAL else apply(model, name, setup.rule)
+        refusal = None if name == ORIGINAL else apply(model, name, setup.runtime.reading)
         if refusal is None:
             models[name] = model
         else:
@@ -95,12 +93,13 @@ class _Trial:
         self.refused: dict[str, str] = {}
         self.feeds = [layer.feeds(which) for which in range(len(layer.shapes))]
         self.exact: list[Any] = [None] * len(self.feeds)
+        wide = Runtime("reference", precision="f64", rule=setup.runtime.reading.value)
         try:
             with (
                 borrowed(setup.limit) as worker,
-                in_float64(setup.runtime).session(layer.model, worker=worker) as wide,
+                wide.session(layer.model, worker=worker) as session,
             ):
-                self.exact = self._values(wide)
+                self.exact = self._values(session)
         except (EngineError, MemoryLimitError):
             pass  # the original is held against instead
 

@@ -63,10 +63,10 @@ def layers(
     model: ir.Model,
     runtime: Runtime,
     inputs: Sequence[Mapping[str, Array]],
-    rule: Rule,
     worker: Worker,
 ) -> list[Layer | Unreadable]:
     """Every transposed convolution of a marked model, or why it stays as it is."""
+    rule = runtime.reading
     found = conv_transpose_nodes(model, rule)
     declared = inferred(model)
     shapes = [_shapes(model, found, runtime, given, worker) for given in inputs]

@@ -115,7 +115,7 @@ class Selecting:
         """A copy of the prepared model whose layers, by number, are these candidates."""
         copy = self.prepared.clone()
         for index, passes in kept.items():
-            refusal = apply(copy, passes, self.setup.rule, marked(index))
+            refusal = apply(copy, passes, self.setup.runtime.reading, marked(index))
             if refusal is not None:  # it fired on the layer alone
                 raise ModelError(f"ConvTranspose number {index} cannot be rewritten: {refusal}.")
         return copy

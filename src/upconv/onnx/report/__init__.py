@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from ..._version import __version__
@@ -21,10 +20,6 @@ from .. import names
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Ratio
 
 __all__ = ["as_html", "as_text", "write_report"]
-
-_LABEL = 16
-_NARROWEST = 60
-"""Columns: of the labels of facts, and of a whole line at least."""
 
 
 def as_html(found: Optimization | Mapping[str, Any]) -> str:
@@ -86,43 +81,29 @@ def _shown(value: Any) -> Any:
 # For terminals
 
 
-def as_text(found: Optimization, width: int = 80) -> str:
-    """The report in lines of at most `width` columns (at least 60); ends without a newline.
+def as_text(found: Optimization) -> str:
+    """The report in lines: a row for each layer, and what is found; ends without a newline.
 
     >>> print(as_text(Optimization("a.onnx", "reference", 1, 17, (), (), (), (), None, (),
     ...     "It stays as it is.", 9, 9, "x", {}, 1.0)))
     a.onnx: reference, 1 thread, opset 17, x
-    <BLANKLINE>
     verified        nothing was changed
     verdict         It stays as it is.
     """
-    room, threads = max(width, _NARROWEST), f"{found.threads} thread{'s'[: found.threads > 1]}"
-    setting = f"{found.runtime}, {threads}, opset {found.opset}, {found.machine}"
-    lines = wrap(names.neutral(f"{names.shortened(found.model)}: {setting}"), room)
-    lines += [*_table(found.layers, room), ""]
-    for label, sentence in _facts(found):
-        words = names.shortened(sentence, names.LONGEST_SENTENCE, "...")
-        first, *others = wrap(words, room - _LABEL) or [""]
-        lines.append((label.ljust(_LABEL) + first).rstrip())
-        lines += [" " * _LABEL + line for line in others]
-    return "\n".join(lines)
-
-
-def _table(layers: Sequence[LayerResult], room: int) -> Iterator[str]:
-    if not layers:
-        return
-    rows = [("layer", "before", "after", "faster", "now"), *map(_row, layers)]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    widths[0] = min(widths[0], max(room - sum(widths[1:]) - 8, 12))
-    yield ""
-    for row in rows:
-        cells = [names.shortened(row[0], widths[0], "...").ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:4], widths[1:4], strict=True)]
-        yield "  ".join([*cells, row[4]]).rstrip()
+    threads = f"{found.threads} thread{'s'[: found.threads > 1]}"
+    head = f"{found.model}: {found.runtime}, {threads}, opset {found.opset}, {found.machine}"
+    rows = [("layer", "before", "after", "faster", "now"), *map(_row, found.layers)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows[: len(rows) if found.layers else 0]
+    )
+    lines = [head, *padded, *(f"{label:16}{sentence}" for label, sentence in _facts(found))]
+    return "\n".join(names.shortened(line, names.LONGEST_SENTENCE, "...") for line in lines)
 
 
 def _row(layer: LayerResult) -> tuple[str, ...]:
-    times, node = layer.candidate(ORIGINAL).seconds, names.neutral(layer.node)
+    times, node = layer.candidate(ORIGINAL).seconds, names.shortened(layer.node, 40, "...")
     if not times:
         return node, "-", "-", "-", "as it was, not measured"
     if not (layer.rewritten and layer.best.ratios):

@@ -26,6 +26,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ... import memory
+from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model, stored
@@ -130,6 +131,11 @@ rule='spec')
     def working_precision(self) -> str:
         """In which it computes models in float32: "bf16" and the like, "" in their own."""
         return self.precision or (_hint(self.device) if self.name == "openvino" else "")
+
+    @property
+    def reading(self) -> Rule:
+        """By whose rule it reads ConvTranspose."""
+        return Rule(self.name if self.name in {rule.value for rule in Rule} else self.rule)
 
     @property
     def version(self) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, MemoryLimitError, UpconvError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
@@ -30,7 +29,6 @@ __all__ = [
     "Difference",
     "Run",
     "Side",
-    "in_float64",
     "verify",
 ]
 
@@ -141,12 +139,6 @@ class Side:
         return copy.outputs(runtime)
 
 
-def in_float64(runtime: Runtime) -> Runtime:
-    """The reference in float64, reading ConvTranspose as `runtime` does."""
-    rule = runtime.name if runtime.name in {rule.value for rule in Rule} else runtime.rule
-    return Runtime("reference", precision="f64", rule=rule)
-
-
 class Compare:
     """One model, with others to be held against it; what it gives is computed once per runtime."""
 
@@ -164,7 +156,7 @@ class Compare:
             theirs = b.outputs(runtime)
         except UpconvError as error:
             return Run(str(runtime), findings=(f"b: {error}",))
-        wide = in_float64(runtime)
+        wide = Runtime("reference", precision="f64", rule=runtime.reading.value)
         exact: Mapping[str, Any] = {}
         try:
             if self.float64 and not self._not_in_float64:
