@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_a_model_that_ends_the_process_is_refused():
 
 def test_an_abort_is_an_error_and_the_next_session_works():
     opened = RUNTIMES["onnxruntime"].session
-    with worker.Worker() as process, opened(negative(), worker=process) as session:
+    with closing(worker.Worker()) as process, opened(negative(), worker=process) as session:
         os.kill(process._process.pid, signal.SIGABRT)
         with pytest.raises(
             EngineError, match=r"onnxruntime failed: it ended its process \(SIGABRT"
@@ -133,7 +134,7 @@ def test_an_abort_is_an_error_and_the_next_session_works():
 def test_a_run_that_does_not_come_back_is_ended():
     given = {"x": normal(0, 2), "n": np.array(1 << 60), "c": np.array(True)}
     opened = RUNTIMES["onnxruntime"].session
-    with worker.Worker(1.0) as process, opened(parsed(FOREVER), worker=process) as session:
+    with closing(worker.Worker(1.0)) as process, opened(parsed(FOREVER), worker=process) as session:
         began = time.monotonic()
         with pytest.raises(EngineError, match="did not come back within 1 s and was ended"):
             session.run(given)

@@ -35,7 +35,7 @@ _MOST_IDLE = 2
 
 
 class Worker:
-    """One process; `close` it, or use it in a `with`.
+    """One process, until it is closed.
 
     limit: seconds that one call may take.
     """
@@ -112,12 +112,6 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with suppress(OSError):  # what could not be written any more
                 stream.close()  # type: ignore[union-attr]  # both are pipes
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def kill(pid: int) -> None:
