@@ -20,7 +20,8 @@ import onnx_ir as ir
 from ...errors import ModelError
 from ..runtimes import Session, timed
 from ..runtimes.worker import borrowed
-from ..verifying import Compare, Run, Side
+from ..verifying import Run, Side, compared
+from ..verifying.differences import Tolerances
 from .candidates import Setup, apply
 from .extract import marked
 from .results import ORIGINAL, Candidate, LayerResult, Ratio, WholeResult
@@ -80,8 +81,7 @@ class Selecting:
         self.whole: tuple[WholeResult, ...] = ()
         self.checks: tuple[Run, ...] = ()
         self.remarks: list[str] = []
-        sides = [Side(original, given, setup.limit) for given in setup.inputs]
-        self._compares = [Compare(side, setup.float64) for side in sides]
+        self._sides = [Side(original, given, setup.limit) for given in setup.inputs]
 
     def select(self, layers: Sequence[LayerResult], folded: Sequence[str]) -> None:
         """Keep those of the layers' candidates that hold up: rules 2 to 4."""
@@ -125,14 +125,15 @@ class Selecting:
 
         Where the runtime computes in 16 bits, whose roundings hide small faults, in f32 too.
         """
-        runtime = self.setup.runtime
+        runtime, float64 = self.setup.runtime, self.setup.float64
         lowered = runtime.working_precision() not in ("", "f32")
         checks = []
-        for shapes, compare in enumerate(self._compares):
+        for shapes, one in enumerate(self._sides, 1):
+            self.setup.say("verifying the whole model", shapes, len(self._sides))
             for how in (runtime, replace(runtime, precision="f32"))[: 1 + lowered]:
-                self.setup.say("verifying the whole model", shapes + 1, len(self._compares))
-                side = Side(model, self.setup.inputs[shapes], self.setup.limit)
-                checks.append(compare.run(how, side, layers=False))
+                other = Side(model, one.feeds, one.limit)
+                run = compared(how, one, other, Tolerances(), float64=float64, layers=False)
+                checks.append(run)
         return tuple(checks)
 
     def compare(self, before: ir.Model, after: ir.Model) -> tuple[WholeResult, ...]:

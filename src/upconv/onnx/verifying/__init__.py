@@ -8,14 +8,14 @@ that does. A check on one random input is no proof: what it finds equal is verif
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...errors import ArgumentError, EngineError, MemoryLimitError, UpconvError, brief
+from ...errors import ArgumentError, UpconvError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
 from ..runtimes.inputs import feeds as drawn
@@ -24,11 +24,11 @@ from ..runtimes.worker import TIME_LIMIT, borrowed
 from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = [
-    "Compare",
     "Comparison",
     "Difference",
     "Run",
     "Side",
+    "compared",
     "verify",
 ]
 
@@ -92,10 +92,10 @@ def verify(
         Side(model, {name: arrays[name] for name in names}, time_limit)
         for model, names in zip(models, (ours, theirs), strict=True)
     )
-    compare = Compare(first, float64, Tolerances(atol, rtol))
     if threads is not None:
         chosen = [replace(runtime, threads=threads) for runtime in chosen]
-    runs = tuple(compare.run(runtime, second) for runtime in chosen)
+    how = Tolerances(atol, rtol)
+    runs = tuple(compared(runtime, first, second, how, float64=float64) for runtime in chosen)
     shapes = {name: array.shape for name, array in arrays.items()}
     return Comparison(tuple(_findings(*models)), runs, shapes, seed)
 
@@ -114,87 +114,87 @@ def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
             yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
 
 
-@dataclass(frozen=True, slots=True)
 class Side:
     """One of the two models, with what it is fed, and the seconds a run may take."""
 
-    model: ir.Model
-    feeds: Mapping[str, Array]
-    limit: float
+    def __init__(self, model: ir.Model, feeds: Mapping[str, Array], limit: float) -> None:
+        self.model, self.feeds, self.limit = model, feeds, limit
+        self.made = {str(v.name): v for node in model.graph for v in node.outputs if v.name}
+        self._given: dict[Runtime, Mapping[str, Any] | UpconvError] = {}
 
-    @property
-    def made(self) -> dict[str, ir.Value]:
-        """What nodes of the main graph make, in their order."""
-        return {str(v.name): v for node in self.model.graph for v in node.outputs if v.name}
+    def outputs(self, runtime: Runtime) -> Mapping[str, Any]:
+        """What the model gives, or raises; computed once, since it may take minutes."""
+        if runtime not in self._given:
+            try:
+                with (
+                    borrowed(self.limit) as worker,
+                    runtime.session(self.model, worker=worker) as run,
+                ):
+                    self._given[runtime] = run.run(self.feeds)
+            except UpconvError as error:
+                self._given[runtime] = error
+        found = self._given[runtime]
+        if isinstance(found, UpconvError):
+            raise found
+        return found
 
-    def outputs(self, runtime: Runtime) -> dict[str, Any]:
-        """What the model gives."""
-        with borrowed(self.limit) as worker, runtime.session(self.model, worker=worker) as session:
-            return session.run(self.feeds)
-
-    def inner(self, runtime: Runtime, names: Sequence[str]) -> dict[str, Any]:
+    def inner(self, runtime: Runtime, names: Sequence[str]) -> Mapping[str, Any]:
         """Values inside, by name: outputs of a copy, which its runtime optimises less for that."""
-        copy = replace(self, model=self.model.clone())
+        copy = Side(self.model.clone(), self.feeds, self.limit)
         copy.model.graph.outputs[:] = [copy.made[name] for name in names]
         return copy.outputs(runtime)
 
 
-class Compare:
-    """One model, with others to be held against it; what it gives is computed once per runtime."""
-
-    def __init__(self, a: Side, float64: bool = True, tolerances: Tolerances | None = None) -> None:
-        self.a, self.tolerances = a, tolerances or Tolerances()
-        self.float64 = float64 and self.tolerances.by_rounding
-        self._given: dict[Runtime, Mapping[str, Any]] = {}
-        self._not_in_float64 = ""
-
-    def run(self, runtime: Runtime, b: Side, *, layers: bool = True) -> Run:
-        """Both models in one runtime; layers: whether to look for the first that differs."""
-        ours = self._outputs(runtime)
-        tolerances = replace(self.tolerances, precision=runtime.working_precision())
+def compared(
+    runtime: Runtime,
+    a: Side,
+    b: Side,
+    tolerances: Tolerances,
+    *,
+    float64: bool = True,
+    layers: bool = True,
+) -> Run:
+    """Two models in one runtime; layers: whether to look for the first that differs."""
+    ours = a.outputs(runtime)
+    tolerances = replace(tolerances, precision=runtime.working_precision())
+    try:
+        theirs = b.outputs(runtime)
+    except UpconvError as error:
+        return Run(str(runtime), findings=(f"b: {error}",))
+    wide = Runtime("reference", precision="f64", rule=runtime.reading.value)
+    exact: Mapping[str, Any] = {}
+    remark, first = "", None
+    try:
+        if float64 and tolerances.by_rounding:
+            exact = a.outputs(wide)
+    except UpconvError as error:
+        remark = f"Not compared with float64: {error}"
+    found = [
+        difference(value, ours[name], theirs[name], tolerances, exact.get(name))
+        for value in a.model.graph.outputs
+        if (name := str(value.name)) in theirs
+    ]
+    if layers and not all(one.equal for one in found):
         try:
-            theirs = b.outputs(runtime)
+            first = _first_layer((runtime, wide) if exact else (runtime,), a, b, tolerances)
         except UpconvError as error:
-            return Run(str(runtime), findings=(f"b: {error}",))
-        wide = Runtime("reference", precision="f64", rule=runtime.reading.value)
-        exact: Mapping[str, Any] = {}
-        try:
-            if self.float64 and not self._not_in_float64:
-                exact = self._outputs(wide)
-        except (EngineError, MemoryLimitError) as error:  # asked once: it may have taken minutes
-            self._not_in_float64 = f"Not compared with float64: {error}"
-        remark, first = self._not_in_float64, None
-        found: list[Difference] = []
-        for value in self.a.model.graph.outputs:
-            if (name := str(value.name)) in theirs:
-                pair = ours[name], theirs[name], tolerances, exact.get(name)
-                found.append(difference(value, *pair))
-        if layers and not all(one.equal for one in found):
-            try:
-                first = self._first_layer((runtime, wide) if exact else (runtime,), b, tolerances)
-            except (EngineError, MemoryLimitError) as error:
-                remark = remark or f"Layers were not compared: {error}"
-        return Run(str(runtime), tuple(found), first, remark=remark)
+            remark = remark or f"Layers were not compared: {error}"
+    return Run(str(runtime), tuple(found), first, remark=remark)
 
-    def _outputs(self, runtime: Runtime) -> Mapping[str, Any]:
-        if runtime not in self._given:
-            self._given[runtime] = self.a.outputs(runtime)
-        return self._given[runtime]
 
-    def _first_layer(
-        self, runtimes: Sequence[Runtime], b: Side, tolerances: Tolerances
-    ) -> Difference | None:
-        """The first inner value that differs; runtimes: where both run, and `a` in float64."""
-        outputs = {value.name for side in (self.a, b) for value in side.model.graph.outputs}
-        values = {n: v for n, v in self.a.made.items() if n in b.made and n not in outputs}
-        names = list(values)
-        for start in range(0, len(names), _GROUP):
-            group = names[start : start + _GROUP]
-            ours, theirs = (side.inner(runtimes[0], group) for side in (self.a, b))
-            exact = self.a.inner(runtimes[1], group) if runtimes[1:] else {}
-            for name in group:
-                pair = ours[name], theirs[name], tolerances, exact.get(name)
-                found = difference(values[name], *pair)
-                if not found.equal:
-                    return found
-        return None
+def _first_layer(
+    runtimes: Sequence[Runtime], a: Side, b: Side, tolerances: Tolerances
+) -> Difference | None:
+    """The first inner value that differs; runtimes: where both run, and `a` in float64."""
+    outputs = {value.name for side in (a, b) for value in side.model.graph.outputs}
+    names = [name for name in a.made if name in b.made and name not in outputs]
+    for start in range(0, len(names), _GROUP):
+        group = names[start : start + _GROUP]
+        ours, theirs = (side.inner(runtimes[0], group) for side in (a, b))
+        exact = a.inner(runtimes[1], group) if runtimes[1:] else {}
+        for name in group:
+            pair = ours[name], theirs[name], tolerances, exact.get(name)
+            found = difference(a.made[name], *pair)
+            if not found.equal:
+                return found
+    return None
