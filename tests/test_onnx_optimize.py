@@ -217,8 +217,7 @@ def cut_out(proto: onnx.ModelProto, *given: dict[str, np.ndarray]) -> list[extra
     prepared = from_model(proto)
     extract.mark(prepared)
     with worker.borrowed() as process:
-        runtime = ready("onnxruntime")
-        return extract.layers(prepared, runtime, given, process)
+        return [one for _, one in extract.layers(prepared, ready("onnxruntime"), given, process)]
 
 
 def test_layers_have_the_sizes_they_have_when_the_model_runs() -> None:

@@ -25,14 +25,13 @@ from ...threads import checked, get_num_threads
 from ...tuning import processor_model
 from ..graphs import named
 from ..models import Source, from_model, save, stored, to_proto
-from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
 from .candidates import Setup, measured
 from .extract import Layer, layers, mark
-from .results import ORIGINAL, Candidate, LayerResult, Optimization
+from .results import ORIGINAL, LayerResult, Optimization
 from .select import Selecting, choose
 
 __all__ = ["Optimization", "optimize"]
@@ -146,27 +145,25 @@ def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, .
     with borrowed(setup.limit) as worker:
         found = layers(prepared, setup.runtime, setup.inputs, worker)
     results = []
-    for number, one in enumerate(found, 1):
-        node = one.node if isinstance(one, Unreadable) else one.conv.node
+    for number, (node, one) in enumerate(found, 1):
         setup.say(f"measuring {named(node)}", number, len(found))
-        if isinstance(one, Unreadable):
-            results.append(LayerResult(named(node), ORIGINAL, one.reason))
-            continue
-        tried, array = _measured(one, setup), one.weight.array
-        choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
-        conv, kind = one.conv, str(one.weight.stored or array.dtype)
-        facts = conv.axes, one.shapes, array.shape[1] * conv.groups, conv.groups, kind
-        results.append(LayerResult(named(node), choice[0], choice[1], *facts, tried))
+        results.append(_result(named(node), one, setup))
     selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded
 
 
-def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
+def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
+    if isinstance(layer, str):
+        return LayerResult(name, ORIGINAL, layer)
     try:
-        return measured(layer, setup)
+        tried = measured(layer, setup)
     except (EngineError, MemoryLimitError) as error:
-        return (Candidate(ORIGINAL, refusal=f"{setup.runtime} does not run it alone: {error}"),)
+        return LayerResult(name, ORIGINAL, f"{setup.runtime} does not run it alone: {error}")
+    (chosen, why), axes, groups = choose(tried), layer.conv.axes, layer.conv.groups
+    channels, kind = layer.weight.array.shape[1] * groups, layer.weight.stored
+    dtype = str(kind or layer.weight.array.dtype)
+    return LayerResult(name, chosen, why, axes, layer.shapes, channels, groups, dtype, tried)
 
 
 def _session(original: ir.Model, setup: Setup) -> Mapping[str, Any]:

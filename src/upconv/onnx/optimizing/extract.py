@@ -33,8 +33,7 @@ class Layer:
     """A transposed convolution cut out of a model.
 
     `conv` is the node in the model, read with the sizes of the first set of input shapes. `model`
-    has the layer alone, with one input; clone it. `shapes` are those of the conv's input, and
-    `inputs` those of the model's, per set.
+    has the layer alone, with one input; clone it. `shapes` are those of the conv's input, per set.
     """
 
     conv: ConvTransposeNode
@@ -64,18 +63,18 @@ def layers(
     runtime: Runtime,
     inputs: Sequence[Mapping[str, Array]],
     worker: Worker,
-) -> list[Layer | Unreadable]:
-    """Every transposed convolution of a marked model, or why it stays as it is."""
-    rule = runtime.reading
-    found = conv_transpose_nodes(model, rule)
+) -> list[tuple[ir.Node, Layer | str]]:
+    """Every transposed convolution of a marked model, alone, or why it stays as it is."""
+    found = conv_transpose_nodes(model, runtime.reading)
     declared = inferred(model)
     shapes = [_shapes(model, found, runtime, given, worker) for given in inputs]
-    made: list[Layer | Unreadable] = []
+    made: list[tuple[ir.Node, Layer | str]] = []
     for i, one in enumerate(found):
+        known = [told[i] for told in shapes if i in told]
         try:
-            made.append(_layer(model, one, [told.get(i) for told in shapes], declared, rule))
-        except ValueError as error:
-            made.append(Unreadable(one.node, one.opset, str(error)))
+            made.append((one.node, _layer(model, one, known, declared, runtime.reading)))
+        except (ValueError, Refusal) as error:
+            made.append((one.node, str(error)))
     return made
 
 
@@ -110,25 +109,21 @@ def _shapes(
 def _layer(
     model: ir.Model,
     found: ConvTransposeNode | Unreadable,
-    shapes: Sequence[tuple[int, ...] | None],
+    shapes: Sequence[tuple[int, ...]],
     declared: Mapping[str, ir.Value],
     rule: Rule,
 ) -> Layer:
-    """`ValueError` says why there is none."""
-    x = next(iter(found.node.inputs), None)
-    known = tuple(shape for shape in shapes if shape is not None)
-    if x is None or len(known) < len(shapes):
+    """`ValueError` and `Refusal` say why there is none."""
+    if not shapes:
         reason = "it stands in a body or function, or its input is constant: it cannot be measured"
         raise ValueError(found.reason if isinstance(found, Unreadable) else reason)
+    x, known = cast(ir.Value, found.node.inputs[0]), tuple(shapes)
     stated, x.shape = x.shape, ir.Shape(known[0])
     sized = read(found.node, found.opset, rule)
     x.shape = stated
     if isinstance(sized, Unreadable):
         raise ValueError(sized.reason)
-    try:
-        w = weight(sized)
-    except Refusal as refusal:
-        raise ValueError(str(refusal)) from None
+    w = weight(sized)
     told = known_sizes(declared.get(str(x.name))) or ()
     told = told if len(told) == len(known[0]) else (None,) * len(known[0])
     # What the model leaves open is open here, but for channels.
@@ -147,6 +142,8 @@ def _cut_out(
     quantised = x.producer()
     if quantised is not None and is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
         x = quantised.inputs[0]
+    if x.const_value is not None:
+        raise ValueError("its input is constant: it cannot be measured alone")
     activation = elementwise(y)
     y = y if activation is None else activation.outputs[0]
     after = follower(y)
