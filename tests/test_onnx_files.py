@@ -208,7 +208,10 @@ def test_models_beyond_the_limit_are_saved_in_two_files(
     monkeypatch.setattr(models, "INLINE_BYTES", limit)
     assert len(save(model, tmp_path / "one.onnx")) == 1
     monkeypatch.setattr(models, "INLINE_BYTES", limit - 1)
+    moved, move = [], Path.replace
+    monkeypatch.setattr(Path, "replace", lambda *a: moved.append(a[1].name) or move(*a))
     paths = save(model, tmp_path / "two.onnx")
+    assert moved == ["two.onnx.data", "two.onnx"]
     assert paths == (tmp_path / "two.onnx", tmp_path / "two.onnx.data")
     assert paths[0].stat().st_size < 5000
     monkeypatch.undo()

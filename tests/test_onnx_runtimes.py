@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -151,14 +152,35 @@ def test_too_much_memory_is_an_error_and_the_process_lives():
             run(RUNTIMES[name], model, {"x": normal(0, 4)})
 
 
+BOUND = """
+import numpy as np
+from upconv import memory
+from upconv.onnx.runtimes import host
+memory.available_bytes = lambda: 1 << 30
+host.Host.infer = lambda self, size: np.ones(size, np.int8).nbytes
+host.main()
+"""
+
+
+def test_the_worker_is_bound_in_memory():
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    command = [sys.executable, "-c", BOUND]
+    with subprocess.Popen(command, env=environment(), start_new_session=True, **pipes) as started:
+        for size, kind in ((1 << 20, "value"), (1 << 31, "MemoryLimitError")):
+            started.stdin.write(pickle.dumps(("infer", (size,))))
+            started.stdin.flush()
+            assert pickle.load(started.stdout)[0] == kind
+        started.stdin.close()
+
+
 ORPHAN = """
 import numpy as np, sys
 from onnx_texts import parsed
 from upconv.onnx.runtimes import RUNTIMES
 from test_onnx_runtimes import FOREVER
-session = RUNTIMES["onnxruntime"].session(parsed(FOREVER)).__enter__()
-print(session.worker._process.pid, flush=True)
-session.run({"x": np.ones(2, "f"), "n": np.array(1 << 60), "c": np.array(True)})
+with RUNTIMES["onnxruntime"].session(parsed(FOREVER)) as session:
+    print(session.worker._process.pid, flush=True)
+    session.run({"x": np.ones(2, "f"), "n": np.array(1 << 60), "c": np.array(True)})
 """
 
 

@@ -72,6 +72,7 @@ def test_rounds_take_turns_and_leave_the_hopeless_out() -> None:
     rounds = interleaved([call("a", 0.001), call("b", 0.001), call("slow", 0.02)], 0.001)
     assert len(rounds.samples[0]) == len(rounds.samples[1]) == len(rounds.again) == 5
     assert len(rounds.samples[2]) == 3
+    assert rounds.again != rounds.samples[0]
     assert all(0.001 <= s < 0.02 for s in rounds.samples[0])
     turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
     assert turns[3:9] == ["a", "b", "slow", "a", "b", "slow"]

@@ -2,10 +2,6 @@
 
 The precision is OpenVINO's own choice (on processors with bfloat16 it computes in that), or the one
 that the runtime names. Shapes that are not told stay dynamic. float64 is computed in float32.
-
-Its processor plugin does not check at run time that dynamic shapes fit together, and reads beyond
-the ends of matrices that do not; so each new set of input shapes is first put through its shape
-inference, in a clone of the model that shares the weights.
 """
 
 from __future__ import annotations
@@ -40,11 +36,9 @@ class Model:
             setting["INFERENCE_NUM_THREADS"] = runtime.threads
         if runtime.precision:
             setting["INFERENCE_PRECISION_HINT"] = runtime.precision
-        self._read = core.read_model(model)
-        self._compiled = core.compile_model(self._read, device, setting)
+        self._compiled = core.compile_model(core.read_model(model), device, setting)
         self._ports = {name: port for port in self._compiled.inputs for name in port.names}
         self._outputs = len(outputs)
-        self._checked: set[tuple[tuple[int, ...], ...]] = set()
 
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs by place: one that only renames another may have lost its name."""
@@ -59,15 +53,10 @@ class Model:
         return lambda: request.infer(share_outputs=True)
 
     def _request(self, feeds: Feeds) -> Any:
-        known = {name: array for name, array in feeds.items() if name in self._ports}
-        shapes = tuple(array.shape for array in known.values())
-        if self._read.is_dynamic() and shapes not in self._checked:
-            clone = self._read.clone()
-            clone.reshape({name: list(array.shape) for name, array in known.items()})
-            self._checked.add(shapes)
         request = self._compiled.create_infer_request()
-        for name, array in known.items():
-            request.set_tensor(self._ports[name], _tensor(array))
+        for name, array in feeds.items():
+            if name in self._ports:
+                request.set_tensor(self._ports[name], _tensor(array))
         return request
 
 
