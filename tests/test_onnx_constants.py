@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_texts import normal, parsed
 from upconv.onnx.constants import Constant, constant_value
 from upconv.onnx.models import from_model, to_proto
+from upconv.onnx.nodes import Unreadable, conv_transpose_nodes
 from upconv.onnx.shapes import inferred
 
 W = np.random.default_rng(0).uniform(0.5, 2, (2, 3, 4)).astype(np.float32)
@@ -151,6 +152,20 @@ def test_what_depends_on_the_callers_attribute_is_not_constant() -> None:
     (function,) = ir.from_onnx_text(text).functions.values()
     found = constant_value(function[0].outputs[0])
     assert found.reason == "'c' is made by a Constant node when the model runs."
+
+
+@pytest.mark.parametrize(("channels", "w", "b", "said"), [
+    (2, (2, 0, 3), (1,), "its weight (2, 0, 3) is empty"),
+    (3, (3, 1, 3), (2,), "its weight has 3 input channels, group is 2"),
+    (4, (2, 1, 3), (2,), "its input has 4 channels and its weight 2"),
+    (2, (2, 1, 3), (3,), "its bias is (3,); expected (2,)"),
+])  # fmt: skip
+def test_a_node_whose_operands_do_not_fit_is_not_read(channels, w, b, said) -> None:
+    text = f"g (float[1, {channels}, 5] x) => (y) {{ y = ConvTranspose<group = 2>(x, w, b) }}"
+    proto = parsed(text, w=np.ones(w, np.float32), b=np.ones(b, np.float32))
+    [found] = conv_transpose_nodes(ir.from_proto(proto))
+    assert isinstance(found, Unreadable)
+    assert (found.reason, found.wrong) == (said, True)
 
 
 # Types and shapes -----------------------------------------------------------------------------

@@ -190,6 +190,11 @@ def test_attributes_that_do_not_fit_are_refused(how, words):
         conv(normal(0, 1, 2, 5), normal(1, 2, 2, 3), **how)
 
 
+def test_conv_takes_no_input_without_a_batch() -> None:
+    with pytest.raises(ShapeError, match="3 axes, as many as the weight has"):
+        conv(normal(0, 2, 5), normal(1, 2, 2, 3))
+
+
 # float64 ------------------------------------------------------------------------------------------
 
 
