@@ -24,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from upconv.cli.layers import Layer, built_in, read
+from upconv.cli.cases import Layer, read
 
 COLUMNS = ("cold", "warm", "both", "pack", "then", "next size")
 
@@ -32,7 +32,7 @@ MEASURE = """
 import json, sys, time
 import numpy as np
 import upconv
-from upconv.cli.layers import Layer
+from upconv.cli.cases import Layer
 
 fields, engine, threads, state = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 clock = getattr(time, sys.argv[5])
@@ -48,7 +48,8 @@ def timed(function, *arguments, **keywords):
 
 def first_call(size):
     shape = (layer.n, layer.ic, *size)
-    x, w = np.ones(shape, np.float32), np.ones(layer.w_shape, np.float32)
+    x = np.ones(shape, np.float32)
+    w = np.ones((layer.ic, layer.oc // layer.g, *layer.k), np.float32)
     bias, out = np.ones(layer.oc, np.float32), result(size)
     making, plan = timed(upconv.plan, shape, w, bias, **options)
     running, _ = timed(plan, x, out=out)
@@ -133,7 +134,7 @@ def main() -> None:
     print(edge + join.join([f"{'layer':20}", *(f"{c:>9}" for c in (*COLUMNS, "code"))]))
     if edge:
         print("| --- |" + " ---: |" * (len(COLUMNS) + 1))
-    layers = read(given.layers) if given.layers else built_in()
+    layers = read(given.layers) if given.layers else read()
     with tempfile.TemporaryDirectory() as cache:
         measured(layers[0], given, 1, cache)  # compiles Python's files
         for layer in layers:

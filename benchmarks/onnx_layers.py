@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from upconv.threads import rest
+from upconv.timing import rest
 
 Arrays = dict[str, np.ndarray]
 Runner = Callable[[], list[np.ndarray]]

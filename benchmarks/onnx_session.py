@@ -27,7 +27,7 @@ from onnx_layers import Arrays, largest_error
 from onnx_zoo import ZOO, example, stored
 
 from upconv.onnx import Session
-from upconv.threads import rest
+from upconv.timing import rest
 
 SHARE = 0.1
 CALLS = 3

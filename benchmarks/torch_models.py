@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from upconv.threads import rest
+from upconv.timing import rest
 from upconv.torch import accelerate, report
 from upconv.torch.graphs import backend
 

@@ -8,7 +8,7 @@ import pytest
 
 from upconv.onnx.optimizing import candidates, select
 from upconv.onnx.optimizing.results import Candidate
-from upconv.onnx.runtimes.timing import Rounds
+from upconv.timing import Rounds
 
 Clock = Callable[[Mapping[str, float]], None]
 """Takes seconds by the name of a candidate; "whole" is the model with any rewriting."""

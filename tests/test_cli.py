@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import upconv
-from processes import begun, called, environment, failed, let_compute, ran
+from processes import called, environment, failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -155,23 +155,6 @@ def test_a_write_that_fails_leaves_nothing(folder, monkeypatch):
     assert sorted(folder.iterdir()) == sorted([*before, folder / "y.npy"])
 
 
-@posix
-def test_ctrl_c_in_the_middle_of_a_computation(folder):
-    """Some 500 GFLOP on one thread; the weight is a hole in the file system."""
-    big = np.lib.format.open_memmap(folder / "big.npy", "w+", np.float32, (512, 512, 16, 16))
-    del big
-    np.save(folder / "x.npy", np.ones((1, 512, 64, 64), np.float32))
-    before = sorted(folder.iterdir())
-    command = ["run", "x.npy", "-w", "big.npy", "-o", "y.npy", "--engine", "reference",
-               "--threads", 1]  # fmt: skip
-    with begun(*command, cwd=folder) as process:
-        let_compute(process, 1.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
-    assert sorted(folder.iterdir()) == before
-
-
 # Words, codes and streams -------------------------------------------------------------------------
 
 
@@ -186,7 +169,7 @@ def test_library_errors_are_one_line_and_a_traceback_on_request(folder):
 
 
 def test_bugs_keep_their_traceback(folder):
-    driver = "import upconv.cli.run as r\nr.conv_transpose = lambda *a, **k: 1 / 0"
+    driver = "import upconv.cli.layer as r\nr.conv_transpose = lambda *a, **k: 1 / 0"
     done = ran("run", "x.npy", "-w", "w.npy", "-o", "y.npy", cwd=folder, driver=driver)
     assert b"ZeroDivisionError" in done.stderr
     assert done.returncode == 1

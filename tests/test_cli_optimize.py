@@ -106,7 +106,7 @@ def test_without_a_place_for_the_result_it_ends_at_once(folder):
             2,
             "2 times",
         ),
-        (("model.onnx", "a.onnx", "--inputs", "model.onnx"), 2, "zip"),
+        (("model.onnx", "a.onnx", "--inputs", "model.onnx"), 2, ".npz of numbers"),
         (("inputs.npz", "--dry-run"), 2, "no ONNX model"),
     ],
 )

@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from one_axis import axes, contributions
-from upconv.compositions import behind, cropped
 from upconv.geometry import Axis
+from upconv.subpixel import behind, cropped
 
 
 @given(axes(), st.integers(-3, 3), st.integers(-3, 3))

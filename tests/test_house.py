@@ -25,7 +25,7 @@ LAYERS = [
     {"errors", "_version"},
     {"arguments"},
     {"geometry", "memory", "threads", "forks", "activations", "files"},
-    {"problem", "subpixel", "compositions", "progress"},
+    {"problem", "subpixel", "progress", "timing"},
     {"engines", "dialects", "keywords"},
     {"arrays", "choices"},
     {"signatures", "primitives"},

@@ -12,7 +12,7 @@ import pytest
 
 import upconv
 from processes import printed
-from upconv import memory, threads
+from upconv import memory, threads, timing
 
 
 @pytest.fixture
@@ -147,6 +147,6 @@ def test_a_rest_lasts_until(
     busy: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(busy)
-    monkeypatch.setattr(threads, "time", clock)
-    threads.rest()
+    monkeypatch.setattr(timing, "time", clock)
+    timing.rest()
     assert least <= clock.now <= most

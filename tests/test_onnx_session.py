@@ -30,8 +30,8 @@ from upconv.errors import (
     ShapeError,
 )
 from upconv.onnx import Session
-from upconv.onnx.runtimes.timing import Rounds
 from upconv.onnx.session import choosing, layers, operators
+from upconv.timing import Rounds
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
 

@@ -13,7 +13,7 @@ pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 from upconv.onnx.optimizing import select
 from upconv.onnx.optimizing.results import ORIGINAL, Candidate, Ratio, WholeResult
 from upconv.onnx.optimizing.select import LEAST_GAIN, choose
-from upconv.onnx.runtimes.timing import Rounds, interleaved
+from upconv.timing import Rounds, interleaved
 
 FAST_AT, SLOW_AT = Ratio(1.5, 1.4, 1.6), Ratio(0.9, 0.8, 1.0)
 

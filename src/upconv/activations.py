@@ -1,12 +1,12 @@
 """The activations a result may end in, and what each computes on a NumPy array, in place.
 
-gelu is the exact one, x * (1 + erf(x / sqrt 2)) / 2. NumPy has no erf: W. J. Cody's rational
-approximations are used ("Rational Chebyshev approximation for the error function", Math. Comp. 23,
-1969), which are good to about 1e-16.
+gelu is the exact one, x * (1 + erf(x / sqrt 2)) / 2. NumPy has no erf: Python's own takes 50 ns an
+element, as long as a rational approximation in NumPy does in float64.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-
 _PIECE = 16384
 SCRATCH_BYTES = 16 * _PIECE * 8
-"""What `apply` may allocate for a while: gelu takes a dozen temporaries of one piece."""
+"""What `apply` may allocate for a while: gelu takes some temporaries of one piece."""
 
 
 class Activation(Enum):
@@ -58,18 +57,9 @@ def apply(activation: Activation, slope: float, values: Array) -> None:
 
 def erf(x: Array) -> Array:
     """The error function, elementwise, in the dtype of `x`."""
-    with np.errstate(all="ignore"):
-        magnitude = np.abs(x)
-        square = magnitude * magnitude
-        small = x * _ratio(np.minimum(square, 0.25), _SMALL)
-        decay = np.exp(-square)
-        middle = 1 - decay * _ratio(np.clip(magnitude, 0.46875, 4), _MIDDLE)
-        far = np.maximum(magnitude, 4)
-        inverse = 1 / (far * far)
-        tail = 1 - decay / far * (_ONE_OVER_SQRT_PI - inverse * _ratio(inverse, _TAIL))
-    signed = np.copysign(np.where(magnitude <= 4, middle, tail), x)
-    result: Array = np.where(magnitude <= 0.46875, small, signed)
-    return np.where(np.isnan(x), x, result)
+    values = np.ascontiguousarray(x, np.float64).ravel()
+    found = np.fromiter(map(math.erf, values.data), np.float64, values.size)
+    return found.astype(x.dtype, copy=False).reshape(x.shape)
 
 
 def _relu(values: Array, slope: float) -> None:
@@ -116,38 +106,3 @@ _IN_PLACE: dict[Activation, Callable[[Array, float], None]] = {
     Activation.SILU: _silu,
     Activation.GELU: _gelu,
 }
-
-_ONE_OVER_SQRT_PI = 0.56418958354775628695
-
-# Cody's coefficients, highest power first: (numerator, denominator).
-_SMALL = (
-    (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
-     3.20937758913846947e3),
-    (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3,
-     2.84423683343917062e3),
-)  # fmt: skip
-_MIDDLE = (
-    (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
-     2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
-     1.23033935479799725e3),
-    (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2,
-     1.62138957456669019e3, 3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3,
-     1.23033935480374942e3),
-)  # fmt: skip
-_TAIL = (
-    (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1,
-     1.25781726111229246e-1, 1.60837851487422766e-2, 6.58749161529837803e-4),
-    (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412e-1,
-     6.05183413124413191e-2, 2.33520497626869185e-3),
-)  # fmt: skip
-
-
-def _ratio(x: Array, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> Array:
-    """numerator(x) / denominator(x), both by Horner's rule, in the dtype of `x`."""
-    numerator, denominator = (np.zeros_like(x) for _ in range(2))
-    for total, powers in zip((numerator, denominator), coefficients, strict=True):
-        for coefficient in powers:
-            total *= x
-            total += x.dtype.type(coefficient)
-    result: Array = numerator / denominator
-    return result

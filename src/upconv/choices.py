@@ -138,7 +138,8 @@ def _first_able(problem: Problem) -> Choice:
             continue
         reason = engine.refuses(problem)
         if reason is None:
-            reason = getattr(engine, "defers", _never)(problem) if name != wanted else None
+            defers = getattr(engine, "defers", None) if name != wanted else None
+            reason = defers and defers(problem)
             found = found or (name, engine, len(refusals))
             if reason is None:
                 found = name, engine, len(refusals)
@@ -151,10 +152,6 @@ def _first_able(problem: Problem) -> Choice:
         told = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
     return Choice(engine, tuple(refusals[:before]))
-
-
-def _never(_: object) -> None:
-    """What an engine without `defers` says."""
 
 
 def _asked(problem: Problem, engine: Engine) -> Choice:

@@ -7,15 +7,15 @@ sum. Every call is prepared before anything of the caller's is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
 
 from . import memory
-from .arguments import Frozen
-from .arrays import Array, check_out, copied, described, overlap, shares_memory
+from .arguments import Frozen, boolean
+from .arrays import Array, as_array, check_out, copied, described, overlap, shares_memory
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
@@ -45,41 +45,36 @@ class Gradients:
 GradientRule = Callable[..., dict[str, Signature]]
 
 
+@dataclass(slots=True, eq=False)
 class _Layer:
     """The signatures of a layer's gradients, and those of its calls that were needed so far."""
 
-    __slots__ = (
-        "_algorithm", "_calls", "_engine", "_threads", "axes", "channel_axis", "signatures", "swaps"
-    )  # fmt: skip
+    signatures: dict[str, Signature]
+    ndim: int
+    engine: str | Engine | None
+    threads: int
+    algorithm: Algorithm
+    channel_axis: int = field(init=False)
+    axes: tuple[int, ...] = field(init=False)
+    swaps: bool = field(init=False)
+    calls: dict[str, PreparedCall] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        signatures: dict[str, Signature],
-        ndim: int,
-        engine: str | Engine | None,
-        threads: int,
-        algorithm: Algorithm,
-    ) -> None:
-        self.signatures, self._engine, self._threads = signatures, engine, threads
-        self._algorithm = algorithm
-        problem = signatures["x"].problem
-        self.channel_axis = ndim - 1
-        if problem.layout is DataLayout.NCX:
-            self.channel_axis -= problem.rank
-        self.axes = tuple(axis for axis in range(ndim) if axis != self.channel_axis)
+    def __post_init__(self) -> None:
+        problem = self.signatures["x"].problem
+        first = problem.layout is DataLayout.NCX
+        self.channel_axis = self.ndim - 1 - problem.rank * first
+        self.axes = tuple(axis for axis in range(self.ndim) if axis != self.channel_axis)
         # A convolution's input is g of the trilinear form, the gradient its x.
         self.swaps = problem.direction is Direction.FORWARD
-        self._calls: dict[str, PreparedCall] = {}
 
     def call(self, name: str) -> PreparedCall:
         """The call that computes the gradient of "x" or "weight"."""
-        call = self._calls.get(name)
+        call = self.calls.get(name)
         if call is None:
-            how = self._algorithm if name == "x" else Algorithm.DIRECT
-            call = PreparedCall(
-                self.signatures[name], self._engine, self._threads, algorithm=how, once=True
-            )
-            self._calls[name] = call
+            signature = self.signatures[name]
+            how = self.algorithm if name == "x" else Algorithm.DIRECT
+            call = PreparedCall(signature, self.engine, self.threads, algorithm=how, once=True)
+            self.calls[name] = call
         return call
 
 
@@ -110,15 +105,16 @@ def gradients(
     engine: str | Engine | None,
     algorithm: Frozen,
     keywords: Keywords,
-    grad: Array,
-    x: Array,
-    weight: Array,
+    grad: Any,
+    x: Any,
+    weight: Any,
     needs: Iterable[str],
     out: Gradients | None,
-    *,
     accumulate: bool,
 ) -> Gradients:
     """The gradients named in `needs`, by a rule that says the signatures of "x" and "weight"."""
+    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
+    accumulate = boolean("accumulate", accumulate)
     layer = _layer(rule, engine, algorithm, keywords, accumulate, grad, x, weight)
     targets = gradient_targets(NEEDS, Gradients, needs, out, accumulate=accumulate)
     calls = [(name, layer.call(name)) for name in ("x", "weight") if name in targets]

@@ -34,28 +34,8 @@ class Keywords(NamedTuple):
     weight_layout: Frozen = "IOX"
 
     @classmethod
-    def of(
-        cls,
-        stride: object,
-        padding: object,
-        output_padding: object,
-        dilation: object,
-        groups: object,
-        output_size: object,
-        layout: object,
-        weight_layout: object,
-    ) -> Keywords:
-        """A caller's keywords, frozen; `DTypeError` for one that no number or name can be."""
-        given = (
-            stride,
-            padding,
-            output_padding,
-            dilation,
-            groups,
-            output_size,
-            layout,
-            weight_layout,
-        )
+    def of(cls, *given: object) -> Keywords:
+        """A caller's keywords in this order, frozen; `DTypeError` for what no keyword can be."""
         for value in given:  # most calls have nothing to freeze
             if type(value) not in _EXACT:
                 return cls(*map(frozen, cls._fields, given))

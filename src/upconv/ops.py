@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .arguments import boolean, frozen
+from .arguments import frozen
 from .arrays import Array, as_array, optional_array
 from .engines.base import Engine
 from .execution import delivered, prepared, result_array
@@ -128,12 +128,8 @@ def conv_transpose_backward(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
-    accumulate = boolean("accumulate", accumulate)
     how, rule = frozen("algorithm", algorithm), transposed_gradient
-    return gradients(
-        rule, engine, how, keywords, grad, x, weight, needs, out, accumulate=accumulate
-    )
+    return gradients(rule, engine, how, keywords, grad, x, weight, needs, out, accumulate)
 
 
 def conv(
@@ -205,9 +201,5 @@ def conv_backward(
     (array([[[ 1., 11., 11., 10.]]]), array([[[3., 6.]]]), array([3.]))
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    grad, x, weight = as_array("grad", grad), as_array("x", x), as_array("weight", weight)
-    accumulate = boolean("accumulate", accumulate)
     how, rule = frozen("algorithm", algorithm), convolution_gradient
-    return gradients(
-        rule, engine, how, keywords, grad, x, weight, needs, out, accumulate=accumulate
-    )
+    return gradients(rule, engine, how, keywords, grad, x, weight, needs, out, accumulate)

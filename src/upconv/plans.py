@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from .arguments import Frozen
@@ -216,26 +215,13 @@ class Plan:
     def __enter__(self) -> Plan:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         form = self._form(self._residual)
-        return Plan, (
-            self._request,
-            self._engine,
-            self._threads,
-            form.weight,
-            form.bias,
-            self._residual,
-            self._tune,
-            self._algorithm,
-        )
+        how = self._request, self._engine, self._threads
+        return Plan, (*how, form.weight, form.bias, self._residual, self._tune, self._algorithm)
 
     def __repr__(self) -> str:
         return f"<Plan {self.problem} on {self.engine}>"

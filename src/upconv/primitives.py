@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from .arguments import integer_variable
@@ -34,6 +34,7 @@ from .problem import Problem
 
 _DEFAULT_BYTES = 256 << 20
 _DEFAULT_ENTRIES = 1024
+_TOTALS = ("hits", "misses", "builds", "evictions", "seconds", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,6 @@ class Entry:
             self.primitive.close()
 
 
-@dataclass(slots=True)
-class _Totals:
-    hits: int = 0
-    misses: int = 0
-    builds: int = 0
-    evictions: int = 0
-    seconds: float = 0.0
-    bytes: int = 0
-
-
 class PrimitiveCache:
     """Built primitives by signature; see the module's docstring. Safe to use from any thread.
 
@@ -101,18 +92,13 @@ class PrimitiveCache:
     """
 
     def __init__(self, max_entries: int | None = None, max_bytes: int | None = None) -> None:
-        bounds = {
-            "UPCONV_CACHE_ENTRIES": (max_entries, _DEFAULT_ENTRIES),
-            "UPCONV_CACHE_BYTES": (max_bytes, _DEFAULT_BYTES),
-        }
-        self._max_entries, self._max_bytes = (
-            _bound(variable, *values) for variable, values in bounds.items()
-        )
+        self._max_entries = _bound("UPCONV_CACHE_ENTRIES", max_entries, _DEFAULT_ENTRIES)
+        self._max_bytes = _bound("UPCONV_CACHE_BYTES", max_bytes, _DEFAULT_BYTES)
         self.calls: dict[Hashable, Any] = {}
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
         # Locks by which one thread builds a key while others wait; each goes with its last user.
         self._builds: weakref.WeakValueDictionary[_Key, Any] = weakref.WeakValueDictionary()
-        self._totals = _Totals()
+        self._totals: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
         self._lock = threading.Lock()
         _caches.add(self)
 
@@ -137,13 +123,13 @@ class PrimitiveCache:
             if self._entries.get(entry.key) is not entry:
                 return False
             self._entries.move_to_end(entry.key)
-            self._totals.hits += 1
+            self._totals["hits"] += 1
         return True
 
     def info(self) -> CacheInfo:
         """Counts and contents now."""
         return CacheInfo(
-            **asdict(self._totals),
+            **self._totals,
             entries=len(self._entries),
             max_entries=self._max_entries,
             max_bytes=self._max_bytes,
@@ -155,28 +141,28 @@ class PrimitiveCache:
         self.calls.clear()
         with self._lock:
             dropped, self._entries = self._entries, OrderedDict()
-            self._totals = _Totals()
+            self._totals = dict.fromkeys(_TOTALS, 0)
         nonfinite.set_count(0)
         dropped.clear()  # outside the lock: closing may take its time
 
     def _build(self, key: _Key, engine: Engine) -> Entry:
         """Build outside the lock, list the result, and make room for it."""
         with self._lock:
-            self._totals.misses += 1
+            self._totals["misses"] += 1
         start = time.perf_counter()
         primitive = engine.build(key.problem, key.threads, key.variant)
         seconds = time.perf_counter() - start
         entry, dropped = Entry(key, engine, primitive, primitive.resident_bytes), []
         with self._lock:
             totals = self._totals
-            totals.builds += 1
-            totals.seconds += seconds
-            totals.bytes += entry.nbytes
+            totals["builds"] += 1
+            totals["seconds"] += seconds
+            totals["bytes"] += entry.nbytes
             self._entries[key] = entry
-            while len(self._entries) > self._max_entries or totals.bytes > self._max_bytes:
+            while len(self._entries) > self._max_entries or totals["bytes"] > self._max_bytes:
                 _, oldest = self._entries.popitem(last=False)
-                totals.bytes -= oldest.nbytes
-                totals.evictions += 1
+                totals["bytes"] -= oldest.nbytes
+                totals["evictions"] += 1
                 dropped.append(oldest)  # closed outside the lock: that may take its time
         return entry
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil, lcm
+from math import ceil, lcm, prod
 
 from .geometry import Axis, convolved, fitted
 
@@ -114,10 +114,7 @@ class Chained:
     @property
     def rate(self) -> Fraction:
         """The product of all."""
-        rate = Fraction(1)
-        for flow in self.flows:
-            rate *= flow.rate
-        return rate
+        return prod((flow.rate for flow in self.flows), start=Fraction(1))
 
     def final(self, taken: int) -> int:
         """What the last one has returned."""

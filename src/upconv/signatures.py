@@ -7,6 +7,7 @@ not checked again. Every message about shapes is written here.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -46,19 +47,6 @@ class Signature(NamedTuple):
     def whole(cls, problem: Problem) -> Signature:
         """The signature of a problem whose operands have a batch axis."""
         return cls.of(problem, problem.result_shape, batched=True)
-
-
-def transposed(
-    x: Operand,
-    weight: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-    keywords: Keywords,
-    activation: Frozen,
-) -> Signature:
-    """The signature of `conv_transpose`."""
-    made = _problem(x, weight, keywords, convolves=False)
-    return _with_extras(*made, Direction.FORWARD, weight, bias, residual, activation)
 
 
 class Request(NamedTuple):
@@ -102,7 +90,8 @@ class Request(NamedTuple):
             raise error.renamed("x.shape", "input_shape") from None
 
 
-def convolution(
+def _forward(
+    convolves: bool,
     x: Operand,
     weight: Operand,
     bias: Operand | None,
@@ -110,50 +99,59 @@ def convolution(
     keywords: Keywords,
     activation: Frozen,
 ) -> Signature:
-    """The signature of `conv`: the input gradient of its transpose."""
-    made = _problem(x, weight, keywords, convolves=True)
-    return _with_extras(*made, Direction.INPUT_GRAD, weight, bias, residual, activation)
+    """A convolution is the input gradient of its transpose. Bias and residual fit the result."""
+    problem, batched = _problem(x, weight, keywords, convolves=convolves)
+    direction, end = _DIRECTION[convolves], epilogue(activation, residual is not None)
+    problem = problem.replace(direction=direction, bias=bias is not None, epilogue=end)
+    shape = problem.result_shape if batched else problem.result_shape[1:]
+    if bias is not None:
+        same_dtype("weight", weight.dtype, "bias", bias.dtype)
+        if bias.shape != (problem.result_channels,):
+            expected = f"({problem.result_channels},), one value per output channel"
+            remedy = "Flatten it, as in bias.reshape(-1), if it has more axes."
+            raise ShapeError("bias.shape", str(bias.shape), expected, remedy)
+    if residual is not None:
+        same_dtype("weight", weight.dtype, "residual", residual.dtype)
+        if residual.shape != shape:
+            expected = f"{shape}, the shape of the result"
+            remedy = "upconv.output_shape tells it beforehand."
+            raise ShapeError("residual.shape", str(residual.shape), expected, remedy)
+    return Signature.of(problem, shape, batched=batched)
 
 
-def transposed_gradient(
-    grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
-) -> dict[str, Signature]:
-    """The signatures of `conv_transpose_backward`: "x" and "weight"."""
-    made = _problem(x, weight, keywords, convolves=False)
-    return _gradients_of(*made, Direction.INPUT_GRAD, grad, x, weight, accumulate)
-
-
-def convolution_gradient(
-    grad: Operand, x: Operand, weight: Operand, keywords: Keywords, accumulate: bool
-) -> dict[str, Signature]:
-    """The signatures of `conv_backward`: "x" (the transpose's forward) and "weight"."""
-    made = _problem(x, weight, keywords, convolves=True)
-    return _gradients_of(*made, Direction.FORWARD, grad, x, weight, accumulate)
-
-
-def _gradients_of(
-    problem: Problem,
-    batched: bool,
-    way: Direction,
+def _backward(
+    convolves: bool,
     grad: Operand,
     x: Operand,
     weight: Operand,
+    keywords: Keywords,
     accumulate: bool,
 ) -> dict[str, Signature]:
-    """The signatures of both gradients, `way` being the direction that makes that of x."""
+    """The gradient of a convolution's x is its transpose's forward result."""
+    problem, batched = _problem(x, weight, keywords, convolves=convolves)
     same_dtype("x", x.dtype, "grad", grad.dtype)
-    expected = problem.y_shape if way is Direction.INPUT_GRAD else problem.x_shape
+    expected = problem.x_shape if convolves else problem.y_shape
     shape = expected if batched else expected[1:]
     if grad.shape != shape:
         remedy = "Pass the keywords of the forward call."
         expected_text = f"{shape}, the shape of the forward result"
         raise ShapeError("grad.shape", str(grad.shape), expected_text, remedy)
-    of_x = problem.replace(accumulate=accumulate, direction=way)
+    of_x = problem.replace(accumulate=accumulate, direction=_DIRECTION[not convolves])
     of_weight = of_x.replace(direction=Direction.WEIGHT_GRAD)
     return {
         "x": Signature.of(of_x, x.shape, batched=batched),
         "weight": Signature.of(of_weight, weight.shape, batched=batched),
     }
+
+
+_DIRECTION = (Direction.FORWARD, Direction.INPUT_GRAD)
+"""Of a transposed convolution's result, and of a convolution's."""
+
+transposed, convolution = partial(_forward, False), partial(_forward, True)
+"""The signatures of `conv_transpose` and `conv`."""
+
+transposed_gradient, convolution_gradient = partial(_backward, False), partial(_backward, True)
+"""The signatures, "x" and "weight", of `conv_transpose_backward` and `conv_backward`."""
 
 
 def _problem(
@@ -265,31 +263,3 @@ def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:
         other = layout.swapped().value
         return f"The two look swapped: say weight_layout={other!r}, or transpose the weight."
     return f"Is the weight really in the order {layout.value!r} (I input, O output channels)?"
-
-
-def _with_extras(
-    problem: Problem,
-    batched: bool,
-    direction: Direction,
-    weight: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-    activation: Frozen,
-) -> Signature:
-    """The signature with an epilogue: bias and residual have to fit the result."""
-    end = epilogue(activation, residual is not None)
-    problem = problem.replace(direction=direction, bias=bias is not None, epilogue=end)
-    shape = problem.result_shape if batched else problem.result_shape[1:]
-    if bias is not None:
-        same_dtype("weight", weight.dtype, "bias", bias.dtype)
-        if bias.shape != (problem.result_channels,):
-            expected = f"({problem.result_channels},), one value per output channel"
-            remedy = "Flatten it, as in bias.reshape(-1), if it has more axes."
-            raise ShapeError("bias.shape", str(bias.shape), expected, remedy)
-    if residual is not None:
-        same_dtype("weight", weight.dtype, "residual", residual.dtype)
-        if residual.shape != shape:
-            expected = f"{shape}, the shape of the result"
-            remedy = "upconv.output_shape tells it beforehand."
-            raise ShapeError("residual.shape", str(residual.shape), expected, remedy)
-    return Signature.of(problem, shape, batched=batched)

@@ -14,6 +14,11 @@ of it is the well-known convolution with the reversed kernel. Multiplications do
 multiplications needed is s*K/k along each axis. n - I depends on s, k, d and the crops alone, so
 everything here holds for any size.
 
+What stands around a transposed convolution goes into its axis, of crops (p, q):
+
+    a, b zeros put on x            p - s*a, q - s*b      `behind`
+    a, b positions cut off y       p + a, q + b          `cropped`
+
 Sources: the phases of zero-insertion as in Shi et al. 2016 (arXiv:1609.05158, 1609.07009); choosing
 c is ours.
 """
@@ -23,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 
 from .geometry import Axis, Phase
 
@@ -135,7 +140,34 @@ def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
     >>> round(waste([axis], [thriftiest(axis)]), 3)
     1.333
     """
-    ratio = 1.0
-    for axis, form in zip(axes, forms, strict=True):
-        ratio *= form.phases * form.kernel / axis.kernel
-    return ratio
+    pairs = zip(axes, forms, strict=True)
+    return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
+
+
+def cropped(axis: Axis, begin: int, end: int) -> Axis:
+    """The axis whose output has lost `begin` and `end` more positions, or gained them."""
+    return replace(axis, crop_begin=axis.crop_begin + begin, crop_end=axis.crop_end + end)
+
+
+def behind(axis: Axis, begin: int, end: int) -> Axis | None:
+    """The same outputs from the input as it was before `begin` and `end` zeros were put around it
+    to make this one's; where these are negative, before so many positions were cut off it.
+
+    None where a position that was cut may reach an output, so that no axis has the same.
+
+    >>> behind(Axis(size=5, kernel=4, stride=2, crop_begin=3, crop_end=3), 1, 1)
+    Axis(size=3, kernel=4, stride=2, dilation=1, crop_begin=1, crop_end=1)
+    >>> behind(Axis(size=3, kernel=4, stride=2, crop_begin=1, crop_end=1), -1, -1) is None
+    True
+    """
+    s = axis.stride
+    axis = replace(
+        axis,
+        size=axis.size - begin - end,
+        crop_begin=axis.crop_begin - s * begin,
+        crop_end=axis.crop_end - s * end,
+    )
+    read = axis.reads(0, axis.out)
+    if read and (read.start < -begin or read.stop > axis.size + end):
+        return None
+    return axis

@@ -1,4 +1,4 @@
-"""How many threads an engine may use, and when the threads of others are done.
+"""How many threads an engine may use, and whose.
 
 How many, in this order: the argument of a call, `set_num_threads`, `UPCONV_NUM_THREADS`,
 `OMP_NUM_THREADS`, the processors this process may run on (affinity and control-group quota).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,9 +18,6 @@ from typing import Protocol
 from .arguments import integer, integer_variable
 
 _MOST = 4096
-_LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
-_LOOK = 0.004
-_ASLEEP = 0.1  # of a processor, so as not to wait for a thread that does something now and then
 _chosen: int | None = None
 _default: int | None = None
 _team: Team | None = None
@@ -159,17 +155,3 @@ def lend(team: Team) -> Iterator[None]:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=lambda: borrow(None))  # OpenMP's threads do not come along
-
-
-def rest() -> None:
-    """Wait until no thread of this process computes; for who is about to measure time.
-
-    Libraries' threads spin for a while after their work (OpenBLAS's for a tenth of a second), and
-    whoever runs then shares the processors with them. At most `_LONGEST_REST` seconds.
-    """
-    end = time.perf_counter() + _LONGEST_REST
-    while time.perf_counter() < end:
-        start, busy = time.perf_counter(), time.process_time()
-        time.sleep(_LOOK)
-        if time.process_time() - busy < _ASLEEP * (time.perf_counter() - start):
-            return

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Exit, Option, Typer
 from typer.core import TyperGroup
 
 from .._version import __version__
 from .bench import bench
 from .doctor import doctor
 from .endings import ended
+from .layer import explain, run, shape
 from .lint import lint, rule
+from .models import optimize, rewrite, verify
 from .mxnet import mxnet
-from .optimize import optimize
-from .rewrite import rewrite
-from .run import run
-from .shape import explain, shape
-from .verify import verify
+from .options import declaring
 
 _TRACEBACK = "--traceback"
 
@@ -30,19 +28,18 @@ class _Commands(TyperGroup):
         end = args.index("--") if "--" in args else len(args)
         if _TRACEBACK in args[:end]:
             args = [_TRACEBACK, *(arg for arg in args[:end] if arg != _TRACEBACK), *args[end:]]
-        parsed: list[str] = super().parse_args(ctx, args)
-        return parsed
+        return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with ended(traceback=False):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with ended(traceback=bool(ctx.params.get("traceback"))):
+        with ended(traceback=ctx.params["traceback"]):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
+app = Typer(
     name="upconv",
     cls=_Commands,
     no_args_is_help=True,
@@ -55,25 +52,22 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"upconv {__version__}\n")
-        raise typer.Exit
+        raise Exit
 
 
-@app.callback()
-def _whole(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-    traceback: Annotated[
-        bool,
-        typer.Option(
-            _TRACEBACK,
-            help="Show where an error comes from; may stand anywhere. Also UPCONV_TRACEBACK=1.",
-        ),
-    ] = False,
-) -> None:
+_OPTIONS = {
+    "version": Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+    "traceback": Option(
+        _TRACEBACK,
+        envvar="UPCONV_TRACEBACK",
+        help="Show where an error comes from; may stand anywhere.",
+    ),
+}
+
+
+def _whole(version: bool = False, traceback: bool = False) -> None:
     """Transposed convolution, solved completely.
 
     Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 an
@@ -87,6 +81,7 @@ def _whole(
     """
 
 
+app.callback()(declaring(_whole, _OPTIONS))
 for _command in (bench, run, shape, explain, lint, rule, rewrite, optimize, verify, doctor):
     app.command(_command.__name__)(_command)
 app.add_typer(mxnet, name="mxnet")

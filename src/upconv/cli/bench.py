@@ -1,61 +1,65 @@
-"""`upconv bench`: real layers through every engine and installed peer, verified, then timed."""
+"""`upconv bench`: real layers through every engine and installed peer, verified, then timed.
+
+1. An engine that refuses the layer, or a peer that cannot do it or is not there, is left out with
+   its reason.
+2. An engine that fails, and anything whose numbers are wrong, is a fault: shown, and never timed.
+3. The others are timed as `upconv.timing` does: in interleaved rounds, after a rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import geometric_mean, median
+from typing import Any
 
-import typer
+from typer import BadParameter, Option
 
 from .. import memory, roofline
 from ..arrays import dtype_of
-from ..errors import EngineMissing, FileError
-from ..explanations import EngineStatus, engines
+from ..engines import load
+from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
+from ..explanations import engines as known_engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
-from . import doctor, layers, options, report
-from .candidates import PEERS, Case
-from .endings import Ending, say
-from .layers import Layer
-from .measuring import Measured, Result, measure, reasons, summary
-from .options import DirectionOption, ElementType, OutputFormat, Threads
+from ..timing import interleaved
+from . import doctor, options, report
+from .cases import PEERS, Candidate, Case, Layer, engine, read
+from .endings import FINDINGS, say
+from .report import Answer, answering
 
 _QUICK_SECONDS = 0.05
 _QUICK_MULTIPLY_ADDS = 150_000_000
 _SHORT = {"reference": "ref", "onnxruntime": "ort", "openvino": "ov"}
 
 
-def _names(flag: str, words: str) -> Any:
-    return typer.Option(flag, parser=options.names, metavar="NAME,...", help=words)
+def _names(words: str) -> Any:
+    return Option(parser=options.names, metavar="NAME,...", help=words)
 
 
+@answering(
+    "bench",
+    layers=Option(metavar="FILE", help="Layers to measure, in JSON."),
+    quick=Option("--quick", help="Only the small layers, briefly: some seconds."),
+    only=_names("Only these layers."),
+    engines=_names("Engines to measure (default: all that are here)."),
+    peers=_names(f"{', '.join(PEERS)}, or none (default: those installed)."),
+    seconds=Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer."),
+)
 def bench(
     *,
-    file: Annotated[
-        Path | None, typer.Option("--layers", metavar="FILE", help="Layers to measure, in JSON.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Only the small layers, briefly: some seconds.")
-    ] = False,
-    only: Annotated[Any, _names("--only", "Only these layers.")] = None,
-    engine_names: Annotated[
-        Any, _names("--engines", "Engines to measure (default: all that are here).")
-    ] = None,
-    peer_names: Annotated[
-        Any, _names("--peers", f"{', '.join(PEERS)}, or none (default: those installed).")
-    ] = None,
-    direction: DirectionOption = Direction.FORWARD,
-    dtype: ElementType = DType.FLOAT32,
-    threads: Threads = None,
-    seconds: Annotated[
-        float,
-        typer.Option(min=0.0, max=3600.0, metavar="S", help="For each candidate on each layer."),
-    ] = 0.3,
-    output_format: OutputFormat = "text",
-) -> None:
+    layers: Path | None = None,
+    quick: bool = False,
+    only: Any = None,
+    engines: Any = None,
+    peers: Any = None,
+    direction: Direction = Direction.FORWARD,
+    dtype: DType = DType.FLOAT32,
+    threads: int | None = None,
+    seconds: float = 0.3,
+) -> Answer:
     """Measure real layers on this machine: every engine, and PyTorch, ONNX Runtime and OpenVINO.
 
     Every result is verified against the reference engine in float64 before it is timed; a wrong one
@@ -72,144 +76,202 @@ def bench(
     """
     options.use_threads(threads)
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
-    statuses, chosen = engines(), _chosen_layers(file, only, quick)
-    own, peers = _chosen_engines(statuses, engine_names), _chosen_peers(peer_names)
+    statuses, chosen = known_engines(), _chosen_layers(layers, only, quick)
+    own = engines or [status.name for status in statuses if status.available]
+    for name in own:
+        load(name, "--engines")  # raises for what is no engine, or not here
+    others = peers or [name for name in PEERS if doctor.version_of(name) is not None]
+    _require_known("--peers", others, (*PEERS, "none"))
+    names = (*own, *(name for name in others if name != "none"))
+    groups = [name for name in names if name in ("reference", *PEERS)]
     count, spent = get_num_threads(), min(seconds, _QUICK_SECONDS) if quick else seconds
     limits, measured = roofline.measured(count), []
-    with report.progress(2 * len(chosen)) as step:
-        for layer in chosen:
+    with report.progress() as step:
+        for number, layer in enumerate(chosen, 1):
+            step(f"{number} of {len(chosen)}  {layer.name}: verifying and timing")
             case = Case(layer, direction, dtype)
             work = case.problem.multiply_adds, case.problem.nbytes, dtype
             floor = None if limits is None else limits.seconds(*work)
-            measured.append(measure(case, own, peers, count, spent, floor, step))
-    for status in statuses if engine_names is None else ():
+            found = measure(case, names, groups, floor, count, spent)
+            measured.append(case.fields | {"roofline_seconds": floor, "results": found})
+    for status in statuses if engines is None else ():
         if not status.available:
             say(f"{status.name}: {' '.join(status.reason.split())}")
-    for line in reasons(measured):
+    results = [result for layer in measured for result in layer["results"]]
+    left_out = (f"{r.candidate}: {' '.join(r.reason.split())}" for r in results if r.reason)
+    for line in dict.fromkeys(left_out):  # the table says on which layers
         say(line)
-    groups = (*(name for name in own if name == "reference"), *peers)
-    faults = sum(result.fault for layer in measured for result in layer.results)
-    if output_format == "json":
-        report.document(
-            "bench",
-            machine=doctor.facts(count),
-            engines=[asdict(status) for status in statuses],
-            peers=peers,
-            direction=direction.value,
-            dtype=dtype.value,
-            threads=count,
-            seconds=spent,
-            roofline=limits and asdict(limits),
-            layers=[_layer_fields(layer) for layer in measured],
-            summary=summary(measured, groups),
-            faults=faults,
-        )
-    else:
-        report.table(_table(measured, groups))
-    if faults:
-        raise typer.Exit(int(Ending.FINDINGS))
-
-
-# What to measure ----------------------------------------------------------------------------------
+    means, faults = _means(results, groups), sum(result.fault for result in results)
+    document = {
+        "machine": doctor.facts(count),
+        "engines": statuses,
+        "peers": names[len(own) :],
+        "direction": direction,
+        "dtype": dtype,
+        "threads": count,
+        "seconds": spent,
+        "roofline": limits,
+        "layers": measured,
+        "summary": means,
+        "faults": faults,
+    }
+    table = report.table(*_table(results, groups, means))
+    return Answer(document, table, code=FINDINGS if faults else 0)
 
 
 def _chosen_layers(file: Path | None, only: Sequence[str] | None, quick: bool) -> list[Layer]:
-    found = layers.built_in() if file is None else layers.read(file)
+    found = read() if file is None else read(file)
     if only is not None:
-        options.require_known("--only", only, [layer.name for layer in found])
+        _require_known("--only", only, [layer.name for layer in found])
         found = [layer for layer in found if layer.name in only]
     if quick:
         most = _QUICK_MULTIPLY_ADDS
         found = [a for a in found if a.problem(DType.FLOAT32).multiply_adds <= most]
         if not found:
-            what = layers.BUILT_IN if file is None else str(file)
-            raise FileError(
-                f"{what}: no layer has at most {most:,} multiply-adds, as --quick asks."
-            )
+            words = f"no layer has at most {most:,} multiply-adds"
+            raise BadParameter(words, param_hint="--quick")
     return found
 
 
-def _chosen_engines(
-    statuses: Sequence[EngineStatus], wanted: Sequence[str] | None
-) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(status.name for status in statuses if status.available)
-    options.require_known("--engines", wanted, [status.name for status in statuses])
-    for status in statuses:
-        if status.name in wanted and not status.available:
-            raise EngineMissing(status.reason)
-    return tuple(wanted)
+def _require_known(option: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            words = f"{brief(name)} is not one of {', '.join(known)}"
+            raise BadParameter(words, param_hint=option)
 
 
-def _chosen_peers(wanted: Sequence[str] | None) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(name for name in PEERS if doctor.version_of(name) is not None)
-    options.require_known("--peers", wanted, (*PEERS, "none"))
-    return tuple(name for name in wanted if name != "none")
+@dataclass(slots=True)
+class Result:
+    """One candidate on one layer; the fields are those of the JSON document.
+
+    `rounds_seconds` are seconds per call, the best of every round; none where it was not measured,
+    and `reason` then says why. `fault` marks a reason that is a finding: a wrong result, or an
+    engine that failed. `efficiency`, of upconv's engines, is the roofline time over the best time.
+    `speeds` says how many times as fast it is as the best of each group.
+    """
+
+    layer: str
+    candidate: str
+    group: str
+    result_bytes: int
+    verified: bool = False
+    error: float | None = None
+    reason: str = ""
+    fault: bool = False
+    best_seconds: float | None = None
+    median_seconds: float | None = None
+    gflops: float | None = None
+    efficiency: float | None = None
+    workspace_bytes: int | None = None
+    rounds_seconds: Sequence[float] = ()
+    speeds: dict[str, float] = field(default_factory=dict)
 
 
-# What is printed ----------------------------------------------------------------------------------
+def measure(
+    case: Case,
+    names: Sequence[str],
+    groups: Sequence[str],
+    roofline: float | None,
+    threads: int,
+    seconds: float,
+) -> list[Result]:
+    """The results of engines and peers on a case."""
+    entries = [entry for name in names for entry in _entries(name, case, threads)]
+    ready = [(made, result) for made, result in entries if made is not None]
+    times = interleaved([made.run for made, _ in ready], seconds * len(ready))
+    for (_, result), samples in zip(ready, times.samples, strict=True):
+        result.rounds_seconds, result.best_seconds = samples, min(samples)
+        result.median_seconds = median(samples)
+        result.gflops = 2 * case.problem.multiply_adds / min(samples) / 1e9
+        if roofline and result.group not in PEERS:
+            result.efficiency = roofline / min(samples)
+    for group in groups:
+        best = [min(result.rounds_seconds) for _, result in ready if result.group == group]
+        for _, result in ready if best else ():
+            result.speeds[group] = min(best) / min(result.rounds_seconds)
+    return [result for _, result in entries]
 
 
-def _table(measured: Sequence[Measured], groups: Sequence[str]) -> list[list[str]]:
-    """Headings and rows; every row names its layer, so that it can be searched for by itself."""
-    speeds = [f"x {_SHORT.get(group, group)}" for group in groups]
-    rows = [["layer", "by", "best ms", "median", "GFLOP/s", "efficiency", *speeds, "memory"]]
-    rows[0].append("error")
-    for m in measured:
-        for r in m.results:
-            size = m.case.result_bytes + (r.workspace_bytes or 0)
-            times = [f"{t * 1e3:.3f}" if t else "-" for t in (r.best_seconds, r.median_seconds)]
-            rows.append([
-                m.case.layer.name, r.candidate, *times, f"{r.gflops:.1f}" if r.gflops else "-",
-                _ratio(r.efficiency), *(_ratio(m.speed(r, group)) for group in groups),
-                memory.readable(size) if r.best_seconds else "-",
-                _verdict(r),
-            ])  # fmt: skip
-    for name, means in summary(measured, groups).items():
-        ratios = [_ratio(means[mean]) for mean in ("efficiency", *groups)]
+_Entry = tuple[Candidate | None, Result]
+"""What may be timed, if anything, and its result so far."""
+
+
+def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
+    """The settings of an engine or a peer, each verified, or one entry that says why not."""
+    fault = False
+    try:
+        made = PEERS[name](case, threads) if name in PEERS else [engine(name, case, threads)]
+        return [_verified(each, case) for each in made]
+    except (EngineRefusal, MemoryLimitError) as error:
+        reason = str(error)
+    except ImportError as error:
+        reason = f"not installed ({error})"
+    # A foreign library may raise anything, and its troubles are no reason to lose a bench.
+    except Exception as error:
+        fault = name not in PEERS
+        if fault and not isinstance(error, EngineError):
+            raise
+        reason = str(error) if fault else f"{type(error).__name__}: {error}"[:300]
+    result = Result(case.layer.name, name, name, case.result_bytes, reason=reason, fault=fault)
+    return [(None, result)]
+
+
+def _verified(made: Candidate, case: Case) -> _Entry:
+    """The candidate after one call whose result was looked at, element by element."""
+    error = case.error(made.array(made.run()))
+    result = Result(case.layer.name, made.name, made.group, case.result_bytes)
+    result.error = error if isfinite(error) else None  # JSON has no infinity
+    result.workspace_bytes = made.workspace_bytes
+    result.verified = error <= case.tolerance
+    if result.verified:
+        return made, result
+    result.reason = f"wrong: the error is {error:.2g}, rounding explains {case.tolerance:.2g}"
+    result.fault = True
+    return None, result
+
+
+_Means = dict[str, dict[str, float | None]]
+
+
+def _means(results: Sequence[Result], groups: Sequence[str]) -> _Means:
+    """Of each candidate, the geometric means of its speed against each group, and efficiency."""
+    found: _Means = {}
+    for name in dict.fromkeys(each.candidate for each in results if each.best_seconds):
+        own = [each for each in results if each.candidate == name]
+        found[name] = {group: _mean(each.speeds.get(group) for each in own) for group in groups}
+        found[name]["efficiency"] = _mean(each.efficiency for each in own)
+    return found
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value]
+    return geometric_mean(known) if known else None
+
+
+_HEADINGS = ("layer", "by", "best ms", "median", "GFLOP/s", "efficiency")
+
+
+def _table(
+    results: Sequence[Result], groups: Sequence[str], means: _Means
+) -> tuple[list[list[str]], list[str]]:
+    """Rows and headings; every row names its layer, so that it can be searched for by itself."""
+    rows = []
+    for r in results:
+        times = [f"{t * 1e3:.3f}" if t else "-" for t in (r.best_seconds, r.median_seconds)]
+        size = memory.readable(r.result_bytes + (r.workspace_bytes or 0))
+        error = "-" if r.error is None else f"{r.error:.0e}"
+        wrong = "WRONG" if r.reason.startswith("wrong") else "FAILED"
+        rows.append([
+            r.layer, r.candidate, *times, f"{r.gflops:.1f}" if r.gflops else "-",
+            _ratio(r.efficiency), *(_ratio(r.speeds.get(group)) for group in groups),
+            size if r.best_seconds else "-", wrong if r.fault else error,
+        ])  # fmt: skip
+    for name, mean in means.items():
+        ratios = [_ratio(mean[column]) for column in ("efficiency", *groups)]
         rows.append(["geometric mean", name, "", "", "", *ratios, "", ""])
-    return rows
+    speeds = [f"x {_SHORT.get(group, group)}" for group in groups]
+    return rows, [*_HEADINGS, *speeds, "memory", "error"]
 
 
 def _ratio(value: float | None) -> str:
-    """Three digits, whatever the size.
-
-    >>> _ratio(1.234), _ratio(12.34), _ratio(123.4), _ratio(None)
-    ('1.23', '12.3', '123', '-')
-    """
-    if value is None:
-        return "-"
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
-
-
-def _verdict(result: Result) -> str:
-    if result.fault:
-        return "FAILED" if result.error is None else "WRONG"
-    return "-" if result.error is None else f"{result.error:.0e}"
-
-
-def _layer_fields(measured: Measured) -> dict[str, Any]:
-    """A layer and its results, every sample kept, for JSON."""
-    case, layer = measured.case, measured.case.layer
-    return {
-        "name": layer.name,
-        "input_shape": layer.x_shape,
-        "weight_shape": layer.w_shape,
-        "output_shape": case.problem.y_shape,
-        **layer.keywords,
-        "problem": str(case.problem),
-        "multiply_adds": case.problem.multiply_adds,
-        "tolerance": case.tolerance,
-        "roofline_seconds": measured.roofline,
-        "results": [_result_fields(case, result) for result in measured.results],
-    }
-
-
-def _result_fields(case: Case, result: Result) -> dict[str, Any]:
-    known = result.error is not None and isfinite(result.error)  # JSON has no infinity
-    return asdict(result) | {
-        "verified": result.error is not None and not result.fault,
-        "error": result.error if known else None,
-        "result_bytes": case.result_bytes,
-    }
+    return "-" if value is None else f"{value:.3g}"

@@ -9,12 +9,10 @@ import os
 import platform
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import typer
 
 from .. import memory, testing
 from ..choices import tuning_asked
@@ -30,15 +28,26 @@ from ..roofline import roofline
 from ..threads import get_num_threads
 from ..tuning import processor_model, tuning_info
 from ..tuning.store import cache_directory
-from . import report
-from .endings import Ending
-from .options import OutputFormat
+from .endings import FINDINGS
+from .report import Answer, answering, table
 
 if TYPE_CHECKING:
     from ..engines.jit.limits import Limits
 
+REQUIRED = ("numpy", "llvmlite", "platformdirs")
+"""What upconv's own metadata calls its dependencies."""
 
-def doctor(*, output_format: OutputFormat = "text") -> None:
+_OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
+             "onednn-cpu-gomp", "onednn", "nvidia-cudnn-frontend", "dask")  # fmt: skip
+
+_THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
+"""Where the number of threads comes from, the first first, as in `upconv.threads`."""
+
+_ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
+
+
+@answering("doctor")
+def doctor() -> Answer:
     """Report versions, engines, processor, threads, memory, cache, roofline, and look for faults.
 
     Every engine that is present computes a small layer. The machine's roofline, how fast it can
@@ -60,54 +69,46 @@ def doctor(*, output_format: OutputFormat = "text") -> None:
         if threads is not None:
             limits = roofline(threads, measure=True)
         kept = tuning_info()
-    findings += [*_missing(), *_variables(), *_cache(), *(str(each.message) for each in said)]
+    findings += [*_faults(), *(str(each.message) for each in said)]
     if threads is not None:  # without a number of threads nothing can compute
         findings += _checked(statuses, threads)
     told = facts(threads) | {
-        "engines": [asdict(status) for status in statuses],
+        "engines": statuses,
         "libdnnl": _libdnnl(),
-        "roofline": limits and asdict(limits),
+        "roofline": limits,
         "cache_directory": str(cache_directory()),
-        "tuning": asdict(kept),
+        "tuning": kept,
         "findings": findings,
     }
-    if output_format == "json":
-        report.document("doctor", **told)
-    else:
-        report.table(_rows(told, limits, statuses))
-    if findings:
-        raise typer.Exit(int(Ending.FINDINGS))
+    return Answer(told, table(_rows(told, limits)), code=FINDINGS if findings else 0)
 
 
-def _rows(
-    told: dict[str, Any], limits: Limits | None, statuses: tuple[EngineStatus, ...]
-) -> list[tuple[str, str]]:
-    rates = "unknown: llvmlite is not installed"
-    if limits is not None:
-        rates = f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
-        rates += f" on {limits.threads} threads"
+def _rows(told: dict[str, Any], limits: Limits | None) -> list[tuple[str, str]]:
+    unknown = "unknown: llvmlite is not installed"
+    rates = limits and (
+        f"{limits.flops / 1e9:.0f} GFLOP/s float32, {limits.bandwidth / 1e9:.1f} GB/s"
+        f" on {limits.threads} threads"
+    )
     directory, tuning, cpu = cache_directory(), told["tuning"], told["cpu"]
     return [
         *told["versions"].items(),
         ("NumPy's BLAS", told["numpy_blas"]),
-        *((f"engine {status.name}", _availability(status)) for status in statuses),
+        *((f"engine {status.name}", _available(status)) for status in told["engines"]),
         ("libdnnl", told["libdnnl"]),
         ("processor", f"{cpu['model']} ({cpu['name']})"),
-        ("features", " ".join(cpu["features"]) or "unknown: llvmlite is not installed"),
         ("threads", f"{told['threads'] or 'unknown'}, from {told['threads_from']}"),
         ("memory available", memory.readable(told["memory_available_bytes"])),
-        ("roofline", rates),
+        ("roofline", rates or unknown),
         ("cache directory", f"{directory}{'' if directory.exists() else ' (not there yet)'}"),
-        ("tuning file", f"{tuning['file']}: {tuning['winners']} winners"),
+        ("tuning file", f"{tuning.file}: {tuning.winners} winners"),
         *told["environment"].items(),
         *(("FINDING", finding) for finding in told["findings"]),
     ]
 
 
-def _availability(status: EngineStatus) -> str:
-    if status.available:
-        return f"available: {status.fingerprint}"
-    return f"not available: {' '.join(status.reason.split())}"
+def _available(status: EngineStatus) -> str:
+    lacks = " ".join(status.reason.split())
+    return f"available: {status.fingerprint}" if status.available else f"not available: {lacks}"
 
 
 def _libdnnl() -> str:
@@ -121,39 +122,24 @@ def _libdnnl() -> str:
     return str(found)
 
 
-def _missing() -> list[str]:
-    return [
-        f"{package} is not installed; upconv depends on it: pip install {package}"
-        for package in REQUIRED
-        if version_of(package) is None
-    ]
-
-
-def _variables() -> Iterator[str]:
-    """What upconv says of environment variables where it reads them."""
-    for read in (_asked_engine, tuning_asked, PrimitiveCache):
+def _faults() -> Iterator[str]:
+    """Dependencies, environment variables and a cache directory that are of no use."""
+    for package in REQUIRED:
+        if version_of(package) is None:
+            yield f"{package} is not installed; upconv depends on it: pip install {package}"
+    asked = os.environ.get("UPCONV_ENGINE", "").strip() or "reference"
+    for read in (lambda: load(asked, "UPCONV_ENGINE"), tuning_asked, PrimitiveCache):
         try:
             read()
         except EngineMissing:
             pass  # the list of engines says why
         except ArgumentError as error:
             yield str(error)
-
-
-def _asked_engine() -> None:
-    if engine := os.environ.get("UPCONV_ENGINE", "").strip():
-        load(engine, "UPCONV_ENGINE")
-
-
-def _cache() -> list[str]:
-    """A cache directory that is there but is of no use."""
     place = cache_directory()
-    if not place.exists():
-        return []
-    if not place.is_dir():
-        return [f"the cache directory {place} is not a directory; set UPCONV_CACHE_DIR"]
-    usable = os.access(place, os.R_OK | os.W_OK | os.X_OK)
-    return [] if usable else [f"the cache directory {place} cannot be written; fix its owner"]
+    if place.exists() and not place.is_dir():
+        yield f"the cache directory {place} is not a directory; set UPCONV_CACHE_DIR"
+    elif place.exists() and not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        yield f"the cache directory {place} cannot be written; fix its owner"
 
 
 def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
@@ -172,23 +158,6 @@ def _checked(statuses: tuple[EngineStatus, ...], threads: int) -> Iterator[str]:
             yield f"engine {status.name} fails: {error}"
 
 
-# Facts about this machine, for the head of a `bench` file too -------------------------------------
-
-REQUIRED = ("numpy", "llvmlite", "platformdirs")
-"""What upconv's own metadata calls its dependencies."""
-
-_OPTIONAL = ("typer", "rich", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch",
-             "onednn-cpu-gomp", "onednn", "nvidia-cudnn-frontend", "dask")  # fmt: skip
-
-_NOTABLE = ("sse4", "avx", "fma", "f16c", "amx", "neon", "sve", "bf16", "fp16", "dotprod")
-"""Beginnings and parts of the CPU features that decide how fast a convolution can be."""
-
-_THREADS = ("UPCONV_NUM_THREADS", "OMP_NUM_THREADS")
-"""Where the number of threads comes from, the first first, as in `upconv.threads`."""
-
-_ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_COLOR")
-
-
 def version_of(package: str) -> str | None:
     """The installed version of a package, None if it is not installed."""
     try:
@@ -197,29 +166,11 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def _numpy_blas() -> str:
-    """The BLAS that NumPy was built with."""
-    show: Callable[..., Any] = np.show_config
-    blas = (show(mode="dicts") or {}).get("Build Dependencies", {}).get("blas", {})
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
-
-
-def _processor() -> dict[str, Any]:
-    """The CPU: its name to compilers, its model to people, and the features that decide speed."""
-    model = processor_model()
-    try:
-        from llvmlite import binding
-    except ImportError:
-        return {"name": platform.machine() or "unknown", "model": model, "features": ()}
-    features = (name for name, present in binding.get_host_cpu_features().items() if present)
-    notable = sorted(name for name in features if any(part in name for part in _NOTABLE))
-    return {"name": binding.get_host_cpu_name(), "model": model, "features": tuple(notable)}
-
-
 def facts(threads: int | None) -> dict[str, Any]:
-    """What a measurement depends on, for JSON; packages that are not installed are left out."""
+    """What a measurement depends on, for the head of a `bench` file too; only what is installed."""
     versions = {package: version_of(package) for package in (*REQUIRED, *_OPTIONAL)}
-    installed = {package: version for package, version in versions.items() if version is not None}
+    show: Callable[..., Any] = np.show_config
+    blas = show(mode="dicts")["Build Dependencies"]["blas"]
     variables = {
         name: value
         for name, value in sorted(os.environ.items())
@@ -233,7 +184,17 @@ def facts(threads: int | None) -> dict[str, Any]:
         "threads": threads,
         "threads_from": next(asked, "the processors this process may use"),
         "memory_available_bytes": memory.available_bytes(),
-        "versions": {"python": platform.python_version(), **installed},
-        "numpy_blas": _numpy_blas(),
+        "versions": {"python": platform.python_version()}
+        | {package: version for package, version in versions.items() if version is not None},
+        "numpy_blas": f"{blas['name']} {blas.get('version', '')}".strip(),
         "environment": variables,
     }
+
+
+def _processor() -> dict[str, str]:
+    """The CPU: its name to compilers, its model to people."""
+    try:
+        from llvmlite import binding
+    except ImportError:
+        return {"name": platform.machine(), "model": processor_model()}
+    return {"name": binding.get_host_cpu_name(), "model": processor_model()}

@@ -6,17 +6,18 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from ..errors import ArgumentError, FileError, ModelError, brief
 from ..files import reported
 from . import options, report
-from .endings import Ending, say
+from .endings import ERROR, FINDINGS, say
+from .report import Answer, answering
 
 if TYPE_CHECKING:
     from ..onnx.linting import Findings
@@ -24,46 +25,34 @@ if TYPE_CHECKING:
 _UNREADABLE = "UPC900"
 _COLUMNS = ("rule", "severity", "slug", "summary")
 
-_Paths = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="PATHS",
-        help="Models, and folders that are searched for *.onnx (default: the current folder).",
-    ),
-]
-_Select = Annotated[
-    list[str] | None,
-    typer.Option(metavar="RULES", help="Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199)."),
-]
-_Ignore = Annotated[
-    list[str] | None, typer.Option(metavar="RULES", help="Not these rules, even if selected.")
-]
-_Runtime = Annotated[
-    Literal["onnxruntime", "openvino"] | None,
-    typer.Option(help="Judge for this runtime (default: warn of both)."),
-]
-_FailOn = Annotated[
-    Literal["error", "warning", "note"],
-    typer.Option(help="The least severity that makes the exit code 1."),
-]
-_ExitZero = Annotated[bool, typer.Option("--exit-zero", help="End with 0 despite findings.")]
-_Format = Annotated[
-    Literal["text", "json", "sarif", "github"], typer.Option(help="What is printed on stdout.")
-]
-_Fix = Annotated[bool, typer.Option("--fix", help="Fix what can be fixed, and replace the files.")]
+
+def _rules(words: str) -> Any:
+    return Option(parser=options.names, metavar="RULES", help=words)
+
+
+_OPTIONS = {
+    "paths": Argument(metavar="PATHS", help="Models, and folders of *.onnx (default: this one)."),
+    "select": _rules("Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199)."),
+    "ignore": _rules("Not these rules, even if selected."),
+    "runtime": Option(help="Judge for this runtime (default: warn of both)."),
+    "fail_on": Option(help="The least severity that makes the exit code 1."),
+    "exit_zero": Option("--exit-zero", help="End with 0 despite findings."),
+    "output_format": Option(help="What is printed on stdout."),
+    "fix": Option("--fix", help="Fix what can be fixed, and replace the files."),
+}
 
 
 def lint(
-    paths: _Paths = None,
+    paths: list[Path] | None = None,
     *,
-    select: _Select = None,
-    ignore: _Ignore = None,
-    runtime: _Runtime = None,
-    input_shape: options.InputShapes = None,
-    fail_on: _FailOn = "warning",
-    exit_zero: _ExitZero = False,
-    output_format: _Format = "text",
-    fix: _Fix = False,
+    select: list[Any] | None = None,
+    ignore: list[Any] | None = None,
+    runtime: Literal["onnxruntime", "openvino"] | None = None,
+    input_shape: list[str] | None = None,
+    fail_on: Literal["error", "warning", "note"] = "warning",
+    exit_zero: bool = False,
+    output_format: Literal["text", "json", "sarif", "github"] = "text",
+    fix: bool = False,
 ) -> None:
     """Look for what may go wrong with the transposed convolutions of ONNX models.
 
@@ -83,12 +72,15 @@ def lint(
     shapes = options.input_shapes(input_shape)
     if fix and shapes:
         words = "with --fix, which is for all input shapes"
-        raise typer.BadParameter(words, param_hint="--input-shape")
-    selected, ignored = _codes("--select", select), _codes("--ignore", ignore)
+        raise BadParameter(words, param_hint="--input-shape")
+    selected, ignored = (
+        [code for codes in given or () for code in codes] for given in (select, ignore)
+    )
     chosen(selected, ignored)  # raises for what is no rule, also where there is no model
     left_out = _left_out(Path.cwd())
+    how = {"runtime": runtime, "select": selected} | ({} if fix else {"sizes": shapes})
     reports = [
-        _checked(file, selected, [*ignored, *left_out(file)], runtime, shapes, fix=fix)
+        _checked(file, fix, ignore=[*ignored, *left_out(file)], **how)
         for file in dict.fromkeys(_files(paths or [Path()]))
     ]
     if not reports:
@@ -96,22 +88,20 @@ def lint(
     _print(reports, output_format, runtime)
     found = [finding for one in reports for finding in one]
     if any(finding.rule == _UNREADABLE for finding in found):
-        raise typer.Exit(int(Ending.ERROR))
+        raise Exit(ERROR)
     if not exit_zero and any(one.severity.rank <= Severity(fail_on).rank for one in found):
-        raise typer.Exit(int(Ending.FINDINGS))
+        raise Exit(FINDINGS)
 
 
-def rule(
-    code: Annotated[
-        str | None,
-        typer.Argument(metavar="RULE", help="A code, or how some begin: UPC101, UPC1."),
-    ] = None,
-    *,
-    all_: Annotated[bool, typer.Option("--all", help="Explain all rules.")] = False,
-    output_format: Annotated[
-        Literal["text", "json"], typer.Option(help="What is printed on stdout.")
-    ] = "text",
-) -> None:
+options.declaring(lint, _OPTIONS)
+
+
+@answering(
+    "rule",
+    code=Argument(metavar="RULE", help="A code, or how some begin: UPC101, UPC1."),
+    all_=Option("--all", help="Explain all rules."),
+)
+def rule(code: str | None = None, *, all_: bool = False) -> Answer:
     """Explain a rule of `upconv lint`; without one, list them all.
 
     \b
@@ -126,45 +116,24 @@ def rule(
         rules = chosen([code] if code else ())
     except ArgumentError as error:
         raise error.renamed("select", "RULE") from None
-    if output_format == "json":
-        report.document("rule", rules=[found.as_json() for found in rules])
-    elif code or all_:
-        report.text("\n\n".join(found.markdown() for found in rules))
-    else:
-        rows = [tuple(one.as_json()[key] for key in _COLUMNS) for one in rules]
-        report.table([_COLUMNS, *rows], left=4)
+    fields = {"rules": [found.as_json() for found in rules]}
+    if code or all_:
+        return Answer(fields, ["\n\n".join(found.markdown() for found in rules)])
+    rows = [tuple(one[key] for key in _COLUMNS) for one in fields["rules"]]
+    return Answer(fields, report.table(rows, _COLUMNS, left=4))
 
 
-def _checked(
-    file: Path,
-    select: list[str],
-    ignore: list[str],
-    runtime: str | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    fix: bool,
-) -> Findings:
+def _checked(file: Path, fix: bool, **how: Any) -> Findings:
     """The findings in a file; one that cannot be read as a model is a finding itself."""
     from ..onnx import linting
     from ..onnx.linting.findings import Observation
 
     try:
-        if fix:
-            return linting.fix(file, runtime=runtime, select=select, ignore=ignore)
-        return linting.lint(file, runtime=runtime, select=select, ignore=ignore, sizes=shapes)
+        return linting.fix(file, **how) if fix else linting.lint(file, **how)
     except (FileError, ModelError, MemoryError) as error:
         words = " ".join(str(error).split()) or "There is not enough memory."
         broken = linting.RULES[_UNREADABLE].finding(Observation(words))
         return linting.Findings(str(file), 0, (broken,))
-
-
-def _codes(option: str, texts: Sequence[str] | None) -> list[str]:
-    found = [options.names(text) for text in texts or ()]
-    for names in found:
-        if not names:
-            words = "it names nothing; expected rules, such as UPC001 or UPC1: see `upconv rule`"
-            raise typer.BadParameter(words, param_hint=option)
-    return [name for names in found for name in names]
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -174,11 +143,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
             continue
         for folder, inner, names in os.walk(path):
-            inner[:] = sorted(
-                name
-                for name in inner
-                if not name.startswith(".") and not Path(folder, name, "pyvenv.cfg").exists()
-            )
+            environments = {n for n in inner if Path(folder, n, "pyvenv.cfg").exists()}
+            inner[:] = sorted(n for n in {*inner} - environments if not n.startswith("."))
             yield from (Path(folder, name) for name in sorted(names) if name.endswith(".onnx"))
 
 
@@ -186,7 +152,7 @@ def _print(reports: Sequence[Findings], output_format: str, runtime: str | None)
     from ..onnx.linting import findings, sarif
 
     if output_format == "json":
-        words = report.document_text("lint", runtime=runtime, **findings.document(reports))
+        words = report.document("lint", {"runtime": runtime, **findings.document(reports)})
     elif output_format == "sarif":
         words = json.dumps(sarif.log(reports), indent=1, allow_nan=False)
     else:
@@ -196,7 +162,7 @@ def _print(reports: Sequence[Findings], output_format: str, runtime: str | None)
         report.text(words.encode(encoding, "backslashreplace").decode(encoding))
 
 
-# Settings -----------------------------------------------------------------------------------------
+_TABLE = "tool.upconv.lint in pyproject.toml"
 
 
 def _left_out(folder: Path) -> Callable[[Path], list[str]]:
@@ -210,21 +176,19 @@ def _left_out(folder: Path) -> Callable[[Path], list[str]]:
     `FileError` for a file that is no TOML, `ArgumentError` for what it may not say.
     """
     root, table = _settings(folder)
-    where = "tool.upconv.lint in pyproject.toml"
-    if not isinstance(table, dict) or set(table) - {"ignore", "per-file-ignores"}:
-        raise ArgumentError(where, brief(table), "a table with ignore and per-file-ignores")
-    per_file = table.get("per-file-ignores", {})
-    if not isinstance(per_file, dict):
-        raise ArgumentError(f"per-file-ignores of {where}", brief(per_file), "a table of lists")
-    everywhere = _known("ignore", table.get("ignore", []), where)
-    some = {pattern: _known(pattern, codes, where) for pattern, codes in per_file.items()}
+    per_file = table.get("per-file-ignores", {}) if isinstance(table, dict) else None
+    if not isinstance(per_file, dict) or set(table) - {"ignore", "per-file-ignores"}:
+        expected = "a table with ignore, a list, and per-file-ignores, a table of lists"
+        raise ArgumentError(_TABLE, brief(table), expected)
+    given = [("*", "ignore", table.get("ignore", [])), *((p, p, c) for p, c in per_file.items())]
+    known = [(pattern, _known(key, codes)) for pattern, key, codes in given]
 
     def ignored(path: Path) -> list[str]:
         whole = path.resolve()
         relative = whole.relative_to(root) if whole.is_relative_to(root) else whole
         names = relative.as_posix(), path.name
-        matching = (p for p in some if any(fnmatchcase(name, p) for name in names))
-        return [*everywhere, *(code for pattern in matching for code in some[pattern])]
+        left_out = (c for p, c in known if any(fnmatchcase(name, p) for name in names))
+        return [code for codes in left_out for code in codes]
 
     return ignored
 
@@ -235,24 +199,22 @@ def _settings(folder: Path) -> tuple[Path, Any]:
         file = root / "pyproject.toml"
         if not file.is_file():
             continue
-        with reported(str(file), "read"):
-            try:
-                whole = tomllib.loads(file.read_text(encoding="utf-8"))
-            except tomllib.TOMLDecodeError as error:
-                raise FileError(f"Cannot read {brief(str(file))}: {error}.") from None
+        with reported(str(file), "read"):  # what is no TOML is a ValueError
+            whole = tomllib.loads(file.read_text(encoding="utf-8"))
         table = whole.get("tool", {}).get("upconv", {}).get("lint")
         if table is not None:
             return root, table
     return Path(), {}
 
 
-def _known(key: str, codes: Any, where: str) -> list[str]:
+def _known(key: str, codes: Any) -> list[str]:
     from ..onnx.linting import chosen
 
+    where = f"{key} of {_TABLE}"
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
-        raise ArgumentError(f"{key} of {where}", brief(codes), 'a list such as ["UPC001", "UPC4"]')
+        raise ArgumentError(where, brief(codes), 'a list such as ["UPC001", "UPC4"]')
     try:
         chosen(ignore=codes)
     except ArgumentError as error:
-        raise error.renamed("ignore", f"{key} of {where}") from None
+        raise error.renamed("ignore", where) from None
     return codes

@@ -23,56 +23,40 @@ from ..errors import FileError, MemoryLimitError, brief
 from ..files import opened, published, reported, require_free
 from . import report
 
-OVERWRITE = "Overwrite it with --force."
+_OVERWRITE = "Overwrite it with --force."
 
 
 def read(name: str) -> Array:
     """The array in the .npy or .npz file `name`; "file.npz:member" picks one of several.
 
-    "-" is the standard input, which must hold a .npy. Raises `FileError`, or `MemoryLimitError` for
-    an array that would not fit.
+    "-" is the standard input. Raises `FileError`, or `MemoryLimitError` for an array that would not
+    fit.
     """
-    if name == "-":
-        with _named("the standard input"):
-            return _array(np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False))
     path, member = split(name)
-    with _named(brief(name)), opened(path) as file:
-        memory.require(path.stat().st_size, f"the array in {brief(name)}")
-        found = np.load(file, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            if member:
-                raise FileError(f"{brief(str(path))} is a .npy file, which has no members.")
-            return found
-        held = [each for each in found.files if member in ("", each)]
-        if len(held) != 1:
-            asked = f"no member {member!r}" if member else f"{len(found.files)} arrays"
-            expected = ", ".join(map(repr, found.files[:20])) or "none"
+    with _loaded(name, path) as held:
+        wanted = [each for each in held if member in ("", each)]
+        if len(wanted) != 1:
+            asked = f"no member {member!r}" if member else f"{len(held)} arrays"
             raise FileError(
-                f"{brief(name)} has {asked}; expected one of: {expected}."
-                " Pick one with file.npz:name."
+                f"{brief(name)} has {asked}; expected one of:"
+                f" {', '.join(map(repr, list(held)[:20])) or 'none'}. Pick one with file.npz:name."
             )
-        return _members(found, held, brief(name))[held[0]]
+        return _unpacked(name, held, wanted)[wanted[0]]
 
 
 def read_all(path: Path | None) -> dict[str, Array] | None:
-    """Every array of a .npz file by its name; None without one. Raises what `read` raises."""
+    """Every array of a .npz file by its name, that of a .npy by ""; None without a file.
+
+    Raises what `read` raises.
+    """
     if path is None:
         return None
-    name = brief(str(path))
-    with _named(name), opened(path) as file:
-        if not zipfile.is_zipfile(file):
-            raise FileError(f"{name} is no .npz, which is a zip of arrays by name.")
-        file.seek(0)
-        found = np.load(file, allow_pickle=False)
-        return _members(found, found.files, name)
+    with _loaded(str(path), path) as held:
+        return _unpacked(str(path), held, list(held))
 
 
 def split(name: str) -> tuple[Path, str]:
-    """The file and the member of file.npz:member; a file of the whole name comes first.
-
-    >>> split("nowhere/net.npz:decoder.weight")[1]
-    'decoder.weight'
-    """
+    """The file and the member of file.npz:member; a file of the whole name comes first."""
     path, colon, member = name.rpartition(":")
     if colon and path.lower().endswith(".npz") and not Path(name).exists():
         return Path(path), member
@@ -80,32 +64,31 @@ def split(name: str) -> tuple[Path, str]:
 
 
 def place(
-    name: str | Path,
+    name: str | Path | None,
     suffixes: tuple[str, ...],
     *,
     force: bool,
-    inputs: Iterable[Path | None],
+    inputs: Iterable[Path | None] = (),
     model: Path | None = None,
     option: str = "--output",
-) -> Path:
-    """Where a result called `name` goes, checked before any work is done; links are followed.
+) -> Path | None:
+    """Where a result called `name` goes, if anywhere, checked before any work is done.
 
     `inputs` are never overwritten, nor what `model` is read from, files with its data included.
     """
-    shown, given = str(name), [model, *inputs]
+    if name is None:
+        return None
+    shown, kept = str(name), [model, *inputs]
     if suffixes and Path(name).suffix.lower() not in suffixes:
         words = f"{brief(shown)} does not end in {' or '.join(suffixes)}"
         raise typer.BadParameter(words, param_hint=option)
     with reported(shown):
-        path = Path(name).resolve()
-        require_free(shown, path, force=force, inputs=given, overwrite=OVERWRITE)
-        there = path.exists()
-    if there and model is not None:  # only then is the model worth reading twice
-        from ..onnx.models import files
+        path = Path(name).resolve()  # links are followed
+        if model is not None and path.exists():  # only then is the model worth reading twice
+            from ..onnx.models import files
 
-        data = files(model)
-        with reported(shown):
-            require_free(shown, path, force=force, inputs=data, overwrite=OVERWRITE)
+            kept += files(model)
+        require_free(shown, path, force=force, inputs=kept, overwrite=_OVERWRITE)
     return path
 
 
@@ -119,7 +102,7 @@ def write(path: Path | None, arrays: Mapping[str, Array], *, force: bool) -> Non
         (single,) = arrays.values()
         report.write(lambda: save(sys.stdout.buffer, single, allow_pickle=False))
         return
-    with reported(str(path)), published(path, force=force, overwrite=OVERWRITE) as file:
+    with reported(str(path)), published(path, force=force, overwrite=_OVERWRITE) as file:
         if path.suffix.lower() == ".npy":
             (single,) = arrays.values()
             save(file, single, allow_pickle=False)
@@ -130,24 +113,19 @@ def write(path: Path | None, arrays: Mapping[str, Array], *, force: bool) -> Non
                     save(member, array, allow_pickle=False)
 
 
-def _members(archive: Any, names: Iterable[str], what: str) -> dict[str, Array]:
-    """Members of a .npz, which are unpacked only if all of them fit into memory."""
-    sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.zip.infolist()}
-    memory.require(sum(sizes[name] for name in names), f"the arrays in {what}")
-    return {name: _array(archive[name]) for name in names}
-
-
-def _array(found: Any) -> Array:
-    if not isinstance(found, np.ndarray):  # an archive, or a member that is no array
-        raise ValueError("it is neither a .npy nor a .npz of arrays")
-    return found
-
-
 @contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Errors from here on say which file it was: NumPy and zipfile raise a dozen kinds of them."""
+def _loaded(name: str, path: Path) -> Iterator[Mapping[str, Any]]:
+    """The arrays of a file by name, not yet unpacked; that of a .npy by "".
+
+    Errors in the block say which file it was: NumPy and zipfile raise a dozen kinds of them.
+    """
+    what = "the standard input" if name == "-" else brief(name)
     try:
-        yield
+        with io.BytesIO(sys.stdin.buffer.read()) if name == "-" else opened(path) as file:
+            if name != "-":
+                memory.require(path.stat().st_size, f"the array in {what}")
+            found = np.load(file, allow_pickle=False)
+            yield {"": found} if isinstance(found, np.ndarray) else found
     except (FileError, MemoryLimitError):
         raise
     except Exception as error:
@@ -155,3 +133,15 @@ def _named(what: str) -> Iterator[None]:
         if "allow_pickle" in words:  # NumPy's advice is to unpickle it
             words = "it is neither a .npy nor a .npz of numbers; objects are never unpickled"
         raise FileError(f"Cannot read {what}: {words or type(error).__name__}"[:400]) from None
+
+
+def _unpacked(name: str, held: Mapping[str, Any], wanted: list[str]) -> dict[str, Array]:
+    """Arrays of a file, if all of them fit into memory."""
+    archive = getattr(held, "zip", None)
+    members = archive.infolist() if archive else ()
+    sizes = [each.file_size for each in members if each.filename.removesuffix(".npy") in wanted]
+    memory.require(sum(sizes), f"the arrays in {brief(name)}")
+    found = {each: held[each] for each in wanted}
+    if not all(isinstance(array, np.ndarray) for array in found.values()):
+        raise ValueError("it is neither a .npy nor a .npz of arrays")
+    return found

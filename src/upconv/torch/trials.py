@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..threads import rest
+from ..timing import rest
 from .compute import ATEN, ATEN_BACKWARD
 from .functional import symmetric
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD

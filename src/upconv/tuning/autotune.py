@@ -19,7 +19,7 @@ from ..choices import Algorithm, Selection, variants
 from ..engines.base import Array, Engine, PackedWeight, Primitive
 from ..errors import MemoryLimitError
 from ..problem import Direction, Problem
-from ..threads import rest
+from ..timing import rest
 
 _SECONDS = 0.5  # in all ...
 _FEWEST_ROUNDS = 3  # ... unless building took most of it

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...arrays import Array
 from ...geometry import Axis
+from ...timing import Rounds
 from ..documents import document
-from ..runtimes.timing import Rounds
 
 if TYPE_CHECKING:
     import onnx

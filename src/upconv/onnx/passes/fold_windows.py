@@ -25,11 +25,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ...compositions import behind, cropped
 from ...dialects import Layer, to_onnx
 from ...dialects.onnx import Rule
 from ...errors import UpconvError
 from ...geometry import Axis
+from ...subpixel import behind, cropped
 from ..building import Builder
 from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode, known_sizes

@@ -29,10 +29,10 @@ from ... import memory
 from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
+from ...timing import Rounds
 from ..models import Source, from_model, stored
 from ..names import one_line
 from .inputs import feeds, fitting, inputs_of
-from .timing import Rounds
 from .worker import Worker, borrowed
 
 __all__ = ["RUNTIMES", "Runtime", "Session", "Worker", "feeds", "ready", "timed"]

@@ -14,12 +14,16 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import errors, memory
+from ...arrays import Array
+from ...timing import Call, Rounds, interleaved
 from ..names import one_line
-from .timing import Call, Feeds, Rounds, interleaved
 from .worker import kill
 
 if TYPE_CHECKING:
     from . import Runtime
+
+
+Feeds = dict[str, Array]
 
 
 class Backend(Protocol):
@@ -32,6 +36,13 @@ class Backend(Protocol):
         """A call that runs the model on `feeds` again and again; it has run once."""
 
 
+def backend(model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> Backend:
+    """A model, its bytes or a path, in a runtime."""
+    module = import_module(f".{runtime.name}", __package__)
+    made: Backend = module.Model(model, runtime, outputs)
+    return made
+
+
 class Host:
     """Open models; every method is a request that a `Worker` can make."""
 
@@ -42,8 +53,8 @@ class Host:
 
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
         """The number of a model, now open; `model` is its bytes or a path."""
-        number, module = next(self._numbers), import_module(f".{runtime.name}", __package__)
-        self._open[number] = module.Model(model, runtime, outputs)
+        number = next(self._numbers)
+        self._open[number] = backend(model, runtime, outputs)
         return number
 
     def run(self, number: int, feeds: Feeds) -> list[Any]:
@@ -74,9 +85,11 @@ class Host:
 
     def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> dict[str, Any]:
         """The report of `upconv.onnx.Session`, measured on these inputs, as JSON."""
-        from ..session import Session
-
-        return Session(model, threads=threads, feeds=feeds).report().as_json()
+        upconv = import_module(".upconv", __package__)
+        told: dict[str, Any] = (
+            upconv.Session(model, threads=threads, feeds=feeds).report().as_json()
+        )
+        return told
 
     def close(self, number: int) -> None:
         """Forget a model."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from ...errors import EngineRefusal
-from .timing import Call, Feeds
+from ...timing import Call
+from .host import Feeds
 
 if TYPE_CHECKING:
     from . import Runtime

@@ -15,7 +15,8 @@ import openvino
 
 from ...arrays import Array
 from ...errors import EngineRefusal
-from .timing import Call, Feeds
+from ...timing import Call
+from .host import Feeds
 
 if TYPE_CHECKING:
     from . import Runtime

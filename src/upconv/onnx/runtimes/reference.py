@@ -25,8 +25,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir.passes.common import InlinePass
 
 from ...arrays import Array
+from ...timing import Call
 from ..operators import evaluator_operators
-from .timing import Call, Feeds
+from .host import Feeds
 
 if TYPE_CHECKING:
     from . import Runtime

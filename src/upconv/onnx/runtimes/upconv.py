@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...timing import Call
 from ..session import Session
-from .timing import Call, Feeds
+from .host import Feeds
 
 if TYPE_CHECKING:
     from . import Runtime

@@ -23,8 +23,8 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import EngineError, EngineRefusal, UpconvError
+from ...timing import interleaved
 from ..models import stored
-from ..runtimes.timing import interleaved
 from ..verifying.differences import difference
 from .layers import layers, prepared, with_operators
 from .native import Native

@@ -13,11 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...arrays import Array
-from ...threads import rest
-
 Call = Callable[[], object]
-Feeds = dict[str, Array]
 
 _SAMPLE_SECONDS = 0.02
 _FEWEST_CALLS, _MOST_CALLS = 3, 200
@@ -30,9 +26,27 @@ _FEWEST_ROUNDS = 5
 _PATIENCE = 3.0
 """`_ENOUGH_ROUNDS` may take so many times what was asked for, `_FEWEST_ROUNDS` any time."""
 
+_LONGEST_REST = 0.25  # OpenBLAS spins for 0.1 s; a pool may be set to spin for ever
+_LOOK = 0.004
+_ASLEEP = 0.1  # of a processor, so as not to wait for a thread that does something now and then
+
 _TRIED = 3
 _HOPELESS = 3.0
 """Early stopping: what takes so many times the best after `_TRIED` rounds does not go on."""
+
+
+def rest() -> None:
+    """Wait until no thread of this process computes; for who is about to measure time.
+
+    Libraries' threads spin for a while after their work (OpenBLAS's for a tenth of a second), and
+    whoever runs then shares the processors with them. At most `_LONGEST_REST` seconds.
+    """
+    end = time.perf_counter() + _LONGEST_REST
+    while time.perf_counter() < end:
+        start, busy = time.perf_counter(), time.process_time()
+        time.sleep(_LOOK)
+        if time.process_time() - busy < _ASLEEP * (time.perf_counter() - start):
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +73,9 @@ def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
     again: list[float] = []
     staying = list(range(len(calls)))
     begin = time.perf_counter()
-    for done in range(_MOST_ROUNDS):
-        if _enough(done, (time.perf_counter() - begin) / seconds if seconds else 1.0):
+    for done in range(_MOST_ROUNDS if calls else 0):
+        enough = seconds if done >= _ENOUGH_ROUNDS else _PATIENCE * seconds
+        if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > enough:
             break
         for i in staying:
             samples[i].append(_sample(calls[i]))
@@ -69,13 +84,6 @@ def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
             bound = _HOPELESS * min(map(min, samples))
             staying = [i for i, series in enumerate(samples) if i == 0 or min(series) <= bound]
     return Rounds(samples, again)
-
-
-def _enough(rounds: int, spent: float) -> bool:
-    """spent: of the time asked for."""
-    if rounds < _FEWEST_ROUNDS:
-        return False
-    return spent > (1.0 if rounds >= _ENOUGH_ROUNDS else _PATIENCE)
 
 
 def _sample(call: Call) -> float:

@@ -1,0 +1,284 @@
+"""What `upconv bench` measures, and who computes it: engines by name, and what users would pick
+instead, at their best.
+
+The layers are those of `layers.json` beside this file, or a file of the user's: a JSON object whose
+"layers" is a list of objects with the fields of `Layer`. A wrong one ends in a `FileError` that
+names file, layer and field.
+
+A peer is imported inside its function and nowhere else. It gets the same arrays and keeps its
+weights prepared outside the timing. PyTorch runs in both memory orders, under inference_mode; ONNX
+Runtime and OpenVINO as `upconv optimize` runs them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import memory, testing
+from ..arrays import Array
+from ..dialects import values
+from ..engines import load
+from ..errors import ArgumentError, EngineRefusal, FileError, MemoryLimitError, brief
+from ..execution import PreparedCall
+from ..files import opened, reported
+from ..geometry import LIMIT, padded
+from ..problem import Direction, DType, Problem
+from ..signatures import Signature
+
+_BUILT_IN = Path(__file__).with_name("layers.json")
+_LEAST = {"p": -LIMIT, "op": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: batch, channels, spatial size, and per axis kernel, stride, padding, output
+    padding, dilation; groups."""
+
+    name: str
+    n: int
+    ic: int
+    oc: int
+    size: tuple[int, ...]
+    k: tuple[int, ...]
+    s: tuple[int, ...]
+    p: tuple[int, ...]
+    op: tuple[int, ...]
+    d: tuple[int, ...]
+    g: int
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """As `upconv.conv_transpose` takes them."""
+        names = {"stride": "s", "padding": "p", "output_padding": "op", "dilation": "d"}
+        return {**{word: getattr(self, key) for word, key in names.items()}, "groups": self.g}
+
+    def problem(self, dtype: DType) -> Problem:
+        """The forward problem, with a bias; `ArgumentError` if there is none such."""
+        columns = self.size, self.k, self.s, self.d, self.p, self.p, self.op
+        axes = tuple(padded(*axis) for axis in zip(*columns, strict=True))
+        return Problem(Direction.FORWARD, axes, self.n, self.ic, self.oc, self.g, dtype, bias=True)
+
+
+def read(path: Path = _BUILT_IN) -> list[Layer]:
+    """The layers in a file, or those that upconv brings along; `FileError` if it is wrong."""
+    with reported(str(path), "read"), opened(path) as file:
+        data = file.read()
+    try:
+        whole = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} is not JSON: {error}") from None
+    entries = whole.get("layers") if isinstance(whole, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise FileError(f'{path}: expected an object whose "layers" is a list of layers.')
+    found: dict[str, Layer] = {}
+    for i, entry in enumerate(entries):
+        layer = _layer(entry, f"{path}: layers[{i}]")
+        if layer.name in found:
+            raise FileError(f"{path}: name {layer.name!r} is used twice; expected each name once.")
+        found[layer.name] = layer
+    return list(found.values())
+
+
+def _layer(entry: object, where: str) -> Layer:
+    if not isinstance(entry, dict):
+        raise FileError(f"{where} is {brief(entry)}; expected an object.")
+    wanted = [field.name for field in fields(Layer)]
+    for key in {*wanted} ^ {*entry}:
+        fault = "missing" if key in wanted else "unknown"
+        raise FileError(f"{where}: {brief(key)} is {fault}; expected {', '.join(wanted)}.")
+    name, size = entry["name"], entry["size"]
+    if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
+        raise FileError(f"{where}: 'name' is {brief(name)}; expected 1 to 64 printable letters.")
+    where = f"{where} ({name})"
+    if not isinstance(size, list) or not 1 <= len(size) <= 8:
+        raise FileError(f"{where}: 'size' is {brief(size)}; expected a list of 1 to 8 integers.")
+    try:
+        single = {key: values.integer(key, entry[key], low=1) for key in ("n", "ic", "oc", "g")}
+        each = {
+            key: values.per_axis_or_one(key, entry[key], len(size), _LEAST.get(key, 1))
+            for key in ("size", "k", "s", "p", "op", "d")
+        }
+        layer = Layer(name=name, **single, **each)  # type: ignore[arg-type]  # by the names above
+        problem = layer.problem(DType.FLOAT64)
+        if not prod(problem.y_shape):
+            raise ArgumentError("'p'", str(layer.p), "less, as no output is left")
+        memory.require(2 * problem.nbytes, "'size': its arrays, in float64 and as measured,")
+    except (ArgumentError, MemoryLimitError) as error:
+        raise FileError(f"{where}: {error}") from None
+    return layer
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer in one direction, with data in NCX and IOX from a fixed seed."""
+
+    layer: Layer
+    direction: Direction
+    dtype: DType
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem to solve."""
+        forward = self.direction is Direction.FORWARD
+        return self.layer.problem(self.dtype).replace(direction=self.direction, bias=forward)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it is, for JSON."""
+        return {
+            "name": self.layer.name,
+            "input_shape": self.problem.x_shape,
+            "weight_shape": self.problem.weight_shape,
+            "output_shape": self.problem.y_shape,
+            **self.layer.keywords,
+            "problem": str(self.problem),
+            "multiply_adds": self.problem.multiply_adds,
+            "tolerance": self.tolerance,
+        }
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the result."""
+        return prod(self.problem.result_shape) * self.dtype.itemsize
+
+    @cached_property
+    def operands(self) -> testing.Operands:
+        """The operands; `before` is NaN, so that nothing left unwritten looks right."""
+        given = testing.operands(self.problem, seed=7)
+        given.before.fill(np.nan)
+        return given
+
+    @cached_property
+    def expected(self) -> Array:
+        """The result in float64, by the reference engine."""
+        given, wide = self.operands, self.problem.replace(dtype=DType.FLOAT64)
+        arrays = (given.a, given.b, given.bias, None, given.before)
+        exact = (None if array is None else array.astype(np.float64) for array in arrays)
+        return testing.compute(load("reference"), wide, testing.Operands(*exact))  # type: ignore[arg-type]
+
+    @property
+    def tolerance(self) -> float:
+        """The largest `error` that rounding explains: summing, and storing the result."""
+        return testing.tolerance(self.problem) + self.problem.dtype.epsilon
+
+    def error(self, result: Array) -> float:
+        """The largest |result - expected| over the largest |expected|; inf for another shape."""
+        if result.shape != self.expected.shape:
+            return float("inf")
+        largest = float(np.abs(self.expected).max()) or 1.0
+        worst = float(np.abs(result.astype(np.float64) - self.expected).max()) / largest
+        return worst if np.isfinite(worst) else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way of computing a case: `run` does it once, `array` makes a NumPy array of its result.
+
+    `group` is the library, of which there may be several settings; `workspace_bytes` is None where
+    it cannot be asked.
+    """
+
+    name: str
+    group: str
+    run: Callable[[], Any]
+    array: Callable[[Any], Array] = np.asarray
+    workspace_bytes: int | None = None
+
+
+def engine(name: str, case: Case, threads: int) -> Candidate:
+    """An engine of upconv. The weight of a result is packed beforehand, that of a gradient in every
+    call, as training changes it.
+
+    Raises `EngineRefusal` where the engine does not do the case.
+    """
+    chosen, given, result = load(name), case.operands, case.operands.before.copy()
+    refusal = chosen.refuses(case.problem)
+    if refusal is not None:
+        raise EngineRefusal(refusal)
+    call = PreparedCall(Signature.whole(case.problem), chosen, threads, tune=False)
+    packed = call.pack(given.b) if case.direction is Direction.FORWARD else None
+
+    def run() -> Array:
+        if packed is not None:
+            packed.run(result, given.a, given.bias)
+        else:
+            call.run(result, given.a, given.b)
+        return result
+
+    return Candidate(name, name, run, workspace_bytes=call.entry().primitive.workspace_bytes)
+
+
+def _torch(case: Case, threads: int) -> Sequence[Candidate]:
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    made = [_torch_candidate("torch", case, torch.contiguous_format)]
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}.get(len(case.layer.size))
+    if last is not None:
+        made.append(_torch_candidate("torch-last", case, last))
+    return made
+
+
+def _torch_candidate(name: str, case: Case, order: Any) -> Candidate:
+    import torch
+
+    def tensor(array: Array) -> Any:  # PyTorch takes no bfloat16 from NumPy, but makes it
+        kind = getattr(torch, case.dtype.value)
+        return torch.from_numpy(array.astype(np.float64)).to(kind, memory_format=order)
+
+    layer, given = case.layer, case.operands
+    a, b = tensor(given.a), tensor(given.b)
+    if given.bias is not None:
+        bias = torch.from_numpy(given.bias.astype(np.float64)).to(a.dtype)
+        function = getattr(torch.nn.functional, f"conv_transpose{len(layer.size)}d")
+        run = lambda: function(a, b, bias, layer.s, layer.p, layer.op, layer.g, layer.d)  # noqa: E731
+    else:
+        at = int(case.direction is Direction.WEIGHT_GRAD)
+        wanted = torch.empty(case.problem.result_shape, dtype=a.dtype)  # whose shape alone counts
+        x, w = (b, wanted) if at else (wanted.contiguous(memory_format=order), b)
+        sizes = (layer.s, layer.p, layer.d, True, layer.op, layer.g, [at == 0, at == 1, False])
+        run = lambda: torch.ops.aten.convolution_backward(a, x, w, [layer.oc], *sizes)[at]  # noqa: E731
+    return Candidate(name, "torch", torch.inference_mode()(run), lambda y: y.double().numpy())
+
+
+def _onnx(case: Case, runtime: str, threads: int) -> Sequence[Candidate]:
+    """A runtime of ONNX models, in this process."""
+    from ..onnx.runtimes import Runtime
+    from ..onnx.runtimes.host import backend
+
+    how = replace(Runtime.parse(runtime), threads=threads)
+    model, feeds = backend(_onnx_model(case), how, ["y"]), {"x": case.operands.a}
+    return [Candidate(how.name, how.name, model.bind(feeds), lambda _: model.run(feeds)[0])]
+
+
+def _onnx_model(case: Case) -> bytes:
+    from onnx import numpy_helper, parser
+
+    if case.direction is not Direction.FORWARD or case.dtype is not DType.FLOAT32:
+        raise EngineRefusal("it is measured forward and in float32 only")
+    layer, given = case.layer, case.operands
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
+        layer (float{[*case.problem.x_shape]} x) => (float{[*case.problem.y_shape]} y) {{
+            y = ConvTranspose <strides = {[*layer.s]}, pads = {[*layer.p, *layer.p]}, output_padding
+                = {[*layer.op]}, dilations = {[*layer.d]}, group = {layer.g}> (x, w, b)
+        }}""")
+    for name, array in (("w", given.b), ("b", given.bias)):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model.SerializeToString()  # type: ignore[no-any-return]
+
+
+PEERS: dict[str, Callable[[Case, int], Sequence[Candidate]]] = {
+    "torch": _torch,
+    "onnxruntime": lambda case, threads: _onnx(case, "onnxruntime", threads),
+    "openvino": lambda case, threads: _onnx(case, "openvino:f32", threads),
+}
+"""Name, which is the distribution's -> its candidates for a case and a number of threads."""
