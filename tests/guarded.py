@@ -243,7 +243,7 @@ def zoned_stacks() -> Iterator[None]:
         lines += [f"  store volatile {ones}, ptr {zone}, align 1" for zone in mine]
         self._allocas += lines
         zones.setdefault(id(self), []).extend(mine)
-        return Value(PTR, f"{whole}.in")
+        return Value(PTR, f"{whole}.in", self._do)
 
     def looking(self: Function) -> str:
         mine = zones.pop(id(self), [])

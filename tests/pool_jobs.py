@@ -21,10 +21,10 @@ RESULTS = STACKS + 8 * MOST_CALLS
 
 def _enter(f):
     """Count the call, and leave an address of its stack, which differs from thread to thread."""
-    call = f.take(f.at(f["work"], CALLS))
-    with f.when(f.compare("slt", call, MOST_CALLS)):
+    call = f.take(f["work"] + CALLS)
+    with f.when(call < MOST_CALLS):
         stack = f.convert("ptrtoint", f.scratch(8), I64)
-        f.store(stack, f.at(f.at(f["work"], STACKS), call, I64))
+        f.store(stack, f.at(f["work"] + STACKS, call, I64))
 
 
 def _emit_jobs(module):
@@ -33,12 +33,12 @@ def _emit_jobs(module):
         _enter(f)
         x = f.scratch(8)
         with f.forever() as done:
-            job = f.take(f.at(f["work"], TAKEN))
-            f.leave(done, f.compare("sge", job, f.load(I64, f.at(f["work"], COUNT))))
-            with f.loop(0, f.load(I64, f.at(f["work"], TURNS))) as loop:
+            job = f.take(f["work"] + TAKEN)
+            f.leave(done, job >= f.word(f["work"] + COUNT))
+            with f.loop(0, f.word(f["work"] + TURNS)) as loop:
                 f.publish(loop.index, x)
-            result = f.at(f.at(f["work"], RESULTS), job, I64)
-            f.store(f.add(f.load(I64, result), f.add(f.mul(job, 3), 7)), result)
+            result = f.at(f["work"] + RESULTS, job, I64)
+            f.store(f.load(I64, result) + (job * 3 + 7), result)
 
 
 def _emit_meet(module):
@@ -46,20 +46,20 @@ def _emit_meet(module):
     with module.function("meet", {"work": PTR}) as f:
         _enter(f)
         left = f.scratch(8)
-        f.store(f.load(I64, f.at(f["work"], TURNS)), left)
+        f.store(f.word(f["work"] + TURNS), left)
         with f.forever() as done:
-            f.store(f.sub(f.load(I64, left), 1), left)
-            f.leave(done, f.compare("sle", f.load(I64, left), 0))
-            calls = f.observe(f.at(f["work"], CALLS))
-            f.leave(done, f.compare("sge", calls, f.load(I64, f.at(f["work"], COUNT))))
-            f.leave(done, f.compare("ne", f.observe(f.at(f["work"], FLAG)), 0))
+            f.store(f.load(I64, left) - 1, left)
+            f.leave(done, f.load(I64, left) <= 0)
+            calls = f.observe(f["work"] + CALLS)
+            f.leave(done, calls >= f.word(f["work"] + COUNT))
+            f.leave(done, f.compare("ne", f.observe(f["work"] + FLAG), 0))
             f.relax(host().triple)
-        with f.when(f.compare("sgt", f.load(I64, left), 0)):
-            f.take(f.at(f["work"], MET))
+        with f.when(f.load(I64, left) > 0):
+            f.take(f["work"] + MET)
 
 
 def _compiled():
-    module = Module(host().attributes)
+    module = Module(host())
     _emit_jobs(module)
     _emit_meet(module)
     return Code(module, ("jobs", "meet"), host())

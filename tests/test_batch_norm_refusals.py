@@ -87,7 +87,7 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("use_global_stats None", lambda: train(use_global_stats=None), DTypeError,
      "use_global_stats is None"),
     ("out a list", lambda: train(out=[1]), DTypeError,
-     "out is of type list; expected a numpy.ndarray for y, an upconv.BatchNormResult or None."),
+     "out is of type list; expected an upconv.BatchNormResult or None."),
     ("out of another shape", lambda: train(out=X[0].copy()), ShapeError,
      "out.shape is (3, 4); expected (2, 3, 4). Results are never broadcast."),
     ("out of another type", lambda: train(out=X.astype("d")), DTypeError,

@@ -51,7 +51,7 @@ THIRD_PARTY = {
     "torch": {"torch"},
     "dask": {"dask"},
     "linear": {"scipy"},
-    "mxnet": {"onnx", "onnxruntime"},
+    "mxnet": {"onnx", "onnx_ir", "onnxruntime"},
     "onnx": {"onnx", "onnx_ir", "onnxruntime", "openvino", "jinja2", "ml_dtypes"} | {"google"},
     "__main__": {"typer"},
 }

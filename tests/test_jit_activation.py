@@ -49,11 +49,11 @@ def processors() -> list[str]:
 
 def emitted(cpu: Cpu, activation: Activation, slope: float, kind: str, lanes: int) -> Module:
     """A module whose `run(x, y, count)` activates `count` numbers, `lanes` at a time."""
-    module, element = Module(cpu.attributes), kind.strip("<>").split()[-1]
+    module, element = Module(cpu), kind.strip("<>").split()[-1]
     parameters = {"x": PTR, "y": PTR, "count": I64}
     with module.function("run", parameters) as f, f.loop(0, f["count"], lanes) as loop:
         value = f.load(kind, f.at(f["x"], loop.index, element))
-        result = subject.activated(f, cpu, activation, slope, value)
+        result = subject.activated(f, activation, slope, value)
         assert result.type == kind
         f.store(result, f.at(f["y"], loop.index, element))
     return module

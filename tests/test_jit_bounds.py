@@ -182,7 +182,7 @@ FAULTS = {
     "output rows one element late": JIT.format("positions") + "real = positions._output_rows\n"
     "positions._output_rows = lambda p, s: real(p, s) + p.dtype.itemsize",
     "results one element early": JIT.format("result_stores") + "real = result_stores._address\n"
-    "result_stores._address = lambda f, *rest: f.at(real(f, *rest), -4)",
+    "result_stores._address = lambda f, *rest: real(f, *rest) + -4",
     "a bias without room for a tile": JIT.format("positions") + "import numpy\n"
     "class Tight:\n"
     "    __getattr__ = lambda self, name: getattr(numpy, name)\n"
@@ -203,13 +203,13 @@ FAULTS = {
     "a packed weight too small": JIT.format("packing") + "real = packing.aligned\n"
     "packing.aligned = lambda count, dtype: real(count - 96, dtype)",
     "results one element too long": JIT.format("rows, positions") + "real = rows.Spans\n"
-    "rows.Spans = lambda f, count, lanes: real(f, f.add(count, 1), lanes)",
+    "rows.Spans = lambda f, count, lanes: real(f, count + 1, lanes)",
     "tables let go of": JIT.format("positions") + "real = positions.Positions.__init__\n"
     "def forgetful(self, *a): real(self, *a); self._tables.clear()\n"
     "positions.Positions.__init__ = forgetful",
     "a pair beyond the last channel": ALL_BFLOAT16
     + JIT.format("channel_pairs")
-    + "channel_pairs._paired = lambda f, channels: f.add(channels, f.rem(channels, 2))",
+    + "channel_pairs._paired = lambda f, channels: channels + channels % 2",
     "rows of Winograd's results too long": WINOGRAD
     + JIT.format("winograd_kernel")
     + "real = winograd_kernel._axis\n"

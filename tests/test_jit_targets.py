@@ -148,7 +148,7 @@ def test_pool_code(made: Made) -> None:
         System(made.cpu.triple, 16, futex, affinity),
         System(made.cpu.triple, 16, None, None),
     ):
-        module = Module(made.cpu.attributes)
+        module = Module(made.cpu)
         emit(module, system)
         made.add(module)
     assert pool  # which compiles the first of these where it runs

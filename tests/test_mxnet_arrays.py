@@ -37,7 +37,11 @@ class TestCreation:
             (lambda: nd.zeros(2), [0, 0], "float32"),
             (lambda: nd.ones((1, 2), dtype="float16"), [[1, 1]], "float16"),
             (lambda: nd.full((2,), 7, dtype="int32"), [7, 7], "int32"),
+            (lambda: nd.full(shape=(2,), val=7), [7, 7], "float32"),
+            (lambda: nd.array(source_array=[1, 2]), [1, 2], "float32"),
             (lambda: nd.arange(1, 7, 2), [1, 3, 5], "float32"),
+            (lambda: nd.zeros((2,), mx.cpu(), stype="row_sparse"), [0, 0], "float32"),
+            (lambda: mx.np.zeros((2,), "int32"), [0, 0], "int32"),
             (lambda: mx.np.array([1, 2]), [1, 2], "float32"),
             (lambda: mx.np.array(3.0), 3, "float32"),
             (lambda: mx.np.zeros((2,), dtype="int32"), [0, 0], "int32"),
@@ -255,6 +259,38 @@ class TestArithmetic:
     def test_unknown_operators_are_no_attributes(self):
         with pytest.raises(AttributeError):
             nd.NoSuchOperator(nd.ones(2))
+
+
+class TestPooling:
+    @pytest.mark.parametrize(
+        ("attributes", "expected"),
+        [
+            ({}, [1, 3, 4]),
+            ({"pool_type": "sum"}, [1, 5, 4]),
+            ({"pool_type": "avg"}, [0.5, 2.5, 2]),
+            ({"pool_type": "avg", "count_include_pad": False}, [1, 2.5, 4]),
+            ({"pad": 0, "kernel": 3}, [3]),
+            ({"pad": 0, "kernel": 3, "pooling_convention": "full"}, [3, 4]),
+            ({"pool_type": "avg", "pad": 0, "kernel": 3, "pooling_convention": "full"}, [2, 3.5]),
+            ({"pad": 0, "stride": 3, "pooling_convention": "same"}, [2, 4]),
+            ({"pool_type": "avg", "global_pool": True}, [2.5]),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("layout", ["NCW", "NWC"])
+    def test_by_hand(self, attributes, expected, layout):
+        shape = (1, 1, 4) if layout == "NCW" else (1, 4, 1)
+        given = {"kernel": 2, "stride": 2, "pad": 1, "layout": layout} | attributes
+        found = nd.Pooling(nd.array([1, 2, 3, 4]).reshape(shape), **given)
+        equal(found, np.reshape(expected, (1, 1, -1) if layout == "NCW" else (1, -1, 1)))
+
+    def test_the_first_maximum_has_the_gradient(self):
+        x = nd.array([[[2, 2, 1, 2]]])
+        x.attach_grad()
+        with mx.autograd.record():
+            y = nd.Pooling(x, kernel=3)
+        y.backward()
+        equal(x.grad, [[[1, 1, 0, 0]]])
 
 
 class TestReductions:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -136,38 +134,6 @@ class TestVersions:
         exe = line()._bind(mx.cpu(), given)
         given["x"][:] = 0
         equal(exe.forward()[0], OUT)
-
-
-LAYERS = {
-    ("Deconvolution", 1): ({"kernel": (2,), "stride": (2,), "num_group": 2}, (2, 2, 3), (2, 2, 2)),
-    ("Deconvolution", 2): ({"kernel": (2, 2), "pad": (1, 0)}, (2, 1, 3, 2), (1, 4, 2, 2)),
-    ("Deconvolution", 3): ({"kernel": (1, 1, 2)}, (1, 1, 2, 1, 2), (1, 4, 1, 1, 2)),
-    ("Convolution", 1): ({"kernel": (2,), "num_group": 2}, (2, 2, 3), (4, 1, 2)),
-    ("Convolution", 2): ({"kernel": (1, 1)}, (2, 1, 3, 2), (4, 1, 1, 1)),
-    ("Convolution", 3): ({"kernel": (1, 1, 2)}, (1, 1, 2, 1, 2), (4, 1, 1, 1, 2)),
-}
-
-
-@pytest.mark.parametrize(("name", "rank"), LAYERS)
-def test_every_combination_of_requests(name, rank):
-    attributes, *shapes = LAYERS[name, rank]
-    graph = getattr(sym, name)(sym.var("x"), name="c", num_filter=4, no_bias=False, **attributes)
-    values = [RNG.standard_normal(shape) for shape in (*shapes, (4,))]
-    names, full = graph.list_arguments(), []
-    for words in itertools.product(["write", "add", "null"], repeat=3):
-        if words == ("null",) * 3:
-            continue
-        given = {key: nd.array(value) for key, value in zip(names, values, strict=True)}
-        grads = {key: nd.full(value.shape, 7) for key, value in given.items()}
-        exe = graph.bind(mx.cpu(), given, grads, dict(zip(names, words, strict=True)))
-        exe.forward(is_train=True)
-        head = nd.arange(exe.outputs[0].size).reshape(exe.outputs[0].shape)
-        exe.backward(head)
-        full = full or [grads[key].asnumpy() for key in names]  # the first one writes all
-        for key, word, value in zip(names, words, full, strict=True):
-            equal(grads[key], {"write": value, "add": value + 7, "null": 7 + 0 * value}[word])
-    axes = tuple(a for a in range(head.ndim) if a != 1)
-    np.testing.assert_allclose(full[2], head.asnumpy().sum(axes), rtol=1e-5)
 
 
 class TestMonitor:

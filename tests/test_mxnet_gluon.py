@@ -195,6 +195,8 @@ class TestBatchNorm:
             y = layer(x)
         close(y, x.asnumpy() / np.sqrt(1 + 1e-5))
         assert layer.gamma.shape == (5,)
+        assert nn.BatchNorm(center=False).gamma.grad_req == "write"
+        assert nn.BatchNorm(scale=False).beta.grad_req == "write"
         layer.cast("float16")
         assert np.dtype(layer.gamma.dtype) == np.float32
         narrow = nn.BatchNorm(in_channels=4)

@@ -91,7 +91,7 @@ CASES = {
     "repeat": [({"repeats": 2, "axis": 1}, [(2, 3)]), ({"repeats": 2}, [(3,)])],
     "UpSampling": [
         ({"scale": 2, "sample_type": "nearest"}, [IMAGE]),
-        ({"scale": 2, "sample_type": "nearest", "num_args": 2}, [(1, 1, 2, 2), (1, 2, 4, 4)]),
+        ({"scale": 2, "sample_type": "bilinear", "num_filter": 2}, [IMAGE, (2, 1, 4, 4)]),
     ],
 }  # fmt: skip
 # Losses, masks and constants, whose gradients are not their derivatives: tested above.

@@ -151,6 +151,11 @@ class TestRunning:
         [found] = model.run(x=np.ones((1, 2, 3)))
         np.testing.assert_allclose(found, 1)
         assert gamma.tolist() == model.arrays["bn_gamma"].tolist() == [5, 5]
+        [found] = Model(y, {}).run(
+            **dict.fromkeys(names, one) | {"x": np.ones((1, 2, 3)), "bn_gamma": gamma}
+        )
+        np.testing.assert_allclose(found, 1)
+        assert gamma.tolist() == [5, 5]
 
     def test_a_result_is_nobody_elses(self):
         model = Model(mx.sym.Group([mx.sym.var("w"), mx.sym.var("x")]), {"w": np.ones(2)})

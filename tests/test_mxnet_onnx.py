@@ -56,6 +56,7 @@ def positive(word):
 TWO = {"x": (2, 3, 4), "y": (2, 3, 4)}
 SPREAD = {"x": (2, 1, 4), "y": (3, 1)}
 
+SUM = X + Y
 CASES = {
     "deconv": deconv(kernel=(4, 4), stride=(2, 2), pad=(1, 1)),
     "deconv bias": deconv(kernel=(3, 3), no_bias=False),
@@ -124,15 +125,6 @@ CASES = {
     "crop like": of("Crop", X, Y, shapes={**IMAGE, "y": (1, 1, 4, 3)}, offset=(1, 2)),
     "crop center": of("Crop", X, Y, shapes={**IMAGE, "y": (1, 1, 4, 3)}, center_crop=True),
     "nearest": of("UpSampling", scale=3, sample_type="nearest"),
-    "nearest of two": of(
-        "UpSampling",
-        X,
-        Y,
-        scale=4,
-        sample_type="nearest",
-        num_args=2,
-        shapes={"x": (2, 3, 4, 6), "y": (2, 2, 8, 3)},
-    ),
     "dense": of("FullyConnected", num_hidden=4),
     "dense of 2 axes": of("FullyConnected", num_hidden=4, no_bias=True, shapes={"x": (3, 5)}),
     "dense by rows": of("FullyConnected", num_hidden=4, flatten=False),
@@ -179,6 +171,10 @@ CASES = {
     "twice": (mx.sym.Group([X * 2, mx.sym.identity(X * 2)]), IMAGE),
     "one value, two outputs": (
         mx.sym.Group([mx.sym.identity(X, name="same"), mx.sym.BlockGrad(X, name="too"), X + Y]),
+        TWO,
+    ),
+    "one result, two outputs": (
+        mx.sym.Group([f(SUM, name=f.__name__) for f in (mx.sym.identity, mx.sym.BlockGrad)]),
         TWO,
     ),
 }

@@ -159,6 +159,12 @@ class TestShapes:
              ([(0, 3, 0, 9), (4, 3, 3, 3), (4,)], [(0, 4, 0, 7)])),
             (sym.FullyConnected(sym.var("x"), num_hidden=4), {"x": (0, 12)},
              ([(0, 12), (4, 12), (4,)], [(0, 4)])),
+            (sym.Flatten(sym.var("x")), {"x": (0, 3, 4)}, ([(0, 3, 4)], [(0, 12)])),
+            (sym.concat(sym.var("x"), sym.var("y")), {"x": (0, 2), "y": (0, 3)},
+             ([(0, 2), (0, 3)], [(0, 5)])),
+            (sym.Reshape(sym.var("x"), shape=(7, -1)), {"x": (0, 3)}, ([(0, 3)], [()])),
+            (sym.Pooling(sym.var("x"), kernel=(2, 2)), {"x": (0, 2, 5, 0)},
+             ([(0, 2, 5, 0)], [(0, 2, 4, 0)])),
         ],
         ids=lambda x: str(x) if isinstance(x, dict) else "",
     )  # fmt: skip

@@ -136,8 +136,8 @@ class TestHandles:
     def test_are_destroyed_once(self) -> None:
         gone: list[int] = []
         handle = Handle(64, gone.append)
-        with handle:
-            assert handle.address == 64
+        assert handle.address == 64
+        handle.close()
         handle.close()
         del handle
         assert gone == [64]

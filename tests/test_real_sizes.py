@@ -176,7 +176,7 @@ FAULTS = {
     "a tail that is not stored": (
         "jit",
         JIT.format("rows") + "real = rows.Spans\n"
-        "rows.Spans = lambda f, count, lanes: real(f, f.mul(f.div(count, lanes), lanes), lanes)",
+        "rows.Spans = lambda f, count, lanes: real(f, count // lanes * lanes, lanes)",
     ),
     "scratch memory for one thread where there are more": (
         "jit, positions kernel",

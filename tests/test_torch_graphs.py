@@ -66,6 +66,30 @@ def test_gradients_of_a_compiled_model(name, upconv_is_faster) -> None:
     assert all(close(one, other, 1e-4) for one, other in zip(made, expected, strict=True))
 
 
+@pytest.mark.parametrize(
+    "activation",
+    [
+        torch.relu, torch.relu_, nn.functional.silu, nn.functional.gelu, torch.Tensor.tanh_,
+        lambda y: nn.functional.leaky_relu(y, 0.3, inplace=True),
+    ],
+)  # fmt: skip
+def test_activations_of_every_spelling_are_fused(activation) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.ConvTranspose1d(3, 4, 4, 2)
+
+        def forward(self, x):
+            return activation(self.up(x))
+
+    model, x = Net().eval(), torch.randn(2, 3, 9)
+    with torch.no_grad():
+        expected = model(x)
+        program = graphs.rewrite(torch.export.export(model, (x,)))
+        assert calls(program.graph) == ["upconv.fused_convolution.default"]
+        assert close(program.module()(x), expected)
+
+
 def test_inductor_takes_the_rest_and_shapes_may_change(upconv_is_faster) -> None:
     model = nn.Sequential(nn.ConvTranspose1d(3, 4, 4, 2), nn.LeakyReLU(0.2), nn.Conv1d(4, 2, 3))
     fast = torch.compile(model.eval(), backend=graphs.backend, fullgraph=True, dynamic=True)

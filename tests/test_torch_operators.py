@@ -51,8 +51,10 @@ class TestEveryCase:
         residual = torch.randn_like(y)
         fused = OPS.fused_convolution(x, w, b, *how, residual, "leaky_relu:0.3")
         assert close(fused, FUNCTIONAL.leaky_relu(y + residual, 0.3))
-        for name, function in compute._ACTIVATIONS.items():
+        for name in ("relu", "tanh", "sigmoid", "silu", "gelu"):
+            function = getattr(FUNCTIONAL, name)
             assert close(OPS.fused_convolution(x, w, b, *how, None, name), function(y))
+        assert close(compute.activated(y, "leaky_relu:0.3"), FUNCTIONAL.leaky_relu(y, 0.3))
 
     def test_derivatives_of_both_orders_are_right(self, case) -> None:
         tensors, how = operands(case)

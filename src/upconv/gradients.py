@@ -201,20 +201,11 @@ def fitting(
         for name, target in targets.items()
         if target is not None
     }
-    require_separate(given)
-    return given
-
-
-def require_separate(given: dict[str, Array]) -> None:
-    """Refuse an `out` whose arrays, by name, share memory: one result would be lost."""
-    for first, second in combinations(given, 2):
+    for first, second in combinations(given, 2):  # one result would be lost
         if shares_memory(given[first], given[second]):
-            raise ArgumentError(
-                "out",
-                f"one in which {first} and {second} share memory",
-                "separate arrays",
-                "Copy one of them.",
-            )
+            got = f"one in which {first} and {second} share memory"
+            raise ArgumentError("out", got, "separate arrays", "Copy one of them.")
+    return given
 
 
 def gradient_targets(

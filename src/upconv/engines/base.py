@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ..problem import Problem
 
 Array = NDArray[Any]
+Maybe = Array | None
+"""An array, or None where a call has none."""
 PackedWeight = Any
 """A weight in the engine's own order: only the primitive that made it looks inside."""
 
@@ -46,14 +48,7 @@ class Primitive(Protocol):
         May raise `nonfinite.NonFinite` inside `NonFiniteFallback`.
         """
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array | PackedWeight,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`; operands (a, b) by direction:
 
         FORWARD (x, packed weight); INPUT_GRAD (g, packed weight); WEIGHT_GRAD (g, x).

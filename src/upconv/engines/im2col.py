@@ -83,10 +83,12 @@ class IndexSet:
     taps: slice
 
     @classmethod
-    def of(cls, axis: Axis) -> IndexSet:
-        """The index set of an axis, from only the inputs and taps that reach its outputs."""
-        trimmed = axis.trimmed()
-        axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
+    def of(cls, axis: Axis, *, reached: bool = True) -> IndexSet:
+        """The index set of an axis; `reached`: of only the inputs and taps that reach outputs."""
+        inputs, taps = range(axis.size), range(axis.kernel)
+        if reached:
+            trimmed = axis.trimmed()
+            axis, inputs, taps = trimmed.axis, trimmed.inputs, trimmed.taps
         begin, end = axis.crop_begin, axis.crop_end
         start = max(0, begin) if axis.size else 0
         return cls(

@@ -24,7 +24,7 @@ from .. import memory
 from ..activations import SCRATCH_BYTES, Activation, apply
 from ..geometry import Axis
 from ..problem import DataLayout, Direction, Problem
-from .base import Array, Primitive
+from .base import Array, Maybe, Primitive
 
 Index = tuple[slice | int, ...]
 _ALL = slice(None)
@@ -131,14 +131,7 @@ class BorderFill:
         """The taps of the interior, packed."""
         return None if self._inner is None else self._inner.pack(weight[self._interior.w])
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`; see `Primitive.run`."""
         interior, place, direction = self._interior, self._place, self._problem.direction
         if self._inner is not None:
@@ -168,7 +161,7 @@ class BorderFill:
                 if piece.start < piece.stop:
                     yield (*map(_sliced, before), piece)
 
-    def _fill(self, out: Array, bias: Array | None, residual: Array | None) -> None:
+    def _fill(self, out: Array, bias: Maybe, residual: Maybe) -> None:
         """What is where no product comes."""
         accumulate, epilogue = self._problem.accumulate, self._problem.epilogue
         memory.require(2 * out.size * 4, "what lies around the reached part of the result")

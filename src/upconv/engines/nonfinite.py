@@ -15,7 +15,7 @@ import numpy as np
 from .. import forks, memory
 from ..problem import Problem
 from . import load
-from .base import Array, Primitive
+from .base import Array, Maybe, Primitive
 
 _SMALL = 1 << 12  # numbers
 _lock = threading.Lock()
@@ -62,7 +62,7 @@ class NonFiniteWeight:
         self._primitive = reference(problem, threads)
         self._packed = self._primitive.pack(weight)
 
-    def run(self, out: Array, a: Array, bias: Array | None, residual: Array | None) -> None:
+    def run(self, out: Array, a: Array, bias: Maybe, residual: Maybe) -> None:
         """Compute into `out`."""
         self._primitive.run(out, a, self._packed, bias, residual)
 
@@ -84,14 +84,7 @@ class NonFiniteFallback:
         except NonFinite:
             return NonFiniteWeight(self._problem, self._threads, weight)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         if isinstance(b, NonFiniteWeight):
             b.run(out, a, bias, residual)

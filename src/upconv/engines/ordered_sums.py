@@ -13,24 +13,25 @@ Whoever computes a result in pieces, and wants the bits of the whole, asks for o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..activations import apply
-from ..geometry import Axis
 from ..problem import DataLayout, Direction, Problem
 from . import load
-from .base import Array, Primitive
+from .base import Array, Maybe, Primitive
+from .im2col import IndexSet
 
 
+@dataclass(frozen=True, slots=True)
 class OrderedEngine:
     """NumPy without matrix products, for problems of one axis that are no weight gradients."""
 
-    name = "ordered"
-    variant = ""
+    name: ClassVar[str] = "ordered"
+    variant: ClassVar[str] = ""
 
     def fingerprint(self) -> str:
         """The version of NumPy."""
@@ -50,9 +51,6 @@ class OrderedEngine:
         """Nothing is prepared."""
         return OrderedPrimitive(problem)
 
-    def __reduce__(self) -> str:
-        return "ORDERED"
-
 
 ORDERED = OrderedEngine()
 
@@ -65,7 +63,7 @@ class OrderedPrimitive:
     predicted_cycles = 0.0
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        self._problem, self._index_set = problem, IndexSet.of(problem.axes[0], reached=False)
         self._dtype = problem.dtype.accumulator.numpy
         shapes = problem.x_shape, problem.y_shape
         self.workspace_bytes = 3 * self._dtype.itemsize * sum(map(prod, shapes))
@@ -77,14 +75,7 @@ class OrderedPrimitive:
         grouped = iox.reshape(problem.groups, -1, *iox.shape[1:])
         return grouped if problem.direction is Direction.FORWARD else grouped.swapaxes(1, 2)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         problem, epilogue = self._problem, self._problem.epilogue
         operand, result = self._grouped(a).astype(self._dtype), self._grouped(out)
@@ -101,24 +92,29 @@ class OrderedPrimitive:
             result[...] = total
 
     def _forward(self, x: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
-        length, window = _padded(self._problem.axes[0])
-        padded = np.zeros((*shape[:3], length), self._dtype) + start
-        for place, tap in _taps(self._problem.axes[0]):
+        padded = np.zeros((*shape[:3], self._index_set.length), self._dtype) + start
+        for place, tap in self._taps():
             part = padded[..., place]
             for c in range(w.shape[1]):
                 part += w[:, c, :, tap, None] * x[:, :, c, None]
-        return padded[..., window]
+        return padded[..., self._index_set.window]
 
     def _input_grad(self, g: Array, w: Array, start: Array, shape: tuple[int, ...]) -> Array:
         """Zeros where there is nothing meet weights, as everywhere in ordinary convolution."""
-        length, window = _padded(self._problem.axes[0])
-        padded = np.zeros((*g.shape[:3], length), self._dtype)
-        padded[..., window] = g
+        padded = np.zeros((*g.shape[:3], self._index_set.length), self._dtype)
+        padded[..., self._index_set.window] = g
         total = np.zeros(shape, self._dtype) + start
-        for place, tap in _taps(self._problem.axes[0]):
+        for place, tap in self._taps():
             for c in range(w.shape[1]):
                 total += w[:, c, :, tap, None] * padded[:, :, c, None, place]
         return total
+
+    def _taps(self) -> Iterator[tuple[slice, int]]:
+        """Where each tap and all inputs meet in the padded output, and its number."""
+        each = self._index_set
+        for tap in range(each.kernel if each.size else 0):
+            begin = each.origin + each.dilation * tap
+            yield slice(begin, begin + each.stride * (each.size - 1) + 1, each.stride), tap
 
     def close(self) -> None:
         """Nothing is held."""
@@ -131,50 +127,24 @@ class OrderedPrimitive:
         return ncx.reshape(n, groups, channels // groups, size)
 
 
-def _padded(axis: Axis) -> tuple[int, slice]:
-    """The length of the full result, extended where a crop is negative; and where outputs are."""
-    if not axis.size:
-        return axis.out, slice(0, axis.out)
-    begin = max(0, axis.crop_begin)
-    length = axis.full + max(0, -axis.crop_begin) + max(0, -axis.crop_end)
-    return length, slice(begin, begin + axis.out)
-
-
-def _taps(axis: Axis) -> Iterator[tuple[slice, int]]:
-    """Each tap, and where it and all inputs meet in the padded result."""
-    for tap in range(axis.kernel if axis.size else 0):
-        begin = max(0, -axis.crop_begin) + axis.dilation * tap
-        yield slice(begin, begin + axis.stride * (axis.size - 1) + 1, axis.stride), tap
-
-
 # The JIT engine -----------------------------------------------------------------------------------
 
 
-if TYPE_CHECKING:
-    from .jit import JitEngine
-
-
+@dataclass(frozen=True, slots=True)
 class InvariantEngine:
-    """The JIT engine with the kernel `variant`; weight gradients have one kernel only.
+    """The JIT engine with the kernel `variant`; weight gradients have one kernel only."""
 
-    One for each variant in a process: pickling keeps that.
-    """
-
-    name = "jit"
-    finite_weights_only = True
-
-    def __init__(self, variant: str) -> None:
-        jit: Any = load("jit")
-        self._jit: JitEngine = jit
-        self.variant = variant
+    variant: str
+    name: ClassVar[str] = "jit"
+    finite_weights_only: ClassVar[bool] = True
 
     def fingerprint(self) -> str:
         """The JIT engine's."""
-        return self._jit.fingerprint()
+        return load("jit").fingerprint()
 
     def refuses(self, problem: Problem) -> str | None:
         """What the JIT engine says."""
-        return self._jit.refuses(problem)
+        return load("jit").refuses(problem)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """There is no choice."""
@@ -183,18 +153,7 @@ class InvariantEngine:
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The JIT engine's primitive."""
         only = problem.direction is Direction.WEIGHT_GRAD
-        return self._jit.build(problem, threads, "" if only else self.variant)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _with, (self.variant,)
-
-    def __repr__(self) -> str:
-        return f"<jit {self.variant}>".replace(" >", ">")
-
-
-@lru_cache(maxsize=8)
-def _with(variant: str) -> InvariantEngine:
-    return InvariantEngine(variant)
+        return load("jit").build(problem, threads, "" if only else self.variant)
 
 
 def invariant_engine(problem: Problem) -> InvariantEngine:
@@ -203,5 +162,4 @@ def invariant_engine(problem: Problem) -> InvariantEngine:
     Raises `EngineMissing` where llvmlite is not installed.
     """
     jit: Any = load("jit")
-    engine: JitEngine = jit
-    return _with("" if engine.refuses(problem) else engine.settled(problem))
+    return InvariantEngine("" if jit.refuses(problem) else jit.settled(problem))

@@ -33,7 +33,7 @@ from .. import memory
 from ..activations import SCRATCH_BYTES, Activation, apply
 from ..errors import EngineMissing
 from ..problem import Direction, Problem
-from .base import Array
+from .base import Array, Maybe
 from .im2col import ConflictFree, IndexSet, Sets, columns_of, combined
 
 _MOST_RANK = (64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32) // 2 - 2
@@ -107,14 +107,7 @@ class ReferencePrimitive:
     def close(self) -> None:
         """Nothing is held."""
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`; see `Primitive.run`."""
         with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
             if self.problem.direction is Direction.WEIGHT_GRAD:
@@ -131,9 +124,7 @@ class ReferencePrimitive:
 
     # The three directions -------------------------------------------------------------------------
 
-    def _forward(
-        self, y: Array, x: Array, w: Array, bias: Array | None, residual: Array | None
-    ) -> None:
+    def _forward(self, y: Array, x: Array, w: Array, bias: Maybe, residual: Maybe) -> None:
         x = x[self.inputs].astype(self.dtype, copy=False)
         for items, groups, channels in product(*map(_slices, self._totals, self.steps)):
             block, operands = (items, groups, channels), (x[items, groups], w[groups, :, channels])
@@ -141,9 +132,7 @@ class ReferencePrimitive:
             extra = None if residual is None else residual[block]
             self._forward_block(y[block], *operands, start, extra)
 
-    def _forward_block(
-        self, y: Array, x: Array, w: Array, start: Array | None, residual: Array | None
-    ) -> None:
+    def _forward_block(self, y: Array, x: Array, w: Array, start: Maybe, residual: Maybe) -> None:
         """One block of y: on y itself where it can be the padded output."""
         in_place = self._is_padded(y) and not self.problem.accumulate
         padded = y if in_place else np.empty((*y.shape[:3], *self.padded_size), self.dtype)
@@ -163,9 +152,7 @@ class ReferencePrimitive:
             del values, some  # before the next ones are made
         self._finish(y, padded if in_place else padded[self.window], residual)
 
-    def _input_grad(
-        self, dx: Array, g: Array, w: Array, bias: Array | None, residual: Array | None
-    ) -> None:
+    def _input_grad(self, dx: Array, g: Array, w: Array, bias: Maybe, residual: Maybe) -> None:
         for place in product(*map(_slices, self._totals[:2], self.steps[:2])):
             result = np.zeros(dx[place].shape, self.dtype)
             if bias is not None:
@@ -262,7 +249,7 @@ class ReferencePrimitive:
 
     # Results --------------------------------------------------------------------------------------
 
-    def _finish(self, out: Array, result: Array, residual: Array | None) -> None:
+    def _finish(self, out: Array, result: Array, residual: Maybe) -> None:
         """Residual, activation, and into `out`."""
         if residual is not None:
             np.add(result, residual, out=result, casting="unsafe")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,8 @@ def pause(train_mode: bool = False) -> AbstractContextManager[None]:
     return mode(False, train_mode)
 
 
-def train_mode() -> AbstractContextManager[None]:
-    """Compute as in training within a block."""
-    return mode(None, True)
-
-
-def predict_mode() -> AbstractContextManager[None]:
-    """Compute as in prediction within a block."""
-    return mode(None, False)
+train_mode, predict_mode = partial(mode, None, True), partial(mode, None, False)
+"""Compute as in training, or as in prediction, within a block."""
 
 
 def is_recording() -> bool:

@@ -7,37 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import UpconvError
 
-_NUMBERS = {"cpu": 1, "gpu": 2, "cpu_pinned": 3, "cpu_shared": 5}
+_DEVICES = ("cpu", "gpu", "cpu_pinned", "cpu_shared")
 
 
 class MXNetError(UpconvError, RuntimeError):
     """An operator refuses its arguments, or a graph is not complete; the message says why."""
 
 
-class MXNetTypeError(MXNetError, TypeError):
-    """A name or a value of a kind that a function of Python does not take."""
+def _also(kind: type[Exception]) -> type[MXNetError]:
+    """The error that is one of Python's kinds too, as MXNet's Python layers raise it."""
+    names = {"__doc__": f"An `MXNetError` that is a {kind.__name__}.", "__module__": __name__}
+    return type(f"MXNet{kind.__name__}", (MXNetError, kind), names | {"__str__": Exception.__str__})
 
 
-class MXNetValueError(MXNetError, ValueError):
-    """A value that a function of Python refuses."""
-
-
-class MXNetIndexError(MXNetError, IndexError):
-    """An index beyond an array."""
-
-
-class MXNetKeyError(MXNetError, KeyError):
-    """A word that names nothing."""
-
-    __str__ = Exception.__str__  # a KeyError shows the repr of its text
-
-
-class MXNetAssertionError(MXNetError, AssertionError):
-    """What MXNet's Python layers assert."""
+MXNetTypeError, MXNetValueError, MXNetIndexError, MXNetKeyError, MXNetAssertionError = map(
+    _also, (TypeError, ValueError, IndexError, KeyError, AssertionError)
+)
 
 
 def require(condition: Any, text: str) -> None:
@@ -57,7 +48,7 @@ def raised_by(name: str) -> Iterator[None]:
         yield
     except MXNetError:
         raise
-    except (UpconvError, ValueError, TypeError, IndexError, MemoryError) as error:
+    except (UpconvError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         kinds = (MXNetIndexError, MXNetTypeError, MXNetValueError)
         kind = next((k for k in kinds if isinstance(error, k.__bases__[1])), MXNetError)
         raise kind(f"{name}: {error}") from error
@@ -78,6 +69,7 @@ def ordered(nodes: Iterable[Any], parents: Callable[[Any], Iterable[Any]]) -> li
     return done
 
 
+@dataclass(frozen=True, repr=False)
 class Context:
     """A device by name and number, usable in a `with` block; all compute on this processor.
 
@@ -85,20 +77,13 @@ class Context:
     there raises `MXNetError`.
     """
 
-    def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
-        like = device_type if isinstance(device_type, Context) else None
-        self.device_type: str = like.device_type if like is not None else str(device_type)
-        self.device_id: int = like.device_id if like is not None else device_id
-        if self.device_type not in _NUMBERS:
-            known = ", ".join(_NUMBERS)
-            raise MXNetError(f"device_type is {device_type!r}; expected one of {known}.")
-        self.device_typeid = _NUMBERS[self.device_type]
+    device_type: str
+    device_id: int = 0
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
+    def __post_init__(self) -> None:
+        if self.device_type not in _DEVICES:
+            known = ", ".join(_DEVICES)
+            raise MXNetError(f"device_type is {self.device_type!r}; expected one of {known}.")
 
     def __repr__(self) -> str:
         return f"{self.device_type}({self.device_id})"
@@ -113,14 +98,10 @@ class Context:
 Device = Context
 
 
-def cpu(device_id: int = 0) -> Context:
-    """The processor."""
-    return Context("cpu", device_id)
-
-
-def gpu(device_id: int = 0) -> Context:
-    """The name of a GPU, on which no array can be made."""
-    return Context("gpu", device_id)
+cpu, gpu = partial(Context, "cpu"), partial(Context, "gpu")
+"""The processor; and the name of a GPU, on which no array can be made."""
+current_context = current_device = cpu
+"""Where arrays are made when nothing else is said."""
 
 
 def num_gpus() -> int:
@@ -128,31 +109,28 @@ def num_gpus() -> int:
     return 0
 
 
-def current_context() -> Context:
-    """Where arrays are made when nothing else is said: the processor."""
-    return cpu()
-
-
-current_device = current_context
-
-
 def require_processor(ctx: Any) -> None:
     """Raise `MXNetError` for a GPU; None and lists of one device are as good as the processor."""
     device = ctx[0] if isinstance(ctx, list) else ctx
-    if device is not None and Context(device).device_type == "gpu":
+    if isinstance(device, str):
+        device = Context(device)
+    if device is not None and device.device_type == "gpu":
         raise MXNetError(f"ctx is {device}; upconv.mxnet computes on the processor: use mx.cpu().")
 
 
-def set_np(shape: bool = True, array: bool = True, dtype: bool = False) -> None:
-    """Nothing: arrays of `mx.np` have NumPy's rules, those of `mx.nd` the older ones."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Nothing: every call computes at once, and arrays of `mx.np` always have NumPy's rules."""
+
+
+set_np = reset_np = nothing
 
 
 def use_np(func: Any) -> Any:
-    """The function or class as it is; see `set_np`."""
+    """The function or class as it is."""
     return func
 
 
-reset_np, use_np_array, use_np_shape = set_np, use_np, use_np
+use_np_array = use_np_shape = use_np
 
 
 def is_np_array() -> bool:

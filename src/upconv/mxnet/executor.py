@@ -15,40 +15,53 @@ from .tape import REQUESTS, Leaf, compute, mode
 
 _UNNAMED = ("Activation", "softmax", "log_softmax", "SoftmaxActivation")
 _LOSSES = ("MakeLoss", "SoftmaxOutput")
-Report = Callable[[str, NDArray], Any]
+Report = Callable[[Node, list[NDArray], list[NDArray]], Any]
 
 
 def run_graph(
-    graph: Symbol, arrays: Mapping[str, NDArray], report: Report | None = None, inputs: bool = False
+    graph: Symbol, arrays: Mapping[str, NDArray], report: Report | None = None
 ) -> list[NDArray]:
     """The outputs of a graph for these arrays, recorded if this thread records.
 
-    report: called with the name and the array of every output, and with `inputs` of every input.
+    report: called with every operator's node, its inputs and its outputs.
     """
-    values: dict[tuple[int, int], NDArray] = {}
+    values, left = dict[tuple[int, int], NDArray](), graph.reads.copy()
     for node in graph.nodes():
         if node.row is None:
             values[id(node), 0] = arrays[node.name]
             continue
-        given = [values[id(parent), i] for parent, i in node.inputs]
-        if report is not None and inputs:
-            _report_inputs(node, given, report)
-        sources = [x.source for x in given]
-        outputs, recorded, _ = compute(node.row, node.attributes, [x.value for x in given], sources)
-        for i, (name, value) in enumerate(zip(node.outputs(), outputs, strict=True)):
-            found = values[id(node), i] = type(given[0])(value)
-            found.source = None if recorded is None else (recorded, i)
-            if report is not None:
-                report(name, found)
+        read = [(id(parent), i) for parent, i in node.inputs]
+        given = [values[key] for key in read]
+        plain, sources = [x.value for x in given], [x.source for x in given]
+        name = f"{node.name} ({node.row.name})"
+        outputs, recorded, _ = compute(node.row, node.p, plain, sources, name)
+        found = [type(given[0])(value) for value in outputs]
+        for i, y in enumerate(found):
+            y.source = None if recorded is None else (recorded, i)
+            values[id(node), i] = y
+        if report is not None:
+            report(node, given, found)
+        for key in read:
+            left[key] -= 1
+            if not left[key]:  # nobody reads it any more
+                del values[key]
     return [values[id(node), i] for node, i in graph.entries]
 
 
-def _report_inputs(node: Node, arrays: list[NDArray], report: Report) -> None:
-    unnamed = node.row is not None and node.row.name in _UNNAMED
-    for i, (x, name) in enumerate(zip(arrays, node.named_inputs(), strict=True)):
-        if node.inputs[i][0].row is None:
-            report(node.inputs[i][0].name, x)
-        report(f"{node.name}_{f'input{i}' if unnamed else name}", x)
+def _monitored(callback: Callable[[str, NDArray], Any], inputs: bool) -> Report:
+    """What tells a monitor of outputs, and of inputs too, by MXNet's names."""
+
+    def report(node: Node, given: list[NDArray], found: list[NDArray]) -> None:
+        unnamed = node.row is not None and node.row.name in _UNNAMED
+        for i, (x, name) in enumerate(zip(given, node.named_inputs(), strict=True)):
+            if inputs and node.inputs[i][0].row is None:
+                callback(node.inputs[i][0].name, x)
+            if inputs:
+                callback(f"{node.name}_{f'input{i}' if unnamed else name}", x)
+        for name, y in zip(node.outputs(), found, strict=True):
+            callback(name, y)
+
+    return report
 
 
 class Executor:
@@ -69,16 +82,18 @@ class Executor:
         }
         self.outputs: list[NDArray] = []
         self._symbol, self._version, self._requests = symbol, version, requests
-        self._monitor: tuple[Report | None, bool] = (None, False)
+        self._monitor: Report | None = None
 
     @property
     def output_dict(self) -> dict[str, NDArray]:
         """The outputs by name."""
         return dict(zip(self._symbol.list_outputs(), self.outputs, strict=True))
 
-    def set_monitor_callback(self, callback: Report, monitor_all: bool = False) -> None:
+    def set_monitor_callback(
+        self, callback: Callable[[str, NDArray], Any], monitor_all: bool = False
+    ) -> None:
         """Call `callback(name, array)` for every output computed, with monitor_all for inputs."""
-        self._monitor = callback, monitor_all
+        self._monitor = _monitored(callback, monitor_all)
 
     def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
         """Run the graph, after writing these arrays into the arguments; returns `outputs`."""
@@ -97,7 +112,7 @@ class Executor:
         leaves = {name: self._leaf(name, x) for name, x in self.arg_dict.items()}
         records = any(grad is not None for grad in self.grad_dict.values())
         with mode(recording=records, training=bool(is_train)):
-            self.outputs = run_graph(self._symbol, leaves | self.aux_dict, *self._monitor)
+            self.outputs = run_graph(self._symbol, leaves | self.aux_dict, self._monitor)
         return self.outputs
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:

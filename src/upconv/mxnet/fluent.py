@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from .base import MXNetTypeError
 from .operators import OPERATORS, Operator
+from .operators.elementwise import NUMPY_WORDS
 
 _DUNDERS = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "mod": "mod", "pow": "power",
@@ -21,13 +23,6 @@ FUNCTIONS = {
     "modulo": "mod", "power": "power", "maximum": "maximum", "minimum": "minimum",
 }  # fmt: skip
 """Functions of two arrays, or of an array and a number, by the names that they have in MXNet."""
-_METHODS = (
-    "sum mean max min prod norm abs sign exp log sqrt square reciprocal sigmoid tanh relu softmax "
-    "log_softmax clip transpose expand_dims squeeze flatten repeat split slice slice_axis "
-    "slice_like zeros_like ones_like"
-)
-_NUMPY = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
-_NUMPY |= {"lesser_equal": "less_equal"}
 
 
 class Fluent:
@@ -47,6 +42,12 @@ class Fluent:
         inputs, attributes = row.bind((self, *values), named)
         return self._apply(row, [x for x in inputs if x is not None], attributes)
 
+    def __getattr__(self, name: str) -> Any:
+        """Every operator is a method by its name."""
+        if name.startswith("_") or name not in OPERATORS:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}.")
+        return partial(self.call, name)
+
     def reshape(self, *shape: Any, **named: Any) -> Any:
         """The same elements in another shape, in which MXNet's codes may be but for `mx.np`."""
         codes = named.pop("shape", shape[0] if len(shape) == 1 else shape)
@@ -55,7 +56,7 @@ class Fluent:
     def with_other(self, word: str, other: Any, left: bool = False) -> Any:
         """An operator of two, the other being a number or of self's kind, on the left or not."""
         start, wide = ("_npi_", "_npi_") if self.numpy_like else ("_", self.wide)
-        word = _NUMPY.get(word, word) if self.numpy_like else word
+        word = NUMPY_WORDS.get(word, word) if self.numpy_like else word
         if isinstance(other, Fluent):
             row = OPERATORS[f"{wide}{word}"]
             return self._apply(row, [other, self] if left else [self, other], {})
@@ -68,7 +69,7 @@ class Fluent:
     def __abs__(self) -> Any:
         return self.call("abs")
 
-    T = property(lambda self: self.call("transpose"), doc="The axes in the opposite order.")
+    T: Any = property(lambda self: self.call("transpose"), doc="The axes in the opposite order.")
 
 
 def _fits(other: Any) -> bool:
@@ -88,14 +89,8 @@ def _add_operator(name: str, word: str) -> None:
         setattr(Fluent, f"__r{name}__", apply_left)
 
 
-def _add_method(name: str) -> None:
-    setattr(Fluent, name, lambda self, *values, **named: self.call(name, *values, **named))
-
-
 for _name, _word in _DUNDERS.items():
     _add_operator(_name, _word)
-for _name in _METHODS.split():
-    _add_method(_name)
 Fluent.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 

@@ -21,6 +21,7 @@ from .base import (
     MXNetKeyError,
     MXNetValueError,
     cpu,
+    nothing,
     raised_by,
     require_processor,
 )
@@ -103,8 +104,7 @@ class NDArray(Fluent):
             raise MXNetError(f"stype is {stype!r}; expected default, row_sparse or csr.")
         return self
 
-    def wait_to_read(self) -> None:
-        """Nothing: values are there when a call returns."""
+    wait_to_read = nothing
 
     def attach_grad(self, grad_req: str = "write", stype: Any = None) -> None:
         """Keep a gradient, zero at first; grad_req is "null", "write" or "add"."""
@@ -266,45 +266,45 @@ def function(name: str, row: Operator) -> Any:
     return apply
 
 
-def array(source: Any, ctx: Any = None, dtype: Any = None) -> NDArray:
-    """An array of these values, float32 unless a dtype is given or an NDArray has another."""
-    require_processor(ctx)
-    default = source.dtype if isinstance(source, NDArray) else np.float32
-    return NDArray(np.array(source, dtype or default))
+def plain(value: Any) -> Any:
+    """NumPy's arrays for ours, within lists and tuples as well."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain, value))
+    return value.value if isinstance(value, NDArray) else value
 
 
-def _sizes(shape: Any) -> Any:
-    return tuple(shape) if isinstance(shape, (list, tuple)) else (int(shape),)
+_AS_NUMPY = {"val": "fill_value", "source_array": "object"}  # parameters of mx.nd's functions
 
 
-def full(shape: Any, val: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
-    """An array of this shape (an int is one axis) that holds one value; float32 without dtype."""
-    require_processor(ctx)
-    with raised_by("an array"):
-        return NDArray(np.full(_sizes(shape), val, dtype or np.float32))
+def creating(name: str, kind: type[NDArray]) -> Any:
+    """The function of NumPy by this name, of which arrays of a kind are made."""
+
+    def create(
+        *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, stype: Any = None,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        for place in (ctx, device, *(x for x in values if isinstance(x, Context))):
+            require_processor(place)
+        given = [plain(value) for value in values if not isinstance(value, Context)]
+        with raised_by(name):
+            spelt = {_AS_NUMPY.get(key, key): plain(value) for key, value in named.items()}
+            found = getattr(np, name)(*given, **spelt)
+        typed = any(isinstance(value, (str, type, np.dtype)) for value in given[1:])
+        typed = typed or any(isinstance(value, NDArray) for value in values[:1])
+        keeps = typed or (kind.numpy_like and found.dtype == bool)
+        return kind(np.asarray(found, dtype or (None if keeps else np.float32)))
+
+    create.__name__ = create.__qualname__ = name
+    create.__doc__ = f"As numpy.{name}, with float32 for the default of `dtype`."
+    return create
 
 
-def zeros(shape: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
-    """An array of zeros."""
-    return full(shape, 0, ctx, dtype)
+array, zeros, ones, empty, full, arange = (
+    creating(name, NDArray) for name in ("array", "zeros", "ones", "zeros", "full", "arange")
+)
 
 
-def ones(shape: Any, ctx: Any = None, dtype: Any = None, **unused: Any) -> NDArray:
-    """An array of ones."""
-    return full(shape, 1, ctx, dtype)
-
-
-empty = zeros
-
-
-def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> NDArray:
-    """Equally spaced values."""
-    first, last = (0, start) if stop is None else (start, stop)
-    return NDArray(np.arange(first, last, step).astype(dtype or np.float32))
-
-
-def waitall() -> None:
-    """Nothing: values are there when a call returns."""
+waitall = nothing
 
 
 def load(fname: Any) -> dict[str, NDArray]:
@@ -318,18 +318,15 @@ def save(fname: Any, data: Any) -> None:
 
 
 def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
-    """A function that draws random numbers by the generator's method."""
+    """A function that draws random numbers by the generator's method, whose names it takes."""
 
     def draw(
-        first: Any = 0, second: Any = 1, shape: Any = shape, dtype: Any = None, ctx: Any = None, *,
-        low: Any = None, high: Any = None, loc: Any = None, scale: Any = None, size: Any = None,
-        device: Any = None,
+        *values: Any, shape: Any = shape, size: Any = None, dtype: Any = None, ctx: Any = None,
+        device: Any = None, **named: Any,
     ) -> Any:  # fmt: skip
         require_processor(ctx or device)
-        begin = next(x for x in (low, loc, first) if x is not None)
-        end = next(x for x in (high, scale, second) if x is not None)
-        sizes = size if size is not None else shape
-        value = getattr(generator(), method)(begin, end, () if sizes is None else _sizes(sizes))
+        sizes = values[2] if len(values) > 2 else shape if size is None else size
+        value = getattr(generator(), method)(*values[:2], size=sizes, **named)
         return kind(np.asarray(value, dtype or np.float32))
 
     return draw

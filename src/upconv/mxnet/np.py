@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as _numpy
 
-from .base import MXNetError, require_processor
+from .base import MXNetError
 from .fluent import FUNCTIONS, two
-from .ndarray import NDArray, drawing, function
+from .ndarray import NDArray, creating, drawing, function, plain
 from .operators import OPERATORS
 from .tape import STATE
 
@@ -31,22 +31,8 @@ class ndarray(NDArray):  # noqa: N801 - MXNet's and NumPy's name
 NDArray.as_np_ndarray = lambda self: ndarray(self.value)  # type: ignore[attr-defined]
 
 
-def _creating(name: str) -> Any:
-    def create(
-        *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, **named: Any
-    ) -> Any:
-        require_processor(ctx or device)
-        found = getattr(_numpy, name)(*map(_plain, values), **named)
-        keeps = found.dtype == bool or any(isinstance(value, NDArray) for value in values)
-        return ndarray(_numpy.asarray(found, dtype or (None if keeps else _numpy.float32)))
-
-    create.__name__ = name
-    create.__doc__ = f"As numpy.{name}, with float32 for the default of `dtype`."
-    return create
-
-
-array, zeros, ones, empty, full, arange = map(
-    _creating, ("array", "zeros", "ones", "zeros", "full", "arange")
+array, zeros, ones, empty, full, arange = (
+    creating(name, ndarray) for name in ("array", "zeros", "ones", "zeros", "full", "arange")
 )
 random = SimpleNamespace(
     uniform=drawing("uniform", ndarray, None), normal=drawing("normal", ndarray, None)
@@ -63,20 +49,13 @@ def concatenate(seq: Any, axis: int = 0) -> Any:
     return seq[0].call("concatenate", *seq[1:], axis=axis)
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's arrays for ours, within lists and tuples as well."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
-    return value.value if isinstance(value, NDArray) else value
-
-
 def _by_numpy(name: str) -> Any:
     def apply(*values: Any, **named: Any) -> Any:
         given = [*values, *named.values()]
         if STATE.recording and any(getattr(x, "source", None) is not None for x in given):
             raise MXNetError(f"mx.np.{name} has no gradient here; docs/mxnet.md lists what has.")
-        named = {key: _plain(value) for key, value in named.items()}
-        found = getattr(_numpy, name)(*map(_plain, values), **named)
+        named = {key: plain(value) for key, value in named.items()}
+        found = getattr(_numpy, name)(*map(plain, values), **named)
         wraps = isinstance(found, _numpy.ndarray | _numpy.generic)
         return ndarray(_numpy.asarray(found)) if wraps else found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import count
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -18,78 +17,98 @@ import numpy as np
 from ..dialects.mxnet import layer_of
 from ..dialects.onnx import to_onnx
 from .base import MXNetError
-from .operators import OPERATORS
+from .ndarray import NDArray
+from .operators import OPERATORS, Array
+from .operators.elementwise import NUMPY_WORDS
 from .operators.row import Call
 
 
 class Writer:
     """A graph that is being written, and the node at hand, which `write` begins.
 
-    met: shape and type of every value. p: the node's attributes; x, shapes: names and shapes of its
-    inputs; out: the shape of its first output; last: data's axis of channels; size: the others.
+    p: the node's attributes; x, shapes: its inputs and their shapes; out: the shape of its first
+    output; last: data's axis of channels; size: the others.
     """
 
-    def __init__(self, names: set[str], met: Mapping[Any, Any], opset: int) -> None:
-        self.taken, self.met, self.opset = {*names}, met, opset
-        self.nodes, self.constants, self.values = list[Any](), dict[str, Any](), dict[Any, str]()
+    def __init__(self, inputs: Mapping[str, Array], arrays: Mapping[str, Array], opset: int):
+        import onnx_ir as ir
+        from onnx_ir.tape import Tape
 
-    def write(self, node: Any) -> None:
-        """Write an operator, or name a variable; raises `MXNetError` where there is no rule."""
-        if node.row is None:
-            self.values[id(node), 0] = node.name
-            return
-        keys = [(id(parent), i) for parent, i in node.inputs if (id(parent), i) in self.met]
-        self.node, self.p, self.x = node, node.p, [self.values[key] for key in keys]
-        self.shapes, self.dtype = [self.met[key][0] for key in keys], self.met[keys[0]][1]
-        self.out, self.shape = self.met[id(node), 0][0], self.shapes[0]
+        given = {k: ir.val(k, ir.DataType.from_numpy(x.dtype), x.shape) for k, x in inputs.items()}
+        held = {k: ir.val(k, const_value=ir.tensor(x, name=k)) for k, x in arrays.items()}
+        known: Any = {"initializers": held.values(), "opset_imports": {"": opset}}
+        self.graph = ir.Graph([*given.values()], [], nodes=[], name="upconv", **known)
+        self.ir, self.tape, self.opset = ir, Tape(self.graph), opset
+        self.variables, self.values = given | held, dict[Any, Any]()
+
+    def value(self, node: Any, i: int) -> Any:
+        """An output of a node, or a variable; a label, which nobody reads, is None."""
+        return self.values[id(node), i] if node.row else self.variables.get(node.name)
+
+    def write(self, node: Any, given: list[NDArray], found: list[NDArray]) -> None:
+        """Write an operator that was computed; raises `MXNetError` where there is no rule."""
+        self.node, self.p, self.x = node, node.p, [self.value(*each) for each in node.inputs]
+        self.shapes, self.dtype = [x.shape for x in given], given[0].value.dtype
+        self.out, self.shape = found[0].shape, self.shapes[0]
         self.rank = len(self.shape)
         self.last = self.rank - 1 if (getattr(self.p, "layout", None) or "NCX")[-1] == "C" else 1
         self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.last))
         if node.row.name not in RULES:
             self.refuse("docs/mxnet.md lists the operators that can be")
-        found = RULES[node.row.name](self)
-        for i, name in enumerate([found] if isinstance(found, str) else found):
-            self.values[id(node), i] = name
+        made = RULES[node.row.name](self)
+        for i, value in enumerate(made if isinstance(made, (list, tuple)) else [made]):
+            self.values[id(node), i] = value
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         """The output, or outputs, of a new node; numbers, tuples and arrays become constants."""
-        from onnx.helper import make_node
-
-        names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
-        found = [self._fresh() for _ in range(outputs)]
-        self.nodes.append(make_node(kind, names, found, found[0], **attributes))
+        given = [
+            x if x is None or isinstance(x, self.ir.Value) else self._constant(x) for x in inputs
+        ]
+        name = self.node.name
+        found = self.tape.op_multi_out(kind, given, attributes, num_outputs=outputs, name=name)
+        for value in found:
+            value.name = name
         return found if outputs > 1 else found[0]
+
+    def _constant(self, x: Any) -> Any:
+        kind = self.dtype if isinstance(x, (int, float)) else getattr(x, "dtype", np.int64)
+        return self.tape.op("Constant", [], {"value": self.ir.tensor(np.array(x, kind))})
 
     def refuse(self, why: str) -> Any:
         """Raise an error that names the node."""
         raise MXNetError(f"{self.node.name} ({self.node.row.name}): it cannot be written: {why}.")
 
-    def moved(self, x: str, axis: int, place: int = 1) -> str:
+    def moved(self, x: Any, axis: int, place: int = 1) -> Any:
         """Data with an axis moved to another place."""
         order = [a for a in range(self.rank) if a != axis]
         order.insert(place, axis)
         return x if axis == place else self.op("Transpose", x, perm=order)
 
-    def cast(self, x: str, dtype: Any) -> Any:
+    def cast(self, x: Any, dtype: Any) -> Any:
         """Elements of another type, or those of this one as they are if it is None."""
-        from onnx.helper import np_dtype_to_tensor_dtype as code
+        kind = None if dtype is None else self.ir.DataType.from_numpy(np.dtype(dtype))
+        return x if kind is None else self.op("Cast", x, to=kind.value)
 
-        return x if dtype is None else self.op("Cast", x, to=code(np.dtype(dtype)))
+    def proto(self, entries: list[Any], outputs: Mapping[str, Array]) -> Any:
+        """The whole model, without what no output depends on."""
+        from onnx.helper import find_min_ir_version_for, make_opsetid
+        from onnx_ir.passes import Sequential, common
 
-    def _fresh(self) -> str:
-        own = self.node.name or "node"
-        name = next(n for i in count() if (n := f"{own}.{i}" if i else own) not in self.taken)
-        self.taken.add(name)
-        return name
+        for value in (self.value(*entry) for entry in entries):
+            own = value.producer() is not None and value not in self.graph.outputs
+            self.graph.outputs.append(value if own else self.op("Identity", value))
+        lift = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
+        version = find_min_ir_version_for([make_opsetid("", self.opset)])
+        model = self.ir.Model(self.graph, ir_version=version, producer_name="upconv")
+        Sequential(common.RemoveUnusedNodesPass(), lift)(model)
+        for value, (name, y) in zip(self.graph.outputs, outputs.items(), strict=True):
+            value.name, value.dtype = name, self.ir.DataType.from_numpy(y.dtype)
+            value.shape = self.ir.Shape(y.shape)
+        common.NameFixPass()(model)
+        return self.ir.to_proto(model)
 
-    def _constant(self, x: Any) -> str:
-        kind = self.dtype if isinstance(x, (int, float)) else getattr(x, "dtype", np.int64)
-        name = self._fresh()
-        self.constants[name] = np.array(x, kind)
-        return name
 
-
-def _convolution(w: Writer) -> str:
+def _convolution(w: Writer) -> Any:
     p, n, kind = w.p, len(w.p.kernel), "ConvTranspose" if hasattr(w.p, "adj") else "Conv"
     if kind == "Conv":
         how = {"kernel_shape": p.kernel, "strides": p.stride or (1,) * n, "group": p.num_group,
@@ -100,7 +119,7 @@ def _convolution(w: Writer) -> str:
     return w.moved(y, 1, w.last)
 
 
-def _normalized(w: Writer) -> list[str]:
+def _normalized(w: Writer) -> Any:
     (x, gamma, beta, mean, var), p = w.x, w.p
     axis = getattr(p, "axis", 1) % w.rank if w.rank > 1 else w.refuse("data has one axis")
     scale = np.ones(w.shape[axis], w.dtype) if p.fix_gamma else gamma
@@ -131,7 +150,7 @@ def _connected(w: Writer) -> Any:
     return w.op("Add", y, *bias) if bias else y
 
 
-def _pooling(w: Writer) -> str:
+def _pooling(w: Writer) -> Any:
     p, ones, zeros = w.p, (1,) * len(w.size), (0,) * len(w.size)
     given = (w.size, ones, zeros)
     kernel, stride, pad = given if p.global_pool else (p.kernel, p.stride or ones, p.pad or zeros)
@@ -142,8 +161,6 @@ def _pooling(w: Writer) -> str:
         w.refuse("a window lies beside the data")
     x = w.moved(w.x[0], w.last)
     how: Any = {"kernel_shape": kernel, "strides": stride, "pads": pads}
-    if p.pool_type == "lp":
-        w.refuse("lp pooling has no counterpart that counts as it does")
     if p.pool_type == "max":
         return w.moved(w.op("MaxPool", x, **how), 1, w.last)
     y, factor = (
@@ -165,13 +182,8 @@ def _upsampled(w: Writer) -> Any:
         strides, pads = (w.p.scale,) * n, (begin,) * 2 * n
         return w.op("ConvTranspose", *w.x, strides=strides, pads=pads, group=w.p.num_filter)
     how: Any = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    scales = [np.divide(w.out, s, dtype=np.float32) for s in w.shapes]
-    scales = [np.concatenate([np.ones(2, s.dtype), s[2:]]) for s in scales]
-    pairs = zip(w.x, scales, strict=True)
-    parts = [w.op("Resize", x, "", s, nearest_mode="floor", **how) for x, s in pairs]
-    if len(parts) > 1 and w.p.multi_input_mode == "sum":
-        return w.op("Sum", *parts)
-    return w.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    scales = np.array([1, 1, w.p.scale, w.p.scale], np.float32)
+    return w.op("Resize", w.x[0], None, scales, nearest_mode="floor", **how)
 
 
 def _softmax(w: Writer) -> Any:
@@ -202,7 +214,7 @@ def _slice(w: Writer) -> Any:
     return w.op("Slice", w.x[0], begins, ends, range(w.rank), steps)
 
 
-def _split(w: Writer) -> list[str]:
+def _split(w: Writer) -> Any:
     axis, n = w.p.axis % w.rank, w.p.num_outputs
     parts = w.op("Split", w.x[0], [w.shape[axis] // n] * n, axis=axis, outputs=n)
     parts = parts if n > 1 else [parts]
@@ -247,7 +259,7 @@ _BINARY = {
 """What makes one of them, in order; a space among them: the result is a comparison's."""
 
 
-def _unary(w: Writer, word: str) -> str:
+def _unary(w: Writer, word: str) -> Any:
     y = x = w.x[0]
     if not _UNARY[word]:
         y = w.op("Mul", x, x if word == "square" else w.op("Tanh", w.op("Softplus", x)))
@@ -285,8 +297,7 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "Pad": lambda w: w.op("Pad", w.x[0], np.reshape(w.p.pad_width, (-1, 2)).T.ravel(),
                               w.p.constant_value, mode=w.p.mode),
         "Dropout": lambda w: w.refuse("its mode is always") if w.p.mode == "always" else w.x[0],
-        "clip": lambda w: w.op("Clip", w.x[0], *("" if v is None else v
-                                                 for v in (w.p.a_min, w.p.a_max))),
+        "clip": lambda w: w.op("Clip", w.x[0], w.p.a_min, w.p.a_max),
         "LRN": lambda w: w.op("LRN", w.x[0], alpha=w.p.alpha, beta=w.p.beta, bias=w.p.knorm,
                               size=w.p.nsize),
         "Cast": lambda w: w.cast(w.x[0], w.p.dtype), "add_n": lambda w: w.op("Sum", *w.x),
@@ -296,9 +307,8 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
     }  # fmt: skip
     for word in _UNARY:
         found[f"{word} _npi_{word}"] = partial(_unary, word=word)
-    other = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
     for word in _BINARY:
-        own = other.get(word, word.replace("lesser", "less"))
+        own = NUMPY_WORDS.get(word, word)
         names = f"elemwise_{word} broadcast_{word} _{word}_scalar _npi_{own} _npi_{own}_scalar"
         found[names] = partial(_binary, word=word)
         found[f"_r{word}_scalar _npi_r{own}_scalar"] = partial(_binary, word=word, left=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +18,12 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _MOST = 4  # plans of one weight: each holds the weight packed
-_LOCK = threading.RLock()  # an array may end, and say so, while its own thread is in here
-_HELD: dict[int, OrderedDict[Any, Any]] = {}
-_WEIGHTS_OF: dict[int, set[int]] = {}
+_LOCK = threading.Lock()
+_HELD: dict[Any, tuple[list[weakref.ref[Array]], Any]] = {}
+"""By the arrays' places, and the key: the arrays, and the plan, or None before the second use.
+
+An array may end, and so an entry, at any time: copies are looked through.
+"""
 
 
 def _owner(array: Array) -> Array:
@@ -32,14 +34,12 @@ def _owner(array: Array) -> Array:
 
 def written(array: Array) -> None:
     """Drop every plan made from this array, as its values have changed."""
-    if _HELD or _WEIGHTS_OF:
-        _forget(id(_owner(array)))
-
-
-def _forget(key: int) -> None:
-    with _LOCK:
-        for weight in (key, *_WEIGHTS_OF.pop(key, ())):
-            _HELD.pop(weight, None)
+    if _HELD:
+        owner = _owner(array)
+        with _LOCK:
+            for key, (made_of, _) in _HELD.copy().items():
+                if any(each() is owner for each in made_of):
+                    _HELD.pop(key, None)
 
 
 def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
@@ -47,23 +47,16 @@ def plan_of(arrays: list[Array], key: Any, make: Callable[[], Any]) -> Any:
 
     key: all else that the plan depends on.
     """
-    weight, *bias = map(_owner, arrays)
-    key = (key, *((x.ctypes.data, x.shape, x.strides) for x in arrays))
+    weight, *others = ((id(_owner(x)), x.ctypes.data, x.shape, x.strides) for x in arrays)
+    key = weight, *others, key
     with _LOCK:
-        plans = _HELD.get(id(weight))
-        if plans is None:
-            plans = _HELD[id(weight)] = OrderedDict()
-            weakref.finalize(weight, _forget, id(weight))
-        if key in plans:
-            plans.move_to_end(key)
-            if plans[key] is None:
-                plans[key] = make()
-            return plans[key]
-        plans[key] = None
-        for each in bias:
-            if id(each) not in _WEIGHTS_OF:
-                weakref.finalize(each, _forget, id(each))
-            _WEIGHTS_OF.setdefault(id(each), set()).add(id(weight))
-        while len(plans) > _MOST:
-            plans.popitem(last=False)
-    return None
+        if key not in _HELD:
+            forget = lambda _: _HELD.pop(key, None)  # noqa: E731
+            _HELD[key] = [weakref.ref(_owner(x), forget) for x in arrays], None
+            for oldest in [each for each in _HELD.copy() if each[0][0] == weight[0]][:-_MOST]:
+                _HELD.pop(oldest, None)
+            return None
+        made_of, plan = _HELD.pop(key)
+        plan = make() if plan is None else plan
+        _HELD[key] = made_of, plan
+        return plan

@@ -7,6 +7,7 @@ shape that returns values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,17 +43,14 @@ def Normal(sigma: float = 0.01) -> Initializer:  # noqa: N802
     return lambda shape: _STATE.normal(0, sigma, shape)
 
 
-def Zero() -> Initializer:  # noqa: N802
-    """Zeros."""
-    return Constant(0)
-
-
-def One() -> Initializer:  # noqa: N802
-    """Ones."""
-    return Constant(1)
-
-
-_WORDS = {"zeros": Zero, "ones": One, "uniform": Uniform, "normal": Normal}
+Zero, One = partial(Constant, 0), partial(Constant, 1)
+"""Zeros, and ones."""
+_WORDS: dict[str, Callable[..., Initializer]] = {
+    "zeros": Zero,
+    "ones": One,
+    "uniform": Uniform,
+    "normal": Normal,
+}
 
 
 def initializer(value: Any) -> Initializer:

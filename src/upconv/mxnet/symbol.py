@@ -7,8 +7,9 @@ attributes as text.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partialmethod
+from functools import cache, cached_property, partialmethod
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,8 +82,18 @@ class Symbol(Fluent):
 
     def nodes(self) -> list[Node]:
         """All nodes, each after its inputs."""
+        return self._nodes
+
+    @cached_property
+    def _nodes(self) -> list[Node]:
         parents = lambda node: [parent for parent, _ in node.inputs]  # noqa: E731
         return ordered((node for node, _ in self.entries), parents)
+
+    @cached_property
+    def reads(self) -> Counter[tuple[int, int]]:
+        """How often each value is read, by its node's id and number."""
+        read = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
+        return Counter((id(node), i) for node, i in read)
 
     def _variables(self) -> tuple[list[str], list[str]]:
         """Names of arguments and of auxiliary states."""

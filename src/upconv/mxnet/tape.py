@@ -81,16 +81,20 @@ def _frozen(value: Any) -> Any:
 
 
 def compute(
-    row: Operator, given: Mapping[str, Any], arrays: Sequence[Array], parents: list[Any]
-) -> tuple[Sequence[Array], Node | None, int]:
-    """Run an operator: its outputs, its node if it was recorded, how many outputs are seen."""
-    with raised_by(row.name):
-        p = attributes_of(row, given, len(arrays))
+    row: Operator, given: Any, arrays: Sequence[Array], parents: list[Any], name: str = "",
+) -> tuple[Sequence[Array], Node | None, int]:  # fmt: skip
+    """Run an operator: its outputs, its node if it was recorded, how many outputs are seen.
+
+    given: its attributes, parsed or not. name: what errors begin with, or else the operator's.
+    """
+    with raised_by(name or row.name):
+        parsed = isinstance(given, Attributes)
+        p = given if parsed else attributes_of(row, given, len(arrays))
         wanted = row.named_inputs(p)
         if len(arrays) != len(wanted):
             given_names = ", ".join(row.inputs[: len(arrays)])
-            text = f"{len(arrays)} inputs ({given_names}); expected {', '.join(wanted)}"
-            raise MXNetError(f"{row.name}: {text}.")
+            text = f"{len(arrays)} inputs ({given_names}); expected {', '.join(wanted)}."
+            raise MXNetError(f"{name or row.name}: {text}")
         call = Call(p, STATE.training, inputs=arrays)
         row.run(call)
     records = STATE.recording and any(parent is not None for parent in parents)

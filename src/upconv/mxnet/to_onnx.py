@@ -38,6 +38,7 @@ def to_onnx(
     """
     try:
         import onnx
+        import onnx_ir  # noqa: F401
 
         runtime = import_module("onnxruntime") if verify else None
     except ImportError:
@@ -50,19 +51,15 @@ def to_onnx(
     if target is not None:
         with reported(str(path)):
             require_free(str(path), target, force=force, inputs=())
-    draw, met = np.random.default_rng(0).uniform, dict[Any, Any]()
+    draw = np.random.default_rng(0).uniform
     with raised_by("shapes"):
         drawn = {name: draw(-1, 1, shape).astype(model.dtype) for name, shape in shapes.items()}
-    expected = dict(zip(model.outputs, model.computed(drawn, met), strict=True))
-    inputs = {name: drawn[name] for name in model.inputs}
+    inputs = {name: drawn[name] for name in model.inputs if name in drawn}
+    writer = Writer(inputs, model.arrays, opset)
+    expected = dict(zip(model.outputs, model.computed(drawn, writer.write), strict=True))
     if {*expected} & {*inputs, *model.arrays}:
         raise MXNetError(f"One of the outputs {model.outputs} is a variable, not computed.")
-    writer = Writer({*model.arrays, *inputs, *expected}, met, opset)
-    writer.constants |= model.arrays
-    for node in model.graph.nodes():
-        writer.write(node)
-    results = [writer.values[id(node), i] for node, i in model.graph.entries]
-    proto = _proto(writer, inputs, dict(zip(expected, results, strict=True)), expected)
+    proto = writer.proto(model.graph.entries, expected)
     try:
         onnx.checker.check_model(proto, full_check=True)
         data = proto.SerializeToString()
@@ -92,32 +89,3 @@ def _require_equal(name: str, y: Array, z: Array) -> None:
         raise MXNetError(
             f"{name} differs by {apart:.2g} in ONNX Runtime; {allowed:.2g} is allowed."
         )
-
-
-def _proto(
-    writer: Writer, inputs: Mapping[str, Array], results: Mapping[str, str],
-    outputs: Mapping[str, Array],
-) -> Any:  # fmt: skip
-    """The whole model, without what no output depends on; results: its outputs' names in writer."""
-    from onnx import helper, numpy_helper
-
-    made = {name for node in writer.nodes for name in node.output}
-    renamed = {value: name for name, value in results.items() if value in made}
-    copies = {name: value for name, value in results.items() if renamed.get(value) != name}
-    nodes = [helper.make_node("Identity", [v], [k], k) for k, v in copies.items()]
-    needed, kept = {*outputs}, []
-    for node in [*writer.nodes, *nodes][::-1]:
-        for names in (node.input, node.output):
-            names[:] = [renamed.get(name, name) for name in names]
-        if needed & {*node.output}:
-            needed |= {*node.input}
-            kept.append(node)
-    described = [
-        [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-         for k, v in values.items()] for values in (inputs, outputs)
-    ]  # fmt: skip
-    data = [numpy_helper.from_array(v, k) for k, v in writer.constants.items() if k in needed]
-    graph = helper.make_graph(kept[::-1], "upconv", *described, data)
-    opset = helper.make_opsetid("", writer.opset)
-    versions = {"ir_version": helper.find_min_ir_version_for([opset]), "opset_imports": [opset]}
-    return helper.make_model(graph, producer_name="upconv", **versions)

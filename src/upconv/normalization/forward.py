@@ -8,9 +8,9 @@ import numpy as np
 
 from ..arguments import boolean
 from ..arrays import Array, as_array, check_out
-from ..errors import ArgumentError, DTypeError
+from ..errors import ArgumentError
 from ..execution import delivered
-from ..gradients import require_separate
+from ..gradients import fitting, gradient_targets
 from .channels import Channels, affine, inverse_deviation
 from .checks import GIVEN, ChannelAxis, epsilon, moving_rule, require_spread
 
@@ -103,17 +103,12 @@ def batch_norm(
         for name, parameter in zip(("moving_mean", "moving_var"), moving, strict=True)
         if parameter is not None
     }
-    asked = _asked(out)
-    dtypes = {name: dtype for name, (dtype, _) in old.items()}
-    targets = _targets(
-        asked, "out" if isinstance(out, np.ndarray) else "out.y", channel_axis, x, dtypes
-    )
+    dtypes = {"y": x.dtype} | dict.fromkeys(("saved_mean", "saved_invstd"), np.dtype(np.float64))
+    dtypes |= {name: dtype for name, (dtype, _) in old.items()}
+    asked, targets = _targets(out, channel_axis, dtypes)
     y = channel_axis.place("the result", targets.get("y"), (x,))
-    eps, channels, kind = (
-        epsilon(eps),
-        Channels.of(x, channel_axis.axis),
-        channel_axis.dtype.accumulator.numpy,
-    )
+    eps, channels = epsilon(eps), Channels.of(x, channel_axis.axis)
+    kind = channel_axis.dtype.accumulator.numpy
     with np.errstate(all="ignore"):  # overflow and NaN are results, not accidents
         matrix, result = channels.matrix(x), channels.matrix(y)
         batch_mean, batch_var = channels.moments(matrix) if uses_batch else given
@@ -142,32 +137,16 @@ def _weighed(old: Array, batch: Array, weight: float) -> Array:
     return old * (1 - weight) + batch * weight if weight else old
 
 
-def _asked(out: object) -> dict[str, Array]:
-    """What `out` holds, by the names of the results."""
-    given = BatchNormResult(y=out) if isinstance(out, np.ndarray) else out
-    if given is not None and not isinstance(given, BatchNormResult):
-        expected = "a numpy.ndarray for y, an upconv.BatchNormResult or None"
-        raise DTypeError("out", f"of type {type(out).__name__}", expected, "Leave it out.")
-    fields = (given or BatchNormResult())._asdict()
-    return {name: target for name, target in fields.items() if target is not None}
-
-
 def _targets(
-    asked: dict[str, Array],
-    name_of_y: str,
-    channel_axis: ChannelAxis,
-    x: Array,
-    moving: dict[str, np.dtype[Any]],
-) -> dict[str, Array]:
-    """The same arrays, each fit for its result."""
-    double = np.dtype(np.float64)
-    dtypes = {"y": x.dtype, "saved_mean": double, "saved_invstd": double} | moving
-    targets: dict[str, Array] = {}
-    for name, target in asked.items():
-        if name not in dtypes:
-            expected = f"None where {name.removeprefix('moving_')} is"
-            raise ArgumentError(f"out.{name}", "an array", expected, "Give both or neither.")
-        argument = name_of_y if name == "y" else f"out.{name}"
-        targets[name] = check_out(argument, target, channel_axis.shape_of(name), dtypes[name])
-    require_separate(targets)
-    return targets
+    out: object, channel_axis: ChannelAxis, dtypes: dict[str, np.dtype[Any]]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What `out` holds, by the names of the results; and the same, each fit for its result."""
+    if isinstance(out, np.ndarray):
+        return {"y": out}, {"y": check_out("out", out, channel_axis.shape, dtypes["y"])}
+    names = BatchNormResult._fields
+    wanted = gradient_targets(names, BatchNormResult, names, out, accumulate=False)
+    asked = {name: target for name, target in wanted.items() if target is not None}
+    for name in asked.keys() - dtypes.keys():
+        expected = f"None where {name.removeprefix('moving_')} is"
+        raise ArgumentError(f"out.{name}", "an array", expected, "Give both or neither.")
+    return asked, fitting(asked, {name: channel_axis.shape_of(name) for name in asked}, dtypes)

@@ -8,9 +8,8 @@ and has the bits of the same layers called one after another on the whole.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from math import prod
 from typing import Any, Self
 
 import numpy as np
@@ -18,11 +17,10 @@ import numpy as np
 from ..arguments import number
 from ..arrays import Array, as_array
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
-from ..geometry import LIMIT
 from ..keywords import epilogue, frozen_activation
 from ..problem import Epilogue
 from ..progress import Abreast, Chained
-from .states import Items, Stateful, damaged
+from .states import Stateful
 from .streams import Stream
 
 
@@ -119,10 +117,10 @@ class Activate:
     def _digest(self) -> bytes:
         return hashlib.sha256(repr(self._kind).encode()).digest()
 
-    def _items(self) -> Iterator[int | bytes]:
-        return iter(())
+    def _state(self) -> list[Any]:
+        return []
 
-    def _read(self, items: Items) -> Activate:
+    def _with(self, _: list[Any]) -> Activate:
         return self
 
 
@@ -171,12 +169,6 @@ class _Composed(Stateful):
             part.reset()
         self._ended, self._last = False, None
 
-    def copy(self) -> Self:
-        """One in the same state that goes on by itself; weights are shared."""
-        other = self._of(tuple(part.copy() for part in self._parts))
-        other._ended, other._last = self._ended, self._last
-        return other
-
     def __copy__(self) -> Self:
         return self.copy()  # parts have states of their own
 
@@ -184,10 +176,14 @@ class _Composed(Stateful):
         """One of other parts."""
         return type(self)(parts)
 
-    def _read(self, items: Items) -> Self:
-        ended = bool(items.number(0, 1))
-        other = self._of(tuple(part._read(items) for part in self._parts))
-        other._ended = ended
+    def _state(self) -> list[Any]:
+        return [self._ended, self._last, [part._state() for part in self._parts]]
+
+    def _with(self, state: list[Any]) -> Self:
+        ended, last, parts = state
+        pairs = zip(self._parts, parts, strict=True)
+        other = self._of(tuple(part._with(one) for part, one in pairs))
+        other._ended, other._last = ended, last
         return other
 
     def _pushed(self, x: Array) -> Array:
@@ -199,11 +195,6 @@ class _Composed(Stateful):
     def _digest(self) -> bytes:
         parts = b"".join(part._digest() for part in self._parts)
         return hashlib.sha256(type(self).__name__.encode() + parts).digest()
-
-    def _items(self) -> Iterator[int | bytes]:
-        yield int(self._ended)
-        for part in self._parts:
-            yield from part._items()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._parts)}>"
@@ -248,12 +239,6 @@ class Add(_Composed):
         super().reset()
         self._waiting = [None] * len(self._parts)
 
-    def copy(self) -> Self:
-        """One in the same state that goes on by itself; weights are shared."""
-        other = super().copy()
-        other._waiting = list(self._waiting)
-        return other
-
     def _of(self, parts: tuple[Stage, ...]) -> Self:
         return type(self)(parts, self._scale)
 
@@ -295,20 +280,12 @@ class Add(_Composed):
     def _digest(self) -> bytes:
         return hashlib.sha256(super()._digest() + repr(self._scale).encode()).digest()
 
-    def _items(self) -> Iterator[int | bytes]:
-        yield from super()._items()
-        for each in self._waiting:
-            yield from (0,) if each is None else (each.ndim, *each.shape, each.tobytes())
+    def _state(self) -> list[Any]:
+        return [super()._state(), [*self._waiting]]
 
-    def _read(self, items: Items) -> Self:
-        other = super()._read(items)
-        for i in range(len(self._parts)):
-            shape = tuple(items.number(0, LIMIT) for _ in range(items.number(0, 3)))
-            if shape:
-                raw = items.raw()
-                if len(shape) == 1 or len(raw) != prod(shape) * self._dtype.itemsize:
-                    raise damaged("one whose sums wait for another number of results")
-                other._waiting[i] = np.frombuffer(raw, self._dtype).reshape(shape)
+    def _with(self, state: list[Any]) -> Self:
+        other = super()._with(state[0])
+        other._waiting = [*state[1]]
         return other
 
 

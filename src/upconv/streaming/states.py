@@ -1,75 +1,57 @@
-"""The state of a stream as bytes: numbers and raw arrays behind a checksum; nothing is executed.
+"""The state of a stream as bytes: JSON behind a checksum; nothing is executed.
 
-8 bytes   "upconvS1"
+8 bytes   "upconvS2"
 32        SHA-256 of all that follows
 32        SHA-256 of what the stream computes: geometry, types, weights
-then      items: a length in 8 bytes, and so many bytes; a number is 8 bytes, little-endian
+then      JSON: lists of numbers and arrays, {"type", "shape", "data" in base 64}
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from typing import Self
+import json
+from base64 import b64decode, b64encode
+from typing import Any, Self
+
+import numpy as np
 
 from ..errors import ArgumentError, DTypeError, EngineError
 from ..progress import Flow, latency, lookahead
 
-_MAGIC, _WORD, _HASH = b"upconvS1", 8, 32
+_MAGIC, _HASH = b"upconvS2", 32
 _REMEDY = "Pass what to_bytes of the same stream returned, unchanged."
 
 
-def encoded(layer: bytes, items: Iterable[int | bytes]) -> bytes:
+def encoded(layer: bytes, state: Any) -> bytes:
     """A state; `layer` is the digest of what the stream computes."""
-    body = bytearray(layer)
-    for item in items:
-        raw = item if isinstance(item, bytes) else item.to_bytes(_WORD, "little", signed=True)
-        body += len(raw).to_bytes(_WORD, "little") + raw
-    return _MAGIC + hashlib.sha256(body).digest() + bytes(body)
+    body = layer + json.dumps(state, default=_plain).encode()
+    return _MAGIC + hashlib.sha256(body).digest() + body
 
 
-def damaged(got: str) -> ArgumentError:
-    """The error about a state that cannot be one."""
-    return ArgumentError("data", got, "the state of a stream", _REMEDY)
+def decoded(layer: bytes, data: object) -> Any:
+    """The state in these bytes; `ArgumentError` where `encoded` has not made them so."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise DTypeError("data", f"a {type(data).__name__}", "bytes", _REMEDY)
+    given, body = bytes(data), bytes(data)[len(_MAGIC) + _HASH :]
+    got = ""
+    if not given.startswith(_MAGIC) or len(body) < _HASH:
+        got = f"{len(given)} bytes that do not begin like one"
+    elif hashlib.sha256(body).digest() != given[len(_MAGIC) :][:_HASH]:
+        got = "damaged: its checksum does not match"
+    elif body[:_HASH] != layer:
+        got = "of a stream with other weights or geometry"
+    if got:
+        raise ArgumentError("data", got, "the state of a stream", _REMEDY)
+    return json.loads(body[_HASH:], object_hook=_array)
 
 
-class Items:
-    """The items of a state, read from first to last; `ArgumentError` for what is not there."""
+def _plain(array: Any) -> dict[str, Any]:
+    data = b64encode(array.tobytes()).decode()
+    return {"type": array.dtype.name, "shape": array.shape, "data": data}
 
-    def __init__(self, layer: bytes, data: object) -> None:
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise DTypeError("data", f"a {type(data).__name__}", "bytes", _REMEDY)
-        given = bytes(data)
-        body = given[len(_MAGIC) + _HASH :]
-        if not given.startswith(_MAGIC) or len(body) < _HASH:
-            raise damaged(f"{len(given)} bytes that do not begin like one")
-        if hashlib.sha256(body).digest() != given[len(_MAGIC) :][:_HASH]:
-            raise damaged("damaged: its checksum does not match")
-        if body[:_HASH] != layer:
-            raise damaged("of a stream with other weights or geometry")
-        self._rest = body[_HASH:]
 
-    def raw(self) -> bytes:
-        """The next item."""
-        size = int.from_bytes(self._rest[:_WORD], "little")
-        item = self._rest[_WORD:][:size]
-        if len(self._rest) < _WORD or len(item) < size:
-            raise damaged("too short")
-        self._rest = self._rest[_WORD + size :]
-        return item
-
-    def number(self, low: int, high: int) -> int:
-        """The next item, a number from `low` to `high`."""
-        raw = self.raw()
-        number = int.from_bytes(raw, "little", signed=True)
-        if len(raw) != _WORD or not low <= number <= high:
-            raise damaged(f"one with the number {number} where {low} to {high} may be")
-        return number
-
-    def end(self) -> None:
-        """Nothing may be left."""
-        if self._rest:
-            raise damaged("too long")
+def _array(plain: dict[str, Any]) -> Any:
+    return np.frombuffer(b64decode(plain["data"]), plain["type"]).reshape(plain["shape"])
 
 
 class Stateful:
@@ -101,7 +83,7 @@ class Stateful:
         A checksum, and one of the weights and the geometry, are in it. The same engine on the same
         kind of processor is asked for, because other bits would follow.
         """
-        return encoded(self._digest(), self._items())
+        return encoded(self._digest(), self._state())
 
     def from_bytes(self, data: bytes) -> Self:
         """A new stream with these weights in the state `data`; `ArgumentError` if it is damaged.
@@ -113,10 +95,11 @@ class Stateful:
         >>> one.from_bytes(one.to_bytes()).finish()
         array([[[1.]]], dtype=float32)
         """
-        items = Items(self._digest(), data)
-        other = self._read(items)
-        items.end()
-        return other
+        return self._with(decoded(self._digest(), data))
+
+    def copy(self) -> Self:
+        """One in the same state that goes on by itself; weights are shared."""
+        return self._with(self._state())
 
     def _require_open(self) -> None:
         if self._ended:
@@ -126,10 +109,10 @@ class Stateful:
         """Of what it computes."""
         raise NotImplementedError
 
-    def _items(self) -> Iterator[int | bytes]:
-        """Its state."""
+    def _state(self) -> list[Any]:
+        """Its state: numbers, None, arrays that are not written to, and lists of these."""
         raise NotImplementedError
 
-    def _read(self, items: Items) -> Self:
+    def _with(self, state: list[Any]) -> Self:
         """One in a state."""
         raise NotImplementedError

@@ -6,18 +6,16 @@ the results that become final with it are one problem on that window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 
 from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError, ShapeError
-from ..geometry import LIMIT
 from ..keywords import Keywords
 from ..progress import Progress
 from .layers import FixedOrder, Layer, layer_of
-from .states import Items, Stateful, damaged
+from .states import Stateful
 
 
 def stream(
@@ -180,40 +178,18 @@ class Stream(Stateful):
         """Go back to the begin; what was prepared stays."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
 
-    def copy(self) -> Self:
-        """A stream in the same state that goes on by itself; weights are shared."""
-        other = type(self)(self._layer)
-        other._tail, other._batched = self._tail, self._batched  # a tail is never written to
-        other._taken, other._ended = self._taken, self._ended
-        return other
-
     def __repr__(self) -> str:
         return f"<Stream {self._layer.progress}, {self._taken} inputs so far>"
 
     def _digest(self) -> bytes:
         return self._layer.digest()
 
-    def _items(self) -> Iterator[int | bytes]:
-        """The state: whether it has begun and ended, the batch, T, and the tail."""
-        tail = self._tail
-        yield from (int(self._ended), int(self._batched), self._taken)
-        yield -1 if tail is None else len(tail)
-        yield b"" if tail is None else tail.tobytes()
+    def _state(self) -> list[Any]:
+        return [self._tail, self._taken, self._ended, self._batched]
 
-    def _read(self, items: Items) -> Self:
-        other, layer = type(self)(self._layer), self._layer
-        other._ended, other._batched = bool(items.number(0, 1)), bool(items.number(0, 1))
-        other._taken, batch = items.number(0, LIMIT), items.number(-1, LIMIT)
-        raw = items.raw()
-        if batch < 0:
-            if raw or other._taken or other._ended:
-                raise damaged("of inputs without a batch")
-            return other
-        shape = layer.shape(batch, other._taken - layer.progress.first(other._taken))
-        expected = batch * layer.channels * shape[layer.axis] * layer.dtype.itemsize
-        if len(raw) != expected or not (other._batched or batch == 1):
-            raise damaged(f"one with {len(raw)} bytes of inputs where {expected} belong")
-        other._tail = np.frombuffer(raw, layer.dtype).reshape(shape)
+    def _with(self, state: list[Any]) -> Self:
+        other = type(self)(self._layer)
+        other._tail, other._taken, other._ended, other._batched = state
         return other
 
     def _rest(self) -> Array | None:

@@ -20,21 +20,12 @@ from .tensors import Tensor, View, array, channels_last, new_result, thread_coun
 ATEN = torch.ops.aten.convolution.default
 ATEN_BACKWARD = torch.ops.aten.convolution_backward.default
 
-_ACTIVATIONS: dict[str, Any] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-}
-
 
 def activated(y: Tensor, activation: str) -> Tensor:
     """An activation, in `upconv.conv_transpose`'s words, by PyTorch's own function."""
     name, _, slope = activation.partition(":")
-    if name == "leaky_relu":
-        return torch.nn.functional.leaky_relu(y, float(slope or 0.01))
-    return _ACTIVATIONS[name](y) if name else y
+    more = (float(slope),) if slope else ()
+    return getattr(torch.nn.functional, name)(y, *more) if name else y
 
 
 def by_pytorch(

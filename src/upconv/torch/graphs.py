@@ -40,17 +40,17 @@ _TRANSPOSED_CALLS: dict[Any, int] = {
     _ATEN.conv_transpose3d.input: 3,
 }
 _ACTIVATIONS: dict[Any, str] = {
-    **dict.fromkeys((torch.relu, functional.relu, "relu", _ATEN.relu.default), "relu"),
-    **dict.fromkeys((_ATEN.relu_.default, torch.relu_, "relu_"), "relu"),
-    **dict.fromkeys((torch.tanh, functional.tanh, "tanh", _ATEN.tanh.default), "tanh"),
-    **dict.fromkeys(
-        (torch.sigmoid, functional.sigmoid, "sigmoid", _ATEN.sigmoid.default), "sigmoid"
-    ),
-    **dict.fromkeys((functional.silu, _ATEN.silu.default, _ATEN.silu_.default), "silu"),
-    **dict.fromkeys((functional.gelu, _ATEN.gelu.default), "gelu"),
-    **dict.fromkeys(
-        (functional.leaky_relu, _ATEN.leaky_relu.default, _ATEN.leaky_relu_.default), "leaky_relu"
-    ),
+    call: name
+    for name in ("relu", "tanh", "sigmoid", "silu", "gelu", "leaky_relu")
+    for each in (name, f"{name}_")  # methods go by their names
+    for aten in (getattr(_ATEN, each, None),)
+    for call in (
+        each,
+        getattr(torch, each, None),
+        getattr(functional, each, None),
+        aten and aten.default,
+    )
+    if call is not None
 }
 _SUMS = {operator.add, torch.add, _ATEN.add.Tensor}
 

@@ -71,7 +71,7 @@ class _Team:
 def _adapter() -> Code:
     """`work`, which calls what a context names, once for each part of PyTorch's range."""
     cpu = host()
-    module = Module(cpu.attributes)
+    module = Module(cpu)
     with module.function("work", {"begin": I64, "end": I64, "context": PTR}) as f:
-        f.call(f.load(PTR, f["context"]), f.load(PTR, f.at(f["context"], 8)))
+        f.call(f.load(PTR, f["context"]), f.load(PTR, f["context"] + 8))
     return Code(module, ("work",), cpu, opt=0)

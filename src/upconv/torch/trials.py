@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,6 @@ def _timed_run(
     """One run, in which each layer's time is that of all its calls and of what follows it."""
     totals = dict.fromkeys(found, 0.0)
     begun: list[float] = []
-    handles = []
 
     def end(candidate: Candidate) -> Callable[..., None]:
         def hook(*_: Any) -> None:
@@ -92,15 +91,13 @@ def _timed_run(
 
         return hook
 
-    for candidate in found:
-        for module in (candidate.layer, *candidate.followers):
-            start = module.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
-            handles += [start, module.register_forward_hook(end(candidate))]
-    try:
+    with ExitStack() as hooks:
+        for candidate in found:
+            for module in (candidate.layer, *candidate.followers):
+                start = lambda *_: begun.append(time.perf_counter())  # noqa: E731
+                hooks.enter_context(module.register_forward_pre_hook(start))
+                hooks.enter_context(module.register_forward_hook(end(candidate)))
         _run(model, example)
-    finally:
-        for handle in handles:
-            handle.remove()
     for candidate, total in totals.items():
         times = table[candidate]
         if ours:
@@ -129,12 +126,11 @@ def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator
 
         return hook
 
-    handles = [each.layer.register_forward_hook(hook_of(each), with_kwargs=True) for each in found]
-    try:
+    with ExitStack() as hooks:
+        for each in found:
+            handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
+            hooks.enter_context(handle)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _differ(result: Tensor, expected: Tensor) -> bool:
@@ -176,12 +172,10 @@ def signatures(found: list[Candidate], step: Callable[[], None]) -> dict[Any, li
 
         return hook
 
-    handles = [each.layer.register_forward_hook(hook_of(each)) for each in found]
-    try:
+    with ExitStack() as hooks:
+        for each in found:
+            hooks.enter_context(each.layer.register_forward_hook(hook_of(each)))
         step()
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 

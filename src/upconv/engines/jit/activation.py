@@ -36,12 +36,10 @@ four vectors at a time) with AVX-512, AVX2 and SSE2; a copy takes 0.17, 0.18 and
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...activations import Activation
-from .cpu import Cpu
 from .emit import Function
 from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
 
@@ -101,51 +99,42 @@ _FORMATS = {
 _LOG2_E = 1.4426950408889634
 
 
-def activated(f: Function, cpu: Cpu, activation: Activation, slope: float, value: Value) -> Value:
+def activated(f: Function, activation: Activation, slope: float, value: Value) -> Value:
     """The activation of every lane of `value`, a float, a double or a vector of one of them.
 
     Special values are those of `upconv.activations.apply`: NaN stays NaN, infinities give the
     limits. `slope` is the factor of negative values in LEAKY_RELU.
     """
-    return _EMITTERS[activation](_Lanes(f, cpu, value.type), slope, value)
+    if activation is Activation.NONE:
+        return value
+    if activation is Activation.RELU:
+        return f.select(f.compare("ole", value, 0), 0, value)  # so that -0 becomes 0
+    if activation is Activation.LEAKY_RELU:
+        return f.select(f.compare("olt", value, 0), value * slope, value)
+    return _EMITTERS[activation](_Lanes(f, value.type), value)
 
 
-def _none(_: _Lanes, slope: float, v: Value) -> Value:
-    return v
-
-
-def _relu(lanes: _Lanes, slope: float, v: Value) -> Value:
-    zero = lanes.number(0)
-    return lanes.f.select(lanes.f.fcompare("ole", v, zero), zero, v)  # so that -0 becomes 0
-
-
-def _leaky_relu(lanes: _Lanes, slope: float, v: Value) -> Value:
-    negative = lanes.f.fcompare("olt", v, lanes.number(0))
-    return lanes.f.select(negative, lanes.times(v, lanes.number(slope)), v)
-
-
-def _tanh(lanes: _Lanes, slope: float, v: Value) -> Value:
+def _tanh(lanes: _Lanes, v: Value) -> Value:
     magnitude = lanes.magnitude(v)
-    doubled = lanes.at_most(lanes.format.one, lanes.plus(magnitude, magnitude))
+    doubled = lanes.at_most(lanes.format.one, magnitude + magnitude)
     power, rest = lanes.reduced(doubled, 0)
     series = lanes.polynomial(rest, lanes.format.series)
-    small = lanes.multiply_add(lanes.times(rest, rest), series, rest)
-    u = lanes.multiply_add(power, small, lanes.minus(power, lanes.number(1)))
-    return lanes.f.intrinsic("llvm.copysign", lanes.over(u, lanes.plus(u, lanes.number(2))), v)
+    small = lanes.f.multiply_add(rest * rest, series, rest)
+    u = lanes.f.multiply_add(power, small, power - 1)
+    return lanes.f.intrinsic("llvm.copysign", u / (u + 2), v)
 
 
-def _sigmoid(lanes: _Lanes, slope: float, v: Value) -> Value:
+def _sigmoid(lanes: _Lanes, v: Value) -> Value:
     power, whole = _odds(lanes, _clamped(lanes, v))
-    return lanes.over(power, whole)
+    return power / whole
 
 
-def _silu(lanes: _Lanes, slope: float, v: Value) -> Value:
+def _silu(lanes: _Lanes, v: Value) -> Value:
     clamped = _clamped(lanes, v)
     power, whole = _odds(lanes, clamped)
-    result = lanes.over(lanes.times(clamped, power), whole)
+    result = clamped * power / whole
     # Beyond `one` sigmoid is 1, and v, unlike its clamped value, is the result.
-    large = lanes.f.fcompare("ogt", v, lanes.number(lanes.format.one))
-    return lanes.f.select(large, v, result)
+    return lanes.f.select(lanes.f.compare("ogt", v, lanes.format.one), v, result)
 
 
 def _clamped(lanes: _Lanes, v: Value) -> Value:
@@ -157,24 +146,21 @@ def _odds(lanes: _Lanes, v: Value) -> tuple[Value, Value]:
     form = lanes.format
     power, rest = lanes.reduced(v, form.lift)
     backwards = [c * (-1) ** i * 2.0**form.lift for i, c in enumerate((1, 1, *form.series))]
-    return power, lanes.plus(power, lanes.polynomial(rest, backwards))
+    return power, power + lanes.polynomial(rest, backwards)
 
 
-def _gelu(lanes: _Lanes, slope: float, v: Value) -> Value:
+def _gelu(lanes: _Lanes, v: Value) -> Value:
     form = lanes.format
     a = lanes.at_most(form.gelu_zero, lanes.magnitude(v))
-    power, rest = lanes.reduced(lanes.times(lanes.times(a, lanes.number(-0.5)), a), form.lift)
+    power, rest = lanes.reduced(a * -0.5 * a, form.lift)
     # a * power first: it is normal where a is not, and where power is nearly too small.
-    scaled = lanes.times(lanes.times(a, power), lanes.polynomial(rest, (1, 1, *form.series)))
+    scaled = a * power * lanes.polynomial(rest, (1, 1, *form.series))
     below = lanes.polynomial(a, [c * 2.0**form.lift for c in form.below])
-    tail = lanes.over(lanes.times(scaled, lanes.polynomial(a, form.above)), below)
-    return lanes.minus(lanes.at_least(0, v), tail)
+    tail = scaled * lanes.polynomial(a, form.above) / below
+    return lanes.at_least(0, v) - tail
 
 
 _EMITTERS = {
-    Activation.NONE: _none,
-    Activation.RELU: _relu,
-    Activation.LEAKY_RELU: _leaky_relu,
     Activation.TANH: _tanh,
     Activation.SIGMOID: _sigmoid,
     Activation.SILU: _silu,
@@ -183,51 +169,29 @@ _EMITTERS = {
 
 
 class _Lanes:
-    """Arithmetic on values of one type."""
+    """What the activations have in common, on values of one type."""
 
-    def __init__(self, f: Function, cpu: Cpu, kind: str) -> None:
-        self.f, self.cpu, self.kind = f, cpu, kind
+    def __init__(self, f: Function, kind: str) -> None:
         element, lanes = split(kind)
-        self.format = _FORMATS[element]
+        self.f, self.kind, self.format = f, kind, _FORMATS[element]
         self._bits = vector(self.format.integer, lanes) if lanes else self.format.integer
-        self._vector, self._single = lanes > 0, element == FLOAT
-
-    def number(self, number: float) -> Value:
-        """A constant, rounded to the element: LLVM refuses a float with more bits."""
-        return self.f.constant(self.kind, _as_float32(number) if self._single else number)
-
-    def times(self, a: Value, b: Value) -> Value:
-        return self.f.arithmetic("fmul", a, b)
-
-    def plus(self, a: Value, b: Value) -> Value:
-        return self.f.arithmetic("fadd", a, b)
-
-    def minus(self, a: Value, b: Value) -> Value:
-        return self.f.arithmetic("fsub", a, b)
-
-    def over(self, a: Value, b: Value) -> Value:
-        return self.f.arithmetic("fdiv", a, b)
-
-    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c; in two roundings where LLVM would call libm for one."""
-        return self.f.fma(a, b, c) if self.cpu.fused else self.plus(self.times(a, b), c)
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
         """Coefficients by rising powers, by Horner's rule: the fewest operations."""
-        total = self.number(coefficients[-1])
+        total = self.f.constant(self.kind, coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
-            total = self.multiply_add(total, x, self.number(coefficient))
+            total = self.f.multiply_add(total, x, self.f.constant(self.kind, coefficient))
         return total
 
     def at_most(self, limit: float, v: Value) -> Value:
         """The smaller of both, NaN for NaN: in this order one instruction of x86."""
-        bound = self.number(limit)
-        return self.f.select(self.f.fcompare("olt", bound, v), bound, v)
+        bound = self.f.constant(self.kind, limit)
+        return self.f.select(self.f.compare("olt", bound, v), bound, v)
 
     def at_least(self, limit: float, v: Value) -> Value:
         """The larger of both, NaN for NaN; -0 stays -0 beside a limit of 0."""
-        bound = self.number(limit)
-        return self.f.select(self.f.fcompare("ogt", bound, v), bound, v)
+        bound = self.f.constant(self.kind, limit)
+        return self.f.select(self.f.compare("ogt", bound, v), bound, v)
 
     def magnitude(self, v: Value) -> Value:
         return self.f.intrinsic("llvm.fabs", v)
@@ -239,24 +203,11 @@ class _Lanes:
         of exponents added too, a shift makes these bits the power. A conversion to an integer
         would be undefined for NaN, which here only makes some power: r is NaN then.
         """
-        form = self.format
-        shift = self.number(1.5 * 2.0**form.fraction + form.bias + lift)
-        shifted = self.multiply_add(v, self.number(_LOG2_E), shift)
-        n = self.minus(shifted, shift)
-        high, low = (self.number(-part) for part in form.ln2)
-        rest = self.multiply_add(n, low, self.multiply_add(n, high, v))
-        return self._as_bits("shl", shifted, form.fraction), rest
-
-    def _as_bits(self, op: str, v: Value, operand: int) -> Value:
-        """An operation on the bits of v and a constant."""
-        text = f"{self.format.integer} {operand}"
-        constant = Value(self._bits, f"splat ({text})" if self._vector else str(operand))
-        bits = self.f.arithmetic(op, self.f.convert("bitcast", v, self._bits), constant)
-        return self.f.convert("bitcast", bits, self.kind)
-
-
-def _as_float32(number: float) -> float:
-    try:
-        return float(struct.unpack("f", struct.pack("f", number))[0])
-    except OverflowError:  # struct refuses what NumPy makes infinite
-        return float("inf") if number > 0 else float("-inf")
+        f, form = self.f, self.format
+        shift = f.constant(self.kind, 1.5 * 2.0**form.fraction + form.bias + lift)
+        shifted = f.multiply_add(v, f.constant(self.kind, _LOG2_E), shift)
+        n = shifted - shift
+        high, low = (f.constant(self.kind, -part) for part in form.ln2)
+        rest = f.multiply_add(n, low, f.multiply_add(n, high, v))
+        bits = f.convert("bitcast", shifted, self._bits) << form.fraction
+        return f.convert("bitcast", bits, self.kind), rest

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import Function, Module
-from .values import I64, PTR, Value
+from .emit import Function, Module, signature
+from .values import I64, Value
 
 _SET = 128  # bytes of a set of processors; a kernel with more than 1024 refuses
 _NOW, _OWN, _WHOLE, _AVOIDED = 0, _SET, 2 * _SET, 3 * _SET
@@ -49,42 +49,42 @@ def new_place(f: Function) -> Value:
     place = f.scratch(_NBYTES)
     with f.loop(0, _AVOIDED // 8) as loop:
         f.store(f.integer(0), f.at(place, loop.index, I64))
-    f.store(f.integer(_NOBODY), f.at(place, _AVOIDED))
+    f.store(f.integer(_NOBODY), place + _AVOIDED)
     return place
 
 
 def emit_keep_away(module: Module, affinity: Affinity) -> None:
     """`keep_away`: run elsewhere than on a processor from now on, where there is another."""
-    with module.function("keep_away", {"place": PTR, "processor": I64}, exported=False) as f:
-        avoided = f.at(f["place"], _AVOIDED)
+    with module.function("keep_away", signature("place* processor"), exported=False) as f:
+        avoided = f["place"] + _AVOIDED
         moved = f.compare("ne", f["processor"], f.load(I64, avoided))
         # As unsigned numbers: -1, before anyone has led, is too large as well.
         known = f.compare("ult", f["processor"], 8 * _SET)
-        with f.when(f.bitwise("and", moved, known)):
+        with f.when(moved & known):
             f.store(f["processor"], avoided)
             _set(f, affinity)
 
 
 def _set(f: Function, affinity: Affinity) -> None:
-    now, own, whole = (f.at(f["place"], offset) for offset in (_NOW, _OWN, _WHOLE))
+    now, own, whole = (f["place"] + offset for offset in (_NOW, _OWN, _WHOLE))
     f.call_foreign(affinity.read, 0, _SET, now)
     with f.when(f.compare("ne", _difference(f, now, own), 0)):
         _copy(f, now, whole)
     _copy(f, whole, own)
-    word = f.at(own, f.div(f["processor"], 64), I64)
-    bit = f.bitwise("shl", 1, f.rem(f["processor"], 64))
-    f.store(f.bitwise("and", f.load(I64, word), f.bitwise("xor", bit, -1)), word)
+    word = f.at(own, f["processor"] // 64, I64)
+    bit = 1 << f["processor"] % 64
+    f.store(f.load(I64, word) & (bit ^ -1), word)
     f.call_foreign(affinity.write, 0, _SET, own)
 
 
 def _difference(f: Function, a: Value, b: Value) -> Value:
     """Not zero if two sets differ."""
     with f.loop(0, _SET // 8, carried=[f.integer(0)]) as loop:
-        x, y = (f.load(I64, f.at(s, loop.index, I64)) for s in (a, b))
-        loop.next([f.bitwise("or", loop.carried[0], f.bitwise("xor", x, y))])
+        x, y = (f.word(s, loop.index) for s in (a, b))
+        loop.next([loop.carried[0] | (x ^ y)])
     return loop.results[0]
 
 
 def _copy(f: Function, source: Value, target: Value) -> None:
     with f.loop(0, _SET // 8) as loop:
-        f.store(f.load(I64, f.at(source, loop.index, I64)), f.at(target, loop.index, I64))
+        f.store(f.word(source, loop.index), f.at(target, loop.index, I64))

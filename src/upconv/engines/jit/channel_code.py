@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...problem import DataLayout
 from .channel_driver import driver_code
-from .channel_lanes import Lanes, element_of
+from .channel_lanes import Lanes
 from .channel_pairs import dot_tap, own_tap, paired_tap
 from .channel_schedule import fitting
 from .channel_tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
@@ -20,38 +20,34 @@ from .values import BFLOAT, STORED
 
 
 class Codes:
-    """The compiled code that one correlation uses."""
+    """The compiled code that one correlation uses; `addresses` are what its driver is told."""
 
     def __init__(self, correlation: Correlation, lanes: Lanes, cpu: Cpu) -> None:
         self._cpu = cpu
         epilogue = correlation.epilogue
-        element, stored = element_of(correlation), STORED[correlation.dtype]
+        element, stored = correlation.element, STORED[correlation.dtype]
         late = (epilogue.activation, epilogue.slope, epilogue.residual, correlation.accumulate)
         kind = Finish(element, stored, *late)
         self.plain = kind.is_plain
-        codes = {"driver": driver_code(cpu), "finish": finish_code(kind, cpu)}
+        finish = finish_code(kind, cpu)
+        codes = {"finish": finish, "finish_turned": finish}
         if correlation.layout is DataLayout.NCX:
-            types = stored, stored if lanes.dots else element
-            few = 2 * correlation.reduced <= lanes.width
+            types, few = (stored, stored if lanes.dots else element), correlation.reduced
+            some = 2 * few <= lanes.width
             codes |= {
-                "copy": finish_code(plain(element), cpu),
-                "turn_in": turn_few_code(*types, correlation.reduced, cpu)
-                if few
-                else turn_code(*types, cpu),
+                "finish": finish_code(plain(element), cpu),
+                "turn_in": turn_few_code(*types, few, cpu) if some else turn_code(*types, cpu),
                 "turn_out": turn_code(element, element, cpu),
             }
-        self._codes = codes
-        self._kept = {id(code): code for code in codes.values()}
+        driver = driver_code(cpu)
+        self.driver = driver.addresses["channels"]
+        self.addresses = {name: next(iter(code.addresses.values())) for name, code in codes.items()}
+        self._kept = {id(code): code for code in (driver, *codes.values())}
 
     @property
     def nbytes(self) -> int:
         """Bytes of code."""
         return CODE_BYTES * len(self._kept)
-
-    def address(self, code: str, function: str) -> int:
-        """Where a function of the code of that name is; 0 where it is not needed."""
-        found = self._codes.get(code)
-        return found.addresses[function] if found else 0
 
     def tiles(self, tile: ChannelTile, rest: int) -> list[int]:
         """Addresses by the number of points: whole tiles, and one tile for the rest."""
@@ -70,7 +66,7 @@ class Codes:
 @compiled("tile", kept=512)
 def tile_code(module: Module, tile: ChannelTile, cpu: Cpu) -> None:
     """The code of a tile."""
-    emit_channel_tile(module, "tile", tile, cpu, _products(tile))
+    emit_channel_tile(module, "tile", tile, _products(tile))
 
 
 def _products(tile: ChannelTile) -> Products:

@@ -17,7 +17,7 @@ from ...geometry import Phase
 from ...problem import DType
 from .correlation import Correlation
 from .cpu import Costs, Cpu, costs_of
-from .values import BYTES, DOUBLE, FLOAT
+from .values import BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,11 @@ class Lanes:
         return self._hash
 
 
-def element_of(correlation: Correlation) -> str:
-    """The type of computing."""
-    return DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
-
-
 def is_own(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether lanes run over the channels of all groups, each with weights of its own."""
     own_in = correlation.reduced // correlation.groups
     spread = correlation.made // correlation.groups
-    width = cpu.lanes(BYTES[element_of(correlation)])
+    width = cpu.lanes(BYTES[correlation.element])
     return own_in == 1 and correlation.groups > 1 and width % spread == 0 and width > spread
 
 
@@ -79,7 +74,7 @@ def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> La
     return Lanes(
         last.size, last.step, last.stride, last.out, last.phases,
         correlation.made // (1 if own else correlation.groups),
-        cpu.lanes(BYTES[element_of(correlation)]),
+        cpu.lanes(BYTES[correlation.element]),
         tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), costs_of(cpu.vector_bytes), own,
         correlation.groups == 1, 1 if own else correlation.reduced // correlation.groups,
         cpu.dots if dots else 0.0,

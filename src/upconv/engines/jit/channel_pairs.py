@@ -13,70 +13,48 @@ as they lie (`own_tap`). Memory is the limit, not multiply-adds.
 
 from __future__ import annotations
 
-from .channel_tile import (
-    ChannelTile,
-    Inputs,
-    Read,
-    add_channels,
-    everywhere,
-    live_masks,
-)
-from .cpu import Cpu
+from .channel_tile import ChannelTile, Inputs, Read, add_channels, everywhere, live_masks
 from .emit import Function
 from .rows import converted
-from .tile import multiply_add
 from .values import I16, I32, Value, vector
 
 _HIGH = -1 << 16  # the bits of a pair's second number, which are those of its float32
 
 
-def paired_tap(
-    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
-) -> list[Value]:
+def paired_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
     """Add the products of all input channels of one tap."""
-    return _in_pairs(f, tile, cpu, given, sums, [_low, _high], everywhere)
+    return _in_pairs(f, tile, given, sums, [_half(0), _half(1)], everywhere)
 
 
-def dot_tap(
-    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
-) -> list[Value]:
+def dot_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
     """Add the products of all input channels of one tap by dot products of pairs."""
-    return _in_pairs(f, tile, cpu, given, sums, [_pair], _single)
+    return _in_pairs(f, tile, given, sums, [_pair], _single)
 
 
 def _in_pairs(
-    f: Function,
-    tile: ChannelTile,
-    cpu: Cpu,
-    given: Inputs,
-    sums: list[Value],
-    reads: list[Read],
-    last: Read,
+    f: Function, tile: ChannelTile, given: Inputs, sums: list[Value], reads: list[Read], last: Read
 ) -> list[Value]:
     """Two channels at a time by `reads`, then the last one of an odd number."""
     whole = _paired(f, given.channels)
     some, rest = (f.integer(0), whole), (whole, given.channels)
-    done = add_channels(f, tile, cpu, given, [given.w, *sums], some, 2, reads)
-    return add_channels(f, tile, cpu, given, done, rest, 1, [last])[1:]
+    done = add_channels(f, tile, given, [given.w, *sums], some, 2, reads)
+    return add_channels(f, tile, given, done, rest, 1, [last])[1:]
 
 
 def _paired(f: Function, channels: Value) -> Value:
     """How many channels are in pairs."""
-    return f.sub(channels, f.rem(channels, 2))
+    return channels - channels % 2
 
 
-def _low(f: Function, tile: ChannelTile, pair: Value) -> Value:
-    """The first of two neighbouring inputs as float32, in every lane."""
-    kind = vector(I32, tile.lanes)
-    bits = f.bitwise("shl", f.broadcast(f.load(I32, pair), tile.lanes), f.splat(kind, 16))
-    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
+def _half(number: int) -> Read:
+    """The first or the second of two neighbouring inputs as float32, in every lane."""
 
+    def read(f: Function, tile: ChannelTile, pair: Value) -> Value:
+        both = f.broadcast(f.load(I32, pair), tile.lanes)
+        bits = both & _HIGH if number else both << 16
+        return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
 
-def _high(f: Function, tile: ChannelTile, pair: Value) -> Value:
-    """The second."""
-    kind = vector(I32, tile.lanes)
-    bits = f.bitwise("and", f.broadcast(f.load(I32, pair), tile.lanes), f.splat(kind, _HIGH))
-    return f.convert("bitcast", bits, vector(tile.element, tile.lanes))
+    return read
 
 
 def _pair(f: Function, tile: ChannelTile, address: Value) -> Value:
@@ -94,9 +72,7 @@ def _single(f: Function, tile: ChannelTile, address: Value) -> Value:
 # Depthwise ----------------------------------------------------------------------------------------
 
 
-def own_tap(
-    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
-) -> list[Value]:
+def own_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
     """Add the products of one tap: `given.channels` is 1, or 0 where it is outside."""
     kind = vector(tile.element, tile.lanes)
     with f.loop(0, given.channels, carried=sums) as loop:
@@ -107,7 +83,7 @@ def own_tap(
             for r, point in enumerate(given.points):
                 i = r * tile.vectors + v
                 x = _inputs(f, tile, point, v, masks)
-                running[i] = multiply_add(f, cpu, x, w, running[i])
+                running[i] = f.multiply_add(x, w, running[i])
         loop.next(running)
     return loop.results
 

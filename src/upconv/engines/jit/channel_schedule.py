@@ -20,7 +20,7 @@ from math import prod
 
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
-from .channel_lanes import POINTS, Along, Lanes, Reach, element_of, lanes_of, reach
+from .channel_lanes import POINTS, Along, Lanes, Reach, lanes_of, reach
 from .correlation import Correlation
 from .cpu import Cpu
 from .values import BYTES
@@ -174,40 +174,30 @@ def _blocks(
 ) -> tuple[float, tuple[Block, ...]]:
     """The blocks of a bundle and their cycles, as few as possible: from the shifts of each phase,
     for bundles that have the same, and `outer` taps for each shift."""
-    vectors = -(-len(shifts) * lanes.channels // lanes.width)
-    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]] = {}
-    options = [
-        _blocks_of(lanes, shifts, reach, outer, most, found)
-        for most in range(1, min(len(lanes.sums), vectors + 1))
-    ]
-    return min(options, key=lambda option: option[0])
-
-
-def _blocks_of(
-    lanes: Lanes,
-    shifts: tuple[tuple[int, ...], ...],
-    reach: Reach,
-    outer: int,
-    most: int,
-    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]],
-) -> tuple[float, tuple[Block, ...]]:
-    """The blocks of at most so many vectors; `found` is what is known about blocks that are alike:
-    their cycles, and less their points."""
     total = len(shifts) * lanes.channels
     vectors = -(-total // lanes.width)
-    count, lane, cost, blocks = -(-vectors // most), 0, 0.0, []
-    for i in range(count):
-        own = vectors // count + (i < vectors % count)
-        block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
-        alike = (block.vectors, block.shifts, block.masked)
-        if alike not in found:
-            sizes = [p for p in POINTS if p * own <= lanes.sums[own]]
-            found[alike] = min((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
-        cycles, size = found[alike]
-        blocks.append(replace(block, points=-size))
-        cost += cycles
-        lane += own * lanes.width
-    return cost, tuple(blocks)
+    # What is known about blocks that are alike: their cycles, and less their points.
+    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]] = {}
+
+    def blocks_of(most: int) -> tuple[float, tuple[Block, ...]]:
+        """Those of at most so many vectors."""
+        count, lane, cost, blocks = -(-vectors // most), 0, 0.0, []
+        for i in range(count):
+            own = vectors // count + (i < vectors % count)
+            block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
+            alike = (block.vectors, block.shifts, block.masked)
+            if alike not in found:
+                sizes = [p for p in POINTS if p * own <= lanes.sums[own]]
+                each = ((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
+                found[alike] = min(each)
+            cycles, size = found[alike]
+            blocks.append(replace(block, points=-size))
+            cost += cycles
+            lane += own * lanes.width
+        return cost, tuple(blocks)
+
+    options = [blocks_of(most) for most in range(1, min(len(lanes.sums), vectors + 1))]
+    return min(options, key=lambda option: option[0])
 
 
 def _block(
@@ -315,7 +305,7 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     channels = correlation.reduced // groups
     total = correlation.batch * max((prod(grid.counts) for grid in cut.grids), default=0)
     blocks = sum(len(grid.blocks) for grid in cut.grids)
-    fit = max(4, cpu.l2 // 4 // (channels * BYTES[element_of(correlation)]) // STEP)
+    fit = max(4, cpu.l2 // 4 // (channels * BYTES[correlation.element]) // STEP)
     wanted = 1 if threads == 1 else 8 * threads
     steps = max(1, -(-total // STEP))  # of all points
     runs = max(-(-steps // fit), min(-(-wanted // groups), steps // 4), 1)

@@ -14,7 +14,7 @@ import numpy as np
 from ...problem import DataLayout
 from .channel_code import Codes
 from .channel_driver import ALL, ARRAYS, BLOCK, PAD
-from .channel_lanes import Lanes, element_of
+from .channel_lanes import Lanes
 from .channel_schedule import Block, Grid, Schedule
 from .channel_tile import ChannelTile
 from .channel_weights import ChannelPacking, taps_of_lanes, uses
@@ -45,7 +45,7 @@ class Plan:
     @property
     def element(self) -> int:
         """Bytes of an element of computing."""
-        return BYTES[element_of(self.correlation)]
+        return BYTES[self.correlation.element]
 
     @property
     def x_bytes(self) -> int:
@@ -80,23 +80,13 @@ class Plan:
 
     @property
     def x_steps(self) -> list[int]:
-        """Bytes from one input to the next along each axis."""
+        """Bytes from one image of channels-last input to the next, and along each axis."""
         return _steps(self.correlation.operand_size, self.correlation.reduced * self.x_bytes)
 
     @property
     def y_steps(self) -> list[int]:
-        """Bytes from one output to the next along each axis."""
+        """The same of the output."""
         return _steps(self.correlation.result_size, self.correlation.made * self.y_bytes)
-
-    @property
-    def x_image(self) -> int:
-        """Bytes of an image of channels-last input."""
-        return prod(self.correlation.operand_size) * self.correlation.reduced * self.x_bytes
-
-    @property
-    def y_image(self) -> int:
-        """Bytes of an image of channels-last output."""
-        return prod(self.correlation.result_size) * self.correlation.made * self.y_bytes
 
     def room(self, grid: Grid) -> int:
         """Lanes from a grid's first to the end of the output, at the last point of a row."""
@@ -106,7 +96,7 @@ class Plan:
 
 
 def _steps(size: tuple[int, ...], first: int) -> list[int]:
-    return [first * prod(size[i + 1 :]) for i in range(len(size))]
+    return [first * prod(size[i:]) for i in range(len(size) + 1)]
 
 
 class Tables:
@@ -135,7 +125,7 @@ class Tables:
     def _add_block(self, points: int, grid: Grid, block: Block, place: int) -> None:
         plan, tile = self._plan, self._tile(block)
         offsets = [*(phase.offset for phase in grid.outer), grid.bundle.start]
-        y = sum(o * s for o, s in zip(offsets, plan.y_steps, strict=True))
+        y = sum(o * s for o, s in zip(offsets, plan.y_steps[1:], strict=True))
         start, ntaps = len(self.taps) * 8, self._add_taps(grid, block, tile)
         tap_bytes = plan.packing.row_channels * tile.width * plan.packing.itemsize
         parts = -(-tap_bytes // plan.schedule.chunk_bytes)
@@ -162,20 +152,12 @@ class Tables:
         )
 
     def _tile(self, block: Block) -> ChannelTile:
-        plan, own = self._plan, self._plan.schedule.cut.own
-        element = element_of(plan.correlation)
+        plan, cut, element = self._plan, self._plan.schedule.cut, self._plan.correlation.element
+        stored = element if plan.x_bytes == plan.element else STORED[plan.correlation.dtype]
         width = plan.lanes.width
-        return ChannelTile(
-            element if plan.x_bytes == plan.element else STORED[plan.correlation.dtype],
-            element,
-            width,
-            block.points,
-            block.vectors,
-            block.live < block.vectors * width if own else block.masked,
-            own,
-            plan.schedule.cut.spread,
-            plan.schedule.cut.dots,
-        )
+        masked = block.live < block.vectors * width if cut.own else block.masked
+        sizes = width, block.points, block.vectors
+        return ChannelTile(stored, element, *sizes, masked, cut.own, cut.spread, cut.dots)
 
     def _tiles(self, tile: ChannelTile, points: int) -> int:
         """Where the addresses of a tile's code are, by the number of points.
@@ -198,7 +180,7 @@ class Tables:
                 used = taps_of_lanes(self._plan.lanes, use) >= 0
                 bits = used.reshape(tile.vectors, -1) @ (1 << np.arange(tile.lanes))
                 masks[shift] = [int(b) for b in bits]
-            moved = -sum(e * s for e, s in zip(use.shifts, self._plan.x_steps, strict=True))
+            moved = -sum(e * s for e, s in zip(use.shifts, self._plan.x_steps[1:], strict=True))
             self.taps += [moved, *masks.get(shift, []), *use.shifts]
             count += 1
         return count
@@ -222,14 +204,14 @@ def _points(plan: Plan, grid: Grid) -> Numbers:
         inputs, outputs = line.step * j, line.stride * j
         place = inputs + (0 if i else plan.lead)
         outside = (place < max(shifts, default=0)) | (place >= line.size + min(shifts, default=0))
-        x, y = inputs * plan.x_steps[i], outputs * plan.y_steps[i]
+        x, y = inputs * plan.x_steps[i + 1], outputs * plan.y_steps[i + 1]
         dims.append({"x": x, "y": y, "edges": outside.astype(np.int64), i: place})
     lanes, room = (grid.bundle.stop - grid.bundle.start) * plan.out_channels, plan.room(grid)
     if room < lanes:  # where the output ends, in the last of a row
         dims[-1]["lanes"] = (np.arange(grid.counts[-1]) == grid.counts[-1] - 1) * (room - ALL)
     images = np.arange(correlation.batch)
     outermost = len(dims) if plan.schedule.images_inside else 0
-    dims.insert(outermost, {"x": images * plan.x_image, "y": images * plan.y_image})
+    dims.insert(outermost, {"x": images * plan.x_steps[0], "y": images * plan.y_steps[0]})
     arrays = []
     for name in (*ARRAYS, *range(correlation.rank)):
         total = np.full(1, ALL if name == "lanes" else 0)

@@ -17,36 +17,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .rows import converted
-from .tile import multiply_add
 from .values import BYTES, I1, I16, I64, PTR, Value, split, vector
 
-PARAMETERS = {
-    "tiles": I64,  # tiles to compute, R points each
-    "xs": PTR,  # R addresses per tile: the input of each point before any shift
-    "coordinates": PTR,  # for each axis R numbers: which input that is
-    "edges": PTR,  # R numbers: 0 where no tap reads outside
-    "coordinate_axis": I64,  # bytes from one axis's numbers to the next one's
-    "sizes": PTR,  # inputs of each axis
-    "axes": I64,
-    "taps": PTR,  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
-    "ntaps": I64,
-    "record": I64,  # bytes of a record
-    "x_offset": I64,  # bytes to add to xs
-    "channels": I64,  # input channels
-    "zeros": I64,  # the address of zeros to read instead
-    "w": PTR,
-    "w_tap": I64,  # bytes from one tap's weights to the next one's
-    "ahead": PTR,  # weights that will be needed next: a line of them is asked for per input channel
-    "ahead_step": I64,  # bytes of a line, or 0
-    "bias": PTR,  # V vectors
-    "resumed": I64,  # whether sums go on from what lies in the output
-    "out": PTR,
-    "outs": PTR,  # R byte offsets from `out`
-    "live": I64,  # lanes to store
-}
+PARAMETERS = signature(
+    "tiles"  # tiles to compute, R points each
+    " xs*"  # R addresses per tile: the input of each point before any shift
+    " coordinates*"  # for each axis R numbers: which input that is
+    " edges*"  # R numbers: 0 where no tap reads outside
+    " coordinate_axis"  # bytes from one axis's numbers to the next one's
+    " sizes* axes"  # inputs of each axis
+    " taps* ntaps"  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
+    " record"  # bytes of a record
+    " x_offset"  # bytes to add to xs
+    " channels"  # input channels
+    " zeros"  # the address of zeros to read instead
+    " w* w_tap"  # bytes from one tap's weights to the next one's
+    " ahead* ahead_step"  # weights that will be needed next, and bytes to ask for per channel, or 0
+    " bias*"  # V vectors
+    " resumed"  # whether sums go on from what lies in the output
+    " out* outs*"  # R byte offsets from `out`
+    " live"  # lanes to store
+)
 POINTS = ("xs", "outs", "coordinates", "edges")
 """Parameters of which a tile's points have a number each: they move on from tile to tile."""
 
@@ -93,46 +86,38 @@ class Inputs:
 
 
 Values = dict[str, Value]
-Products = Callable[[Function, ChannelTile, Cpu, Inputs, list[Value]], list[Value]]
+Products = Callable[[Function, ChannelTile, Inputs, list[Value]], list[Value]]
 Read = Callable[[Function, ChannelTile, Value], Value]
 """What loads the inputs at an address into the lanes that meet one vector of weights."""
 
 
-def emit_channel_tile(
-    module: Module, name: str, tile: ChannelTile, cpu: Cpu, products: Products
-) -> None:
+def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Products) -> None:
     """A function of `PARAMETERS` that computes one tile, `products` being those of one tap."""
     with module.function(name, PARAMETERS) as f:
         pointers = f.scratch(8 * tile.points)
         with f.loop(0, f["tiles"]) as loop:
-            first = f.mul(loop.index, tile.points)
+            first = loop.index * tile.points
             here = {name: f.at(f[name], first, I64) for name in POINTS}
-            lines = f.mul(f.mul(loop.index, f["channels"]), f["ahead_step"])
-            here["ahead"] = f.at(f["ahead"], lines)
+            here["ahead"] = f["ahead"] + loop.index * f["channels"] * f["ahead_step"]
+            here["pointers"] = pointers
             sums = _starts(f, tile, here)
-            _leave(f, tile, here, _products(f, tile, cpu, products, here, pointers, sums))
+            _leave(f, tile, here, _products(f, tile, products, here, sums))
 
 
 def _products(
-    f: Function,
-    tile: ChannelTile,
-    cpu: Cpu,
-    products: Products,
-    here: Values,
-    pointers: Value,
-    sums: list[Value],
+    f: Function, tile: ChannelTile, products: Products, here: Values, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all taps."""
-    edges = f.compare("ne", _numbers(f, tile, here["edges"]), _zeros(tile))
+    edges = f.compare("ne", _numbers(f, tile, here["edges"]), 0)
     axes = f.select(_any(f, edges), f["axes"], 0)
     with f.loop(0, f["ntaps"], carried=sums) as taps:
-        record = f.at(f["taps"], f.mul(taps.index, f["record"]))
-        some = _point(f, tile, here, record, pointers, axes)
-        points = [f.load(PTR, f.at(pointers, r, I64)) for r in range(tile.points)]
-        w = f.at(f["w"], f.mul(taps.index, f["w_tap"]))
+        record = f["taps"] + taps.index * f["record"]
+        some = _point(f, tile, here, record, axes)
+        points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
+        w = f["w"] + taps.index * f["w_tap"]
         count = f.select(some, f["channels"], 0)
         inputs = Inputs(record, points, w, count, here["ahead"])
-        taps.next(products(f, tile, cpu, inputs, taps.carried))
+        taps.next(products(f, tile, inputs, taps.carried))
     return taps.results
 
 
@@ -150,7 +135,7 @@ def _starts(f: Function, tile: ChannelTile, here: Values) -> list[Value]:
 
 
 def _output(f: Function, here: Values, point: int) -> Value:
-    return f.at(f["out"], f.load(I64, f.at(here["outs"], point, I64)))
+    return f["out"] + f.word(here["outs"], point)
 
 
 def _vector(f: Function, tile: ChannelTile, address: Value, number: int) -> Value:
@@ -162,33 +147,27 @@ def _numbers(f: Function, tile: ChannelTile, address: Value) -> Value:
     return f.load(vector(I64, tile.points), address)
 
 
-def _zeros(tile: ChannelTile) -> Value:
-    return Value(vector(I64, tile.points), "zeroinitializer")
-
-
 def _any(f: Function, bits: Value) -> Value:
     """Whether any lane of a mask is set."""
     return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
 
 
-def _point(
-    f: Function, tile: ChannelTile, here: Values, record: Value, pointers: Value, axes: Value
-) -> Value:
+def _point(f: Function, tile: ChannelTile, here: Values, record: Value, axes: Value) -> Value:
     """Write where each point's input of one tap lies; whether any lies inside."""
     bits = vector(I1, tile.points)
     shifts = f.at(record, 1 + tile.masks, I64)
     with f.loop(0, axes, carried=[Value(bits, "splat (i1 true)")]) as axis:
-        mine = f.at(here["coordinates"], f.mul(axis.index, f["coordinate_axis"]))
-        shift = f.load(I64, f.at(shifts, axis.index, I64))
-        size = f.load(I64, f.at(f["sizes"], axis.index, I64))
-        place = f.sub(_numbers(f, tile, mine), f.broadcast(shift, tile.points))
+        mine = here["coordinates"] + axis.index * f["coordinate_axis"]
+        shift = f.word(shifts, axis.index)
+        size = f.word(f["sizes"], axis.index)
+        place = _numbers(f, tile, mine) - f.broadcast(shift, tile.points)
         # Unsigned: a negative number is beyond every size.
         inside = f.compare("ult", place, f.broadcast(size, tile.points))
-        axis.next([f.bitwise("and", axis.carried[0], inside)])
+        axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
-    offset = f.add(f.load(I64, record), f["x_offset"])
-    moved = f.add(_numbers(f, tile, here["xs"]), f.broadcast(offset, tile.points))
-    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.points)), pointers)
+    offset = f.load(I64, record) + f["x_offset"]
+    moved = _numbers(f, tile, here["xs"]) + f.broadcast(offset, tile.points)
+    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.points)), here["pointers"])
     return _any(f, inside)
 
 
@@ -198,18 +177,15 @@ the first: some processors do not do it fast enough by themselves (a Xeon, 2026-
 from it where weights are large, nothing lost elsewhere)."""
 
 
-def broadcast_tap(
-    f: Function, tile: ChannelTile, cpu: Cpu, given: Inputs, sums: list[Value]
-) -> list[Value]:
+def broadcast_tap(f: Function, tile: ChannelTile, given: Inputs, sums: list[Value]) -> list[Value]:
     """Add the products of all input channels of one tap."""
     channels = f.integer(0), given.channels
-    return add_channels(f, tile, cpu, given, [given.w, *sums], channels, 1, [everywhere])[1:]
+    return add_channels(f, tile, given, [given.w, *sums], channels, 1, [everywhere])[1:]
 
 
 def add_channels(
     f: Function,
     tile: ChannelTile,
-    cpu: Cpu,
     given: Inputs,
     carried: list[Value],
     channels: tuple[Value, Value],
@@ -226,9 +202,9 @@ def add_channels(
     with f.loop(*channels, step, carried=carried) as loop:
         w, *running = loop.carried
         for number, read in enumerate(reads):
-            weights = fetch_weights(f, tile, given, f.add(loop.index, number), w)
+            weights = fetch_weights(f, tile, given, loop.index + number, w)
             inputs = (read(f, tile, f.at(x, loop.index, tile.stored)) for x in given.points)
-            running = add_products(f, tile, cpu, inputs, weights, running, masks)
+            running = add_products(f, tile, inputs, weights, running, masks)
             w = f.at(w, tile.width, tile.element)
         loop.next([w, *running])
     return loop.results
@@ -238,7 +214,7 @@ def fetch_weights(
     f: Function, tile: ChannelTile, given: Inputs, channel: Value, w: Value
 ) -> list[Value]:
     """The weights of one input channel, those that come later being asked for."""
-    f.prefetch(f.at(given.ahead, f.mul(channel, f["ahead_step"])))
+    f.prefetch(given.ahead + channel * f["ahead_step"])
     for v in range(tile.vectors):
         f.prefetch(f.at(w, _AHEAD * tile.width + v * tile.lanes, tile.element), near=True)
     return [_vector(f, tile, w, v) for v in range(tile.vectors)]
@@ -247,7 +223,6 @@ def fetch_weights(
 def add_products(
     f: Function,
     tile: ChannelTile,
-    cpu: Cpu,
     inputs: Iterable[Value],
     weights: list[Value],
     sums: list[Value],
@@ -261,7 +236,7 @@ def add_products(
             if tile.dots:
                 total = f.dots(running[i], x, weights[v])
             else:
-                total = multiply_add(f, cpu, x, weights[v], running[i])
+                total = f.multiply_add(x, weights[v], running[i])
             running[i] = f.select(masks[v], total, running[i]) if tile.masked else total
     return running
 
@@ -282,14 +257,14 @@ def lane_masks(f: Function, tile: ChannelTile, record: Value) -> list[Value]:
         return []
     masks = []
     for v in range(tile.vectors):
-        bits = f.convert("trunc", f.load(I64, f.at(record, 1 + v, I64)), f"i{tile.lanes}")
+        bits = f.convert("trunc", f.word(record, 1 + v), f"i{tile.lanes}")
         masks.append(f.convert("bitcast", bits, vector(I1, tile.lanes)))
     return masks
 
 
 def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> None:
     """Store all lanes, or those that are live."""
-    whole = f.compare("sge", f["live"], tile.width)
+    whole = f["live"] >= tile.width
     with f.when(whole):
         for i, total in enumerate(sums):
             r, v = divmod(i, tile.vectors)
@@ -303,6 +278,4 @@ def _leave(f: Function, tile: ChannelTile, here: Values, sums: list[Value]) -> N
 
 def live_masks(f: Function, tile: ChannelTile) -> list[Value]:
     """For each vector which lanes are live."""
-    return [
-        f.lanes_below(f.sub(f["live"], v * tile.lanes), tile.lanes) for v in range(tile.vectors)
-    ]
+    return [f.lanes_below(f["live"] - v * tile.lanes, tile.lanes) for v in range(tile.vectors)]

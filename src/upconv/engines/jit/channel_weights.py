@@ -97,11 +97,8 @@ def _places(lanes: Lanes, grids: tuple[Grid, ...], channels: int) -> list[int]:
     """Where each block's weights begin, in bytes, and where the last's end, of so many bytes for
     all input channels of a lane."""
     sizes = [
-        prod(len(phase.taps) for phase in grid.outer)
-        * len(block.shifts)
-        * block.vectors
-        * channels
-        * lanes.width
+        prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors * each
+        for each in (channels * lanes.width,)
         for grid in grids
         for block in grid.blocks
     ]

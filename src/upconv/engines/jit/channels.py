@@ -7,17 +7,18 @@ Weights must be finite: inputs outside are rows of zeros, and 0 times infinity i
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ...problem import DataLayout
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..workspace import Workspace
 from . import schedule
 from .channel_code import Codes
 from .channel_driver import CHUNK, PAD, SLOTS
-from .channel_lanes import element_of, lanes_of
+from .channel_lanes import lanes_of
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_slabs import Slab, halo_bytes, image_bytes, least_bytes, slabs
@@ -47,7 +48,7 @@ def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
     The two add up in different orders, so the number of threads has no say in it: a result is the
     same, bit for bit, for any number.
     """
-    if least_bytes(correlation, BYTES[element_of(correlation)]) > _allowed_bytes(correlation, 1):
+    if least_bytes(correlation, BYTES[correlation.element]) > _allowed_bytes(correlation, 1):
         return False
     mine = predicted_cycles(correlation, channel_schedule(correlation, 1, cpu))
     plan = schedule.schedule(correlation, 1, cpu)
@@ -68,11 +69,12 @@ class Channels(Kernel):
         self.correlation = correlation
         self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
         self.predicted_cycles = predicted_cycles(correlation, self.schedule)
+        self.description = str(self.schedule)
         cut, threads = self.schedule.cut, self.schedule.threads
         lanes = lanes_of(correlation, cpu, dots)
         self._packer = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
         self._codes = Codes(correlation, lanes, cpu)
-        self._element = BYTES[element_of(correlation)]
+        self._element = BYTES[correlation.element]
         parts = self._slabs(cpu)
         plans = {
             kind: Plan(
@@ -91,22 +93,7 @@ class Channels(Kernel):
         tables = sum(work.resident_bytes for work in works.values()) + self._packer.resident_bytes
         self.resident_bytes = tables + self._codes.nbytes
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
-
-    def __str__(self) -> str:
-        return self.description
-
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         with Workspace(self.workspace_bytes) as buffer:
@@ -148,25 +135,24 @@ class _Work:
             "sizes": np.array(correlation.operand_size, np.int64)
         }
         self._zeros = np.zeros(max(plan.channels, plan.widest), np.float64)
-        stage_bytes = max(
-            (plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK
-        ) * element  # fmt: skip
+        stage = max((plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK)
         # Parts of whole pages would all begin in the same cache sets.
-        self._part = _rounded(stage_bytes, 4096) + 192
-        self._x_size = (
-            _rounded(prod(correlation.operand_shape) * plan.x_bytes, 64) if plan.turned else 0
+        self._part = _rounded(stage * element, 4096) + 192
+        sizes = (
+            prod(correlation.operand_shape) * plan.x_bytes,
+            prod(correlation.result_shape) * element,
         )
-        y_size = _rounded(prod(correlation.result_shape) * element, 64) if plan.turned else 0
-        self.nbytes = plan.schedule.threads * self._part + self._x_size + y_size
-        self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
+        self._x_size, y_size = (_rounded(size, 64) if plan.turned else 0 for size in sizes)
         self._turned, self._threads = plan.turned, plan.schedule.threads
-        self._inner = plan.schedule.threads * self._part
-        self._ahead = plan.lead * plan.x_steps[0]
-        self._driver = plan.codes.address("driver", "channels")
+        self._inner = self._threads * self._part
+        self.nbytes = self._inner + self._x_size + y_size
+        self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
+        self._ahead = plan.lead * plan.x_steps[1]
+        self._driver = plan.codes.driver
         self._blocks = Blocks(SLOTS.block(**self._fixed(), **self._turning()))
 
     def run(
-        self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Array | None
+        self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Maybe
     ) -> None:
         """Compute into `y`, with `nbytes` of scratch memory."""
         more = 0 if residual is None else address_of(residual)
@@ -190,13 +176,11 @@ class _Work:
     def _fixed(self) -> dict[str, int]:
         """Arguments that all runs share."""
         plan, work = self._plan, self._plan.schedule
-        finish = plan.codes.address("copy" if plan.turned else "finish", "finish")
         return {
             **{name: table.ctypes.data for name, table in self._tables.items()},
-            "finish": finish,
-            "direct": int(plan.turned or plan.codes.plain),
+            **plan.codes.addresses, "direct": int(plan.turned or plan.codes.plain),
             "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
-            "x_image": plan.x_image, "y_image": plan.y_image,
+            "x_image": plan.x_steps[0], "y_image": plan.y_steps[0],
             "w_group": plan.packing.group_bytes, "w_bytes": plan.packing.itemsize,
             "w_channels": plan.packing.row_channels, "w_line": 32 if plan.lanes.dots else 64,
             "bias_group": (plan.out_channels + plan.widest) * plan.element,
@@ -211,27 +195,24 @@ class _Work:
     def _turning(self) -> dict[str, int]:
         """Arguments for channels-first data."""
         plan, correlation = self._plan, self._plan.correlation
-        codes = plan.codes
-        in_part = max(plan.lanes.width, min(64, correlation.reduced))
-        out_part = plan.lanes.width
-        inputs, outputs = prod(correlation.operand_size), prod(correlation.result_size)
-        in_parts = correlation.batch * -(-correlation.reduced // in_part)
-        out_parts = correlation.batch * -(-correlation.made // out_part)
-        in_span, out_span = (self._span(inputs, in_parts), self._span(outputs, out_parts))
-        in_spans, out_spans = -(-inputs // in_span), -(-outputs // out_span)
-        return {
+        found = {
             "turns": int(plan.turned), "plain": int(plan.codes.plain),
-            "finish_turned": codes.address("finish", "finish"),
             "y_bytes": correlation.dtype.itemsize,
-            "turn_in": codes.address("turn_in", "turn"),
-            "turn_out": codes.address("turn_out", "turn"),
-            "in_channels": correlation.reduced, "out_channels": correlation.made,
-            "inputs": inputs, "outputs": outputs,
-            "in_part": in_part, "in_span": in_span, "in_spans": in_spans,
-            "in_jobs": in_parts * in_spans,
-            "out_part": out_part, "out_span": out_span, "out_spans": out_spans,
-            "out_jobs": out_parts * out_spans,
         }  # fmt: skip
+        sides = (
+            ("in", correlation.reduced, min(64, correlation.reduced), correlation.operand_size),
+            ("out", correlation.made, 0, correlation.result_size),
+        )
+        for name, channels, some, size in sides:
+            part, positions = max(plan.lanes.width, some), prod(size)
+            parts = correlation.batch * -(-channels // part)
+            span = self._span(positions, parts)
+            spans = -(-positions // span)
+            found |= {
+                f"{name}_channels": channels, f"{name}puts": positions, f"{name}_part": part,
+                f"{name}_span": span, f"{name}_spans": spans, f"{name}_jobs": parts * spans,
+            }  # fmt: skip
+        return found
 
     def _span(self, positions: int, parts: int) -> int:
         """Positions that are turned at a time, so that there is work for every thread."""

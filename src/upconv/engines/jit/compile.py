@@ -65,7 +65,7 @@ def compiled(
         @functools.lru_cache(maxsize=kept)
         @functools.wraps(emit)
         def code(*given: Any) -> Code:
-            module = Module(given[-1].attributes)
+            module = Module(given[-1])
             emit(module, *given)
             return Code(module, names, given[-1], opt)
 

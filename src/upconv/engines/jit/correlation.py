@@ -11,6 +11,7 @@ from math import prod
 
 from ...geometry import Axis, Phase, Tap
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem
+from .values import computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,9 @@ class Line:
             shifts = (axis.crop_begin - axis.dilation * t for t in range(axis.kernel))
             phases = (Phase(0, axis.size, tuple(Tap(t, e) for t, e in enumerate(shifts))),)
         kept = tuple(
-            replace(
-                phase,
-                taps=tuple(
-                    tap for tap in phase.taps if -size < tap.shift <= step * (phase.length - 1)
-                ),
-            )
+            replace(phase, taps=tuple(t for t in phase.taps if -size < t.shift <= last))
             for phase in phases
+            for last in (step * (phase.length - 1),)
         )
         every = [tap.shift for phase in kept for tap in phase.taps]
         low, high = min(every, default=0), max(every, default=0)
@@ -131,6 +128,11 @@ class Correlation:
             problem.epilogue,
             problem.accumulate,
         )
+
+    @property
+    def element(self) -> str:
+        """The type of computing."""
+        return computed(self.dtype)
 
     @property
     def rank(self) -> int:

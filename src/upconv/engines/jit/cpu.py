@@ -78,15 +78,10 @@ def _host(forced: str) -> Cpu:
         features = llvm.get_host_cpu_features()
         enabled = {name for name, on in features.items() if on}
         return target(triple, llvm.get_host_cpu_name(), features.flatten(), enabled)
-    return _forced(triple, forced)
-
-
-def _forced(triple: str, name: str) -> Cpu:
-    if name not in _KNOWN:
-        raise ArgumentError(
-            VARIABLE, brief(name), f"one of {', '.join(_KNOWN)}", "Unset it for this machine's own."
-        )
-    return target(triple, name, "", _KNOWN[name])
+    if forced not in _KNOWN:
+        expected, remedy = f"one of {', '.join(_KNOWN)}", "Unset it for this machine's own."
+        raise ArgumentError(VARIABLE, brief(forced), expected, remedy)
+    return target(triple, forced, "", _KNOWN[forced])
 
 
 _AVX2 = {"avx", "avx2", "fma", "f16c"}
@@ -175,11 +170,9 @@ _COSTS = {
     # which take 1.4 times as long for fcn8s_final; weights at 1.1, half of a longer vector's, make
     # five layers of eight 2 to 6 % faster and two that stream many weights 4 to 17 % slower.
     32: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 2),
-    # Nothing was fitted: SSE2 and NEON as AVX2.
-    16: Costs(2, 2, 4, 2.0, 1.0, 2.2, 17, 2),
 }
 
 
 def costs_of(vector_bytes: int) -> Costs:
     """The figures of processors with vectors of so many bytes."""
-    return _COSTS[vector_bytes]
+    return _COSTS[max(32, vector_bytes)]  # nothing was fitted for SSE2 and NEON

@@ -11,7 +11,7 @@ from __future__ import annotations
 from . import pool
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, jobs, wait
 from .result_stores import BLOCK, NO, SAME, SLOTS, emit_spread, emit_tiles
 from .values import I64, PTR, Value
@@ -50,143 +50,104 @@ def driver_code(module: Module, cpu: Cpu) -> None:
 
 def _pack_shared(f: Function, a: Arguments, job: Value) -> None:
     """One piece of the shared packing: some channels of some lanes of a group."""
-    lane_count = f.add(a["total"], f.add(a["front"], a["back"]))
-    lane_parts = f.div(f.add(lane_count, f.sub(a["pack_lanes"], 1)), a["pack_lanes"])
-    channel_parts = f.div(f.add(a["channels"], f.sub(a["pack_channels"], 1)), a["pack_channels"])
-    part, rest = f.rem(job, lane_parts), f.div(job, lane_parts)
-    lane = f.mul(part, a["pack_lanes"])
-    channel = f.mul(f.rem(rest, channel_parts), a["pack_channels"])
-    group = f.div(rest, channel_parts)
-    place = f.add(f.mul(group, a["buffer_part"]), f.mul(channel, a["buffer_channel"]))
+    lane_count = a["total"] + (a["front"] + a["back"])
+    lane_parts = (lane_count + (a["pack_lanes"] - 1)) // a["pack_lanes"]
+    channel_parts = (a["channels"] + (a["pack_channels"] - 1)) // a["pack_channels"]
+    part, rest = job % lane_parts, job // lane_parts
+    lane = part * a["pack_lanes"]
+    channel = rest % channel_parts * a["pack_channels"]
+    group = rest // channel_parts
+    place = group * a["buffer_part"] + channel * a["buffer_channel"]
     f.call(
-        a["pack"],
-        f["args"],
-        f.at(a["buffer"], f.add(place, f.mul(lane, a["element"]))),
-        group,
-        f.sub(lane, a["front"]),
-        f.sub(f.min(lane_count, f.add(lane, a["pack_lanes"])), a["front"]),
-        channel,
-        f.min(a["channels"], f.add(channel, a["pack_channels"])),
-    )
+        a["pack"], f["args"], a["buffer"] + (place + lane * a["element"]), group,
+        lane - a["front"], f.min(lane_count, lane + a["pack_lanes"]) - a["front"],
+        channel, f.min(a["channels"], channel + a["pack_channels"]),
+    )  # fmt: skip
 
 
 def _emit_pack(module: Module) -> None:
     """`pack`: lanes [first, last) of channels [low, high) of a group, zeros included."""
-    parameters = {"args": PTR, "dst": PTR} | dict.fromkeys(
-        ("group", "first", "last", "low", "high"), I64
-    )
-    with module.function("pack", parameters) as f:
+    with module.function("pack", signature("args* dst* group first last low high")) as f:
         a = SLOTS.reader(f)
         pitch, lead = a["in_pitch"], a["lead"]
         # Rows before the first are counted too, so that divisions see no negative number.
-        first = f.add(f["first"], f.mul(lead, pitch))
-        last = f.add(f["last"], f.mul(lead, pitch))
-        start, stop = f.div(first, pitch), f.div(f.add(last, f.sub(pitch, 1)), pitch)
-        x = f.at(a["x"], f.mul(f["group"], a["x_group"]))
-        x = f.at(x, f.mul(f["low"], a["x_channel"]))
-        channels = f.sub(f["high"], f["low"])
-        with f.loop(start, stop) as row:
-            origin = f.mul(row.index, pitch)
-            low = f.sub(f.max(first, origin), origin)
-            high = f.sub(f.min(last, f.add(origin, pitch)), origin)
-            dst = f.at(f["dst"], f.mul(f.sub(f.add(origin, low), first), a["element"]))
-            _pack_row(f, a, x, dst, channels, f.sub(row.index, lead), low, high)
-
-
-def _pack_row(
-    f: Function,
-    a: Arguments,
-    x: Value,
-    dst: Value,
-    channels: Value,
-    row: Value,
-    low: Value,
-    high: Value,
-) -> None:
-    """Lanes [low, high) of one row, for some channels."""
-    rows = a["in_rows"]
-    inside = f.compare("ult", row, f.mul(rows, a["images"]))
-    safe = f.select(inside, row, 0)
-    image, own = f.div(safe, rows), f.rem(safe, rows)
-    offset = f.load(I64, f.at(a["xrows"], own, I64))
-    real = f.select(inside, f.compare("sge", offset, 0), NO)
-    end = f.select(real, f.min(high, a["in_width"]), 0)
-    count = f.max(f.sub(end, low), 0)
-    source = f.add(f.add(f.mul(image, a["x_image"]), offset), f.mul(low, a["x_bytes"]))
-    zeros = f.sub(f.sub(high, low), count)
-    x = f.at(x, source)
-    f.call(a["fill"], dst, x, count, zeros, channels, a["buffer_channel"], a["x_channel"])
+        first = f["first"] + lead * pitch
+        last = f["last"] + lead * pitch
+        start, stop = first // pitch, (last + (pitch - 1)) // pitch
+        x = a["x"] + f["group"] * a["x_group"] + f["low"] * a["x_channel"]
+        channels = f["high"] - f["low"]
+        with f.loop(start, stop) as each:
+            origin = each.index * pitch
+            low = f.max(first, origin) - origin
+            high = f.min(last, origin + pitch) - origin
+            dst = f["dst"] + (origin + low - first) * a["element"]
+            row, rows = each.index - lead, a["in_rows"]
+            inside = f.compare("ult", row, rows * a["images"])
+            safe = f.select(inside, row, 0)
+            image, own = safe // rows, safe % rows
+            offset = f.word(a["xrows"], own)
+            end = f.select(f.select(inside, offset >= 0, NO), f.min(high, a["in_width"]), 0)
+            count = f.max(end - low, 0)
+            source = x + (image * a["x_image"] + offset + low * a["x_bytes"])
+            zeros = high - low - count
+            same = channels, a["buffer_channel"], a["x_channel"]
+            f.call(a["fill"], dst, source, count, zeros, *same)
 
 
 def _emit_job(module: Module) -> None:
-    """`job`: one window of one group for a run of blocks."""
-    parameters = {"args": PTR, "stage": PTR, "thread": I64, "number": I64}
+    """`job`: one window of one group for a run of blocks, of each all combinations of phases."""
+    parameters = signature("args* stage* thread number")
     with module.function("job", parameters, exported=False) as f:
         a = SLOTS.reader(f)
         windows, runs = a["windows"], a["block_runs"]
-        window, rest = f.rem(f["number"], windows), f.div(f["number"], windows)
-        run, group = f.rem(rest, runs), f.div(rest, runs)
-        first = f.mul(window, a["window"])
-        last = f.min(a["total"], f.add(first, a["window"]))
+        window, rest = f["number"] % windows, f["number"] // windows
+        run, group = rest % runs, rest // runs
+        first = window * a["window"]
+        last = f.min(a["total"], first + a["window"])
         shared = f.compare("ne", a["shared"], 0)
-        buffer = f.at(a["buffer"], f.mul(f.select(shared, group, f["thread"]), a["buffer_part"]))
+        buffer = a["buffer"] + f.select(shared, group, f["thread"]) * a["buffer_part"]
         with f.when(f.compare("eq", a["shared"], 0)):
-            low, high = f.sub(first, a["front"]), f.add(last, a["back"])
-            f.call(a["pack"], f["args"], buffer, group, low, high, f.integer(0), a["channels"])
-        x = f.at(buffer, f.select(shared, f.mul(first, a["element"]), 0))
-        start = f.mul(run, a["block_run"])
-        stop = f.min(a["block_count"], f.add(start, a["block_run"]))
+            low, high = first - a["front"], last + a["back"]
+            f.call(a["pack"], f["args"], buffer, group, low, high, 0, a["channels"])
+        x = buffer + f.select(shared, first * a["element"], 0)
+        start = run * a["block_run"]
+        stop = f.min(a["block_count"], start + a["block_run"])
         with f.loop(start, stop) as block, f.loop(0, a["combo_count"]) as combo:
-            _spans(f, a, x, group, block.index, combo.index, first, last)
-
-
-def _spans(
-    f: Function,
-    a: Arguments,
-    x: Value,
-    group: Value,
-    block: Value,
-    combo: Value,
-    first: Value,
-    last: Value,
-) -> None:
-    """All tiles of a window, for one block and one combination of outer phases."""
-    fields = f.at(a["blocks"], f.mul(block, len(BLOCK)), I64)
-    place = f.at(a["places"], f.add(f.mul(combo, a["block_count"]), block), I64)
-    w = f.at(a["w"], f.add(f.mul(group, a["w_group"]), f.load(I64, place)))
-    taps = f.at(a["combos"], f.mul(combo, 2), I64)
-    start, count = f.load(I64, taps), f.load(I64, f.at(taps, 1, I64))
-    fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], start, I64), count, group, combo]
-    f.call(a["spans"], *fixed, x, first, last)
+            fields = f.at(a["blocks"], block.index * len(BLOCK), I64)
+            place = f.word(a["places"], combo.index * a["block_count"] + block.index)
+            w = a["w"] + (group * a["w_group"] + place)
+            own = f.at(a["combos"], combo.index * 2, I64)
+            taps, count = f.word(own), f.word(own, 1)
+            fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], taps, I64), count]
+            f.call(a["spans"], *fixed, group, combo.index, x, first, last)
 
 
 def _emit_spans(module: Module) -> None:
     """`spans`: the runs of lanes of a window, each begun by a tile of its own."""
-    parameters = SAME | {"x": PTR, "first": I64, "last": I64}
-    with module.function("spans", parameters) as f:
+    with module.function("spans", SAME | signature("x* first last")) as f:
         a = SLOTS.reader(f)
-        wide, narrow = f.load(PTR, f["block"]), f.load(PTR, f.at(f["block"], 1, I64))
+        wide, narrow = (f.load(PTR, f.at(f["block"], i, I64)) for i in (0, 1))
         same = [f[name] for name in SAME]
         lanes, vectors = a["lanes"], a["vectors"]
-        width = f.mul(lanes, vectors)
+        width = lanes * vectors
         with f.loop(f["first"], f["last"], a["span_step"]) as span:
-            length = f.min(f.sub(f["last"], span.index), a["span"])
-            whole = f.div(length, width)
-            rest = f.div(f.add(f.sub(length, f.mul(whole, width)), f.sub(lanes, 1)), lanes)
+            length = f.min(f["last"] - span.index, a["span"])
+            whole = length // width
+            rest = (length - whole * width + (lanes - 1)) // lanes
             # A rest of nearly a whole tile is cheaper as one than in single vectors.
-            nearly = f.compare("sgt", rest, a["most_narrow"])
+            nearly = rest > a["most_narrow"]
             tile, own = f.select(nearly, wide, narrow), f.select(nearly, width, lanes)
-            middle = f.mul(whole, width)
+            middle = whole * width
             # Its tiles end where the run does, and compute some results again, rather than store
             # what lies behind it by way of the stage; but where they are added, only once.
-            behind = f.mul(f.select(nearly, vectors, rest), lanes)
-            early = f.max(f.min(middle, f.sub(length, behind)), 0)
+            behind = f.select(nearly, vectors, rest) * lanes
+            early = f.max(f.min(middle, length - behind), 0)
             early = f.select(f.compare("ne", a["direct"], 0), early, middle)
-            first, end = f["first"], f.add(span.index, length)
+            end = span.index + length
             for start, stop, code, size in (
-                (f.integer(0), middle, wide, width), (early, f.add(early, behind), tile, own),
+                (f.integer(0), middle, wide, width), (early, early + behind, tile, own),
             ):  # fmt: skip
-                start, stop = f.add(span.index, start), f.add(span.index, stop)
-                with f.when(f.compare("slt", start, stop)):
-                    x = f.at(f["x"], f.mul(f.sub(start, first), a["element"]))
+                start, stop = span.index + start, span.index + stop
+                with f.when(start < stop):
+                    x = f["x"] + (start - f["first"]) * a["element"]
                     f.call("tiles", *same, code, x, start, stop, size, end)

@@ -15,8 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from .cpu import Cpu
 from .instructions import Instructions
-from .values import I32, I64, PTR, Operand, Value, as_value, name_of
+from .values import I32, I64, PTR, Operand, Value, as_value, compared, name_of
+
+
+def signature(parameters: str) -> dict[str, str]:
+    """The parameters of a function: of "dst* count" an address and a 64-bit integer.
+
+    >>> signature("dst* count")
+    {'dst': 'ptr', 'count': 'i64'}
+    """
+    return {name.rstrip("*"): PTR if name[-1] == "*" else I64 for name in parameters.split()}
 
 
 class Loop:
@@ -37,9 +47,11 @@ class Function(Instructions):
     """One function being emitted; the module collects it when its `with` block ends."""
 
     def __init__(self, module: Module, name: str, parameters: dict[str, str], exported: bool):
-        super().__init__(module.declare)
+        super().__init__(module.declare, module.cpu)
         self.name = name
-        self.parameters = {key: Value(kind, f"%{key}") for key, kind in parameters.items()}
+        self.parameters = {
+            key: Value(kind, f"%{key}", self._do) for key, kind in parameters.items()
+        }
         self._exported = exported
         self._block = "entry"
 
@@ -70,22 +82,18 @@ class Function(Instructions):
 
     @contextmanager
     def loop(
-        self,
-        start: Operand,
-        stop: Operand,
-        step: Operand = 1,
-        carried: Sequence[Value] = (),
+        self, start: Operand, stop: Operand, step: Operand = 1, carried: Sequence[Value] = ()
     ) -> Iterator[Loop]:
         """for index in range(start, stop, step), with values carried from turn to turn."""
         before, body, done = self._block, self._fresh("body"), self._fresh("done")
-        self._branch(self.compare("slt", as_value(start), stop), body, done)
+        self._branch(compared("slt", as_value(start, self._do), stop), body, done)
         self._start(body)
-        index = Value(I64, f"%{self._fresh('i')}")
-        values = [Value(v.type, f"%{self._fresh('c')}") for v in carried]
+        index = Value(I64, f"%{self._fresh('i')}", self._do)
+        values = [Value(v.type, f"%{self._fresh('c')}", self._do) for v in carried]
         place = len(self._lines)
         loop = Loop(index, values)
         yield loop
-        advanced = self.add(index, step)
+        advanced = index + step
         latch = self._block
         pairs = zip(values, carried, loop.following, strict=True)
         ways = f"[ {name_of(start)}, %{before} ], [ {advanced.name}, %{latch} ]"
@@ -93,7 +101,7 @@ class Function(Instructions):
             f"  {v.name} = phi {v.type} [ {first.name}, %{before} ], [ {then.name}, %{latch} ]"
             for v, first, then in pairs
         ]
-        self._branch(self.compare("slt", advanced, stop), body, done)
+        self._branch(advanced < stop, body, done)
         self._start(done)
         loop.results = [
             self._do(
@@ -146,10 +154,10 @@ class Function(Instructions):
 
 
 class Module:
-    """Functions that are compiled together."""
+    """Functions that are compiled together, for a processor."""
 
-    def __init__(self, attributes: str = "nounwind") -> None:
-        self._attributes = attributes
+    def __init__(self, cpu: Cpu | None = None) -> None:
+        self.cpu = cpu
         self._functions: list[str] = []
         self._declarations: dict[str, None] = {}
 
@@ -168,10 +176,6 @@ class Module:
 
     def text(self) -> str:
         """The whole module."""
-        return "\n".join(
-            [
-                *self._declarations,
-                *self._functions,
-                f"attributes #0 = {{ {self._attributes} }}\n!0 = !{{i32 1}}\n",
-            ]
-        )
+        attributes = self.cpu.attributes if self.cpu else "nounwind"
+        marks = f"attributes #0 = {{ {attributes} }}\n!0 = !{{i32 1}}\n"
+        return "\n".join([*self._declarations, *self._functions, marks])

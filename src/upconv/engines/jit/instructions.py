@@ -6,21 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .cpu import Cpu
 from .values import (
     BFLOAT,
     BYTES,
     I1,
-    I8,
     I16,
     I32,
     I64,
     PTR,
+    Number,
     Operand,
     Value,
     as_value,
-    double_bits,
+    compared,
     mangled,
     name_of,
+    spelled,
     split,
     vector,
 )
@@ -29,8 +31,8 @@ from .values import (
 class Instructions:
     """Lines of code being appended, block after block, and the names their results have."""
 
-    def __init__(self, declare: Callable[[str], None]) -> None:
-        self._declare = declare
+    def __init__(self, declare: Callable[[str], None], cpu: Cpu | None) -> None:
+        self._declare, self._cpu = declare, cpu
         self._lines: list[str] = ["entry:"]
         self._allocas: list[str] = []
         self._count = 0
@@ -40,80 +42,38 @@ class Instructions:
         return f"{stem}{self._count}"
 
     def _do(self, kind: str, text: str) -> Value:
-        value = Value(kind, f"%{self._fresh()}")
+        value = Value(kind, f"%{self._fresh()}", self._do)
         self._lines.append(f"  {value.name} = {text}")
         return value
 
-    # Integers -----------------------------------------------------------------------------------
+    # Arithmetic ---------------------------------------------------------------------------------
 
-    def _binary(self, op: str, a: Operand, b: Operand) -> Value:
-        kind = a.type if isinstance(a, Value) else b.type if isinstance(b, Value) else I64
-        return self._do(kind, f"{op} {kind} {name_of(a)}, {name_of(b)}")
+    def compare(self, relation: str, a: Value, b: Number) -> Value:
+        """eq, ne, ult, uge of two integers, olt, ogt, uno of two numbers, or lane by lane."""
+        return compared(relation, a, b)
 
-    def add(self, a: Operand, b: Operand) -> Value:
-        """a + b."""
-        if isinstance(a, Value) and b == 0:
-            return a
-        return self._binary("add nsw", a, b)
-
-    def sub(self, a: Operand, b: Operand) -> Value:
-        """a - b."""
-        return self._binary("sub nsw", a, b)
-
-    def mul(self, a: Operand, b: Operand) -> Value:
-        """a * b."""
-        if isinstance(a, Value) and b == 1:
-            return a
-        return self._binary("mul nsw", a, b)
-
-    def div(self, a: Operand, b: Operand) -> Value:
-        """a / b for a >= 0, b > 0."""
-        return self._binary("udiv", a, b)
-
-    def rem(self, a: Operand, b: Operand) -> Value:
-        """a % b for a >= 0, b > 0."""
-        return self._binary("urem", a, b)
-
-    def bitwise(self, op: str, a: Operand, b: Operand) -> Value:
-        """And, or, xor, shl or lshr of two integers."""
-        return self._binary(op, a, b)
-
-    def compare(self, relation: str, a: Operand, b: Operand) -> Value:
-        """slt, sle, sgt, sge, eq or ne of two integers, or lane by lane of two vectors."""
-        kind = a.type if isinstance(a, Value) else b.type if isinstance(b, Value) else I64
-        lanes = split(kind)[1]
-        result = vector(I1, lanes) if lanes else I1
-        return self._do(result, f"icmp {relation} {kind} {name_of(a)}, {name_of(b)}")
-
-    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+    def select(self, condition: Value, a: Number, b: Number) -> Value:
         """a where `condition` (one bit, or one per lane) holds, else b."""
-        kind = a.type if isinstance(a, Value) else b.type if isinstance(b, Value) else I64
-        return self._do(
-            kind,
-            f"select {condition.type} {condition.name}, {kind} {name_of(a)}, {kind} {name_of(b)}",
-        )
+        kind = next((each.type for each in (a, b) if isinstance(each, Value)), I64)
+        yes, no = (f"{kind} {spelled(kind, each)}" for each in (a, b))
+        return self._do(kind, f"select {condition.type} {condition.name}, {yes}, {no}")
 
     def min(self, a: Operand, b: Operand) -> Value:
         """The smaller of two integers."""
-        return self.select(self.compare("slt", a, b), a, b)
+        return self.select(compared("slt", a, b), a, b)
 
     def max(self, a: Operand, b: Operand) -> Value:
         """The larger of two integers."""
-        return self.select(self.compare("sgt", a, b), a, b)
-
-    # Numbers ------------------------------------------------------------------------------------
+        return self.select(compared("sgt", a, b), a, b)
 
     def constant(self, kind: str, number: float) -> Value:
-        """A floating-point constant, of a vector type in every lane."""
-        element, lanes = split(kind)
-        # LLVM writes a float constant as the bits of the double it equals.
-        bits = double_bits(number)
-        return Value(kind, bits if lanes == 0 else f"splat ({element} {bits})")
+        """A constant, of a vector type in every lane."""
+        return Value(kind, spelled(kind, number), self._do)
 
-    def arithmetic(self, op: str, *operands: Value) -> Value:
-        """fadd, fsub, fmul or fdiv of two values, or fneg of one."""
-        names = ", ".join(v.name for v in operands)
-        return self._do(operands[0].type, f"{op} {operands[0].type} {names}")
+    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c: in one rounding where the processor does it, in two where LLVM would call
+        the C library for one."""
+        return self.fma(a, b, c) if self._cpu is None or self._cpu.fused else a * b + c
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c, rounded once."""
@@ -145,12 +105,6 @@ class Instructions:
         """fpext, fptrunc, bitcast, sext, zext, trunc, sitofp or fptosi."""
         return self._do(kind, f"{op} {value.type} {value.name} to {kind}")
 
-    def fcompare(self, relation: str, a: Value, b: Value) -> Value:
-        """olt, ogt, ueq, uno ... of two numbers or vectors."""
-        lanes = split(a.type)[1]
-        kind = I1 if lanes == 0 else vector(I1, lanes)
-        return self._do(kind, f"fcmp {relation} {a.type} {a.name}, {b.name}")
-
     # Vectors ------------------------------------------------------------------------------------
 
     def broadcast(self, scalar: Value, lanes: int) -> Value:
@@ -158,14 +112,8 @@ class Instructions:
         kind = vector(scalar.type, lanes)
         one = self._do(kind, f"insertelement {kind} poison, {scalar.type} {scalar.name}, i64 0")
         return self._do(
-            kind,
-            f"shufflevector {kind} {one.name}, {kind} poison, <{lanes} x i32> zeroinitializer",
+            kind, f"shufflevector {kind} {one.name}, {kind} poison, <{lanes} x i32> zeroinitializer"
         )
-
-    def splat(self, kind: str, number: int) -> Value:
-        """An integer constant of a scalar or vector type, in every lane."""
-        element, lanes = split(kind)
-        return Value(kind, f"splat ({element} {number})" if lanes else str(number))
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int]) -> Value:
         """Lanes of a, then of b, in the order given."""
@@ -187,17 +135,21 @@ class Instructions:
 
     def integer(self, number: int) -> Value:
         """A 64-bit constant."""
-        return Value(I64, str(number))
+        return Value(I64, str(number), self._do)
 
     # Memory -------------------------------------------------------------------------------------
 
-    def at(self, base: Value, index: Operand, element: str = I8) -> Value:
-        """The address of base[index] in elements of a type (bytes, when none is given)."""
+    def at(self, base: Value, index: Operand, element: str) -> Value:
+        """The address of base[index] in elements of a type."""
         if not isinstance(index, Value) and index == 0:
             return base
         return self._do(
             PTR, f"getelementptr inbounds {element}, ptr {base.name}, {I64} {name_of(index)}"
         )
+
+    def word(self, base: Value, index: Operand = 0) -> Value:
+        """base[index] of 64-bit integers."""
+        return self.load(I64, self.at(base, index, I64))
 
     def load(self, kind: str, address: Value) -> Value:
         """What lies at an address, which need only be aligned to an element."""
@@ -208,11 +160,11 @@ class Instructions:
         align = BYTES[split(value.type)[0]]
         self._lines.append(f"  store {value.type} {value.name}, ptr {address.name}, align {align}")
 
-    def store_past(self, value: Value, address: Value, align: int) -> None:
-        """Write to an address, aligned to `align` bytes, past the caches; then comes `drain`."""
-        kind, name = value.type, value.name
+    def store_past(self, value: Value, address: Value) -> None:
+        """Write to an address, aligned to a vector, past the caches; then comes `drain`."""
+        align = self._cpu.vector_bytes if self._cpu else BYTES[split(value.type)[0]]
         self._lines.append(
-            f"  store {kind} {name}, ptr {address.name}, align {align}, !nontemporal !0"
+            f"  store {value.type} {value.name}, ptr {address.name}, align {align}, !nontemporal !0"
         )
 
     def drain(self) -> None:
@@ -300,6 +252,6 @@ class Instructions:
 
     def scratch(self, nbytes: int) -> Value:
         """Memory of this function's own, aligned to 64 bytes, for as long as it runs."""
-        value = Value(PTR, f"%{self._fresh('scratch')}")
+        value = Value(PTR, f"%{self._fresh('scratch')}", self._do)
         self._allocas.append(f"  {value.name} = alloca [{nbytes} x i8], align 64")
         return value

@@ -12,23 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import pool
-from .emit import Function
-from .values import I64, PTR, Value
+from .emit import Function, signature
+from .values import I64, Value
 
 _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
 class Slots:
-    """The layout of an argument block."""
+    """The layout of an argument block: numbers and addresses (`signature`), then counters."""
 
-    def __init__(
-        self, pointers: tuple[str, ...], sizes: tuple[str, ...], counters: tuple[str, ...]
-    ) -> None:
-        self._pointers = frozenset(pointers)
-        self._places = {name: i for i, name in enumerate(pointers + sizes)}
+    def __init__(self, numbers: str, counters: str) -> None:
+        self._types, shared = signature(numbers), counters.split()
+        self._places = {name: i for i, name in enumerate(self._types)}
         first = -(-len(self._places) // _LINE) * _LINE
-        self._places |= {name: first + _LINE * i for i, name in enumerate(counters)}
-        self._first, self._count = first, first + _LINE * len(counters)
+        self._places |= {name: first + _LINE * i for i, name in enumerate(shared)}
+        self._first, self._count = first, first + _LINE * len(shared)
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
@@ -38,7 +36,7 @@ class Slots:
 
     def reader(self, f: Function) -> Arguments:
         """The block that a function's parameter `args` points to."""
-        return Arguments(f, self._places, self._pointers)
+        return Arguments(f, self._places, self._types)
 
 
 class Block:
@@ -95,15 +93,15 @@ class Blocks:
 class Arguments:
     """Reads an argument block inside a function."""
 
-    def __init__(self, f: Function, places: dict[str, int], pointers: frozenset[str]) -> None:
-        self._f, self._places, self._pointers = f, places, pointers
+    def __init__(self, f: Function, places: dict[str, int], types: dict[str, str]) -> None:
+        self._f, self._places, self._types = f, places, types
 
     def address(self, name: str) -> Value:
         """Where a number of the block lies."""
         return self._f.at(self._f["args"], self._places[name], I64)
 
     def __getitem__(self, name: str) -> Value:
-        return self._f.load(PTR if name in self._pointers else I64, self.address(name))
+        return self._f.load(self._types[name], self.address(name))
 
 
 @contextmanager
@@ -111,7 +109,7 @@ def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
     """Take numbers below `count` from a counter all threads share, until there are no more."""
     with f.forever() as taking:
         job = f.take(counter)
-        f.leave(taking, f.compare("sge", job, count))
+        f.leave(taking, job >= count)
         yield job
 
 
@@ -126,10 +124,10 @@ def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) ->
     turns = f.scratch(8)
     f.store(f.integer(0), turns)
     with f.forever() as waiting:
-        f.leave(waiting, f.compare("sge", f.observe(counter), count))
+        f.leave(waiting, f.observe(counter) >= count)
         f.relax(triple)
-        turn = f.add(f.load(I64, turns), 1)
+        turn = f.load(I64, turns) + 1
         f.store(turn, turns)
         if switch:
-            with f.when(f.compare("sgt", turn, _PATIENCE)):
+            with f.when(turn > _PATIENCE):
                 f.call_foreign(switch)

@@ -116,20 +116,14 @@ def _rate(lanes: int, accumulators: int, workers: int, cpu: Cpu, seconds: float)
 
 def _spinning(lanes: int, accumulators: int, cpu: Cpu) -> Module:
     """`spin(turns, p)`: acc[i] += x * y in every turn; at p lie the accumulators, then x and y."""
-    module, kind = Module(cpu.attributes), vector(FLOAT, lanes)
+    module, kind = Module(cpu), vector(FLOAT, lanes)
     step = lanes * BYTES[FLOAT]
     with module.function("spin", {"turns": I64, "p": PTR}) as f:
-        *start, x, y = [f.load(kind, f.at(f["p"], i * step)) for i in range(accumulators + 2)]
+        *start, x, y = [f.load(kind, f["p"] + i * step) for i in range(accumulators + 2)]
         with f.loop(0, f["turns"], carried=start) as loop:
-            # Where there is no fused instruction `llvm.fma` would call a function of the C library.
-            loop.next([
-                f.fma(x, y, acc)
-                if cpu.fused
-                else f.arithmetic("fadd", acc, f.arithmetic("fmul", x, y))
-                for acc in loop.carried
-            ])  # fmt: skip
+            loop.next([f.multiply_add(x, y, acc) for acc in loop.carried])
         for i, acc in enumerate(loop.results):
-            f.store(acc, f.at(f["p"], i * step))
+            f.store(acc, f["p"] + i * step)
     return module
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problem import DataLayout
-from ..base import Array
+from ..addresses import address_of
+from ..base import Array, Maybe
 from ..copies import laid_out
 from .correlation import Correlation
 from .packing import Packer
@@ -27,10 +28,10 @@ class Operands:
     copied: bool
     y: Array
     x: Array
-    residual: Array | None
+    residual: Maybe
 
     @classmethod
-    def of(cls, correlation: Correlation, out: Array, x: Array, residual: Array | None) -> Operands:
+    def of(cls, correlation: Correlation, out: Array, x: Array, residual: Maybe) -> Operands:
         """The arrays of a call, copied where they do not lie well."""
         y, layout = out, correlation.layout
         if not _lies_well(out, layout) or (
@@ -69,6 +70,14 @@ def _lies_well(array: Array, layout: DataLayout) -> bool:
     return True
 
 
+def strides(name: str, array: Array, layout: DataLayout) -> dict[str, int]:
+    """Where an operand is, and bytes from an image, channel and position to the next."""
+    first, item = layout is DataLayout.NCX, array.itemsize
+    channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
+    steps = {"image": array.strides[0], "channel": channel, "position": position}
+    return {name: address_of(array), **{f"{name}_{each}": n for each, n in steps.items()}}
+
+
 class Kernel:
     """A correlation by one kernel: weights packed, operands laid out, biases in its own order."""
 
@@ -80,9 +89,7 @@ class Kernel:
         """The weight in the kernel's order of use."""
         return self._packer.pack(weight)
 
-    def _given(
-        self, out: Array, a: Array, bias: Array | None, residual: Array | None
-    ) -> tuple[Operands, Array]:
+    def _given(self, out: Array, a: Array, bias: Maybe, residual: Maybe) -> tuple[Operands, Array]:
         """The arrays of a call, and its biases as code reads them."""
         biases = self._no_bias if bias is None else self._ordered(bias)
         return Operands.of(self.correlation, out, a, residual), biases

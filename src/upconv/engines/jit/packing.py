@@ -33,11 +33,10 @@ from .transpose import turn_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I32, I64, LINE, PTR, STORED, Value, split, vector
 
 _SLOTS = Slots(
-    ("dst", "src", "pieces", "tables", "gather"),
-    ("count", "channels", "part", "parts", "jobs", "element",
-     "dst_group", "src_group", "src_channel", "src_lane", "stored", "columns", "taps"),
-    ("next", "bad"),
-)  # fmt: skip
+    "dst* src* pieces* tables* gather* count channels part parts jobs element"
+    " dst_group src_group src_channel src_lane stored columns taps",
+    counters="next bad",
+)
 _PIECE = 4  # numbers per piece: byte offsets in dst and src, first number in tables, entries
 _PART = 8  # input channels that are packed together: their source stays in the cache
 _COLUMNS = 128  # taps and input channels that are turned at once, in scratch of at most 64 KiB
@@ -135,16 +134,16 @@ def watched(f: Function, value: Value, bad: Value) -> Value:
     """`bad`, a zero of either sign, or NaN in lanes where a value was not finite."""
     element, lanes = split(value.type)
     bits = vector(I32 if element == FLOAT else I64, lanes)
-    zero = f.arithmetic("fmul", value, f.constant(value.type, 0.0))
+    zero = value * f.constant(value.type, 0.0)
     zero, bad = (f.convert("bitcast", each, bits) for each in (zero, bad))
-    return f.convert("bitcast", f.bitwise("or", bad, zero), value.type)
+    return f.convert("bitcast", bad | zero, value.type)
 
 
 def report_nonfinite(f: Function, bad: Value, flag: Value) -> None:
     """Set a flag where a lane of `bad` is NaN."""
     lanes = split(bad.type)[1]
-    odd = f.convert("bitcast", f.fcompare("uno", bad, bad), f"i{lanes}")
-    with f.when(f.compare("ne", Value(odd.type, odd.name), Value(odd.type, "0"))):
+    odd = f.convert("bitcast", f.compare("uno", bad, bad), f"i{lanes}")
+    with f.when(f.compare("ne", odd, 0)):
         f.publish(1, flag)
 
 
@@ -158,44 +157,44 @@ def turned_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> N
         a = _SLOTS.reader(f)
         scratch = f.scratch(_COLUMNS * 8 * lanes * BYTES[element])
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            number, rest = f.rem(job, a["count"]), f.div(job, a["count"])
-            part, group = f.rem(rest, a["parts"]), f.div(rest, a["parts"])
-            piece = f.at(a["pieces"], f.mul(number, _PIECE), I64)
-            to, start, live, width = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
-            dst = f.at(a["dst"], f.add(f.mul(group, a["dst_group"]), to))
-            src = f.at(a["src"], f.add(f.mul(group, a["src_group"]), start))
-            row, zero = f.mul(width, a["element"]), f.constant(kind, 0.0)
+            number, rest = job % a["count"], job // a["count"]
+            part, group = rest % a["parts"], rest // a["parts"]
+            piece = f.at(a["pieces"], number * _PIECE, I64)
+            to, start, live, width = (f.word(piece, i) for i in range(_PIECE))
+            dst = a["dst"] + (group * a["dst_group"] + to)
+            src = a["src"] + (group * a["src_group"] + start)
+            row, zero = width * a["element"], f.constant(kind, 0.0)
             # What lies behind the last lane is zero.
-            behind = f.select(f.compare("slt", live, width), f.mul(width, _COLUMNS), 0)
+            behind = f.select(live < width, width * _COLUMNS, 0)
             with f.loop(0, behind, lanes) as lane:
                 f.store(zero, f.at(scratch, lane.index, element))
-            first = f.mul(part, a["part"])
-            stop = f.min(a["columns"], f.add(first, a["part"]))
+            first = part * a["part"]
+            stop = f.min(a["columns"], first + a["part"])
             # From tap to tap, and from the last one to the next channel's first.
-            step, last = f.mul(a["channels"], row), f.sub(a["taps"], 1)
-            back = f.sub(row, f.mul(last, step))
-            tap = f.rem(first, a["taps"])
-            place = f.mul(f.add(f.mul(tap, a["channels"]), f.div(first, a["taps"])), row)
+            step, last = a["channels"] * row, a["taps"] - 1
+            back = row - last * step
+            tap = first % a["taps"]
+            place = (tap * a["channels"] + first // a["taps"]) * row
             with f.loop(first, stop, _COLUMNS, [zero, tap, place]) as loop:
-                count = f.min(f.sub(stop, loop.index), _COLUMNS)
-                here = f.at(src, f.mul(loop.index, a["stored"]))
+                count = f.min(stop - loop.index, _COLUMNS)
+                here = src + loop.index * a["stored"]
                 if past:
-                    _ask_ahead(f, here, f.mul(a["stored"], _COLUMNS), live, a["src_lane"])
+                    _ask_ahead(f, here, a["stored"] * _COLUMNS, live, a["src_lane"])
                 f.call(a["gather"], scratch, here, live, count, a["src_lane"], row)
                 with f.loop(0, count, 1, loop.carried) as each:
                     bad, tap, place = each.carried
-                    line = f.at(scratch, f.mul(each.index, row))
+                    line = scratch + each.index * row
                     with f.loop(0, row, lanes * BYTES[element], [bad]) as lane:
-                        value = f.load(kind, f.at(line, lane.index))
-                        to = f.at(f.at(dst, place), lane.index)
+                        value = f.load(kind, line + lane.index)
+                        to = dst + place + lane.index
                         if past:
-                            f.store_past(value, to, cpu.vector_bytes)
+                            f.store_past(value, to)
                         else:
                             f.store(value, to)
                         lane.next([watched(f, value, lane.carried[0])])
                     over = f.compare("eq", tap, last)
-                    tap = f.select(over, f.integer(0), f.add(tap, 1))
-                    each.next([lane.results[0], tap, f.add(place, f.select(over, back, step))])
+                    tap = f.select(over, f.integer(0), tap + 1)
+                    each.next([lane.results[0], tap, place + f.select(over, back, step)])
                 loop.next(each.results)
             report_nonfinite(f, loop.results[0], a.address("bad"))
         f.drain()
@@ -204,8 +203,8 @@ def turned_packing_code(module: Module, element: str, past: bool, cpu: Cpu) -> N
 def _ask_ahead(f: Function, here: Value, nbytes: Value, rows: Value, apart: Value) -> None:
     """Ask for what lies `nbytes` behind `here` in each row: rows are too short for the processor to
     see that it is read next."""
-    with f.loop(0, rows) as row, f.loop(nbytes, f.mul(nbytes, 2), LINE) as line:
-        f.prefetch(f.at(f.at(here, f.mul(row.index, apart)), line.index))
+    with f.loop(0, rows) as row, f.loop(nbytes, nbytes * 2, LINE) as line:
+        f.prefetch(here + row.index * apart + line.index)
 
 
 @compiled("pack", kept=16, opt=1)
@@ -214,34 +213,34 @@ def packing_code(module: Module, element: str, cpu: Cpu) -> None:
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            part, group = f.rem(job, a["parts"]), f.div(job, a["parts"])
-            first = f.mul(part, a["part"])
-            count = f.min(a["part"], f.sub(a["channels"], first))
-            dst = f.at(a["dst"], f.mul(group, a["dst_group"]))
-            src = f.add(f.mul(group, a["src_group"]), f.mul(first, a["src_channel"]))
-            src = f.at(a["src"], src)
+            part, group = job % a["parts"], job // a["parts"]
+            first = part * a["part"]
+            count = f.min(a["part"], a["channels"] - first)
+            dst = a["dst"] + group * a["dst_group"]
+            src = group * a["src_group"] + first * a["src_channel"]
+            src = a["src"] + src
             with f.loop(0, a["count"]) as loop:
-                piece = f.at(a["pieces"], f.mul(loop.index, _PIECE), I64)
-                to, start, table, lanes = (f.load(I64, f.at(piece, i, I64)) for i in range(_PIECE))
-                row = f.mul(lanes, a["element"])
-                place = f.at(dst, f.add(to, f.mul(first, row)))
+                piece = f.at(a["pieces"], loop.index * _PIECE, I64)
+                to, start, table, lanes = (f.word(piece, i) for i in range(_PIECE))
+                row = lanes * a["element"]
+                place = dst + (to + first * row)
                 f.call(
-                    a["gather"], place, f.at(src, start),
+                    a["gather"], place, src + start,
                     f.at(a["tables"], table, I64), lanes, count, row, a["src_channel"],
                 )  # fmt: skip
                 if element != I16:
-                    _watch(f, place, f.mul(lanes, count), element, cpu, a.address("bad"))
+                    _watch(f, place, lanes * count, element, cpu, a.address("bad"))
 
 
 def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: Value) -> None:
     """Set a flag if one of `count` numbers is not finite."""
     lanes = cpu.lanes(BYTES[element])
     kind = vector(element, lanes)
-    whole = f.mul(f.div(count, lanes), lanes)
+    whole = count // lanes * lanes
     with f.loop(0, whole, lanes, [f.constant(kind, 0.0)]) as loop:
         value = f.load(kind, f.at(src, loop.index, element))
         loop.next([watched(f, value, loop.carried[0])])
-    mask = f.lanes_below(f.sub(count, whole), lanes)
+    mask = f.lanes_below(count - whole, lanes)
     rest = f.load_lanes(kind, f.at(src, whole, element), mask)
     report_nonfinite(f, watched(f, rest, loop.results[0]), flag)
 

@@ -11,6 +11,7 @@ vectors run along channels, which are not shifted and have weights and biases of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...activations import Activation
@@ -20,21 +21,19 @@ from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
 from .rows import converted
-from .tile import multiply_add
 from .values import BYTES, I1, I64, PTR, Value, vector
 
-SLOTS = Slots((
-    "x", "y", "w", "bias", "residual", "finish",
-    "ranges",  # per outer position: number of its first tap, count of its taps
-    "taps",  # per tap of the outer axes: byte offsets of its input plane, and of its weights
-), (
-    "x_image", "x_channel", "x_row", "y_image", "y_channel", "y_plane", "y_row",
-    "w_channel", "w_tap",
-    "made", "each",  # channels of the result, and how many of them an input channel has
-    "x_rows", "x_width", "y_rows", "y_width",
-    "planes", "bands", "band",  # of a channel, of a plane, and rows of a band
-    "units", "run", "jobs",  # bands of everything, and of a job
-), ("next",))  # fmt: skip
+SLOTS = Slots(
+    "x* y* w* bias* residual* finish*"
+    " ranges*"  # per outer position: number of its first tap, count of its taps
+    " taps*"  # per tap of the outer axes: byte offsets of its input plane, and of its weights
+    " x_image x_channel x_row y_image y_channel y_plane y_row w_channel w_tap"
+    " made each"  # channels of the result, and how many of them an input channel has
+    " x_rows x_width y_rows y_width"
+    " planes bands band"  # of a channel, of a plane, and rows of a band
+    " units run jobs",  # bands of everything, and of a job
+    counters="next",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,10 @@ class PlaneTile:
         return products + line * len(self.lines) + 4 * self.rows * self.vectors + 30
 
 
+_KEPT, _MOST_REGISTERS = 9, 28
+"""Up to how many weights are kept in registers, and registers for sums, weights and an input."""
+
+
 @compiled("planes", kept=256, opt=1)
 def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
     """The function `planes(args)`, which every thread runs: a job is some bands of rows, each of
@@ -108,82 +111,159 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
         zeros = f.scratch(tile.loads * tile.lanes * BYTES[tile.stored])
         f.store(Value(line, "zeroinitializer"), zeros)
         stage = f.scratch(tile.rows * tile.width * BYTES[tile.element] if tile.staged else 1)
+        tiles = _Tiles(f, a, tile, zeros, stage)
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            first = f.mul(job, a["run"])
-            with f.loop(first, f.min(a["units"], f.add(first, a["run"]))) as unit:
-                _emit_band(f, a, tile, cpu, unit.index, zeros, stage)
-
-
-def _emit_band(
-    f: Function, a: Arguments, tile: PlaneTile, cpu: Cpu, unit: Value, zeros: Value, stage: Value
-) -> None:
-    band, rest = f.rem(unit, a["bands"]), f.div(unit, a["bands"])
-    plane, rest = f.rem(rest, a["planes"]), f.div(rest, a["planes"])
-    channel, image = f.rem(rest, a["made"]), f.div(rest, a["made"])
-    place = f.mul(f.div(channel, a["each"]), a["x_channel"])
-    x = f.at(a["x"], f.add(f.mul(image, a["x_image"]), place))
-    place = f.add(f.mul(image, a["y_image"]), f.mul(channel, a["y_channel"]))
-    place = f.add(place, f.mul(plane, a["y_plane"]))
-    w = f.at(a["w"], f.mul(channel, a["w_channel"]))
-    bias = f.at(a["bias"], channel, tile.element)
-    taps = f.at(a["ranges"], f.mul(plane, 2), I64)
-    count = f.load(I64, f.at(taps, 1, I64))
-    taps = f.at(a["taps"], f.mul(f.load(I64, taps), 2), I64)
-    top = f.mul(band, a["band"])
-    bottom = f.min(a["y_rows"], f.add(top, a["band"]))
-    with (
-        f.loop(top, bottom, tile.rows) as row,
-        f.loop(0, a["y_width"], tile.width) as column,
-    ):
-        start = f.mul(f.sub(column.index, max(tile.back)), tile.steps[1])
-        masks = _masks(f, tile, start, a["x_width"])
-        first = column.index if tile.last else 0
-        sums = _lane_values(f, tile, f.at(bias, first, tile.element)) * tile.rows
-        with f.loop(0, count, carried=sums) as tap:
-            pair = f.at(taps, f.mul(tap.index, 2), I64)
-            source = f.at(x, f.add(f.load(I64, pair), f.mul(start, BYTES[tile.stored])))
-            weights = f.at(w, f.load(I64, f.at(pair, 1, I64)))
-            weights = f.at(weights, first, tile.element)
-            found = _Plane(source, f.mul(row.index, tile.steps[0]), a["x_rows"], a["x_row"], zeros)
-            given = masks, weights, a["w_tap"]
-            tap.next(_products(f, tile, cpu, found, *given, list(tap.carried)))
-        live, left = f.sub(bottom, row.index), f.sub(a["y_width"], column.index)
-        here = f.add(f.mul(row.index, a["y_row"]), f.mul(column.index, BYTES[tile.stored]))
-        _leave(f, a, tile, cpu, f.add(place, here), live, left, tap.results, stage)
+            first = job * a["run"]
+            with f.loop(first, f.min(a["units"], first + a["run"])) as unit:
+                tiles.emit_band(unit.index)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plane:
-    """The input of a tile: its lines from row `first` on."""
+class _Tiles:
+    """The tiles of bands of rows, being emitted; `zeros` are a line of them, `stage` is for results
+    that `finish` takes on."""
 
-    x: Value
-    first: Value
-    rows: Value
-    pitch: Value
+    f: Function
+    a: Arguments
+    tile: PlaneTile
     zeros: Value
+    stage: Value
 
-    def line(self, f: Function, number: int) -> Value:
-        """Where a line lies: one outside in zeros."""
-        row = f.add(self.first, f.integer(number))
-        place = f.at(self.x, f.mul(row, self.pitch))
-        return f.select(f.compare("ult", row, self.rows), place, self.zeros)
+    def emit_band(self, unit: Value) -> None:
+        """All tiles of a band."""
+        f, a, tile = self.f, self.a, self.tile
+        band, rest = unit % a["bands"], unit // a["bands"]
+        plane, rest = rest % a["planes"], rest // a["planes"]
+        channel, image = rest % a["made"], rest // a["made"]
+        place = channel // a["each"] * a["x_channel"]
+        x = a["x"] + (image * a["x_image"] + place)
+        place = image * a["y_image"] + channel * a["y_channel"] + plane * a["y_plane"]
+        w = a["w"] + channel * a["w_channel"]
+        bias = f.at(a["bias"], channel, tile.element)
+        taps = f.at(a["ranges"], plane * 2, I64)
+        count = f.word(taps, 1)
+        taps = f.at(a["taps"], f.word(taps) * 2, I64)
+        top = band * a["band"]
+        bottom = f.min(a["y_rows"], top + a["band"])
+        with f.loop(top, bottom, tile.rows) as row, f.loop(0, a["y_width"], tile.width) as column:
+            start = (column.index - max(tile.back)) * tile.steps[1]
+            masks = self.masks(start)
+            first = column.index if tile.last else 0
+            sums = self.lane_values(f.at(bias, first, tile.element)) * tile.rows
+            with f.loop(0, count, carried=sums) as tap:
+                pair = f.at(taps, tap.index * 2, I64)
+                source = x + (f.word(pair) + start * BYTES[tile.stored])
+                weights = f.at(w + f.word(pair, 1), first, tile.element)
+                lines = self.lines(source, row.index * tile.steps[0])
+                tap.next(self.products(lines, masks, weights, list(tap.carried)))
+            live, left = bottom - row.index, a["y_width"] - column.index
+            here = row.index * a["y_row"] + column.index * BYTES[tile.stored]
+            self.store(tap.results, place + here, live, left)
 
+    def masks(self, start: Value) -> list[Value]:
+        """For each vector of a line from position `start` on, its lanes that lie in the row."""
+        masks, lanes, width = [], self.tile.lanes, self.a["x_width"]
+        for first in range(0, self.tile.loads * lanes, lanes):
+            bits = _below(self.f, width - start - first, lanes)
+            if first < max(self.tile.back) * self.tile.steps[1]:
+                before = _below(self.f, 0 - start - first, lanes)
+                bits = bits & (before ^ -1)
+            masks.append(_mask(self.f, bits, lanes))
+        return masks
 
-def _masks(f: Function, tile: PlaneTile, start: Value, width: Value) -> list[Value]:
-    """For each vector of a line from position `start` on, its lanes that lie in the row."""
-    masks = []
-    for first in range(0, tile.loads * tile.lanes, tile.lanes):
-        bits = _below(f, f.sub(f.sub(width, start), first), tile.lanes)
-        if first < max(tile.back) * tile.steps[1]:
-            before = _below(f, f.sub(f.sub(0, start), first), tile.lanes)
-            bits = f.bitwise("and", bits, f.bitwise("xor", before, -1))
-        masks.append(_mask(f, bits, tile.lanes))
-    return masks
+    def lane_values(self, address: Value) -> list[Value]:
+        """A bias or a weight for each vector: a number in all lanes, or one for each."""
+        f, tile = self.f, self.tile
+        if not tile.last:
+            return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
+        kind = vector(tile.element, tile.lanes)
+        places = (f.at(address, v * tile.lanes, tile.element) for v in range(tile.vectors))
+        return [f.load(kind, place) for place in places]
+
+    def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
+        """Where lines lie, numbered from row `first` of a plane on: one outside in zeros."""
+        rows, pitch = self.a["x_rows"], self.a["x_row"]
+
+        def line(number: int) -> Value:
+            row = first + self.f.integer(number)
+            place = x + row * pitch
+            return self.f.select(self.f.compare("ult", row, rows), place, self.zeros)
+
+        return line
+
+    def products(
+        self, line: Callable[[int], Value], masks: list[Value], w: Value, sums: list[Value]
+    ) -> list[Value]:
+        """Add the products of one outer tap."""
+        f, tile, w_tap = self.f, self.tile, self.a["w_tap"]
+        across, kind = len(tile.back), vector(tile.element, tile.lanes)
+
+        def weight(number: int) -> list[Value]:
+            step = w_tap * number if tile.last else number * BYTES[tile.element]
+            return self.lane_values(w + step)
+
+        kept = [weight(i) for i in range(len(tile.shifts[0]) * across)] if tile.kept else []
+        for number, uses in tile.lines.items():
+            f.order()
+            parts = self.parts(line(number), masks)
+            for tap, (shift, back) in enumerate(zip(tile.shifts[1], tile.back, strict=True)):
+                part = parts[back * tile.steps[1] - shift]
+                for v in range(tile.vectors):
+                    place, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
+                    cut = part[place]
+                    if lane:
+                        cut = f.shuffle(cut, part[place + 1], range(lane, lane + tile.lanes))
+                    cut = f.convert("bitcast", cut, kind)
+                    for row, row_tap in uses:
+                        i, n = row * tile.vectors + v, row_tap * across + tap
+                        factor = (kept[n] if kept else weight(n))[v]
+                        sums[i] = f.multiply_add(cut, factor, sums[i])
+        return sums
+
+    def parts(self, line: Value, masks: list[Value]) -> list[list[Value]]:
+        """The vectors of a line: as they lie, or of its even and of its odd positions.
+
+        As integers, which LLVM cuts by one instruction, and numbers by a copy, an index and one.
+        """
+        f, tile, lanes = self.f, self.tile, self.tile.lanes
+        read, found = _bits(tile.stored), []
+        for i, mask in enumerate(masks):
+            numbers = f.load_lanes(vector(read, lanes), f.at(line, i * lanes, read), mask)
+            if tile.stored != tile.element:
+                numbers = f.convert("bitcast", numbers, vector(tile.stored, lanes))
+                numbers = converted(f, numbers, tile.element)
+                numbers = f.convert("bitcast", numbers, vector(_bits(tile.element), lanes))
+            found.append(numbers)
+        if tile.steps[1] == 1:
+            return [found]
+        pairs = list(zip(found[::2], found[1::2], strict=True))
+        return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
+
+    def store(self, sums: list[Value], place: Value, live: Value, left: Value) -> None:
+        """Store the sums, as many rows and positions as there are."""
+        f, a, tile = self.f, self.a, self.tile
+        pitch, y = a["y_row"], a["y"] + place
+        sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
+        if tile.staged:
+            for i, value in enumerate(sums):
+                f.store(value, f.at(self.stage, i * tile.lanes, tile.element))
+            shape = f.min(live, tile.rows), f.min(left, tile.width)
+            row, more = tile.width * BYTES[tile.element], a["residual"] + place
+            f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, row, pitch)
+            return
+        places = range(0, tile.width, tile.lanes)
+        masks = [_mask(f, _below(f, left - first, tile.lanes), tile.lanes) for first in places]
+        for row in range(tile.rows):
+            with f.when(live > row):
+                to = y + pitch * row
+                for v, mask in enumerate(masks):
+                    value = sums[row * tile.vectors + v]
+                    f.store_lanes(value, f.at(to, v * tile.lanes, tile.element), mask)
 
 
 def _below(f: Function, count: Value, lanes: int) -> Value:
     """A bit for each lane whose number is less than `count`."""
-    return f.sub(f.bitwise("shl", 1, f.max(f.min(count, lanes), 0)), 1)
+    return (1 << f.max(f.min(count, lanes), 0)) - 1
 
 
 def _mask(f: Function, bits: Value, lanes: int) -> Value:
@@ -191,107 +271,5 @@ def _mask(f: Function, bits: Value, lanes: int) -> Value:
     return f.convert("bitcast", f.convert("trunc", bits, f"i{lanes}"), vector(I1, lanes))
 
 
-def _lane_values(f: Function, tile: PlaneTile, address: Value) -> list[Value]:
-    """A bias or a weight for each vector: a number in all lanes, or one for each."""
-    if not tile.last:
-        return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
-    kind = vector(tile.element, tile.lanes)
-    places = (f.at(address, v * tile.lanes, tile.element) for v in range(tile.vectors))
-    return [f.load(kind, place) for place in places]
-
-
-def _products(
-    f: Function,
-    tile: PlaneTile,
-    cpu: Cpu,
-    plane: _Plane,
-    masks: list[Value],
-    w: Value,
-    w_tap: Value,
-    sums: list[Value],
-) -> list[Value]:
-    """Add the products of one outer tap."""
-    across, kind = len(tile.back), vector(tile.element, tile.lanes)
-
-    def weight(number: int) -> list[Value]:
-        step = f.mul(w_tap, number) if tile.last else number * BYTES[tile.element]
-        return _lane_values(f, tile, f.at(w, step))
-
-    kept = [weight(i) for i in range(len(tile.shifts[0]) * across)] if tile.kept else []
-    for line, uses in tile.lines.items():
-        f.order()
-        parts = _parts(f, tile, plane.line(f, line), masks)
-        for tap, (shift, back) in enumerate(zip(tile.shifts[1], tile.back, strict=True)):
-            part = parts[back * tile.steps[1] - shift]
-            for v in range(tile.vectors):
-                number, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
-                cut = part[number]
-                if lane:
-                    cut = f.shuffle(cut, part[number + 1], range(lane, lane + tile.lanes))
-                cut = f.convert("bitcast", cut, kind)
-                for row, row_tap in uses:
-                    i, n = row * tile.vectors + v, row_tap * across + tap
-                    factor = (kept[n] if kept else weight(n))[v]
-                    sums[i] = multiply_add(f, cpu, cut, factor, sums[i])
-    return sums
-
-
-_KEPT, _MOST_REGISTERS = 9, 28
-"""Up to how many weights are kept in registers, and registers for sums, weights and an input."""
-
-
-def _parts(f: Function, tile: PlaneTile, line: Value, masks: list[Value]) -> list[list[Value]]:
-    """The vectors of a line: as they lie, or of its even and of its odd positions.
-
-    As integers, which LLVM cuts by one instruction, and numbers by a copy, an index and one more.
-    """
-    lanes, read = tile.lanes, _bits(tile.stored)
-    found = []
-    for i, mask in enumerate(masks):
-        numbers = f.load_lanes(vector(read, lanes), f.at(line, i * lanes, read), mask)
-        if tile.stored != tile.element:
-            numbers = f.convert("bitcast", numbers, vector(tile.stored, lanes))
-            numbers = converted(f, numbers, tile.element)
-            numbers = f.convert("bitcast", numbers, vector(_bits(tile.element), lanes))
-        found.append(numbers)
-    if tile.steps[1] == 1:
-        return [found]
-    pairs = list(zip(found[::2], found[1::2], strict=True))
-    return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
-
-
 def _bits(element: str) -> str:
     return f"i{8 * BYTES[element]}"
-
-
-def _leave(
-    f: Function,
-    a: Arguments,
-    tile: PlaneTile,
-    cpu: Cpu,
-    place: Value,
-    live: Value,
-    left: Value,
-    sums: list[Value],
-    stage: Value,
-) -> None:
-    """Store the sums, as many rows and positions as there are."""
-    pitch, y = a["y_row"], f.at(a["y"], place)
-    sums = [activated(f, cpu, tile.activation, tile.slope, value) for value in sums]
-    if tile.staged:
-        for i, value in enumerate(sums):
-            f.store(value, f.at(stage, i * tile.lanes, tile.element))
-        shape = f.min(live, tile.rows), f.min(left, tile.width)
-        row = tile.width * BYTES[tile.element]
-        f.call(a["finish"], stage, y, f.at(a["residual"], place), 1, 0, 0, *shape, row, pitch)
-        return
-    masks = [
-        _mask(f, _below(f, f.sub(left, first), tile.lanes), tile.lanes)
-        for first in range(0, tile.width, tile.lanes)
-    ]
-    for row in range(tile.rows):
-        with f.when(f.compare("sgt", live, row)):
-            to = f.at(y, f.mul(pitch, row))
-            for v, mask in enumerate(masks):
-                value, there = sums[row * tile.vectors + v], f.at(to, v * tile.lanes, tile.element)
-                f.store_lanes(value, there, mask)

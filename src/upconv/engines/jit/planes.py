@@ -12,7 +12,7 @@ import numpy as np
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from .compile import CODE_BYTES
 from .correlation import Correlation, Line
 from .cpu import Cpu
@@ -23,7 +23,7 @@ from .plane_tile import SLOTS, PlaneTile, plane_code
 from .rows import finish_code
 from .schedule import WORTH_A_THREAD
 from .tiling import finish_of, in_tile
-from .values import BYTES, DOUBLE, LINE
+from .values import BYTES, LINE
 
 _MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
 _MOST_POSITIONS = 14  # of a tile of channels-last data
@@ -43,23 +43,17 @@ class Planes(Kernel):
         self._code = plane_code(tile, cpu)
         self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
         self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
-        self._type = np.dtype(np.float64 if tile.element == DOUBLE else np.float32)
+        self._type = correlation.dtype.accumulator.numpy
         self._packer = _packer(correlation, tile, self._type, threads, cpu)
         self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
         self._tables = _tables(correlation, self._tap_bytes)
         self._blocks = Blocks(SLOTS.block(**self._arguments()))
-        self.workspace_bytes = 0
+        self.workspace_bytes, self.description = 0, str(self)
+        self.predicted_cycles = _cycles(correlation, tile) / self._threads
         tables = sum(table.nbytes for table in self._tables)
         self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         x, y, more = given.x, given.y, given.residual
@@ -73,19 +67,12 @@ class Planes(Kernel):
         )  # fmt: skip
         given.deliver()
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
+    def __str__(self) -> str:
         tile, rows = self._tile, "positions" if self._tile.last else "rows"
         return (
             f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"
             f" place, {self._threads} threads"
         )
-
-    @property
-    def predicted_cycles(self) -> float:
-        """Cycles that each thread takes, by the tile's model."""
-        return _cycles(self.correlation, self._tile) / self._threads
 
     def _arguments(self) -> dict[str, int]:
         correlation, tile = self.correlation, self._tile

@@ -89,7 +89,7 @@ class _Pool:
     """The native code, the control block and the helpers of this process."""
 
     def __init__(self, cpu: Cpu, system: System) -> None:
-        module = Module(cpu.attributes)
+        module = Module(cpu)
         emit(module, system)
         code = Code(module, ("lead", "serve", "turn"), cpu, opt=0)
         # Behind the block, what each helper has heard, where it outlives the stay in `serve`.

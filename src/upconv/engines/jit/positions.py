@@ -10,7 +10,7 @@ import numpy as np
 
 from ...geometry import Phase
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .correlation import Correlation
@@ -24,7 +24,6 @@ from .rows import fill_code, finish_code
 from .schedule import Schedule, most_narrow, predicted_cycles, schedule
 from .tile import tile_code
 from .tiling import finish_of
-from .values import BYTES, DOUBLE
 
 _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 
@@ -37,21 +36,17 @@ class Positions(Kernel):
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
-        self._element = plan.tiles[0].element
-        self._type = np.dtype(np.float64 if self._element == DOUBLE else np.float32)
-        kind = finish_of(correlation)
+        self.description, self.predicted_cycles = str(plan), predicted_cycles(correlation, plan)
+        self._type, kind = correlation.dtype.accumulator.numpy, finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
-        self._fill = fill_code(kind.stored, self._element, cpu)
-        self._finish = finish_code(kind, cpu)
-        self._driver, self._inner = driver_code(cpu), inner_code(cpu)
-        self._direct = kind.is_plain
+        self._driver = driver_code(cpu)
+        fill = fill_code(kind.stored, kind.computed, cpu)
+        self._called = fill, finish_code(kind, cpu), inner_code(cpu)
         self._tables: list[Numbers] = []
         self._packer = Packing(correlation, plan, self._type, threads, cpu)
-        itemsize = BYTES[self._element]
-        lanes = -(-plan.buffer_lanes // 16)
-        self._channel_bytes = (
-            (lanes + 1 - lanes % 2) * 16 * itemsize
-        )  # odd: no two in one cache set
+        # An odd number of lines: no two channels in one cache set.
+        lines = -(-plan.buffer_lanes // 16) | 1
+        self._channel_bytes = lines * 16 * self._type.itemsize
         own = correlation.reduced // correlation.groups
         parts = correlation.groups if plan.shared else plan.threads
         self._part_bytes = own * self._channel_bytes
@@ -61,14 +56,7 @@ class Positions(Kernel):
         tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given, biases = self._given(out, a, bias, residual)
         x, y, more = given.x, given.y, given.residual
@@ -89,16 +77,6 @@ class Positions(Kernel):
             )  # fmt: skip
         given.deliver()
 
-    @property
-    def description(self) -> str:
-        """The schedule in one line."""
-        return str(self.schedule)
-
-    @property
-    def predicted_cycles(self) -> float:
-        """Cycles that each thread takes, by the schedule's model."""
-        return predicted_cycles(self.correlation, self.schedule)
-
     # Tables ---------------------------------------------------------------------------------------
 
     def _table(self, numbers: Any) -> int:
@@ -108,18 +86,15 @@ class Positions(Kernel):
 
     def _arguments(self) -> dict[str, int]:
         correlation, plan = self.correlation, self.schedule
-        itemsize, stored = BYTES[self._element], correlation.dtype.itemsize
+        itemsize, stored = self._type.itemsize, correlation.dtype.itemsize
         own = correlation.reduced // correlation.groups
         pack_channels = max(1, min(own, -(-own * correlation.groups // (4 * plan.threads))))
         pack_lanes = plan.buffer_lanes
         if pack_channels == 1:
             pack_lanes = max(4096, -(-pack_lanes * own * correlation.groups // (4 * plan.threads)))
-        lane_parts = -(-plan.buffer_lanes // pack_lanes)
+        lane_parts = 0 if plan.in_place else -(-plan.buffer_lanes // pack_lanes)
         return {
-            "fill": self._fill.addresses["fill"],
-            "finish": self._finish.addresses["finish"],
-            "pack": self._inner.addresses["pack"],
-            "spans": self._inner.addresses["spans"],
+            **{name: address for code in self._called for name, address in code.addresses.items()},
             **self._input_rows(),
             "yrows": self._table(_output_rows(correlation, plan)),
             **self._tap_tables(),
@@ -136,9 +111,7 @@ class Positions(Kernel):
             "total": plan.cells.total, "front": plan.front, "back": plan.back,
             "shared": int(plan.shared or plan.in_place),
             "pack_channels": pack_channels, "pack_lanes": pack_lanes,
-            "pack_jobs": 0
-            if plan.in_place
-            else correlation.groups * -(-own // pack_channels) * lane_parts,
+            "pack_jobs": correlation.groups * -(-own // pack_channels) * lane_parts,
             "window": plan.window, "windows": plan.windows,
             "span": plan.cells.last.phases[0].length if plan.by_row else plan.window,
             "span_step": plan.cells.pitch if plan.by_row else plan.window,
@@ -146,31 +119,26 @@ class Positions(Kernel):
             "jobs": correlation.groups * plan.windows * plan.block_runs,
             "lanes": plan.tiles[0].lanes, "vectors": plan.tiles[0].vectors,
             "most_narrow": most_narrow(plan.tiles[0]),
-            "direct": int(self._direct),
+            "direct": int(finish_of(correlation).is_plain),
         }  # fmt: skip
 
     def _input_rows(self) -> dict[str, int]:
         """Where input rows lie in an image, joined where there are no zeros between them."""
-        lines = self.schedule.cells.lines
-        outer = len(lines) - 1
-        width = lines[-1].size
-        cells = self.schedule.cells.each
+        cells, lines = self.schedule.cells.each, self.schedule.cells.lines
+        outer, width = len(lines) - 1, lines[-1].size
         while outer and cells[outer] == lines[outer].size:
             outer -= 1
             width *= lines[outer].size
         pitch = self.schedule.cells.pitch * prod(cells[outer:-1])
-        front = self.schedule.front
         return {
             "xrows": self._table(_input_rows(self.correlation, cells[:outer])),
-            "in_rows": prod(cells[:outer]),
-            "in_width": width,
-            "in_pitch": pitch,
-            "lead": max(0, -(-front // pitch)),
-        }
+            "in_rows": prod(cells[:outer]), "in_width": width, "in_pitch": pitch,
+            "lead": max(0, -(-self.schedule.front // pitch)),
+        }  # fmt: skip
 
     def _tap_tables(self) -> dict[str, int]:
         """Where outer taps read, from a tile's place in the buffer, and whose taps they are."""
-        plan, itemsize = self.schedule, BYTES[self._element]
+        plan, itemsize = self.schedule, self._type.itemsize
         offsets: list[int] = []
         ranges = []
         for phases in plan.cells.combos():
@@ -179,11 +147,8 @@ class Positions(Kernel):
                 rows = sum(t.shift * s for t, s in zip(taps, plan.cells.steps, strict=True))
                 offsets.append((plan.front - rows * plan.cells.pitch) * itemsize)
             ranges.append((start, len(offsets) - start))
-        return {
-            "taps": self._table(offsets or [0]),
-            "combos": self._table(ranges),
-            "combo_count": len(ranges),
-        }
+        tables = {"taps": self._table(offsets or [0]), "combos": self._table(ranges)}
+        return tables | {"combo_count": len(ranges)}
 
     def _block_rows(self) -> list[tuple[int, ...]]:
         rows: list[tuple[int, ...]] = []

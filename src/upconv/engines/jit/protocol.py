@@ -64,7 +64,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .affinity import Affinity, current, emit_keep_away, new_place
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .values import I64, PTR, Value
 
 MOST = 4095  # helpers
@@ -105,7 +105,7 @@ class System:
 
 def emit(module: Module, system: System) -> None:
     """`lead`, `serve` and `turn`, the measure of a poll."""
-    parameters = {"control": PTR, "work": PTR, "argument": PTR, "limit": I64}
+    parameters = signature("control* work* argument* limit")
     with module.function("lead", parameters) as f:
         free = f.compare("eq", f.exchange("xchg", _word(f, OWNER), 1), 0)
         with f.when(free):
@@ -115,19 +115,19 @@ def emit(module: Module, system: System) -> None:
             f.call(f["work"], f["argument"])
     if system.affinity:
         emit_keep_away(module, system.affinity)
-    with module.function("serve", {"control": PTR, "memory": PTR, "turns": I64}) as f:
+    with module.function("serve", signature("control* memory* turns")) as f:
         _serve(f, system)
-    with module.function("turn", {"control": PTR, "turns": I64}) as f, f.loop(0, f["turns"]):
+    with module.function("turn", signature("control* turns")) as f, f.loop(0, f["turns"]):
         f.observe(_word(f, BELL))
         f.relax(system.triple)
 
 
 def _word(f: Function, offset: int) -> Value:
-    return f.at(f["control"], offset)
+    return f["control"] + offset
 
 
 def _count_down(f: Function, turns: Value) -> Value:
-    left = f.sub(f.load(I64, turns), 1)
+    left = f.load(I64, turns) - 1
     f.store(left, turns)
     return left
 
@@ -144,9 +144,9 @@ def _lead(f: Function, system: System) -> None:
     if system.futex:
         _call_sleepers(f, system.futex)
     f.call(f["work"], f["argument"])
-    seat = f.rem(f.exchange("add", _word(f, STATE), FULL), GENERATION)
-    members = f.min(f["limit"], f.sub(f.add(seat, f["limit"]), FULL))
-    expected = f.add(f.load(I64, _word(f, EXPECTED)), members)
+    seat = f.exchange("add", _word(f, STATE), FULL) % GENERATION
+    members = f.min(f["limit"], seat + f["limit"] - FULL)
+    expected = f.load(I64, _word(f, EXPECTED)) + members
     f.store(expected, _word(f, EXPECTED))
     _wait(f, system, expected)
 
@@ -154,12 +154,12 @@ def _lead(f: Function, system: System) -> None:
 def _open(f: Function) -> Value:
     """Open a generation; its number."""
     opened = f.scratch(8)
-    seats = f.sub(FULL, f["limit"])
+    seats = FULL - f["limit"]
     with f.forever() as done:
         state = f.observe(_word(f, STATE))
-        generation = f.add(f.div(state, GENERATION), 1)
+        generation = state // GENERATION + 1
         f.store(generation, opened)
-        new = f.add(f.mul(generation, GENERATION), seats)
+        new = generation * GENERATION + seats
         f.leave(done, f.replace(_word(f, STATE), state, new))
     return f.load(I64, opened)
 
@@ -168,10 +168,10 @@ def _call_sleepers(f: Function, futex: Futex) -> None:
     """Call as many as there are seats that nobody awake could take."""
     with f.forever() as enough:
         sleep = f.observe(_word(f, SLEEP), "seq_cst")
-        asleep = f.rem(f.div(sleep, ASLEEP), AWAKE // ASLEEP)
-        count = f.min(f.sub(f["limit"], f.div(sleep, AWAKE)), asleep)
-        f.leave(enough, f.compare("sle", count, 0))
-        called = f.add(sleep, f.mul(count, AWAKE - ASLEEP + PERMIT))
+        asleep = sleep // ASLEEP % (AWAKE // ASLEEP)
+        count = f.min(f["limit"] - sleep // AWAKE, asleep)
+        f.leave(enough, count <= 0)
+        called = sleep + count * (AWAKE - ASLEEP + PERMIT)
         with f.when(f.replace(_word(f, SLEEP), sleep, called)):
             _futex(f, futex, _WAKE, count)
 
@@ -192,7 +192,7 @@ def _wait(f: Function, system: System, expected: Value) -> None:
         f.relax(system.triple)
         left = _count_down(f, turns)
         if system.switch:
-            with f.when(f.compare("slt", left, 0)):
+            with f.when(left < 0):
                 f.call_foreign(system.switch)
 
 
@@ -217,12 +217,12 @@ def _serve(f: Function, system: System) -> None:
     new = f.compare("eq", heard, 0)
     f.exchange("add", _word(f, SLEEP), f.select(new, f.integer(AWAKE), AWAKE - ASLEEP))
     # A token comes before the run it is for, and the interpreter may do other things in between.
-    first = f["turns"] if system.futex else f.mul(f["turns"], _PYTHON_IS_SLOWER)
+    first = f["turns"] if system.futex else f["turns"] * _PYTHON_IS_SLOWER
     with f.forever() as asleep:
         f.store(first, me.turns)
         with f.forever() as bored:
             _poll(f, system, me)
-            f.leave(bored, f.compare("sle", f.observe(_word(f, BELL)), f.load(I64, me.heard)))
+            f.leave(bored, f.observe(_word(f, BELL)) <= f.load(I64, me.heard))
             _join(f, me)
         _keep_away(f, system, me)
         f.exchange("add", _word(f, SLEEP), ASLEEP - AWAKE)
@@ -237,11 +237,11 @@ def _serve(f: Function, system: System) -> None:
 def _poll(f: Function, system: System, me: _Helper) -> None:
     """Wait for the bell as long as there are turns left."""
     with f.forever() as done:
-        f.leave(done, f.compare("sgt", f.observe(_word(f, BELL)), f.load(I64, me.heard)))
+        f.leave(done, f.observe(_word(f, BELL)) > f.load(I64, me.heard))
         left = _count_down(f, me.turns)
-        f.leave(done, f.compare("slt", left, 0))
+        f.leave(done, left < 0)
         f.relax(system.triple)
-        with f.when(f.compare("eq", f.rem(left, _TURNS_PER_LOOK), 0)):
+        with f.when(f.compare("eq", left % _TURNS_PER_LOOK, 0)):
             _make_way(f, system, me)
 
 
@@ -257,8 +257,8 @@ def _make_way(f: Function, system: System, me: _Helper) -> None:
 def _join(f: Function, me: _Helper) -> None:
     """Take a number, and work if it is a seat."""
     state = f.exchange("add", _word(f, STATE), 1)
-    f.store(f.div(state, GENERATION), me.heard)
-    with f.when(f.compare("slt", f.rem(state, GENERATION), FULL)):
+    f.store(state // GENERATION, me.heard)
+    with f.when(state % GENERATION < FULL):
         f.call(f.load(PTR, _word(f, WORK)), f.load(PTR, _word(f, ARGUMENT)))
         f.exchange("add", _word(f, DONE), 1)
         f.store(f["turns"], me.turns)
@@ -273,11 +273,11 @@ def _sleep(f: Function, futex: Futex, me: _Helper) -> None:
     """Sleep until called, or until the bell says that it is not the time to."""
     with f.forever() as up:
         sleep = f.observe(_word(f, SLEEP))
-        called = f.compare("ne", f.rem(sleep, ASLEEP), 0)
-        news = f.compare("sgt", f.observe(_word(f, BELL), "seq_cst"), f.load(I64, me.heard))
-        awake = f.bitwise("or", called, news)
+        called = f.compare("ne", sleep % ASLEEP, 0)
+        news = f.observe(_word(f, BELL), "seq_cst") > f.load(I64, me.heard)
+        awake = called | news
         with f.when(awake):
             change = f.select(called, f.integer(-PERMIT), AWAKE - ASLEEP)
-            f.leave(up, f.replace(_word(f, SLEEP), sleep, f.add(sleep, change)))
+            f.leave(up, f.replace(_word(f, SLEEP), sleep, sleep + change))
         with f.unless(awake):
             _futex(f, futex, _WAIT, f.integer(0))

@@ -12,54 +12,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, Slots
-from .values import I1, I64, PTR, Value
+from .values import I1, I64, Operand, Value
 
-SLOTS = Slots((
-    "x", "y", "w", "bias", "residual",  # operands
-    "buffer",  # packed input: one per group when shared, else one per thread
-    "fill", "finish",  # functions of rows.py
-    "pack", "spans",  # of driver.py
-    "xrows",  # rows: byte offset of an image's input row, < 0 where there is none
-    "yrows",  # combos x rows: byte offset of an image's output row, < 0 where there is none
-    "taps",  # byte offsets of outer taps from a tile's place in the buffer
-    "combos",  # per combination of outer phases: number of its first tap, count of its taps
-    "blocks",  # BLOCK numbers per block
-    "places",  # combos x blocks: byte offset of a block's weights
-), (
-    "images", "channels",
-    "in_rows", "in_width", "in_pitch",  # input rows, joined where no zeros are between them
-    "rows", "pitch", "limit", "stride",
-    "combo_count", "block_count", "lead",
-    "x_image", "x_group", "x_channel", "x_bytes",
-    "y_image", "y_group", "y_channel", "y_bytes",
-    "bias_group", "w_group", "element",
-    "buffer_part", "buffer_channel",
-    "total",  # lanes that hold outputs
-    "front", "back",  # lanes read before a window's first lane and after its last
-    "shared", "pack_channels", "pack_lanes", "pack_jobs",
-    "window", "windows",
-    "span", "span_step",  # a window's runs of lanes that tiles fill, and lanes from one to the next
-    "block_run", "block_runs", "jobs",
-    "lanes", "vectors", "most_narrow",
-    "direct",  # whether tiles may store what they compute as it is
-), ("next_pack", "packed", "next_job", "next_thread"))  # fmt: skip
+SLOTS = Slots(
+    "x* y* w* bias* residual*"  # operands
+    " buffer*"  # packed input: one per group when shared, else one per thread
+    " fill* finish*"  # functions of rows.py
+    " pack* spans*"  # of driver.py
+    " xrows*"  # rows: byte offset of an image's input row, < 0 where there is none
+    " yrows*"  # combos x rows: byte offset of an image's output row, < 0 where there is none
+    " taps*"  # byte offsets of outer taps from a tile's place in the buffer
+    " combos*"  # per combination of outer phases: number of its first tap, count of its taps
+    " blocks*"  # BLOCK numbers per block
+    " places*"  # combos x blocks: byte offset of a block's weights
+    " images channels"
+    " in_rows in_width in_pitch"  # input rows, joined where no zeros are between them
+    " rows pitch limit stride combo_count block_count lead"
+    " x_image x_group x_channel x_bytes y_image y_group y_channel y_bytes"
+    " bias_group w_group element buffer_part buffer_channel"
+    " total front back"  # lanes that hold outputs; read before a window's first and after its last
+    " shared pack_channels pack_lanes pack_jobs window windows"
+    " span span_step"  # a window's runs of lanes that tiles fill, and lanes from one to the next
+    " block_run block_runs jobs lanes vectors most_narrow"
+    " direct",  # whether tiles may store what they compute as it is
+    counters="next_pack packed next_job next_thread",
+)
 BLOCK = ("wide", "narrow", "channel", "live", "phase", "phases")
 """Numbers per block: two tiles' addresses, first channel, how many, first phase, how many."""
 
 NO = Value(I1, "false")
 
-SAME = {
-    "args": PTR, "stage": PTR, "block": PTR, "w": PTR, "taps": PTR, "ntaps": I64,
-    "group": I64, "combo": I64,
-}  # fmt: skip
+SAME = signature("args* stage* block* w* taps* ntaps group combo")
 """What all tiles of a window are given, for one block and one combination of outer phases."""
-TILES = SAME | {
-    "tile": PTR, "x": PTR,  # code; input of the first tile
-    "first": I64, "last": I64, "width": I64,  # lanes of the first tile, behind the last, of each
-    "end": I64,  # lanes from here on are another tile's
-}  # fmt: skip
+TILES = SAME | signature(
+    "tile* x*"  # code; input of the first tile
+    " first last width"  # lanes of the first tile, behind the last, of each
+    " end"  # lanes from here on are another tile's
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +64,9 @@ class _Rows:
 
 
 def _rows(f: Function, a: Arguments) -> _Rows:
-    channel, _, phase, phases = (
-        f.load(I64, f.at(f["block"], i, I64)) for i in range(2, len(BLOCK))
-    )
-    offsets = f.at(a["yrows"], f.mul(f["combo"], a["rows"]), I64)
-    base = f.add(f.mul(f["group"], a["y_group"]), f.mul(channel, a["y_channel"]))
+    channel, _, phase, phases = (f.word(f["block"], i) for i in range(2, len(BLOCK)))
+    offsets = f.at(a["yrows"], f["combo"] * a["rows"], I64)
+    base = f["group"] * a["y_group"] + channel * a["y_channel"]
     return _Rows(offsets, base, phase, phases)
 
 
@@ -88,16 +77,15 @@ def emit_tiles(module: Module) -> None:
         rows, spot = _rows(f, a), _spot(f, a, f["first"])
         inside = _inside(f, a, rows, spot, f["first"], f["last"])
         with f.when(inside):
-            step = f.mul(a["stride"], a["y_bytes"])
+            step = a["stride"] * a["y_bytes"]
             carried = [f["x"], _address(f, a, rows, spot)]
             with f.loop(f["first"], f["last"], f["width"], carried=carried) as loop:
                 x, y = loop.carried
                 _compute(f, a, x, y, a["y_channel"], step)
-                along = f.mul(f["width"], a["element"]), f.mul(f["width"], step)
-                loop.next([f.at(x, along[0]), f.at(y, along[1])])
+                along = f["width"] * a["element"], f["width"] * step
+                loop.next([x + along[0], y + along[1]])
         with f.unless(inside), f.loop(f["first"], f["last"], f["width"]) as loop:
-            x = f.at(f["x"], f.mul(f.sub(loop.index, f["first"]), a["element"]))
-            _place(f, a, rows, loop.index, x)
+            _place(f, a, rows, loop.index, f["x"] + (loop.index - f["first"]) * a["element"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,124 +99,96 @@ class _Spot:
 
 def _spot(f: Function, a: Arguments, q: Value) -> _Spot:
     """Where a lane of the whole row of lanes lies."""
-    row = f.div(q, a["pitch"])
-    image = f.div(row, a["rows"])
-    own = f.sub(row, f.mul(image, a["rows"]))
-    return _Spot(f.sub(q, f.mul(row, a["pitch"])), own, image)
+    row = q // a["pitch"]
+    image = row // a["rows"]
+    own = row - image * a["rows"]
+    return _Spot(q - row * a["pitch"], own, image)
 
 
 def _place(f: Function, a: Arguments, rows: _Rows, q: Value, x: Value) -> None:
     """One tile, from lane `q` on."""
-    spot, end = _spot(f, a, q), f.add(q, f["width"])
-    live = f.compare("sge", f.load(I64, f.at(rows.offsets, spot.row, I64)), 0)
-    single = f.compare("sle", f.add(spot.lane, f["width"]), a["pitch"])
+    spot, end = _spot(f, a, q), q + f["width"]
+    live = f.word(rows.offsets, spot.row) >= 0
+    across = spot.lane + f["width"] > a["pitch"]
     inside = _inside(f, a, rows, spot, q, end)
-    with f.when(f.select(single, live, Value(I1, "true"))):
-        piece, step = f.mul(rows.phases, a["element"]), f.mul(a["stride"], a["y_bytes"])
-        channel = f.mul(f["width"], piece)
+    with f.when(across | live):
+        piece, step = rows.phases * a["element"], a["stride"] * a["y_bytes"]
+        channel = f["width"] * piece
         y = f.select(inside, _address(f, a, rows, spot), f["stage"])
         steps = f.select(inside, a["y_channel"], channel), f.select(inside, step, piece)
         _compute(f, a, x, y, *steps)
         with f.unless(inside):
-            f.call(
-                "spread", f["args"], f["stage"], f["block"], f["group"], f["combo"], q, channel,
-                f.min(end, f["end"]),
-            )  # fmt: skip
+            same = (f[name] for name in ("args", "stage", "block", "group", "combo"))
+            f.call("spread", *same, q, channel, f.min(end, f["end"]))
 
 
-def _compute(
-    f: Function, a: Arguments, x: Value, y: Value, channel: Value, position: Value
-) -> None:
-    first, live = (f.load(I64, f.at(f["block"], i, I64)) for i in (2, 3))
-    bias = f.mul(f.add(f.mul(f["group"], a["bias_group"]), first), a["element"])
+def _compute(f: Function, a: Arguments, x: Value, y: Value, *steps: Value) -> None:
+    first, live = (f.word(f["block"], i) for i in (2, 3))
+    bias = (f["group"] * a["bias_group"] + first) * a["element"]
     operands = [x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"]]
-    f.call(f["tile"], *operands, f.at(a["bias"], bias), y, channel, position, live)
+    f.call(f["tile"], *operands, a["bias"] + bias, y, *steps, live)
 
 
 def _inside(f: Function, a: Arguments, rows: _Rows, spot: _Spot, q: Value, stop: Value) -> Value:
     """Whether the results of lanes [q, stop) may be stored as they come: all are outputs, and of
     one row."""
-    end = f.add(spot.lane, f.sub(stop, q))
+    end = spot.lane + (stop - q)
     # The last output: s * (end - 1) + the block's last phase.
-    last = f.add(f.add(f.mul(f.sub(end, 1), a["stride"]), rows.phase), rows.phases)
-    inside = f.select(f.compare("sle", end, a["pitch"]), f.compare("sle", last, a["limit"]), NO)
-    inside = f.select(inside, f.compare("sle", stop, f["end"]), NO)
-    offset = f.load(I64, f.at(rows.offsets, spot.row, I64))
-    inside = f.select(inside, f.compare("sge", offset, 0), NO)
-    inside = f.select(inside, f.compare("slt", spot.image, a["images"]), NO)
-    return f.select(inside, f.compare("ne", a["direct"], 0), NO)
+    last = (end - 1) * a["stride"] + rows.phase + rows.phases
+    inside = (end <= a["pitch"]) & (last <= a["limit"]) & (stop <= f["end"])
+    inside = inside & (f.word(rows.offsets, spot.row) >= 0) & (spot.image < a["images"])
+    return inside & f.compare("ne", a["direct"], 0)
 
 
 def _address(f: Function, a: Arguments, rows: _Rows, spot: _Spot) -> Value:
     """Where the results of a position go."""
-    offset = f.load(I64, f.at(rows.offsets, spot.row, I64))
-    first = f.mul(f.add(f.mul(spot.lane, a["stride"]), rows.phase), a["y_bytes"])
-    place = f.add(f.add(rows.base, f.mul(spot.image, a["y_image"])), f.add(offset, first))
-    return f.at(a["y"], place)
-
-
-SPREAD = {
-    "args": PTR, "stage": PTR, "block": PTR, "group": I64, "combo": I64, "first": I64,
-    "channel": I64, "last": I64,
-}  # fmt: skip
+    offset = f.word(rows.offsets, spot.row)
+    first = (spot.lane * a["stride"] + rows.phase) * a["y_bytes"]
+    return a["y"] + (rows.base + spot.image * a["y_image"] + (offset + first))
 
 
 def emit_spread(module: Module) -> None:
     """`spread`: copy lanes [first, last) of the stage to where they are outputs, row by row."""
-    with module.function("spread", SPREAD, exported=False) as f:
+    parameters = signature("args* stage* block* group combo first channel last")
+    with module.function("spread", parameters, exported=False) as f:
         a = SLOTS.reader(f)
         rows = _rows(f, a)
         first, last = f["first"], f["last"]
-        stop = f.add(f.div(f.sub(last, 1), a["pitch"]), 1)
-        with f.loop(f.div(first, a["pitch"]), f.min(stop, f.mul(a["rows"], a["images"]))) as row:
-            offset = f.load(I64, f.at(rows.offsets, f.rem(row.index, a["rows"]), I64))
-            with f.when(f.compare("sge", offset, 0)):
-                origin = f.mul(row.index, a["pitch"])
-                low = f.sub(f.max(first, origin), origin)
-                high = f.sub(f.min(last, f.add(origin, a["pitch"])), origin)
-                image = f.mul(f.div(row.index, a["rows"]), a["y_image"])
-                place = f.add(rows.base, f.add(image, offset))
-                staged = f.sub(f.add(origin, low), first)
-                _spread_row(f, a, rows, place, staged, low, high)
+        stop = (last - 1) // a["pitch"] + 1
+        with f.loop(first // a["pitch"], f.min(stop, a["rows"] * a["images"])) as row:
+            offset = f.word(rows.offsets, row.index % a["rows"])
+            with f.when(offset >= 0):
+                origin = row.index * a["pitch"]
+                low = f.max(first, origin) - origin
+                high = f.min(last, origin + a["pitch"]) - origin
+                place = rows.base + (row.index // a["rows"] * a["y_image"] + offset)
+                _spread_row(f, a, rows, place, (origin + low - first, low, high))
 
 
 def _spread_row(
-    f: Function,
-    a: Arguments,
-    rows: _Rows,
-    place: Value,
-    staged: Value,
-    low: Value,
-    high: Value,
+    f: Function, a: Arguments, rows: _Rows, place: Value, lanes: tuple[Value, Value, Value]
 ) -> None:
-    """Copy positions [low, high) of the output row at `place`, the first from lane `staged`."""
-    stride, phases = a["stride"], rows.phases
-    first = f.add(f.mul(low, stride), rows.phase)
-    piece = f.mul(phases, a["element"])
-    src = f.at(f["stage"], f.mul(staged, piece))
-    place = f.add(place, f.mul(first, a["y_bytes"]))
-    left = f.max(f.sub(a["limit"], first), 0)  # outputs from here to the row's end
+    """Copy positions of the output row at `place`: `lanes` are the first one's in the stage, and
+    the first's and the last's next in the row."""
+    (staged, low, high), stride, phases = lanes, a["stride"], rows.phases
+    first, piece = low * stride + rows.phase, phases * a["element"]
+    src, place = f["stage"] + staged * piece, place + first * a["y_bytes"]
+    left = f.max(a["limit"] - first, 0)  # outputs from here to the row's end
+
+    def finish(src: Value, place: Value, runs: Operand, length: Value) -> None:
+        y, residual = a["y"] + place, a["residual"] + place
+        live, step = f.word(f["block"], 3), a["stride"] * a["y_bytes"]
+        strides = f["channel"], a["y_channel"], runs, length, piece, step
+        f.call(a["finish"], src, y, residual, live, *strides)
+
     dense = f.compare("eq", phases, stride)
     with f.when(dense):
-        length = f.min(left, f.mul(f.sub(high, low), stride))
-        _finish(f, a, src, place, piece, f.integer(1), length)
+        finish(src, place, 1, f.min(left, (high - low) * stride))
     with f.unless(dense):
         # Positions that have all their phases, then at most one that the row's end cuts.
-        room = f.add(left, f.sub(stride, phases))
-        whole = f.min(f.sub(high, low), f.div(room, stride))
-        _finish(f, a, src, place, piece, whole, phases)
-        with f.when(f.compare("slt", whole, f.sub(high, low))):
-            rest = f.max(f.sub(left, f.mul(whole, stride)), 0)
-            src = f.at(src, f.mul(whole, piece))
-            place = f.add(place, f.mul(f.mul(whole, stride), a["y_bytes"]))
-            _finish(f, a, src, place, piece, f.integer(1), rest)
-
-
-def _finish(
-    f: Function, a: Arguments, src: Value, place: Value, piece: Value, runs: Value, length: Value
-) -> None:
-    y, residual = f.at(a["y"], place), f.at(a["residual"], place)
-    live = f.load(I64, f.at(f["block"], 3, I64))
-    step = f.mul(a["stride"], a["y_bytes"])
-    strides = [f["channel"], a["y_channel"], runs, length, piece, step]
-    f.call(a["finish"], src, y, residual, live, *strides)
+        whole = f.min(high - low, (left + (stride - phases)) // stride)
+        finish(src, place, whole, phases)
+        with f.when(whole < high - low):
+            rest = f.max(left - whole * stride, 0)
+            behind = place + whole * stride * a["y_bytes"]
+            finish(src + whole * piece, behind, 1, rest)

@@ -22,43 +22,25 @@ from ..base import Array
 from .activation import activated
 from .compile import compiled
 from .cpu import Cpu, host
-from .emit import Function, Module
-from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, I64, PTR, Value, split, vector
+from .emit import Function, Module, signature
+from .values import BFLOAT, BYTES, DOUBLE, FLOAT, I1, I16, I32, Value, split, vector
 
-FILL = {
-    "dst": PTR,
-    "src": PTR,
-    "count": I64,
-    "zeros": I64,
-    "channels": I64,
-    "dst_channel": I64,  # bytes from one channel to the next
-    "src_channel": I64,
-}
-
-FINISH = {
-    "src": PTR,
-    "dst": PTR,
-    "residual": PTR,  # as dst lies, or whatever where the epilogue has none
-    "channels": I64,
-    "src_channel": I64,  # bytes from one channel to the next
-    "dst_channel": I64,
-    "runs": I64,  # runs of `length` elements each
-    "length": I64,
-    "src_run": I64,  # bytes from one run to the next
-    "dst_run": I64,
-}
-
+FILL = signature(
+    "dst* src* count zeros channels dst_channel src_channel"  # bytes from one channel to the next
+)
+FINISH = signature(
+    "src* dst*"
+    " residual*"  # as dst lies, or whatever where the epilogue has none
+    " channels src_channel dst_channel"  # and bytes from one to the next
+    " runs length"  # runs of `length` elements each
+    " src_run dst_run"  # bytes from one run to the next
+)
+GATHER = signature(
+    "dst* src*"
+    " table* entries"  # element numbers, 64 bits each
+    " channels dst_channel src_channel"  # and bytes from one input channel to the next
+)
 _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
-
-GATHER = {
-    "dst": PTR,
-    "src": PTR,
-    "table": PTR,  # element numbers, 64 bits each
-    "entries": I64,
-    "channels": I64,
-    "dst_channel": I64,  # bytes from one input channel to the next
-    "src_channel": I64,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +73,8 @@ def fill_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
         zero = f.constant(vector(computed, lanes), 0.0)
         numbers, clear = Spans(f, f["count"], lanes), Spans(f, f["zeros"], lanes)
         with f.loop(0, f["channels"]) as channel:
-            src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
-            dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
+            src = f["src"] + channel.index * f["src_channel"]
+            dst = f["dst"] + channel.index * f["dst_channel"]
             rest = f.at(dst, f["count"], computed)
 
             def copy(span: Span) -> None:
@@ -110,12 +92,9 @@ def finish_code(module: Module, kind: Finish, cpu: Cpu) -> None:
     with module.function("finish", FINISH) as f:
         spans = Spans(f, f["length"], lanes)
         with f.loop(0, f["channels"]) as channel, f.loop(0, f["runs"]) as run:
-            offset = f.add(f.mul(channel.index, f["dst_channel"]), f.mul(run.index, f["dst_run"]))
-            src = f.at(
-                f["src"],
-                f.add(f.mul(channel.index, f["src_channel"]), f.mul(run.index, f["src_run"])),
-            )
-            spans.each(partial(_finish_span, f, kind, cpu, src, offset))
+            offset = channel.index * f["dst_channel"] + run.index * f["dst_run"]
+            src = f["src"] + (channel.index * f["src_channel"] + run.index * f["src_run"])
+            spans.each(partial(_finish_span, f, kind, src, offset))
 
 
 def activate(activation: Activation, slope: float, values: Array) -> None:
@@ -128,20 +107,18 @@ def activate(activation: Activation, slope: float, values: Array) -> None:
     _FINISH(code.addresses["finish"])(place, place, 0, 1, 0, 0, 1, values.size, 0, 0)
 
 
-def _finish_span(
-    f: Function, kind: Finish, cpu: Cpu, src: Value, offset: Value, span: Span
-) -> None:
+def _finish_span(f: Function, kind: Finish, src: Value, offset: Value, span: Span) -> None:
     """One vector of results: + residual, activation, + what is there, in the type of computing."""
     values = span.load(f.at(src, span.start, kind.computed), kind.computed)
-    dst = f.at(f.at(f["dst"], offset), span.start, kind.stored)
+    dst = f.at(f["dst"] + offset, span.start, kind.stored)
     if kind.residual:
-        place = f.at(f.at(f["residual"], offset), span.start, kind.stored)
+        place = f.at(f["residual"] + offset, span.start, kind.stored)
         residual = converted(f, span.load(place, kind.stored), kind.computed)
-        values = f.arithmetic("fadd", values, residual)
-    values = activated(f, cpu, kind.activation, kind.slope, values)
+        values = values + residual
+    values = activated(f, kind.activation, kind.slope, values)
     if kind.accumulate:
         there = converted(f, span.load(dst, kind.stored), kind.computed)
-        values = f.arithmetic("fadd", there, values)
+        values = there + values
     span.store(converted(f, values, kind.stored), dst)
 
 
@@ -155,11 +132,11 @@ def gather_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     with module.function("gather", GATHER) as f:
         zero = f.constant(computed, 0.0)
         with f.loop(0, f["channels"]) as channel:
-            src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
-            dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
+            src = f["src"] + channel.index * f["src_channel"]
+            dst = f["dst"] + channel.index * f["dst_channel"]
             with f.loop(0, f["entries"]) as entry:
-                place = f.load(I64, f.at(f["table"], entry.index, I64))
-                real = f.compare("sge", place, 0)
+                place = f.word(f["table"], entry.index)
+                real = place >= 0
                 number = f.load(stored, f.at(src, f.max(place, 0), stored))
                 number = f.select(real, converted(f, number, computed), zero)
                 f.store(number, f.at(dst, entry.index, computed))
@@ -169,18 +146,18 @@ def _emit_gather_pairs(module: Module) -> None:
     """`gather` of two input channels at a time, of 16 bits each: dst[e] is that of the first, then
     that of the second, or 0 where there is none. `dst_channel` is half of what such a row takes."""
     with module.function("gather", GATHER) as f, f.loop(0, f["channels"], 2) as channel:
-        src = f.at(f["src"], f.mul(channel.index, f["src_channel"]))
-        dst = f.at(f["dst"], f.mul(channel.index, f["dst_channel"]))
-        both = f.compare("slt", f.add(channel.index, 1), f["channels"])
+        src = f["src"] + channel.index * f["src_channel"]
+        dst = f["dst"] + channel.index * f["dst_channel"]
+        both = channel.index + 1 < f["channels"]
         beside = f.select(both, f["src_channel"], 0)
         with f.loop(0, f["entries"]) as entry:
-            place = f.load(I64, f.at(f["table"], entry.index, I64))
-            real = f.compare("sge", place, 0)
+            place = f.word(f["table"], entry.index)
+            real = place >= 0
             first = f.at(src, f.max(place, 0), I16)
             low = f.select(real, f.load(I16, first), Value(I16, "0"))
-            high = f.load(I16, f.at(first, beside))
+            high = f.load(I16, first + beside)
             high = f.select(f.select(real, both, Value(I1, "false")), high, Value(I16, "0"))
-            to = f.at(dst, f.mul(entry.index, 2), I16)
+            to = f.at(dst, entry.index * 2, I16)
             f.store(low, to)
             f.store(high, f.at(to, 1, I16))
 
@@ -202,7 +179,7 @@ def _widened(f: Function, value: Value, kind: str) -> Value:
     """bfloat16 as float32: the upper half of its bits."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("zext", f.convert("bitcast", value, short), wide)
-    return f.convert("bitcast", f.arithmetic("shl", bits, f.splat(wide, 16)), kind)
+    return f.convert("bitcast", bits << 16, kind)
 
 
 def _narrowed(f: Function, value: Value, kind: str) -> Value:
@@ -211,12 +188,9 @@ def _narrowed(f: Function, value: Value, kind: str) -> Value:
     that might turn into infinity, is made quiet instead."""
     short, wide = _bits(value.type, I16), _bits(value.type, I32)
     bits = f.convert("bitcast", value, wide)
-    upper = f.arithmetic("lshr", bits, f.splat(wide, 16))
-    odd = f.arithmetic("and", upper, f.splat(wide, 1))
-    rounded = f.arithmetic("add", bits, f.arithmetic("add", odd, f.splat(wide, 0x7FFF)))
-    quiet = f.arithmetic("or", upper, f.splat(wide, 0x40))
-    rounded = f.arithmetic("lshr", rounded, f.splat(wide, 16))
-    result = f.select(f.fcompare("uno", value, value), quiet, rounded)
+    upper = bits >> 16
+    rounded = bits + ((upper & 1) + 0x7FFF)
+    result = f.select(f.compare("uno", value, value), upper | 0x40, rounded >> 16)
     return f.convert("bitcast", f.convert("trunc", result, short), kind)
 
 
@@ -252,10 +226,10 @@ class Spans:
 
     def __init__(self, f: Function, count: Value, lanes: int) -> None:
         self._f, self._lanes = f, lanes
-        self._whole = f.mul(f.div(count, lanes), lanes)
-        self._ragged = f.compare("slt", self._whole, count)
+        self._whole = count // lanes * lanes
+        self._ragged = self._whole < count
         # Outside the loop over rows: no pass of the compiler would take it out.
-        self._mask = f.lanes_below(f.sub(count, self._whole), lanes)
+        self._mask = f.lanes_below(count - self._whole, lanes)
 
     def each(self, body: Callable[[Span], None]) -> None:
         """Emit `body` for the whole vectors of a row, and for its rest."""

@@ -204,9 +204,8 @@ def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     itemsize = BYTES[whole.tiles[0].element]
     packed = correlation.reduced * (total + halo) * itemsize
     small = whole.threads * own * (window + halo) * itemsize
-    bound = 1.3 * prod(correlation.operand_shape) * correlation.dtype.itemsize + (
-        whole.threads << 22
-    )
+    nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
+    bound = 1.3 * nbytes + (whole.threads << 22)
     each = (enough and halo <= window // 3) or packed > max(bound, small)
     if each:
         return replace(whole, shared=False, window=window, buffer_lanes=window + halo)

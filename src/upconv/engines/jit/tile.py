@@ -20,8 +20,8 @@ from ...activations import Activation
 from .activation import activated
 from .compile import compiled
 from .cpu import Costs, Cpu, costs_of
-from .emit import Function, Module
-from .values import BYTES, I64, LINE, PTR, Value, vector
+from .emit import Function, Module, signature
+from .values import BYTES, LINE, Value, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,70 +86,62 @@ class Tile:
         return replace(self, vectors=vectors)
 
 
-PARAMETERS = {
-    "x": PTR,  # position j of the first input channel, in the packed input
-    "w": PTR,  # weights in the order of use
-    "taps": PTR,  # byte offsets of the outer taps' inputs
-    "ntaps": I64,
-    "channels": I64,  # input channels of the group
-    "pitch": I64,  # bytes from one input channel to the next
-    "bias": PTR,
-    "y": PTR,  # where the first result goes
-    "y_channel": I64,  # bytes from one output channel to the next
-    "y_position": I64,  # and, unless dense, from one position to the next
-    "live": I64,  # output channels that exist
-}
+PARAMETERS = signature(
+    "x*"  # position j of the first input channel, in the packed input
+    " w*"  # weights in the order of use
+    " taps* ntaps"  # byte offsets of the outer taps' inputs
+    " channels pitch"  # input channels of the group, and bytes from one to the next
+    " bias* y*"
+    " y_channel"  # bytes from one output channel to the next
+    " y_position"  # and, unless dense, from one position to the next
+    " live"  # output channels that exist
+)
 
 
 @compiled("wide", "narrow", kept=512)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
     """The code of a tile, `wide`, and of the same rows on one vector, `narrow`, if that is less."""
-    emit_tile(module, "wide", tile, cpu)
+    emit_tile(module, "wide", tile)
     if tile.vectors > 1:
-        emit_tile(module, "narrow", tile.narrowed(1), cpu)
+        emit_tile(module, "narrow", tile.narrowed(1))
 
 
-def emit_tile(module: Module, name: str, tile: Tile, cpu: Cpu) -> None:
+def emit_tile(module: Module, name: str, tile: Tile) -> None:
     """A function of `PARAMETERS` that computes one tile."""
     with module.function(name, PARAMETERS) as f:
-        sums = _products(f, tile, cpu, _biases(f, tile))
-        sums = [activated(f, cpu, tile.activation, tile.slope, value) for value in sums]
+        places = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
+        biases = [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
+        each = tile.phases * tile.vectors
+        sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
+        sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
         for channel in range(tile.channels):
             mine = rows[channel * tile.phases : (channel + 1) * tile.phases]
             if channel == 0:
                 _leave(f, tile, mine, channel)
                 continue
-            with f.when(f.compare("sgt", f["live"], channel)):
+            with f.when(f["live"] > channel):
                 _leave(f, tile, mine, channel)
 
 
-def _biases(f: Function, tile: Tile) -> list[Value]:
-    sums = []
-    for channel in range(tile.channels):
-        bias = f.load(tile.element, f.at(f["bias"], channel, tile.element))
-        sums += [f.broadcast(bias, tile.lanes)] * (tile.phases * tile.vectors)
-    return sums
-
-
-def _products(f: Function, tile: Tile, cpu: Cpu, sums: list[Value]) -> list[Value]:
+def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
     """Add the products of all outer taps and input channels to the sums."""
     if not tile.steps:
         return sums
     step = tile.entries * BYTES[tile.element]
-    turn = f.sub(f["channels"], _AHEAD + 1)
+    turn = f["channels"] - (_AHEAD + 1)
     with f.loop(0, f["ntaps"], carried=[f["w"], *sums]) as taps:
-        start = f.at(f["x"], f.load(I64, f.at(f["taps"], taps.index, I64)))
+        start = f["x"] + f.word(f["taps"], taps.index)
         following = f.at(start, tile.width, tile.element)
-        later = f.at(start, f.mul(f["pitch"], _AHEAD))
-        ahead = f.select(f.compare("slt", turn, 0), following, later)
+        later = start + f["pitch"] * _AHEAD
+        ahead = f.select(turn < 0, following, later)
         with f.loop(0, f["channels"], carried=[start, ahead, *taps.carried]) as loop:
             x, ahead, w, *running = loop.carried
             _ask_for(f, tile, ahead)
-            running = _one_channel(f, tile, cpu, x, w, running)
+            running = _one_channel(f, tile, x, w, running)
             turns = f.compare("eq", loop.index, turn)
-            ahead = f.select(turns, following, f.at(ahead, f["pitch"]))
-            loop.next([f.at(x, f["pitch"]), ahead, f.at(w, step), *running])
+            ahead = f.select(turns, following, ahead + f["pitch"])
+            loop.next([x + f["pitch"], ahead, w + step, *running])
         taps.next(loop.results[2:])
     return taps.results[1:]
 
@@ -170,9 +162,7 @@ def _ask_for(f: Function, tile: Tile, x: Value) -> None:
         f.prefetch(f.at(x, lane, tile.element), near=True)
 
 
-def _one_channel(
-    f: Function, tile: Tile, cpu: Cpu, x: Value, w: Value, sums: list[Value]
-) -> list[Value]:
+def _one_channel(f: Function, tile: Tile, x: Value, w: Value, sums: list[Value]) -> list[Value]:
     """The multiply-adds of one input channel and one outer tap."""
     count, start = 0, tile.steps[0].shift
     kind = vector(tile.element, tile.lanes)
@@ -191,7 +181,7 @@ def _one_channel(
                 count += 1
                 first = (channel * tile.phases + phase) * tile.vectors
                 for v in range(tile.vectors):
-                    sums[first + v] = multiply_add(f, cpu, inputs[v], weight, sums[first + v])
+                    sums[first + v] = f.multiply_add(inputs[v], weight, sums[first + v])
     return sums
 
 
@@ -201,20 +191,13 @@ def _vectors(f: Function, tile: Tile, kind: str, x: Value, shift: int, count: in
     return [f.load(kind, f.at(x, place, tile.element)) for place in places]
 
 
-def multiply_add(f: Function, cpu: Cpu, a: Value, b: Value, c: Value) -> Value:
-    """a * b + c: in one rounding where the processor does it, in two where LLVM would call libm."""
-    if cpu.fused:
-        return f.fma(a, b, c)
-    return f.arithmetic("fadd", f.arithmetic("fmul", a, b), c)
-
-
 # Interleaving -------------------------------------------------------------------------------------
 
 
 def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int) -> None:
     """Store one channel: rows[phase][vector] as positions of `phases` neighbours each."""
     run = interleaved(f, rows, tile.lanes)
-    out = f.at(f["y"], f.mul(f["y_channel"], channel)) if channel else f["y"]
+    out = f["y"] + f["y_channel"] * channel if channel else f["y"]
     if tile.dense:
         for i, values in enumerate(run):
             f.store(values, f.at(out, i * tile.lanes, tile.element))
@@ -226,7 +209,7 @@ def _leave(f: Function, tile: Tile, rows: list[list[Value]], channel: int) -> No
             part = values
             if piece < tile.lanes:
                 part = f.shuffle(values, None, range(start, start + piece))
-            address = f.at(out, f.mul(f["y_position"], position)) if position else out
+            address = out + f["y_position"] * position if position else out
             f.store(part, f.at(address, phase, tile.element))
 
 

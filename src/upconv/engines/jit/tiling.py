@@ -14,12 +14,11 @@ from math import prod
 
 from ...activations import Activation
 from ...geometry import Phase
-from ...problem import DType
 from .correlation import Correlation, Line
 from .cpu import Costs, Cpu, costs_of
 from .rows import Finish
 from .tile import Step, Tile
-from .values import BYTES, DOUBLE, FLOAT, STORED
+from .values import BYTES, STORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +46,12 @@ def _tiling(
     correlation: Correlation, last: Line, cpu: Cpu, most: int
 ) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
     """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
-    element = DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
-    lanes = cpu.lanes(BYTES[element])
-    sums = (
-        correlation.reduced
-        // correlation.groups
-        * prod(
-            sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
-            for line in correlation.lines[:-1]
-        )
+    lanes = cpu.lanes(BYTES[correlation.element])
+    of_phase = (
+        sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
+        for line in correlation.lines[:-1]
     )
+    sums = correlation.reduced // correlation.groups * prod(of_phase)
     own = correlation.made // correlation.groups
     kinds: dict[Tile, int] = {}
     blocks, total, vectors = [], 0.0, 0
@@ -68,7 +63,16 @@ def _tiling(
             own, count, steps, cpu, correlation.rank, sums, pieces, vectors
         )
         total += cost
-        tile = Tile(element, lanes, vectors, channels, count, steps, dense, *in_tile(correlation))
+        tile = Tile(
+            correlation.element,
+            lanes,
+            vectors,
+            channels,
+            count,
+            steps,
+            dense,
+            *in_tile(correlation),
+        )
         kind = kinds.setdefault(tile, len(kinds))
         blocks += [
             Block(kind, channel, min(channels, own - channel), start)
@@ -93,8 +97,7 @@ def finish_of(correlation: Correlation) -> Finish:
     late = epilogue.activation, epilogue.slope
     if in_tile(correlation) == late:
         late = Activation.NONE, 0.0
-    element = DOUBLE if stored == DOUBLE else FLOAT
-    return Finish(element, stored, *late, epilogue.residual, correlation.accumulate)
+    return Finish(correlation.element, stored, *late, epilogue.residual, correlation.accumulate)
 
 
 def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .rows import converted
 from .tile import interleaved
-from .values import BYTES, FLOAT, I64, PTR, Value, vector
+from .values import BYTES, FLOAT, Value, vector
 
-TURN = {
-    "dst": PTR,
-    "src": PTR,
-    "rows": I64,
-    "columns": I64,
-    "src_row": I64,  # bytes from one row of src to the next
-    "dst_row": I64,  # bytes from one row of dst, a column of src, to the next
-}
+TURN = signature(
+    "dst* src* rows columns"
+    " src_row dst_row"  # bytes from one row to the next: of dst, from one column of src
+)
 
 
 @compiled("turn", kept=16)
@@ -30,17 +26,17 @@ def turn_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
     with module.function("turn", TURN) as f:
         rows, columns = (_squares(f, f[side], lanes) for side in ("rows", "columns"))
         with f.loop(0, rows, lanes) as row, f.loop(0, columns, lanes) as column:
-            here = f.sub(f["rows"], row.index), f.sub(f["columns"], column.index)
-            whole = f.compare("sge", f.min(*here), lanes)
+            here = f["rows"] - row.index, f["columns"] - column.index
+            whole = f.min(*here) >= lanes
             with f.when(whole):
-                _square(f, row.index, column.index, stored, computed, lanes)
+                _square(f, row.index, column.index, (stored, computed), lanes)
             with f.unless(whole):
-                _edge(f, row.index, column.index, here, stored, computed, lanes)
+                _edge(f, row.index, column.index, here, (stored, computed), lanes)
         # Right of the squares, then below them: rows run fast, they lie together in dst.
         with f.loop(columns, f["columns"]) as column, f.loop(0, f["rows"]) as row:
-            _one(f, row.index, column.index, stored, computed)
+            _one(f, row.index, column.index, (stored, computed))
         with f.loop(0, f.min(columns, f["columns"])) as column, f.loop(rows, f["rows"]) as row:
-            _one(f, row.index, column.index, stored, computed)
+            _one(f, row.index, column.index, (stored, computed))
 
 
 @compiled("turn", kept=16)
@@ -48,67 +44,62 @@ def turn_few_code(module: Module, stored: str, computed: str, rows: int, cpu: Cp
     """The same for so many rows, of which `dst` has no others: vectors of each are interleaved."""
     lanes = cpu.lanes(BYTES[computed])
     with module.function("turn", TURN) as f:
-        whole = f.mul(f.div(f["columns"], lanes), lanes)
+        whole = f["columns"] // lanes * lanes
         with f.loop(0, whole, lanes) as column:
             lines = []
             for row in range(rows):
-                src, _ = _places(f, f.integer(row), column.index, stored, computed)
+                src, _ = _places(f, f.integer(row), column.index, (stored, computed))
                 lines.append([converted(f, f.load(vector(stored, lanes), src), computed)])
-            dst = f.at(f["dst"], f.mul(column.index, rows), computed)
+            dst = f.at(f["dst"], column.index * rows, computed)
             for i, line in enumerate(interleaved(f, lines, lanes)):
                 f.store(line, f.at(dst, i * lanes, computed))
         with f.loop(whole, f["columns"]) as column, f.loop(0, rows) as each:
-            _one(f, each.index, column.index, stored, computed)
+            _one(f, each.index, column.index, (stored, computed))
 
 
 def _squares(f: Function, count: Value, lanes: int) -> Value:
     """How far squares go: to the end, if a quarter of the last one is there."""
-    return f.mul(f.div(f.add(count, lanes - lanes // 4), lanes), lanes)
+    return (count + (lanes - lanes // 4)) // lanes * lanes
 
 
-def _places(f: Function, row: Value, column: Value, stored: str, computed: str) -> list[Value]:
+Types = tuple[str, str]
+"""Of elements, as they are stored and as they are computed with."""
+
+
+def _places(f: Function, row: Value, column: Value, types: Types) -> list[Value]:
     """Where an element is read and written."""
-    src = f.at(f.at(f["src"], f.mul(row, f["src_row"])), column, stored)
-    dst = f.at(f.at(f["dst"], f.mul(column, f["dst_row"])), row, computed)
+    src = f.at(f["src"] + row * f["src_row"], column, types[0])
+    dst = f.at(f["dst"] + column * f["dst_row"], row, types[1])
     return [src, dst]
 
 
-def _one(f: Function, row: Value, column: Value, stored: str, computed: str) -> None:
-    src, dst = _places(f, row, column, stored, computed)
-    f.store(converted(f, f.load(stored, src), computed), dst)
+def _one(f: Function, row: Value, column: Value, types: Types) -> None:
+    src, dst = _places(f, row, column, types)
+    f.store(converted(f, f.load(types[0], src), types[1]), dst)
 
 
-def _square(f: Function, row: Value, column: Value, stored: str, computed: str, lanes: int) -> None:
-    src, dst = _places(f, row, column, stored, computed)
-    kind = vector(stored, lanes)
-    lines = [
-        converted(f, f.load(kind, f.at(src, f.mul(f["src_row"], i))), computed)
-        for i in range(lanes)
-    ]
+def _square(f: Function, row: Value, column: Value, types: Types, lanes: int) -> None:
+    src, dst = _places(f, row, column, types)
+    kind = vector(types[0], lanes)
+    lines = [converted(f, f.load(kind, src + f["src_row"] * i), types[1]) for i in range(lanes)]
     for i, line in enumerate(turned(f, lines, lanes)):
-        f.store(line, f.at(dst, f.mul(f["dst_row"], i)))
+        f.store(line, dst + f["dst_row"] * i)
 
 
 def _edge(
-    f: Function,
-    row: Value,
-    column: Value,
-    left: tuple[Value, Value],
-    stored: str,
-    computed: str,
-    lanes: int,
+    f: Function, row: Value, column: Value, left: tuple[Value, Value], types: Types, lanes: int
 ) -> None:
     """A square of which only `left` rows and columns are there."""
-    src, dst = _places(f, row, column, stored, computed)
-    kind, (rows, columns) = vector(stored, lanes), left
-    across, last = f.lanes_below(columns, lanes), f.sub(rows, 1)
+    src, dst = _places(f, row, column, types)
+    kind, (rows, columns) = vector(types[0], lanes), left
+    across, last = f.lanes_below(columns, lanes), rows - 1
     lines = []
     for i in range(lanes):
-        place = f.at(src, f.mul(f["src_row"], f.min(f.integer(i), last)))
-        lines.append(converted(f, f.load_lanes(kind, place, across), computed))
+        place = src + f["src_row"] * f.min(f.integer(i), last)
+        lines.append(converted(f, f.load_lanes(kind, place, across), types[1]))
     for i, line in enumerate(turned(f, lines, lanes)):
-        mask = f.lanes_below(f.select(f.compare("sgt", columns, i), rows, 0), lanes)
-        f.store_lanes(line, f.at(dst, f.mul(f["dst_row"], i)), mask)
+        mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
+        f.store_lanes(line, dst + f["dst_row"] * i, mask)
 
 
 def turned(f: Function, lines: list[Value], lanes: int) -> list[Value]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ...problem import DType
 
@@ -17,15 +19,94 @@ STORED = {
 BYTES = {I8: 1, I16: 2, I32: 4, I64: 8, PTR: 8, HALF: 2, BFLOAT: 2, FLOAT: 4, DOUBLE: 8}
 
 
+_FLOATS = (HALF, BFLOAT, FLOAT, DOUBLE)
+
+
+def _appends(integers: str, numbers: str = "", neutral: int | None = None) -> Operator:
+    """An operator that appends an instruction, unless beside its neutral constant."""
+
+    def operator(self: Value, other: Number) -> Value:
+        if neutral is not None and not isinstance(other, Value) and other == neutral:
+            return self
+        if self.type == PTR and self.do:
+            offset = spelled(I64, other)
+            return self.do(PTR, f"getelementptr inbounds i8, ptr {self.name}, i64 {offset}")
+        return _binary(numbers if numbers and is_float(self.type) else integers, self, other)
+
+    return operator
+
+
+def _before(integers: str) -> Operator:
+    """An operator behind an integer constant."""
+    return lambda self, other: _binary(integers, other, self)
+
+
+def _compares(relation: str) -> Operator:
+    return lambda self, other: compared(relation, self, other)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A typed LLVM value: a register or a constant."""
+    """A typed LLVM value: a register or a constant.
+
+    Operators append an instruction to the code that a value is of: on integers, on numbers, and on
+    vectors of them lane by lane. What is added to an address are bytes; `/` is for numbers, `//`
+    and `%` are for integers that are not negative, as is `>>`; a constant beside a vector is in
+    every lane.
+    """
 
     type: str
     name: str
+    do: Callable[[str, str], Value] | None = field(default=None, repr=False, compare=False)
+
+    __add__, __radd__ = _appends("add nsw", "fadd", 0), _before("add nsw")
+    __sub__, __rsub__ = _appends("sub nsw", "fsub"), _before("sub nsw")
+    __mul__, __truediv__ = _appends("mul nsw", "fmul", 1), _appends("fdiv")
+    __floordiv__, __mod__ = _appends("udiv"), _appends("urem")
+    __and__, __or__, __xor__ = _appends("and"), _appends("or"), _appends("xor")
+    __lshift__, __rlshift__, __rshift__ = _appends("shl"), _before("shl"), _appends("lshr")
+    __lt__, __le__ = _compares("slt"), _compares("sle")
+    __gt__, __ge__ = _compares("sgt"), _compares("sge")
 
 
 Operand = Value | int
+Number = Value | float
+Operator = Callable[[Value, Number], Value]
+
+
+def _binary(op: str, a: Number, b: Number, made: str = "") -> Value:
+    kind = next(each.type for each in (a, b) if isinstance(each, Value))
+    do = next(each.do for each in (a, b) if isinstance(each, Value) and each.do)
+    return do(made or kind, f"{op} {kind} {spelled(kind, a)}, {spelled(kind, b)}")
+
+
+def is_float(kind: str) -> bool:
+    """Whether a type is of numbers with a fraction."""
+    return split(kind)[0] in _FLOATS
+
+
+def compared(relation: str, a: Number, b: Number) -> Value:
+    """slt, ult, uge, eq, ne ... of two integers, olt, ueq, uno ... of two numbers, or lane by lane
+    of two vectors."""
+    kind = next(each.type for each in (a, b) if isinstance(each, Value))
+    element, lanes = split(kind)
+    op = "fcmp" if element in _FLOATS else "icmp"
+    return _binary(f"{op} {relation}", a, b, vector(I1, lanes) if lanes else I1)
+
+
+def spelled(kind: str, operand: Number) -> str:
+    """An operand of a type as text, a constant in every lane.
+
+    A number is rounded, and its bits are those of the double that it equals: so LLVM wants them.
+    """
+    if isinstance(operand, Value):
+        return operand.name
+    element, lanes = split(kind)
+    text = str(operand)
+    if element in _FLOATS:
+        rounded = operand if element == DOUBLE else ctypes.c_float(operand).value
+        text = f"0x{struct.unpack('>Q', struct.pack('>d', rounded))[0]:016X}"
+    return f"splat ({element} {text})" if lanes else text
 
 
 def vector(element: str, lanes: int) -> str:
@@ -41,6 +122,12 @@ def split(kind: str) -> tuple[str, int]:
     return element, int(lanes)
 
 
+def nbytes_of(kind: str) -> int:
+    """Bytes of a value."""
+    element, lanes = split(kind)
+    return BYTES[element] * (lanes or 1)
+
+
 def mangled(kind: str) -> str:
     """A type as the names of intrinsics spell it."""
     element, lanes = split(kind)
@@ -48,9 +135,9 @@ def mangled(kind: str) -> str:
     return f"v{lanes}{spelled}" if lanes else spelled
 
 
-def as_value(operand: Operand) -> Value:
+def as_value(operand: Operand, do: Callable[[str, str], Value] | None = None) -> Value:
     """An integer as a constant."""
-    return operand if isinstance(operand, Value) else Value(I64, str(operand))
+    return operand if isinstance(operand, Value) else Value(I64, str(operand), do)
 
 
 def name_of(operand: Operand) -> str:
@@ -58,6 +145,6 @@ def name_of(operand: Operand) -> str:
     return operand.name if isinstance(operand, Value) else str(operand)
 
 
-def double_bits(number: float) -> str:
-    """A number as LLVM writes constants: the bits of the double it equals."""
-    return f"0x{struct.unpack('>Q', struct.pack('>d', number))[0]:016X}"
+def computed(dtype: DType) -> str:
+    """The type that products of a stored type are made in."""
+    return DOUBLE if dtype is DType.FLOAT64 else FLOAT

@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from ...activations import Activation
-from ...problem import DataLayout, Problem
+from ...problem import Problem
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..copies import laid_out
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .correlation import weight_strides
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import lying_well
+from .operands import lying_well, strides
 from .packing import Numbers
 from .rows import Finish, fill_code, finish_code
 from .transpose import turn_code
@@ -85,24 +86,17 @@ class WeightGrad:
         """Nothing of a weight gradient is packed beforehand."""
         return weight
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Array,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         dw = laid_out("the result", out, filled=self.problem.accumulate)
-        x, g = self._operand("x", b, 0), self._operand("grad", a, 1)
+        x, g, layout = self._operand("x", b, 0), self._operand("grad", a, 1), self.problem.layout
         with Workspace(self.workspace_bytes) as buffer:
             rows, lanes = (x, g) if self._lanes_of_g else (g, x)
             self._blocks.run(
                 self._run, self._threads,
                 buffer=buffer, stages=buffer + self._stages, dw=address_of(dw),
                 rows=address_of(rows), lanes=address_of(lanes),
-                **self._strides("x", x), **self._strides("g", g),
+                **strides("x", x, layout), **strides("g", g, layout),
             )  # fmt: skip
         if dw is not out:
             out[...] = dw
@@ -115,16 +109,6 @@ class WeightGrad:
         if self._in_place[of_g]:
             return laid_out(what, array)
         return lying_well(what, array, self.problem.layout)
-
-    def _strides(self, name: str, array: Array) -> dict[str, int]:
-        """Where an operand is, and the bytes to the next image, channel and position."""
-        first = self.problem.layout is DataLayout.NCX
-        item = array.itemsize
-        channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
-        return {
-            name: address_of(array), f"{name}_image": array.strides[0],
-            f"{name}_channel": channel, f"{name}_position": position,
-        }  # fmt: skip
 
 
 def _held(plan: Plan) -> dict[str, int]:

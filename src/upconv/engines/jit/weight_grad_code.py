@@ -17,24 +17,20 @@ from ...problem import DataLayout
 from . import pool
 from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .kernel_arguments import Arguments, Slots, jobs, wait
-from .tile import multiply_add
 from .values import BYTES, I64, PTR, Value, vector
 from .weight_grad_plan import ENTRY, HEAD
 from .weight_grad_tile import Tile
 
 SLOTS = Slots(
-    ("buffer", "rows", "lanes", "stages", "dw", "x", "g", "job", "steps", "places", "entries",
-     "segments", "zeros", "tile", "single", "turn", "fill", "turn_back", "deliver",
-     "add"),
-    ("rows_in_place", "lanes_in_place", "held", "x_held", "x_panels", "x_size",
-     "g_held", "g_panels", "g_size", "jobs", "element", "part", "sets", "set_bytes",
-     "tile_rows", "tile_width", "spare",
-     "row_step", "lane_step", "taps_inside", "turned", "by_row", "by_lane", "by_tap",
-     "x_image", "x_channel", "x_position", "g_image", "g_channel", "g_position"),
-    ("next", "done", "next_thread"),
-)  # fmt: skip
+    "buffer* rows* lanes* stages* dw* x* g* job* steps* places* entries* segments* zeros*"
+    " tile* single* turn* fill* turn_back* deliver* add*"
+    " rows_in_place lanes_in_place held x_held x_panels x_size g_held g_panels g_size jobs element"
+    " part sets set_bytes tile_rows tile_width spare row_step lane_step taps_inside turned"
+    " by_row by_lane by_tap x_image x_channel x_position g_image g_channel g_position",
+    counters="next done next_thread",
+)
 PACK = ("to", "key", "width", "live", "rows", "count", "length", "of_g", "channel", "position")
 BLOCK = (
     "to", "rows", "lanes", "entries", "entry_count", "tap", "count", "fresh",
@@ -42,79 +38,69 @@ BLOCK = (
 )  # fmt: skip
 STEP = 1 + len(BLOCK)  # the function, its fields
 JOB = ("first", "count", "after")  # its steps, and the jobs that must be over
-_WORK = {"args": PTR, "mine": PTR, "step": PTR}
-_TILE = {
-    "segments": PTR,  # pairs of byte offsets into the panels
-    "count": I64,
-    "rows": PTR,
-    "lanes": PTR,
-    "positions": I64,  # of each segment
-    "row_step": I64,  # bytes from one position to the next
-    "lane_step": I64,
-    "start": PTR,  # sums so far
-    "start_row": I64,
-    "start_tap": I64,
-    "out": PTR,
-    "out_row": I64,
-    "out_tap": I64,
-}
+_WORK = signature("args* mine* step*")
+_TILE = signature(
+    "segments* count"  # pairs of byte offsets into the panels
+    " rows* lanes* positions"  # the latter of each segment
+    " row_step lane_step"  # bytes from one position to the next
+    " start* start_row start_tap"  # sums so far
+    " out* out_row out_tap"
+)
 
 
 @compiled("tile", kept=64)
 def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
     """`tile` of one class."""
     with module.function("tile", _TILE) as f:
-        _emit_tile(f, tile, cpu)
+        _emit_tile(f, tile)
 
 
-def _emit_tile(f: Function, tile: Tile, cpu: Cpu) -> None:
+def _emit_tile(f: Function, tile: Tile) -> None:
     kind, size = vector(tile.element, tile.lanes), BYTES[tile.element]
     places = list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
 
     def spot(name: str, tap: int, row: int, line: int) -> Value:
-        offset = f.add(f.mul(f[f"{name}_tap"], tap), f.mul(f[f"{name}_row"], row))
-        return f.at(f.at(f[name], offset), line * tile.lanes * size)
+        offset = f[f"{name}_tap"] * tap + f[f"{name}_row"] * row
+        return f[name] + offset + line * tile.lanes * size
 
     def products(row: Value, lane: Value, sums: list[Value]) -> list[Value]:
-        lines = [f.load(kind, f.at(lane, v * tile.lanes * size)) for v in range(tile.vectors)]
+        lines = [f.load(kind, lane + v * tile.lanes * size) for v in range(tile.vectors)]
         made = []
         for (tap, r, v), total in zip(places, sums, strict=True):
             if tile.own:
-                factor = f.load(kind, f.at(row, tap * tile.step + v * tile.lanes * size))
+                factor = f.load(kind, row + (tap * tile.step + v * tile.lanes * size))
             elif v == 0:
-                number = f.load(tile.element, f.at(row, tap * tile.step + r * size))
+                number = f.load(tile.element, row + (tap * tile.step + r * size))
                 factor = f.broadcast(number, tile.lanes)
-            made.append(multiply_add(f, cpu, factor, lines[v], total))
+            made.append(f.multiply_add(factor, lines[v], total))
         return made
 
     each, n = tile.sums, len(places)
     starts = [f.load(kind, spot("start", *place)) for place in places]
     starts += [f.constant(kind, 0.0)] * (n * (each - 1))
-    whole = f.mul(f.div(f["positions"], each), each)
+    whole = f["positions"] // each * each
     with f.loop(0, f["count"], carried=starts) as segment:
-        entry = f.at(f["segments"], f.mul(segment.index, 2), I64)
-        row, lane = (
-            f.at(f[s], f.load(I64, f.at(entry, i, I64))) for i, s in enumerate(("rows", "lanes"))
-        )
+        entry = f.at(f["segments"], segment.index * 2, I64)
+        row, lane = (f[s] + f.word(entry, i) for i, s in enumerate(("rows", "lanes")))
         with f.loop(0, whole, each, [*segment.carried, row, lane]) as position:
             *sums, row, lane = position.carried
             made: list[Value] = []
             for i in range(each):
                 made += products(row, lane, sums[i * n : (i + 1) * n])
-                row, lane = f.at(row, f["row_step"]), f.at(lane, f["lane_step"])
+                row, lane = row + f["row_step"], lane + f["lane_step"]
             position.next([*made, row, lane])
         *sums, row, lane = position.results
         if each > 1:
             with f.loop(whole, f["positions"], 1, [*sums[:n], row, lane]) as position:
                 *first, row, lane = position.carried
                 first = products(row, lane, first)
-                position.next([*first, f.at(row, f["row_step"]), f.at(lane, f["lane_step"])])
+                position.next([*first, row + f["row_step"], lane + f["lane_step"]])
             sums[:n] = position.results[:n]
         segment.next(sums)
     for i, place in enumerate(places):
         total = segment.results[i]
         for more in range(1, each):
-            total = f.arithmetic("fadd", total, segment.results[more * n + i])
+            total = total + segment.results[more * n + i]
         f.store(total, spot("out", *place))
 
 
@@ -126,24 +112,24 @@ def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     _emit_finish(module)
     with module.function("run", {"args": PTR}) as f:
         a = SLOTS.reader(f)
-        mine = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
+        mine = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         for side in ("x", "g"):
             # What lies there from earlier runs is not what it seems to be.
             with f.loop(0, a[f"{side}_held"]) as loop:
-                place = f.add(a[f"{side}_panels"], f.mul(loop.index, a[f"{side}_size"]))
-                f.store(f.integer(-1), f.at(f.at(mine, a["held"]), place))
+                place = a[f"{side}_panels"] + loop.index * a[f"{side}_size"]
+                f.store(f.integer(-1), mine + a["held"] + place)
         with jobs(f, a.address("next"), a["jobs"]) as number:
-            job = f.at(a["job"], f.mul(number, len(JOB)), I64)
-            first, count, before = (f.load(I64, f.at(job, i, I64)) for i in range(len(JOB)))
+            job = f.at(a["job"], number * len(JOB), I64)
+            first, count, before = (f.word(job, i) for i in range(len(JOB)))
             wait(f, a.address("done"), before, cpu.triple, pool.switch())
-            with f.loop(first, f.add(first, count)) as loop:
-                step = f.at(a["steps"], f.mul(loop.index, STEP), I64)
+            with f.loop(first, first + count) as loop:
+                step = f.at(a["steps"], loop.index * STEP, I64)
                 f.call(f.load(PTR, step), f["args"], mine, step)
             f.take(a.address("done"))
 
 
 def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
-    return {name: f.load(I64, f.at(f["step"], 1 + i, I64)) for i, name in enumerate(names)}
+    return {name: f.word(f["step"], 1 + i) for i, name in enumerate(names)}
 
 
 def _emit_pack(module: Module, layout: DataLayout) -> None:
@@ -154,23 +140,23 @@ def _emit_pack(module: Module, layout: DataLayout) -> None:
             f.select(of_g, a[f"g{name}"], a[f"x{name}"])
             for name in ("", "_image", "_channel", "_position")
         )
-        src = f.at(base, f.add(f.mul(r["channel"], channel), f.mul(r["position"], position)))
-        dst = f.at(f.at(f["mine"], a["held"]), r["to"])
-        key = f.at(dst, -HEAD)
+        src = base + (r["channel"] * channel + r["position"] * position)
+        dst = f["mine"] + a["held"] + r["to"]
+        key = dst + -HEAD
         with f.when(f.compare("ne", f.load(I64, key), r["key"])):
             f.store(r["key"], key)
-            row = f.mul(r["width"], a["element"])
-            behind = f.sub(r["width"], r["live"])
+            row = r["width"] * a["element"]
+            behind = r["width"] - r["live"]
             if layout is DataLayout.NCX:
                 # What lies behind the last channel must be numbers, if only not to be slow.
-                with f.when(f.compare("sgt", behind, 0)):
-                    every = f.mul(f.mul(r["count"], r["length"]), r["width"])
+                with f.when(behind > 0):
+                    every = r["count"] * r["length"] * r["width"]
                     f.call(a["fill"], dst, src, 0, every, 1, 0, 0)
             with f.loop(0, r["count"]) as loop:
-                place = f.at(a["places"], f.mul(f.add(r["rows"], loop.index), 2), I64)
-                number, before = f.load(I64, place), f.load(I64, f.at(place, 1, I64))
-                here = f.at(src, f.add(f.mul(number, image), f.mul(before, position)))
-                to = f.at(dst, f.mul(f.mul(loop.index, r["length"]), row))
+                place = f.at(a["places"], (r["rows"] + loop.index) * 2, I64)
+                number, before = f.load(I64, place), f.word(place, 1)
+                here = src + (number * image + before * position)
+                to = dst + loop.index * r["length"] * row
                 if layout is DataLayout.NCX:
                     f.call(a["turn"], to, here, r["live"], r["length"], channel, row)
                 else:
@@ -181,42 +167,40 @@ def _emit_block(module: Module) -> None:
     with module.function("block", _WORK) as f:
         a, r = SLOTS.reader(f), _fields(f, BLOCK)
         stage, row, step = _stage(f, a, r)
-        held = f.at(f["mine"], a["held"])
+        held = f["mine"] + a["held"]
         rows, lanes = (
             f.select(f.compare("ne", a[f"{side}_in_place"], 0), a[side], held)
             for side in ("rows", "lanes")
         )
         with f.loop(0, r["entry_count"]) as loop:
-            place = f.at(a["entries"], f.mul(f.add(r["entries"], loop.index), len(ENTRY)), I64)
-            entry = {name: f.load(I64, f.at(place, i, I64)) for i, name in enumerate(ENTRY)}
+            place = f.at(a["entries"], (r["entries"] + loop.index) * len(ENTRY), I64)
+            entry = {name: f.word(place, i) for i, name in enumerate(ENTRY)}
             single = f.compare("ne", entry["single"], 0)
             # The first entry of a tap makes its sums, with those of its neighbours.
-            fresh = f.bitwise(
-                "and", f.compare("ne", r["fresh"], 0), f.compare("eq", entry["single"], 0)
-            )
-            work = f.bitwise("or", f.compare("sgt", entry["positions"], 0), fresh)
-            out = f.at(stage, f.mul(f.sub(entry["tap"], r["tap"]), step))
+            fresh = f.compare("ne", r["fresh"], 0) & f.compare("eq", entry["single"], 0)
+            work = (entry["positions"] > 0) | fresh
+            out = stage + (entry["tap"] - r["tap"]) * step
             with f.when(work):
                 f.call(
                     f.select(single, a["single"], a["tile"]),
-                    f.at(a["segments"], f.mul(entry["segments"], 2), I64), entry["count"],
-                    f.at(rows, f.add(r["rows"], entry["row"])),
-                    f.at(lanes, f.add(r["lanes"], entry["lane"])),
+                    f.at(a["segments"], entry["segments"] * 2, I64), entry["count"],
+                    rows + (r["rows"] + entry["row"]),
+                    lanes + (r["lanes"] + entry["lane"]),
                     entry["positions"], a["row_step"], a["lane_step"],
                     f.select(fresh, a["zeros"], out), f.select(fresh, 0, row),
                     f.select(fresh, 0, step), out, row, step,
                 )  # fmt: skip
-        with f.when(f.compare("sge", r["dst"], 0)):
+        with f.when(r["dst"] >= 0):
             f.call("finish", f["args"], f["mine"], f["step"])
 
 
 def _stage(f: Function, a: Arguments, r: dict[str, Value]) -> tuple[Value, Value, Value]:
     """Where a block's sums lie, and the bytes from one row to the next and from one tap."""
-    own = f.compare("slt", r["to"], 0)
-    stage = f.select(own, f["mine"], f.at(a["stages"], r["to"]))
-    width, inside = f.mul(a["tile_width"], a["element"]), f.compare("ne", a["taps_inside"], 0)
-    row = f.mul(width, f.select(inside, r["count"], 1))
-    return stage, row, f.mul(width, f.select(inside, 1, a["tile_rows"]))
+    own = r["to"] < 0
+    stage = f.select(own, f["mine"], a["stages"] + r["to"])
+    width, inside = a["tile_width"] * a["element"], f.compare("ne", a["taps_inside"], 0)
+    row = width * f.select(inside, r["count"], 1)
+    return stage, row, width * f.select(inside, 1, a["tile_rows"])
 
 
 def _emit_finish(module: Module) -> None:
@@ -224,7 +208,7 @@ def _emit_finish(module: Module) -> None:
         a, r = SLOTS.reader(f), _fields(f, BLOCK)
         stage, _, _ = _stage(f, a, r)
         inside = f.compare("ne", a["taps_inside"], 0)
-        dst = f.at(a["dw"], r["dst"])
+        dst = a["dw"] + r["dst"]
         # Sums are [outer][inner][lane].
         outer = f.select(inside, a["tile_rows"], r["count"])
         inner = f.select(inside, r["count"], a["tile_rows"])
@@ -232,22 +216,22 @@ def _emit_finish(module: Module) -> None:
         live_inner = f.select(inside, r["count"], r["live_rows"])
         by_outer = f.select(inside, a["by_row"], a["by_tap"])
         by_inner = f.select(inside, a["by_tap"], a["by_row"])
-        width, element = f.mul(a["tile_width"], a["element"]), a["element"]
-        every = f.mul(outer, inner)
+        width, element = a["tile_width"] * a["element"], a["element"]
+        every = outer * inner
         with f.loop(1, a["sets"]) as loop:
-            more = f.at(stage, f.mul(loop.index, a["set_bytes"]))
-            f.call(a["add"], more, stage, stage, 1, 0, 0, 1, f.mul(every, a["tile_width"]), 0, 0)
+            more = stage + loop.index * a["set_bytes"]
+            f.call(a["add"], more, stage, stage, 1, 0, 0, 1, every * a["tile_width"], 0, 0)
         back = f.compare("ne", a["turned"], 0)
         with f.when(back):
             # [lane][outer][inner]
-            turned, line = f.at(f["mine"], a["spare"]), f.mul(every, element)
+            turned, line = f["mine"] + a["spare"], every * element
             f.call(a["turn_back"], turned, stage, every, r["live_lanes"], width, line)
             f.call(
-                a["deliver"], turned, dst, dst, live_outer, f.mul(inner, element), by_outer,
+                a["deliver"], turned, dst, dst, live_outer, inner * element, by_outer,
                 r["live_lanes"], live_inner, line, a["by_lane"],
             )  # fmt: skip
         with f.unless(back):
             f.call(
-                a["deliver"], stage, dst, dst, live_outer, f.mul(inner, width), by_outer,
+                a["deliver"], stage, dst, dst, live_outer, inner * width, by_outer,
                 live_inner, r["live_lanes"], width, by_inner,
             )  # fmt: skip

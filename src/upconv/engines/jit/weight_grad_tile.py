@@ -7,10 +7,10 @@ from functools import lru_cache
 from itertools import product
 from math import ceil, prod
 
-from ...problem import DataLayout, DType, Problem
+from ...problem import DataLayout, Problem
 from .correlation import weight_strides
 from .cpu import Cpu, costs_of
-from .values import BYTES, DOUBLE, FLOAT
+from .values import BYTES, computed
 
 _PACK = 0.6  # cycles that packing a number takes
 _SEGMENT = 15  # cycles that each segment takes beside its positions
@@ -129,7 +129,7 @@ class Sides:
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu) -> Sides:
     """The cheaper side for the lanes, and the cheapest tile."""
-    element, last = DOUBLE if problem.dtype is DType.FLOAT64 else FLOAT, problem.axes[-1]
+    element, last = computed(problem.dtype), problem.axes[-1]
     width, taps = cpu.lanes(BYTES[element]), prod(axis.kernel for axis in problem.axes)
     x, g = problem.in_channels // problem.groups, problem.out_channels // problem.groups
     positions = problem.multiply_adds / max(1, problem.groups * x * g * taps)

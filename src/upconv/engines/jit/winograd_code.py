@@ -13,61 +13,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from itertools import product
 
 from ...activations import Activation
 from .activation import activated
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
-from .emit import Function, Module
+from .emit import Function, Module, signature
 from .packing import report_nonfinite
-from .tile import multiply_add
-from .values import BYTES, I64, PTR, Value, vector
+from .values import BYTES, I64, Value, vector
 from .winograd import Matrix
 
+Matrices = tuple[tuple[Matrix, ...], ...]
 MADE = ("row", "place")
 """Where a tile's products and its results lie, in bytes; of a transformed tile the operand alone is
 told."""
 
-_INPUT = {
-    "src": PTR,
-    "dst": PTR,
-    "tiles": PTR,  # where each has its operand
-    "count": I64,
-    "vectors": I64,
-    "step_0": I64,  # bytes from one place of a window to the next along the outer axes
-    "step_1": I64,
-    "point": I64,  # bytes from one point to the next
-    "row": I64,  # bytes from one tile to the next
-}
-_PRODUCTS = {
-    "v": PTR,
-    "u": PTR,
-    "z": PTR,
-    "pieces": PTR,  # numbers of those that this point has
-    "count": I64,
-    "shifts": PTR,  # for the number of a piece, how far the tile that it reads is from its own
-    "piece_bytes": I64,  # of a piece of a panel
-    "panel_bytes": I64,
-    "channels": I64,
-    "rows": I64,  # groups of rows
-    "panels": I64,
-    "z_row": I64,
-}
-_INVERSE = {
-    "src": PTR,
-    "dst": PTR,
-    "tiles": PTR,  # `MADE` of each
-    "count": I64,
-    "vectors": I64,
-    "bias": PTR,
-    "step_0": I64,
-    "step_1": I64,
-    "step_2": I64,  # bytes from one q of the last axis to the next
-    "point": I64,
-    "bad": PTR,  # set to 1 where a result is not finite
-}
+_INPUT = signature(
+    "src* dst*"
+    " tiles* count"  # where each has its operand
+    " vectors step_0 step_1"  # bytes from one place of a window to the next along the outer axes
+    " point row"  # bytes from one point to the next, and from one tile
+)
+_PRODUCTS = signature(
+    "v* u* z*"
+    " pieces* count"  # numbers of those that this point has
+    " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
+    " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
+    " channels rows panels z_row"  # rows: groups of them
+)
+_INVERSE = signature(
+    "src* dst*"
+    " tiles* count"  # `MADE` of each
+    " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
+    " point bad*"  # the latter is set to 1 where a result is not finite
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +66,15 @@ class Inverse:
     """The class of an inverse transform, by the matrix of each axis, with what comes after it."""
 
     element: str
-    matrices: tuple[tuple[Matrix, ...], ...]
+    matrices: Matrices
     activation: Activation
     slope: float
 
 
-@lru_cache(maxsize=64)
-def products_code(kind: Products, cpu: Cpu) -> Code:
+@compiled("products", kept=64)
+def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
     """`products` of one class."""
-    module, line = Module(cpu.attributes), vector(kind.element, kind.lanes)
-    size = BYTES[kind.element]
+    line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
     width = kind.vectors * kind.lanes * size
     zeros = [Value(line, "zeroinitializer")] * (kind.rows * kind.vectors)
     with (
@@ -103,101 +82,98 @@ def products_code(kind: Products, cpu: Cpu) -> Code:
         f.loop(0, f["panels"]) as panel,
         f.loop(0, f["rows"]) as group,
     ):
-        at_panel = f.at(f["u"], f.mul(panel.index, f["panel_bytes"]))
-        at_rows = f.at(f["v"], f.mul(group.index, kind.rows * kind.pitch))
+        at_panel = f["u"] + panel.index * f["panel_bytes"]
+        at_rows = f["v"] + group.index * (kind.rows * kind.pitch)
         with f.loop(0, f["count"], carried=zeros) as piece:
-            number = f.load(I64, f.at(f["pieces"], piece.index, I64))
-            u = f.at(at_panel, f.mul(number, f["piece_bytes"]))
-            v = f.at(at_rows, f.load(I64, f.at(f["shifts"], number, I64)))
+            number = f.word(f["pieces"], piece.index)
+            u = at_panel + number * f["piece_bytes"]
+            v = at_rows + f.word(f["shifts"], number)
             # The panel that comes next is asked for by the first groups of this one.
-            part = f.mul(f.rem(group.index, kind.vectors), f.mul(f["channels"], kind.lanes * size))
-            ahead = f.at(f.at(u, f["panel_bytes"]), part)
-            piece.next(_product(f, kind, cpu, [u, v, ahead, *piece.carried]))
-        z = f.at(f["z"], f.mul(panel.index, width))
-        z = f.at(z, f.mul(f.mul(group.index, kind.rows), f["z_row"]))
+            part = group.index % kind.vectors * (f["channels"] * (kind.lanes * size))
+            ahead = u + f["panel_bytes"] + part
+            piece.next(_product(f, kind, [u, v, ahead, *piece.carried]))
+        z = f["z"] + panel.index * width
+        z = z + group.index * kind.rows * f["z_row"]
         for r in range(kind.rows):
             for i in range(kind.vectors):
                 total = piece.results[r * kind.vectors + i]
-                f.store(total, f.at(z, i * kind.lanes * size))
-            z = f.at(z, f["z_row"])
-    return Code(module, ("products",), cpu)
+                f.store(total, z + i * kind.lanes * size)
+            z = z + f["z_row"]
 
 
-def _product(f: Function, kind: Products, cpu: Cpu, given: list[Value]) -> list[Value]:
+def _product(f: Function, kind: Products, given: list[Value]) -> list[Value]:
     """The sums of a register tile after one piece; `given` are the addresses of its weights, its
     rows and what to ask for, and the sums before."""
     line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
     with f.loop(0, f["channels"], carried=given) as loop:
         u, v, ahead, *sums = loop.carried
         f.prefetch(ahead)
-        weights = [f.load(line, f.at(u, i * kind.lanes * size)) for i in range(kind.vectors)]
+        weights = [f.load(line, u + i * kind.lanes * size) for i in range(kind.vectors)]
         for r in range(kind.rows):
-            number = f.load(kind.element, f.at(v, r * kind.pitch))
+            number = f.load(kind.element, v + r * kind.pitch)
             factor = f.broadcast(number, kind.lanes)
             for i, weight in enumerate(weights):
                 place = r * kind.vectors + i
-                sums[place] = multiply_add(f, cpu, factor, weight, sums[place])
-        u = f.at(u, kind.vectors * kind.lanes * size)
-        loop.next([u, f.at(v, size), f.at(ahead, kind.lanes * size), *sums])
+                sums[place] = f.multiply_add(factor, weight, sums[place])
+        u = u + kind.vectors * kind.lanes * size
+        loop.next([u, v + size, ahead + kind.lanes * size, *sums])
     return loop.results[3:]
 
 
-@lru_cache(maxsize=64)
-def input_code(element: str, matrices: tuple[tuple[Matrix, ...], ...], step: int, cpu: Cpu) -> Code:
+@compiled("input", kept=64)
+def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu: Cpu) -> None:
     """`input` of one class; places of a window are `step` bytes apart along the last axis."""
-    module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[element])
+    lanes = cpu.lanes(BYTES[element])
     line, nbytes = vector(element, lanes), lanes * BYTES[element]
     *outer, last = (len(stages[0][0]) for stages in matrices)
     with module.function("input", _INPUT) as f, f.loop(0, f["count"]) as tile:
-        window = f.at(f["src"], f.load(I64, f.at(f["tiles"], tile.index, I64)))
-        dst = f.at(f["dst"], f.mul(tile.index, f["row"]))
+        window = f["src"] + f.word(f["tiles"], tile.index)
+        dst = f["dst"] + tile.index * f["row"]
         with f.loop(0, f["vectors"], carried=[window, dst]) as loop:
             src, to = loop.carried
             numbers = {}
             for place, start in _lines(f, src, outer):
                 for i in range(last):
-                    numbers[(*place, i)] = f.load(line, f.at(start, i * step))
-            for value in _transformed(f, cpu, numbers, matrices).values():
+                    numbers[(*place, i)] = f.load(line, start + i * step)
+            for value in _transformed(f, numbers, matrices).values():
                 f.store(value, to)
-                to = f.at(to, f["point"])
-            loop.next([f.at(src, nbytes), f.at(loop.carried[1], nbytes)])
-    return Code(module, ("input",), cpu)
+                to = to + f["point"]
+            loop.next([src + nbytes, loop.carried[1] + nbytes])
 
 
-@lru_cache(maxsize=64)
-def inverse_code(kind: Inverse, cpu: Cpu) -> Code:
+@compiled("inverse", kept=64)
+def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
     """`inverse` of one class."""
-    module, lanes = Module(cpu.attributes), cpu.lanes(BYTES[kind.element])
+    lanes = cpu.lanes(BYTES[kind.element])
     line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
     points = [len(stages[0][0]) for stages in kind.matrices]
     *outer, last = (len(stages[-1]) for stages in kind.matrices)
     zero = Value(line, "zeroinitializer")
     with module.function("inverse", _INVERSE) as f:
         with f.loop(0, f["count"], carried=[zero]) as tile:
-            entry = f.at(f["tiles"], f.mul(tile.index, len(MADE)), I64)
-            src = f.at(f["src"], f.load(I64, entry))
-            dst = f.at(f["dst"], f.load(I64, f.at(entry, 1, I64)))
+            entry = f.at(f["tiles"], tile.index * len(MADE), I64)
+            src = f["src"] + f.load(I64, entry)
+            dst = f["dst"] + f.word(entry, 1)
             starts = [src, dst, f["bias"], tile.carried[0]]
             with f.loop(0, f["vectors"], carried=starts) as loop:
                 src, dst, bias, bad = loop.carried
                 numbers, of_point = {}, src
                 for point in product(*map(range, points)):
                     numbers[point] = f.load(line, of_point)
-                    of_point = f.at(of_point, f["point"])
-                made = _transformed(f, cpu, numbers, kind.matrices)
+                    of_point = of_point + f["point"]
+                made = _transformed(f, numbers, kind.matrices)
                 start = f.load(line, bias)
                 for rows, to in _lines(f, dst, outer):
                     for i in range(last):
                         value = made[(*rows, i)]
-                        bad = multiply_add(f, cpu, value, zero, bad)
-                        value = f.arithmetic("fadd", value, start)
-                        f.store(activated(f, cpu, kind.activation, kind.slope, value), to)
-                        to = f.at(to, f["step_2"])
-                moved = [f.at(each, nbytes) for each in loop.carried[:3]]
+                        bad = f.multiply_add(value, zero, bad)
+                        value = value + start
+                        f.store(activated(f, kind.activation, kind.slope, value), to)
+                        to = to + f["step_2"]
+                moved = [each + nbytes for each in loop.carried[:3]]
                 loop.next([*moved, bad])
             tile.next([loop.results[3]])
         report_nonfinite(f, tile.results[0], f["bad"])
-    return Code(module, ("inverse",), cpu)
 
 
 def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
@@ -210,7 +186,7 @@ def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[
         for place, address in found:
             for i in range(count):
                 more.append(((*place, i), address))
-                address = f.at(address, f[step])
+                address = address + f[step]
         found = more
     return found
 
@@ -218,9 +194,7 @@ def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[
 Numbers = dict[tuple[int, ...], Value]
 
 
-def _transformed(
-    f: Function, cpu: Cpu, numbers: Numbers, matrices: Sequence[Sequence[Matrix]]
-) -> Numbers:
+def _transformed(f: Function, numbers: Numbers, matrices: Sequence[Sequence[Matrix]]) -> Numbers:
     """Vectors by their place along all axes, multiplied by the matrices of each axis."""
     for axis in reversed(range(len(matrices))):
         for matrix in matrices[axis]:
@@ -230,20 +204,20 @@ def _transformed(
                 for i, row in enumerate(matrix):
                     terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
                     if terms:  # of points that no tap needs there are none
-                        made[(*before, i, *after)] = _combined(f, cpu, terms)
+                        made[(*before, i, *after)] = _combined(f, terms)
             numbers = made
     return dict(sorted(numbers.items()))
 
 
-def _combined(f: Function, cpu: Cpu, terms: list[tuple[Fraction, Value]]) -> Value:
+def _combined(f: Function, terms: list[tuple[Fraction, Value]]) -> Value:
     """The sum of vectors times numbers."""
     terms = sorted(terms, key=lambda term: term[0] != 1)  # one that is just added comes first
     factor, total = terms[0]
     if factor != 1:
-        total = f.arithmetic("fmul", total, f.constant(total.type, float(factor)))
+        total = total * f.constant(total.type, float(factor))
     for factor, value in terms[1:]:
         if abs(factor) == 1:
-            total = f.arithmetic("fadd" if factor > 0 else "fsub", total, value)
+            total = total + value if factor > 0 else total - value
         else:
-            total = multiply_add(f, cpu, value, f.constant(value.type, float(factor)), total)
+            total = f.multiply_add(value, f.constant(value.type, float(factor)), total)
     return total

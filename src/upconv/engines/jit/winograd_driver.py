@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import reduce
+from operator import add, and_, mul
 
 from ...problem import DataLayout
-from .compile import Code
+from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Slots, jobs
@@ -41,75 +41,56 @@ OF_AXIS = (
 """What the driver knows of each axis; the last axis is number 2."""
 
 SLOTS = Slots(
-    ("buffer", "x", "y", "residual", "w", "bias", "phase", "point", "piece",
-     "fill", "turn", "turn_back", "finish", "input", "products", "inverse"),
-    ("part", "v_at", "z_at", "stage_at", "turned_at", "tile_at", "made_at", "shift_at",
-     "jobs", "blocks", "blocks_n", "box_n", "groups_n",
-     *(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS),
-     "runs", "units", "all_units", "chunks", "depth", "phases", "channels", "chunk", "element",
-     "points", "pieces", "rows", "panels", "x_image", "x_channel", "x_position",
-     "y_image", "y_channel", "y_position", "x_group", "y_group",
-     "w_unit", "w_point", "w_panel", "w_piece", "v_point", "v_row", "z_point", "z_row",
-     "made", "live", "padded", "columns", "whole", "turned",
-     "x_step_0", "x_step_1", "y_step_0", "y_step_1", "y_step_2", "line", "lanes"),
-    ("next", "next_thread", "bad"),
-)  # fmt: skip
+    "buffer* x* y* residual* w* bias* phase* point* piece*"
+    " fill* turn* turn_back* finish* input* products* inverse*"
+    " part v_at z_at stage_at turned_at tile_at made_at shift_at"
+    " jobs blocks blocks_n box_n groups_n "
+    + " ".join(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS)
+    + " runs units all_units chunks depth phases channels chunk element points pieces rows panels"
+    " x_image x_channel x_position y_image y_channel y_position"
+    " w_unit w_point w_panel w_piece v_point v_row z_point z_row"
+    " made live padded columns whole turned"
+    " x_step_0 x_step_1 y_step_0 y_step_1 y_step_2 line lanes",
+    counters="next next_thread bad",
+)
 
 _AXES = range(3)
 
 
-@lru_cache(maxsize=8)
-def driver_code(layout: DataLayout, cpu: Cpu) -> Code:
+@compiled("run", kept=8, opt=0)
+def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
     """`run` for data of one layout."""
-    module = Module(cpu.attributes)
     with module.function("run", {"args": PTR}) as f:
         a = SLOTS.reader(f)
-        mine = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
+        mine = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            block, rest = f.rem(job, a["blocks"]), f.div(job, a["blocks"])
-            run, group = f.rem(rest, a["runs"]), f.div(rest, a["runs"])
-            work = _Work.of(f, a, mine, block, group)
+            block, rest = job % a["blocks"], job // a["blocks"]
+            run, group = rest % a["runs"], rest // a["runs"]
+            work = _Work(f, a, mine, block, group)
             _emit_tiles(work)
             _emit_operand(work, layout)
-            first = f.mul(run, a["units"])
-            stop = f.min(a["all_units"], f.add(first, a["units"]))
+            first = run * a["units"]
+            stop = f.min(a["all_units"], first + a["units"])
             with f.loop(first, stop) as unit:
                 _emit_unit(work, unit.index, layout)
-    return Code(module, ("run",), cpu, opt=0)
 
 
-@dataclass(frozen=True, slots=True)
 class _Work:
-    """A job inside `run`: its images, and of each axis its groups of tiles, as the first and how
-    many; and numbers of tiles along each axis, those that are only transformed included."""
+    """A job inside `run`, a block of a group of channels: its images, and of each axis its groups
+    of tiles, as the first and how many; and numbers of tiles along each axis, those that are only
+    transformed included."""
 
-    f: Function
-    a: Arguments
-    mine: Value
-    group: Value
-    image: Value
-    images: Value
-    starts: tuple[Value, ...]
-    counts: tuple[Value, ...]
-    along: tuple[Value, ...]
-
-    @classmethod
-    def of(cls, f: Function, a: Arguments, mine: Value, block: Value, group: Value) -> _Work:
-        """A block of a group of channels."""
+    def __init__(self, f: Function, a: Arguments, mine: Value, block: Value, group: Value) -> None:
+        self.f, self.a, self.mine, self.group = f, a, mine, group
         starts: list[Value] = []
         counts: list[Value] = []
         for axis in ("2", "1", "0", "n"):
-            start = f.mul(f.rem(block, a[f"blocks_{axis}"]), a[f"box_{axis}"])
-            block = f.div(block, a[f"blocks_{axis}"])
+            start = block % a[f"blocks_{axis}"] * a[f"box_{axis}"]
+            block = block // a[f"blocks_{axis}"]
             starts.insert(0, start)
-            counts.insert(0, f.min(a[f"box_{axis}"], f.sub(a[f"groups_{axis}"], start)))
-        along = tuple(
-            f.mul(f.add(count, a[f"behind_{axis}"]), a[f"apart_{axis}"])
-            for axis, count in enumerate(counts[1:])
-        )
-        return cls(
-            f, a, mine, group, starts[0], counts[0], tuple(starts[1:]), tuple(counts[1:]), along
-        )
+            counts.insert(0, f.min(a[f"box_{axis}"], a[f"groups_{axis}"] - start))
+        (self.image, *self.starts), (self.images, *self.counts) = starts, counts
+        self.along = [(counts[1 + i] + a[f"behind_{i}"]) * a[f"apart_{i}"] for i in _AXES]
 
     def each(self, name: str) -> list[Value]:
         """A number of all axes."""
@@ -117,14 +98,11 @@ class _Work:
 
     def at(self, name: str) -> Value:
         """A place in the memory of the thread."""
-        return self.f.at(self.mine, self.a[name])
+        return self.mine + self.a[name]
 
     def transformed(self) -> Value:
         """Tiles that are transformed."""
-        total = self.images
-        for count in self.along:
-            total = self.f.mul(total, count)
-        return total
+        return reduce(mul, self.along, self.images)
 
     @contextmanager
     def tiles(self, counts: Sequence[Value]) -> Iterator[tuple[Value, list[Value], list[Value]]]:
@@ -138,7 +116,7 @@ class _Work:
 
             def numbers(name: str) -> list[Value]:
                 pairs = zip(groups, self.each(name), residues, strict=True)
-                return [f.add(f.mul(group, step), residue) for group, step, residue in pairs]
+                return [group * step + residue for group, step, residue in pairs]
 
             yield image, numbers("apart"), numbers("makes")
 
@@ -150,60 +128,55 @@ def _nested(f: Function, counts: Sequence[Operand]) -> Iterator[list[Value]]:
         yield [stack.enter_context(f.loop(0, count)).index for count in counts]
 
 
-def _place(f: Function, places: Sequence[Value], sizes: Sequence[Value]) -> Value:
+def _place(places: Sequence[Value], sizes: Sequence[Value]) -> Value:
     """The number of an element by its places along axes, of which the first one needs no size."""
     found, *more = places
     for place, size in zip(more, sizes, strict=True):
-        found = f.add(f.mul(found, size), place)
+        found = found * size + place
     return found
-
-
-def _products(f: Function, some: Sequence[Value], others: Sequence[Value]) -> list[Value]:
-    return [f.mul(one, other) for one, other in zip(some, others, strict=True)]
 
 
 def _emit_tiles(work: _Work) -> None:
     """Write where the tiles of a block have their operands, products and results, and how far
     behind a tile are those that pieces read."""
     f, a, steps = work.f, work.a, work.each("step")
-    wide, position = f.mul(a["chunk"], a["element"]), f.mul(a["padded"], a["element"])
+    wide, position = a["chunk"] * a["element"], a["padded"] * a["element"]
     apart, behind, (*stages, _) = work.each("apart"), work.each("behind"), work.each("stage")
-    reached = [f.add(count, more) for count, more in zip(work.counts, behind, strict=True)]
-    with work.tiles(reached) as (image, tiles, starts):
-        index = _place(f, [image, *tiles], work.along)
-        operand = _place(f, [image, *_products(f, starts, steps)], work.each("span"))
-        f.store(f.mul(operand, wide), f.at(work.at("tile_at"), index, I64))
-    along = _products(f, work.counts, apart)
+    with work.tiles(list(map(add, work.counts, behind))) as (image, tiles, starts):
+        index = _place([image, *tiles], work.along)
+        operand = _place([image, *list(map(mul, starts, steps))], work.each("span"))
+        f.store(operand * wide, f.at(work.at("tile_at"), index, I64))
+    along = list(map(mul, work.counts, apart))
     with work.tiles(work.counts) as (image, tiles, (*outer, last)):
-        entry = f.mul(_place(f, [image, *tiles], along), len(MADE))
+        entry = _place([image, *tiles], along) * len(MADE)
         entry = f.at(work.at("made_at"), entry, I64)
-        f.store(f.mul(_place(f, [image, *tiles], work.along), a["z_row"]), entry)
-        results = [image, *outer, f.mul(last, a["stride_2"])]
-        place = _place(f, results, [*stages, a["line"]])
-        f.store(f.mul(place, position), f.at(entry, 1, I64))
-    counts = [f.add(more, 1) for more in behind]
+        f.store(_place([image, *tiles], work.along) * a["z_row"], entry)
+        results = [image, *outer, last * a["stride_2"]]
+        place = _place(results, [*stages, a["line"]])
+        f.store(place * position, f.at(entry, 1, I64))
+    counts = [more + 1 for more in behind]
     with _nested(f, counts) as pieces:
-        shift = _place(f, _products(f, pieces, apart), work.along[1:])
-        index = _place(f, pieces, counts[1:])
-        f.store(f.mul(shift, a["v_row"]), f.at(work.at("shift_at"), index, I64))
+        shift = _place(list(map(mul, pieces, apart)), work.along[1:])
+        index = _place(pieces, counts[1:])
+        f.store(shift * a["v_row"], f.at(work.at("shift_at"), index, I64))
 
 
 def _emit_operand(work: _Work, layout: DataLayout) -> None:
     """Pack a block's rows and transform its windows, some channels at a time."""
     f, a = work.f, work.a
-    wide = f.mul(a["chunk"], a["element"])
-    src = f.at(a["x"], f.mul(work.group, a["x_group"]))
+    wide = a["chunk"] * a["element"]
+    src = a["x"] + work.group * a["channels"] * a["x_channel"]
     with f.loop(0, a["channels"], a["chunk"]) as loop:
-        live = f.min(a["chunk"], f.sub(a["channels"], loop.index))
-        here = f.at(src, f.mul(loop.index, a["x_channel"]))
+        live = f.min(a["chunk"], a["channels"] - loop.index)
+        here = src + loop.index * a["x_channel"]
         _emit_rows(work, here, live, layout)
-        vectors = f.div(f.add(live, f.sub(a["lanes"], 1)), a["lanes"])
-        v = f.at(work.at("v_at"), f.mul(f.mul(loop.index, a["phases"]), a["element"]))
+        vectors = (live + (a["lanes"] - 1)) // a["lanes"]
+        v = work.at("v_at") + loop.index * a["phases"] * a["element"]
         with f.loop(0, a["phases"]) as phase:
-            first = f.load(I64, f.at(a["phase"], phase.index, I64))
+            first = f.word(a["phase"], phase.index)
             f.call(
-                a["input"], f.at(work.mine, f.mul(first, wide)),
-                f.at(v, f.mul(f.mul(phase.index, live), a["element"])), work.at("tile_at"),
+                a["input"], work.mine + first * wide,
+                v + phase.index * live * a["element"], work.at("tile_at"),
                 work.transformed(), vectors, a["x_step_0"], a["x_step_1"], a["v_point"], a["v_row"],
             )  # fmt: skip
 
@@ -211,85 +184,84 @@ def _emit_operand(work: _Work, layout: DataLayout) -> None:
 def _emit_rows(work: _Work, here: Value, live: Value, layout: DataLayout) -> None:
     """Pack `live` channels from `here` on: rows of what is there, zeros around."""
     f, a = work.f, work.a
-    wide = f.mul(a["chunk"], a["element"])
+    wide = a["chunk"] * a["element"]
     firsts, counts = [], []
     for axis in _AXES:
-        step = f.mul(a[f"step_{axis}"], a[f"makes_{axis}"])
-        firsts.append(f.add(a[f"first_{axis}"], f.mul(step, work.starts[axis])))
-        counts.append(f.add(a[f"tail_{axis}"], f.mul(step, work.counts[axis])))
+        step = a[f"step_{axis}"] * a[f"makes_{axis}"]
+        firsts.append(a[f"first_{axis}"] + step * work.starts[axis])
+        counts.append(a[f"tail_{axis}"] + step * work.counts[axis])
     start, count = firsts[2], counts[2]
-    before = f.min(f.max(f.sub(0, start), 0), count)
+    before = f.min(f.max(0 - start, 0), count)
     column = f.min(f.max(start, 0), a["size_2"])
-    inside = f.max(f.sub(f.min(f.add(start, count), a["size_2"]), column), 0)
+    inside = f.max(f.min(start + count, a["size_2"]) - column, 0)
     with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
-        dst = f.at(
-            work.mine, f.mul(_place(f, [image, *rows, f.integer(0)], work.each("span")), wide)
-        )
-        places = [f.add(first, row) for first, row in zip(firsts, rows, strict=False)]
+        dst = work.mine + _place([image, *rows, f.integer(0)], work.each("span")) * wide
+        places = list(map(add, firsts, rows))
         within = _inside(work, places, "size")
         with f.unless(within):
             _zeros(work, dst, count)
         with f.when(within):
             _zeros(work, dst, before)
-            to = f.at(dst, f.mul(before, wide))
-            position = _place(f, [*places, column], [a["size_1"], a["size_2"]])
-            offset = f.mul(f.add(work.image, image), a["x_image"])
-            given = f.at(here, f.add(offset, f.mul(position, a["x_position"])))
+            position = _place([*places, column], [a["size_1"], a["size_2"]])
+            offset = (work.image + image) * a["x_image"]
+            given = here + (offset + position * a["x_position"])
             if layout is DataLayout.NCX:
-                f.call(a["turn"], to, given, live, inside, a["x_channel"], wide)
+                f.call(a["turn"], dst + before * wide, given, live, inside, a["x_channel"], wide)
             else:
+                zeros = a["chunk"] - live
                 f.call(
-                    a["fill"], to, given, live, f.sub(a["chunk"], live), inside, wide,
+                    a["fill"],
+                    dst + before * wide,
+                    given,
+                    live,
+                    zeros,
+                    inside,
+                    wide,
                     a["x_position"],
-                )  # fmt: skip
-            after = f.add(before, inside)
-            _zeros(work, f.at(dst, f.mul(after, wide)), f.sub(count, after))
+                )
+            after = before + inside
+            _zeros(work, dst + after * wide, count - after)
 
 
 def _inside(work: _Work, places: Sequence[Value], name: str) -> Value:
     """Whether a row, by its places along the outer axes, is part of an array."""
-    f, outside = work.f, work.f.integer(0)
-    for axis, place in enumerate(places):
-        beyond = f.compare("uge", place, work.a[f"{name}_{axis}"])  # or below zero
-        outside = f.add(outside, f.select(beyond, f.integer(1), f.integer(0)))
-    return f.compare("eq", outside, 0)
+    sizes = work.each(name)  # as unsigned numbers: what is below zero is beyond
+    return reduce(and_, (work.f.compare("ult", *both) for both in zip(places, sizes, strict=False)))
 
 
 def _zeros(work: _Work, dst: Value, positions: Value) -> None:
     f, a = work.f, work.a
-    f.call(a["fill"], dst, dst, 0, f.mul(positions, a["chunk"]), 1, 0, 0)
+    f.call(a["fill"], dst, dst, 0, positions * a["chunk"], 1, 0, 0)
 
 
 def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
     """Products of all points, their inverse, and where its results go."""
     f, a = work.f, work.a
-    phase, chunk = f.div(unit, a["chunks"]), f.rem(unit, a["chunks"])
-    number = f.add(f.mul(work.group, a["all_units"]), unit)
-    u, z, stage = f.at(a["w"], f.mul(number, a["w_unit"])), work.at("z_at"), work.at("stage_at")
-    last = f.load(I64, f.at(work.at("shift_at"), f.sub(a["pieces"], 1), I64))
-    tiles = f.sub(work.transformed(), f.div(last, a["v_row"]))
-    rows = f.div(f.add(tiles, f.sub(a["rows"], 1)), a["rows"])
+    phase, chunk = unit // a["chunks"], unit % a["chunks"]
+    number = work.group * a["all_units"] + unit
+    u, z, stage = a["w"] + number * a["w_unit"], work.at("z_at"), work.at("stage_at")
+    last = f.load(I64, f.at(work.at("shift_at"), a["pieces"] - 1, I64))
+    tiles = work.transformed() - last // a["v_row"]
+    rows = (tiles + (a["rows"] - 1)) // a["rows"]
     with f.loop(0, a["points"]) as point:
-        entry = f.at(a["point"], f.mul(point.index, 2), I64)
-        first, count = f.load(I64, entry), f.load(I64, f.at(entry, 1, I64))
+        entry = f.at(a["point"], point.index * 2, I64)
+        first, count = f.load(I64, entry), f.word(entry, 1)
         f.call(
-            a["products"], f.at(work.at("v_at"), f.mul(point.index, a["v_point"])),
-            f.at(u, f.mul(point.index, a["w_point"])), f.at(z, f.mul(point.index, a["z_point"])),
+            a["products"], work.at("v_at") + point.index * a["v_point"],
+            u + point.index * a["w_point"], z + point.index * a["z_point"],
             f.at(a["piece"], first, I64), count, work.at("shift_at"), a["w_piece"], a["w_panel"],
             a["depth"], rows, a["panels"], a["z_row"],
         )  # fmt: skip
-    biases = f.mul(f.add(f.mul(work.group, a["chunks"]), chunk), a["columns"])
-    tiles = work.images
-    for each in (*work.counts, *work.each("apart")):
-        tiles = f.mul(tiles, each)
+    biases = (work.group * a["chunks"] + chunk) * a["columns"]
+    tiles = reduce(mul, (*work.counts, *work.each("apart")), work.images)
     f.call(
-        a["inverse"], z, stage, work.at("made_at"), tiles, f.div(a["columns"], a["lanes"]),
-        f.at(a["bias"], f.mul(biases, a["element"])), a["y_step_0"], a["y_step_1"], a["y_step_2"],
+        a["inverse"], z, stage, work.at("made_at"), tiles, a["columns"] // a["lanes"],
+        a["bias"] + biases * a["element"], a["y_step_0"], a["y_step_1"], a["y_step_2"],
         a["z_point"], a.address("bad"),
     )  # fmt: skip
-    start = f.mul(chunk, a["live"])
-    live = f.min(a["live"], f.sub(a["made"], start))
-    channel = f.add(f.mul(work.group, a["y_group"]), f.mul(start, a["y_channel"]))
+    start = chunk * a["live"]
+    live = f.min(a["live"], a["made"] - start)
+    channel = (work.group * a["made"] + start) * a["y_channel"]
     _emit_results(work, phase, channel, live, layout)
 
 
@@ -299,29 +271,22 @@ def _emit_results(
     """Rows of results of a unit, of `live` channels from `channel` bytes on, to y."""
     f, a, strides = work.f, work.a, work.each("stride")
     makes, (*stages, _) = work.each("makes"), work.each("stage")
-    phases = [f.div(phase, strides[1]), f.rem(phase, strides[1]), f.integer(0)]
-    firsts = [
-        f.add(f.add(f.mul(stride, f.mul(make, start)), base), g)
-        for stride, make, start, base, g in zip(
-            strides, makes, work.starts, work.each("base"), phases, strict=True
-        )
-    ]
-    counts = _products(f, makes, work.counts)
+    phases = [phase // strides[1], phase % strides[1], f.integer(0)]
+    given = zip(strides, makes, work.starts, work.each("base"), phases, strict=True)
+    firsts = [stride * (make * start) + base + g for stride, make, start, base, g in given]
+    counts = list(map(mul, makes, work.counts))
     begin = f.max(firsts[2], 0)
-    end = f.min(a["out_2"], f.add(firsts[2], f.mul(strides[2], counts[2])))
-    skip = f.sub(begin, firsts[2])
+    end = f.min(a["out_2"], firsts[2] + strides[2] * counts[2])
+    skip = begin - firsts[2]
     with _nested(f, [work.images, *counts[:2]]) as (image, *rows):
-        places = [
-            f.add(first, f.mul(stride, row))
-            for first, stride, row in zip(firsts, strides, rows, strict=False)
-        ]
+        places = list(map(add, firsts, map(mul, strides, rows)))
         with f.when(_inside(work, places, "out")):
-            place = _place(f, [image, *rows, skip], [*stages, a["line"]])
-            src = f.at(work.at("stage_at"), f.mul(place, f.mul(a["padded"], a["element"])))
-            to = _place(f, [*places, begin], [a["out_1"], a["out_2"]])
-            offset = f.mul(f.add(work.image, image), a["y_image"])
-            offset = f.add(f.add(offset, f.mul(to, a["y_position"])), channel)
-            _emit_result(work, layout, src, offset, live, f.sub(end, begin))
+            place = _place([image, *rows, skip], [*stages, a["line"]])
+            src = work.at("stage_at") + place * (a["padded"] * a["element"])
+            to = _place([*places, begin], [a["out_1"], a["out_2"]])
+            offset = (work.image + image) * a["y_image"]
+            offset = offset + to * a["y_position"] + channel
+            _emit_result(work, layout, src, offset, live, end - begin)
 
 
 def _emit_result(
@@ -329,12 +294,12 @@ def _emit_result(
 ) -> None:
     """A row of `count` results, of `live` channels, to its place in y."""
     f, a = work.f, work.a
-    position = f.mul(a["padded"], a["element"])
-    y, more = f.at(a["y"], offset), f.at(a["residual"], offset)
+    position = a["padded"] * a["element"]
+    y, more = a["y"] + offset, a["residual"] + offset
     if layout is DataLayout.NXC:
         # Where a unit has all channels, a row is one run.
         runs = f.select(f.compare("ne", a["whole"], 0), f.integer(1), count)
-        length = f.select(f.compare("ne", a["whole"], 0), f.mul(count, live), live)
+        length = f.select(f.compare("ne", a["whole"], 0), count * live, live)
         f.call(
             a["finish"], src, y, more, 1, 0, 0, runs, length, position, a["y_position"]
         )  # fmt: skip
@@ -343,6 +308,6 @@ def _emit_result(
     with f.when(plain):
         f.call(a["turn_back"], y, src, count, live, position, a["y_channel"])
     with f.unless(plain):
-        turned, line = f.at(work.mine, a["turned_at"]), f.mul(count, a["element"])
+        turned, line = work.mine + a["turned_at"], count * a["element"]
         f.call(a["turn_back"], turned, src, count, live, position, line)
         f.call(a["finish"], turned, y, more, live, line, a["y_channel"], 1, count, 0, 0)

@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...problem import DataLayout
 from ..addresses import address_of
-from ..base import Array, Primitive
+from ..base import Array, Maybe, Primitive
 from ..workspace import Workspace
 from .compile import CODE_BYTES
 from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
-from .operands import Operands
+from .operands import Operands, strides
 from .rows import Finish, fill_code, finish_code, plain
 from .transpose import turn_code
 from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
 from .winograd_driver import OF_AXIS, SLOTS, driver_code
-from .winograd_plan import Schedule, chunk_of, depth_of, element_of, shares_sets
+from .winograd_plan import Schedule, chunk_of, depth_of, shares_sets
 from .winograd_weights import Weights
 from .winograd_window import Window
 
@@ -55,7 +54,7 @@ class Winograd:
         self._direct = direct
         self._made_direct: Primitive | None = None
         self._lock = threading.Lock()
-        element = element_of(correlation)
+        element = correlation.element
         self._lanes, self._item = cpu.lanes(BYTES[element]), BYTES[element]
         self._weights = Weights(correlation, plan, self._lanes, cpu)
         self._sizes = _Sizes(correlation, plan, self._lanes, self._item)
@@ -94,27 +93,18 @@ class Winograd:
         """The transform of a weight, in the order in which it is used."""
         return WinogradWeight(self._weights.pack(weight), weight)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
         given = Operands.of(self.correlation, out, a, residual)
         x, y, more = given.x, given.y, given.residual
         biases = self._ordered(bias)  # held until the run is over
-        layout, made = self.correlation.layout, self.correlation.made // self.correlation.groups
+        layout = self.correlation.layout
         with Workspace(self.workspace_bytes) as buffer:
             bad = self._blocks.run(
                 self._driver.addresses["run"], self._threads, "bad",
-                buffer=buffer, x=address_of(x), y=address_of(y), w=address_of(b.transformed),
+                buffer=buffer, w=address_of(b.transformed), bias=address_of(biases),
                 residual=address_of(y) if more is None else address_of(more),
-                bias=address_of(biases),
-                **_strides("x", x, layout, self._weights.reduced),
-                **_strides("y", y, layout, made),
+                **strides("x", x, layout), **strides("y", y, layout),
             )  # fmt: skip
         if bad:
             self._run_direct(out, a, b, bias, residual)
@@ -127,12 +117,7 @@ class Winograd:
             self._made_direct.close()
 
     def _run_direct(
-        self,
-        out: Array,
-        a: Array,
-        b: WinogradWeight,
-        bias: Array | None,
-        residual: Array | None,
+        self, out: Array, a: Array, b: WinogradWeight, bias: Maybe, residual: Maybe
     ) -> None:
         with self._lock:
             direct = self._made_direct = self._made_direct or self._direct()
@@ -140,7 +125,7 @@ class Winograd:
                 b.direct = direct.pack(b.given)
         direct.run(out, a, b.direct, bias, residual)
 
-    def _ordered(self, bias: Array | None) -> Array:
+    def _ordered(self, bias: Maybe) -> Array:
         if bias is None:
             return np.zeros(len(self._biases), self.correlation.dtype.numpy)
         return np.append(bias, bias.dtype.type(0))[self._biases]
@@ -191,16 +176,6 @@ def _tables(plan: Schedule, sizes: _Sizes) -> dict[str, Array]:
     counts = np.array([len(each) for each in of_point], np.int64)
     point = np.stack([np.cumsum(counts) - counts, counts], -1)
     return {"phase": phase, "point": point, "piece": np.concatenate(of_point).astype(np.int64)}
-
-
-def _strides(name: str, array: Array, layout: DataLayout, group: int) -> dict[str, int]:
-    """Bytes from one image, group, channel and position to the next."""
-    first, item = layout is DataLayout.NCX, array.itemsize
-    channel, position = (array.strides[1], item) if first else (item, array.shape[-1] * item)
-    return {
-        f"{name}_image": array.strides[0], f"{name}_group": group * channel,
-        f"{name}_channel": channel, f"{name}_position": position,
-    }  # fmt: skip
 
 
 def _bias_order(correlation: Correlation, plan: Schedule, chunks: int) -> Array:

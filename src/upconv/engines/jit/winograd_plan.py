@@ -15,8 +15,8 @@ from math import ceil, gcd, log2, prod
 
 from ...problem import DataLayout, DType
 from .correlation import Correlation
-from .cpu import Costs, Cpu, costs_of
-from .values import BYTES, DOUBLE, FLOAT
+from .cpu import Cpu, costs_of
+from .values import BYTES
 from .winograd import Matrix, Transform, named
 from .winograd_window import Window, transforms_of
 
@@ -165,7 +165,7 @@ def _best(
     cpu: Cpu,
 ) -> Schedule:
     """The blocks, jobs and register tile that take the fewest cycles."""
-    lanes, item = _lanes(correlation, cpu), BYTES[element_of(correlation)]
+    lanes, item = _lanes(correlation, cpu), BYTES[correlation.element]
     channels, padded = _unit(correlation, windows, lanes)
     across = windows[-1].line.stride * padded // lanes
     some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
@@ -180,11 +180,11 @@ def _best(
     each_tile = item * (points * (reduced + (across + 1) * lanes) + across * lanes)
     residues = prod(window.apart for window in windows)
     room = max(most, int(_L2 * cpu.l2 / each_tile)) // residues
-    costs = _Cycles.of(correlation, windows, transforms, vectors, across, cpu)
+    costs = _Cycles(correlation, windows, transforms, vectors, across, cpu)
     options = []
     for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
         box = _box(counts, size)
-        tiles = _Tiles.of(box, windows, transforms)
+        tiles = _Tiles(box, windows, transforms)
         # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
         over = tiles.transformed * each_tile / cpu.l2
         slower = 1 + 0.1 * log2(max(1, over)) + (over * cpu.l2 > L3)
@@ -225,84 +225,55 @@ def _box(counts: list[int], size: int) -> tuple[int, ...]:
     return tuple(reversed(box))
 
 
-@dataclass(frozen=True, slots=True)
 class _Tiles:
     """Tiles of a block: `results`, those whose products are made, and those transformed. Pieces
     read tiles behind those of the block; products of all but the last such are made in vain."""
 
-    results: int
-    made: int
-    transformed: int
-
-    @classmethod
-    def of(
-        cls, box: tuple[int, ...], windows: tuple[Window, ...], transforms: tuple[Transform, ...]
-    ) -> _Tiles:
-        """Those of a box."""
+    def __init__(
+        self, box: tuple[int, ...], windows: tuple[Window, ...], transforms: tuple[Transform, ...]
+    ) -> None:
         behind, count = 0, 1
         for n, window, t in reversed(list(zip(box[1:], windows, transforms, strict=True))):
             behind += (t.pieces - 1) * window.apart * count
             count *= (n + t.pieces - 1) * window.apart
-        results = prod(box) * prod(window.apart for window in windows)
-        return cls(results, box[0] * count - behind, box[0] * count)
-
-
-def element_of(correlation: Correlation) -> str:
-    """The type of computing."""
-    return DOUBLE if correlation.dtype is DType.FLOAT64 else FLOAT
+        self.results = prod(box) * prod(window.apart for window in windows)
+        self.made, self.transformed = box[0] * count - behind, box[0] * count
 
 
 def _lanes(correlation: Correlation, cpu: Cpu) -> int:
-    return cpu.lanes(BYTES[element_of(correlation)])
+    return cpu.lanes(BYTES[correlation.element])
 
 
-@dataclass(frozen=True, slots=True)
 class _Cycles:
-    """Cycles, in each of which the processor could do `Costs.adds` multiply-adds.
+    """Cycles, in each of which the processor could do `Costs.adds` multiply-adds, of a choice of
+    tiles; fitted to 920 on a Zen 4 (2026-11-22).
 
     `sums` are products of all points and pieces, of one reduced and made channel; `inputs` is what
     packing and transforming a tile takes, `results` its way back for a unit, `stream` reading a
     unit's weights, in which products hide, and `weights` what of it does not hide.
     """
 
-    costs: Costs
-    reduced: int
-    points: int
-    sums: int
-    vectors: int
-    across: int
-    inputs: float
-    results: float
-    stream: float
-    weights: float
-
-    @classmethod
-    def of(
-        cls,
-        correlation: Correlation,
-        windows: tuple[Window, ...],
-        transforms: tuple[Transform, ...],
-        vectors: int,
-        across: int,
-        cpu: Cpu,
-    ) -> _Cycles:
-        """The figures of a choice of tiles, fitted to 920 on a Zen 4 (2026-11-22)."""
-        lanes, reduced = _lanes(correlation, cpu), depth_of(correlation)
+    def __init__(
+        self, correlation: Correlation, windows: tuple[Window, ...],
+        transforms: tuple[Transform, ...], vectors: int, across: int, cpu: Cpu,
+    ) -> None:  # fmt: skip
+        self.costs, self.reduced = costs_of(cpu.vector_bytes), depth_of(correlation)
+        self.vectors, self.across = vectors, across
         points, outputs = (prod(getattr(t, n) for t in transforms) for n in ("points", "m"))
         sums = prod(sum(t.pieces_of(w.r)) for t, w in zip(transforms, windows, strict=True))
-        item, first = BYTES[element_of(correlation)], correlation.layout is DataLayout.NCX
-        turned = 11.0 if first else 5.0  # rows into channels last
+        self.points: int = points
+        self.sums: int = sums
+        turned = 11.0 if correlation.layout is DataLayout.NCX else 5.0  # rows into channels last
         left = 30 if shares_sets(correlation) else 13
         inputs = 0.6 * points + 0.1 * _additions([t.b for t in transforms]) + turned * outputs
         results = 0.4 * points + 0.05 * _additions([t.a for t in transforms]) + left * outputs
+        self.inputs: float = ceil(self.reduced / _lanes(correlation, cpu)) * inputs
+        self.results: float = across * results
         made = correlation.made * prod(window.line.stride for window in windows)
-        nbytes = sums * reduced * made * item
-        weights = sums * reduced * across
-        return cls(
-            costs_of(cpu.vector_bytes), reduced, points, sums, vectors, across,
-            ceil(reduced / lanes) * inputs, across * results,
-            weights * _STREAM * (1.6 if nbytes > L3 else 1), weights * _WEIGHT,
-        )  # fmt: skip
+        nbytes = sums * self.reduced * made * BYTES[correlation.element]
+        weights = sums * self.reduced * across
+        self.stream: float = weights * _STREAM * (1.6 if nbytes > L3 else 1)
+        self.weights: float = weights * _WEIGHT
 
     def products(self, tiles: int, rows: int) -> float:
         """Those of a unit for so many tiles."""
@@ -344,7 +315,7 @@ def depth_of(correlation: Correlation) -> int:
 def shares_sets(correlation: Correlation) -> bool:
     """Whether channels of results lie so far apart that vectors of 16 of them share a set of the
     second-level cache: rows of 512x512 results took twice as long to write (fcn8s_final)."""
-    channel = prod(correlation.result_size) * BYTES[element_of(correlation)]
+    channel = prod(correlation.result_size) * BYTES[correlation.element]
     return correlation.layout is DataLayout.NCX and channel % _ONE_SET == 0
 
 

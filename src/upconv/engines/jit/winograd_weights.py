@@ -24,29 +24,20 @@ from .correlation import Correlation
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import Arguments, Blocks, Slots, jobs
-from .packing import (
-    Numbers,
-    aligned,
-    goes_past,
-    report_nonfinite,
-    threads_for,
-    watched,
-)
+from .packing import Numbers, aligned, goes_past, report_nonfinite, threads_for, watched
 from .rows import converted, gather_code
-from .tile import multiply_add
 from .transpose import turn_code
-from .values import BYTES, DOUBLE, I64, PTR, Value, vector
+from .values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
 from .winograd import Transform
-from .winograd_plan import Schedule, chunk_of, depth_of, element_of
+from .winograd_plan import Schedule, chunk_of, depth_of
 from .winograd_window import Window
 
 _SLOTS = Slots(
-    ("dst", "src", "buffer", "runs", "terms", "factors", "numbers", "move"),
-    ("part", "jobs", "batches", "batch", "chunks", "channels", "made", "reduced", "chunk",
-     "phases", "count", "row", "unit", "group",
-     "src_group", "src_reduced", "src_made", "taps", "lines", "line", "element"),
-    ("next", "next_thread", "bad"),
-)  # fmt: skip
+    "dst* src* buffer* runs* terms* factors* numbers* move* part jobs batches batch chunks channels"
+    " made reduced chunk phases count row unit group src_group src_reduced src_made taps lines line"
+    " element",
+    counters="next next_thread bad",
+)
 _RUN = 6  # phase of operands, bytes in dst and in T, how many, first term and the last's next
 _TAPS_BYTES = 64 << 10  # of T, of several channels
 
@@ -87,7 +78,7 @@ class Weights:
 
     def _laid_out(self, lanes: int, cpu: Cpu) -> tuple[dict[str, Array], dict[str, int]]:
         """The tables that `pack` reads, and its arguments."""
-        schedule, element = self._schedule, element_of(self._correlation)
+        schedule, element = self._schedule, self._correlation.element
         item, padded = self._dtype.itemsize, schedule.padded
         by_group, by_reduced, by_made, *by_tap = self._correlation.weight_strides
         axes = [_terms(*pair) for pair in zip(schedule.windows, schedule.transforms, strict=True)]
@@ -195,106 +186,79 @@ def packing_code(
 ) -> None:
     """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side,
     `past` to write past the caches."""
-    past = past and step % cpu.lanes(BYTES[element]) == 0
+    past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
     with module.function("pack", {"args": PTR}) as f:
         a = _SLOTS.reader(f)
-        taps = f.at(a["buffer"], f.mul(f.take(a.address("next_thread")), a["part"]))
+        taps = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
         with jobs(f, a.address("next"), a["jobs"]) as job:
-            number, rest = f.rem(job, a["batches"]), f.div(job, a["batches"])
-            chunk, group = f.rem(rest, a["chunks"]), f.div(rest, a["chunks"])
-            first, start = f.mul(number, a["batch"]), f.mul(chunk, a["channels"])
-            count = f.min(a["batch"], f.sub(a["reduced"], first))
-            live = f.min(a["channels"], f.sub(a["made"], start))
-            src = f.at(a["src"], f.mul(group, a["src_group"]))
-            src = f.at(src, f.mul(first, a["src_reduced"]))
-            src = f.at(src, f.mul(start, a["src_made"]))
-            _emit_taps(f, a, src, taps, count, live, element, step, squares)
-            before = f.mul(f.div(first, a["chunk"]), a["chunk"])
-            here = f.min(a["chunk"], f.sub(a["reduced"], before))
-            depth = f.add(f.mul(before, f.sub(a["phases"], 1)), first)
-            dst = f.at(a["dst"], f.mul(group, a["group"]))
-            dst = f.at(f.at(dst, f.mul(chunk, a["unit"])), f.mul(depth, a["row"]))
+            number, rest = job % a["batches"], job // a["batches"]
+            chunk, group = rest % a["chunks"], rest // a["chunks"]
+            first, start = number * a["batch"], chunk * a["channels"]
+            count = f.min(a["batch"], a["reduced"] - first)
+            live = f.min(a["channels"], a["made"] - start)
+            src = a["src"] + group * a["src_group"]
+            src = src + first * a["src_reduced"] + start * a["src_made"]
+            _emit_taps(f, a, (taps, src), (count, live), kind, squares)
+            before = first // a["chunk"] * a["chunk"]
+            here = f.min(a["chunk"], a["reduced"] - before)
+            depth = before * (a["phases"] - 1) + first
+            dst = a["dst"] + group * a["group"] + chunk * a["unit"] + depth * a["row"]
             with f.loop(0, a["count"]) as run:
-                entry = f.at(a["runs"], f.mul(run.index, _RUN), I64)
-                phase, to, lane, *more = (f.load(I64, f.at(entry, i, I64)) for i in range(_RUN))
-                to = f.add(to, f.mul(f.mul(phase, here), a["row"]))
-                _emit_sums(
-                    f, cpu, a, f.at(dst, to), f.at(taps, lane), count, more, element, step, past
-                )
+                entry = f.at(a["runs"], run.index * _RUN, I64)
+                phase, to, lane, *more = (f.word(entry, i) for i in range(_RUN))
+                places = dst + (to + phase * here * a["row"]), taps + lane
+                _emit_sums(f, a, places, count, more, kind, past)
         f.drain()
 
 
+Pair = tuple[Value, Value]
+
+
 def _emit_taps(
-    f: Function,
-    a: Arguments,
-    src: Value,
-    dst: Value,
-    count: Value,
-    live: Value,
-    element: str,
-    step: int,
-    squares: bool,
+    f: Function, a: Arguments, places: Pair, counts: Pair, kind: str, squares: bool
 ) -> None:
     """T, the taps of `count` channels by the made channels, of which `live` are there; the others
     are zero."""
-    kind, channel = vector(element, step), f.mul(a["lines"], a["line"])
-    size = step * BYTES[element]
-    zero = f.constant(kind, 0.0)
-    missing = f.compare("slt", f.mul(live, a["element"]), a["line"])
-    with f.loop(0, f.select(missing, f.mul(count, channel), 0), size) as loop:
-        f.store(zero, f.at(dst, loop.index))
+    (dst, src), (count, live), channel = places, counts, a["lines"] * a["line"]
+    zero, size = f.constant(kind, 0.0), nbytes_of(kind)
+    missing = live * a["element"] < a["line"]
+    with f.loop(0, f.select(missing, count * channel, 0), size) as loop:
+        f.store(zero, dst + loop.index)
     if squares:
         together = f.compare("ne", a["lines"], a["taps"])
-        same = f.compare("eq", a["src_reduced"], f.mul(a["taps"], a["element"]))
-        together = f.bitwise("or", together, same)
-        rest = f.mul(f.sub(count, 1), a["lines"])
-        columns = f.add(a["taps"], f.select(together, rest, 0))
-        with f.loop(0, f.select(together, f.integer(1), count)) as each:
-            f.call(
-                a["move"], f.at(dst, f.mul(each.index, channel)),
-                f.at(src, f.mul(each.index, a["src_reduced"])), live, columns,
-                a["src_made"], a["line"],
-            )  # fmt: skip
+        together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
+        columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
+        with f.loop(0, f.select(together, 1, count)) as each:
+            given = dst + each.index * channel, src + each.index * a["src_reduced"], live, columns
+            f.call(a["move"], *given, a["src_made"], a["line"])
     else:
         with f.loop(0, a["taps"]) as tap:
-            f.call(
-                a["move"], f.at(dst, f.mul(tap.index, a["line"])), src,
-                f.at(a["numbers"], f.mul(tap.index, a["channels"]), I64), live, count,
-                channel, a["src_reduced"],
-            )  # fmt: skip
-    whole = f.mul(f.sub(count, 1), channel)
-    with f.loop(0, f.add(whole, f.mul(a["taps"], a["line"])), size, [zero]) as loop:
-        loop.next([watched(f, f.load(kind, f.at(dst, loop.index)), loop.carried[0])])
+            numbers = f.at(a["numbers"], tap.index * a["channels"], I64)
+            given = dst + tap.index * a["line"], src, numbers, live
+            f.call(a["move"], *given, count, channel, a["src_reduced"])
+    whole = (count - 1) * channel
+    with f.loop(0, whole + a["taps"] * a["line"], size, [zero]) as loop:
+        loop.next([watched(f, f.load(kind, dst + loop.index), loop.carried[0])])
     report_nonfinite(f, loop.results[0], a.address("bad"))
 
 
 def _emit_sums(
-    f: Function,
-    cpu: Cpu,
-    a: Arguments,
-    dst: Value,
-    src: Value,
-    count: Value,
-    run: list[Value],
-    element: str,
-    step: int,
-    past: bool,
+    f: Function, a: Arguments, places: Pair, count: Value, run: list[Value], kind: str, past: bool
 ) -> None:
     """One run of each channel: sums of taps times factors."""
-    (length, first, stop), channel = run, f.mul(a["lines"], a["line"])
-    zero, size = f.constant(vector(DOUBLE, step), 0.0), step * BYTES[element]
-    with f.loop(0, count) as each, f.loop(0, length, size) as column:
-        here = f.at(f.at(src, f.mul(each.index, channel)), column.index)
+    (dst, src), (length, first, stop), channel = places, run, a["lines"] * a["line"]
+    element, step = split(kind)
+    zero = f.constant(vector(DOUBLE, step), 0.0)
+    with f.loop(0, count) as each, f.loop(0, length, nbytes_of(kind)) as column:
+        here = src + each.index * channel + column.index
         with f.loop(first, stop, carried=[zero]) as term:
-            value = f.load(
-                vector(element, step), f.at(here, f.load(I64, f.at(a["terms"], term.index, I64)))
-            )
+            value = f.load(kind, here + f.word(a["terms"], term.index))
             factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
             value = converted(f, value, DOUBLE)
-            term.next([multiply_add(f, cpu, value, factor, term.carried[0])])
-        to = f.at(f.at(dst, f.mul(each.index, a["row"])), column.index)
+            term.next([f.multiply_add(value, factor, term.carried[0])])
+        to = dst + each.index * a["row"] + column.index
         value = converted(f, term.results[0], element)
         if past:
-            f.store_past(value, to, cpu.vector_bytes)
+            f.store_past(value, to)
         else:
             f.store(value, to)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint
 from ctypes import c_void_p as pointer
 from enum import IntEnum
-from types import TracebackType
 from typing import Any
 
 from ...errors import EngineError
@@ -161,7 +160,7 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
 
 
 class Handle:
-    """An object of the library, destroyed once: by `close`, by a `with` block, or when forgotten.
+    """An object of the library, destroyed once: by `close`, or when forgotten.
 
     >>> handle = Handle(4096, lambda address: None)
     >>> handle.close()
@@ -193,17 +192,6 @@ class Handle:
         address, self._address = self._address, 0
         if address:
             self._destroy(address)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _ending():  # at the end the engine may go before what was made for it
@@ -258,6 +246,16 @@ class Library:
     def primitive_desc(self, name: str, *arguments: Any) -> Handle:
         """A descriptor by `dnnl_{name}_primitive_desc_create`."""
         return self._made(f"dnnl_{name}_primitive_desc_create", "primitive_desc", arguments)
+
+    def attributes(self, *following: tuple[Any, ...]) -> Handle:
+        """Attributes with a scratchpad of the user's, and post-operations in order: of each the
+        word behind dnnl_post_ops_append_, and its arguments."""
+        attributes, post = self.create("primitive_attr"), self.create("post_ops")
+        self.call("primitive_attr_set_scratchpad_mode", attributes, 1)
+        for kind, *arguments in following:
+            self.call(f"post_ops_append_{kind}", post, *arguments)
+        self.call("primitive_attr_set_post_ops", attributes, post)
+        return attributes
 
     def strided(self, dims: Sequence[int], dtype: int, strides: Sequence[int]) -> Handle:
         """A memory descriptor; strides in elements."""

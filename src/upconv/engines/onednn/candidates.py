@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from ...activations import Activation
 from ...problem import DataLayout, DType, Problem
@@ -39,10 +40,6 @@ _EXACT = {Activation.NONE: None, Activation.LEAKY_RELU: Alg.RELU, Activation.TAN
 """The activations that keep NaN as the library does them, and what it calls them."""
 
 
-def _always(_: Problem, __: Operation) -> bool:
-    return True
-
-
 def _begin_beyond_stride(_: Problem, operation: Operation) -> bool:
     """Whether whole strides lie before the first position of the outermost axis."""
     begin, stride = operation.window.begin[0], operation.window.strides[0]
@@ -62,7 +59,7 @@ class Fault:
     kind: Kind
     name: str
     rank: int
-    when: Callable[[Problem, Operation], bool] = _always
+    when: Callable[[Problem, Operation], bool] = lambda *_: True
 
 
 FAULTS = (
@@ -211,28 +208,20 @@ class Offer:
                 return library.any_layout(tensor.dims, element)
             return library.strided(tensor.dims, element, tensor.strides)
 
-        residual = fused and problem.epilogue.residual
+        residual = None
+        if fused and problem.epilogue.residual:
+            residual = described(operation.dst, data)
+        bias = None
+        if problem.bias and not alone:
+            bias = library.strided((problem.result_channels,), data, (1,))
         return cls(
-            problem,
-            operation,
-            src=described(operation.src, data),
-            weights=library.any_layout(operation.weights.dims, out if weights else data),
-            dst=described(operation.dst, data if weights else out),
-            bias=library.strided((problem.result_channels,), data, (1,))
-            if problem.bias and not alone
-            else None,
-            attributes=_attributes(
-                library,
-                problem,
-                described(operation.dst, data) if residual else None,
-                activation=fused,
-                adds=adds,
-            ),
-            complete=complete,
-            adds=adds,
-            result=result,
-            residual=Arg.POST_OP | Arg.SRC_1 if residual else 0,
-        )
+            problem, operation,
+            described(operation.src, data),
+            library.any_layout(operation.weights.dims, out if weights else data),
+            described(operation.dst, data if weights else out),
+            bias, _attributes(library, problem, residual, activation=fused, adds=adds),
+            complete, adds, result, 0 if residual is None else Arg.POST_OP | Arg.SRC_1,
+        )  # fmt: skip
 
     def descriptor(self, library: Library, engine: Handle) -> Handle:
         """The library's first implementation; `LibraryError` if it has none."""
@@ -252,11 +241,9 @@ class Offer:
     def accepted(self, library: Library, descriptor: Handle, name: str) -> Candidate:
         """The descriptor with the layouts it wants."""
         backward = self.operation.kind is Kind.WEIGHTS
-        queries = (
-            (Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
-            if backward
-            else (Query.SRC, Query.WEIGHTS, Query.DST)
-        )
+        queries = Query.SRC, Query.WEIGHTS, Query.DST
+        if backward:
+            queries = Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST
         src, weights, dst = (library.queried_md(descriptor, query) for query in queries)
         residual = None
         if self.residual:
@@ -267,17 +254,13 @@ class Offer:
 def _attributes(
     library: Library, problem: Problem, residual: Handle | None, *, activation: bool, adds: bool
 ) -> Handle:
-    """User's scratchpad, and what is done after the sum, in the order in which it happens."""
-    attributes = library.create("primitive_attr")
-    library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
-    epilogue = problem.epilogue
+    """What is done after the sum, in the order in which it happens."""
+    epilogue, following = problem.epilogue, list[tuple[Any, ...]]()
     algorithm = _EXACT.get(epilogue.activation) if activation else None
-    with library.create("post_ops") as post:
-        if residual is not None:
-            library.call("post_ops_append_binary", post, Alg.BINARY_ADD, residual)
-        if algorithm is not None:
-            library.call("post_ops_append_eltwise", post, algorithm, epilogue.slope, 0.0)
-        if adds:
-            library.call("post_ops_append_sum", post, 1.0, 0, 0)
-        library.call("primitive_attr_set_post_ops", attributes, post)
-    return attributes
+    if residual is not None:
+        following.append(("binary", Alg.BINARY_ADD, residual))
+    if algorithm is not None:
+        following.append(("eltwise", algorithm, epilogue.slope, 0.0))
+    if adds:
+        following.append(("sum", 1.0, 0, 0))
+    return library.attributes(*following)

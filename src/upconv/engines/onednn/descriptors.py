@@ -20,14 +20,11 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from ...geometry import Axis
 from ...problem import Direction, DType, Problem
 from ..copies import contiguous_strides
 
 MOST = 1 << 30
 """No number that describes a problem may reach this: implementations count in 32 bits."""
-
-
 MOST_TAPS = 1 << 12
 """Along one axis: implementations write code for every tap."""
 
@@ -80,7 +77,9 @@ class Operation:
         x = _data(problem, problem.in_channels, problem.size)
         y = _data(problem, problem.out_channels, problem.out_size)
         src, dst = (x, y) if forward else (y, x)
-        return cls(kind, src, _weights(problem, into_out=forward), dst, _window(problem.axes))
+        moves = ((a.stride, a.dilation - 1, a.crop_begin, a.crop_end) for a in problem.axes)
+        window = Window(*zip(*moves, strict=True))
+        return cls(kind, src, _weights(problem, into_out=forward), dst, window)
 
 
 def cannot(problem: Problem) -> str | None:
@@ -107,15 +106,6 @@ def _has_idle_taps(problem: Problem) -> bool:
     """Whether a tap between those of the frame meets nothing: it jumps over all the outputs."""
     frames = (axis.trimmed().axis for axis in problem.axes)
     return any(axis.size and not all(map(axis.meets, range(axis.kernel))) for axis in frames)
-
-
-def _window(axes: tuple[Axis, ...]) -> Window:
-    return Window(
-        strides=tuple(axis.stride for axis in axes),
-        dilates=tuple(axis.dilation - 1 for axis in axes),
-        begin=tuple(axis.crop_begin for axis in axes),
-        end=tuple(axis.crop_end for axis in axes),
-    )
 
 
 def _data(problem: Problem, channels: int, size: tuple[int, ...]) -> Tensor:

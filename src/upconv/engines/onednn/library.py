@@ -49,8 +49,8 @@ class Runtime:
         self.building = threading.Lock()
         self.distrusted: frozenset[tuple[str, str]] = frozenset()
         self.tested: frozenset[Direction] = frozenset()
-        self.get_threads: Callable[[], int] = _one
-        self.set_threads: Callable[[int], None] = _nothing
+        self.get_threads: Callable[[], int] = lambda: 1
+        self.set_threads: Callable[[int], None] = lambda _: None
         if library.threading is Threading.OPENMP:
             # Those of the very OpenMP the library was linked with: a process may hold several. The
             # number they set belongs to the calling thread alone.
@@ -80,14 +80,6 @@ class Runtime:
         faults = ", ".join(f"{name} ({kind})" for kind, name in sorted(self.distrusted))
         tested = f"does without {faults}" if faults else "right"
         return f"libdnnl {self.version} of {self.source}, {self.library.path}; self-test: {tested}"
-
-
-def _one() -> int:
-    return 1
-
-
-def _nothing(threads: int) -> None:
-    """A library without threads takes none."""
 
 
 def runtime() -> Runtime:

@@ -21,7 +21,7 @@ from ... import memory
 from ...activations import SCRATCH_BYTES, apply
 from ...problem import DataLayout, DType, Problem
 from ..addresses import address_of
-from ..base import Array
+from ..base import Array, Maybe
 from ..copies import contiguous, laid_out
 from ..nonfinite import NonFinite, is_finite, reference
 from .abi import DTYPE, Arg, Handle
@@ -119,17 +119,12 @@ class OnednnPrimitive:
 
     def _packing_sequence(self) -> PrimitiveSequence | None:
         """The sequence that packs a weight; None where that is to take it as it lies."""
-        operation, wanted = self._offer.operation, self._candidate.weights
+        given, wanted = self._given(self._offer.operation.weights), self._candidate.weights
         self._packed_bytes = self._runtime.library.memory_desc_get_size(wanted)
-        return None if self._backward else self._reordering(operation.weights, wanted)
-
-    def _reordering(self, tensor: Tensor, wanted: Handle) -> PrimitiveSequence | None:
-        """A sequence from one argument to another; None where the layouts are the same."""
-        given, sequence = self._given(tensor), PrimitiveSequence(self._runtime, self._threads)
-        if self._same(given, wanted):
+        if self._backward or self._same(given, wanted):
             return None
-        source = sequence.argument(given)
-        sequence.reorder(source, sequence.argument(wanted))
+        sequence = PrimitiveSequence(self._runtime, self._threads)
+        sequence.reorder(sequence.argument(given), sequence.argument(wanted))
         return sequence
 
     def _given(self, tensor: Tensor, dtype: DType | None = None) -> Handle:
@@ -174,14 +169,7 @@ class OnednnPrimitive:
         self._packing.run(address_of(weight), address)
         return _Packed(packed, address)
 
-    def run(
-        self,
-        out: Array,
-        a: Array,
-        b: Any,
-        bias: Array | None = None,
-        residual: Array | None = None,
-    ) -> None:
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`; see `Primitive.run`."""
         if self._backward:
             self._weight_grad(out, a, b)
@@ -197,18 +185,14 @@ class OnednnPrimitive:
                 sequence.close()
         self._candidate.descriptor.close()
 
-    def _whole(
-        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
-    ) -> None:
+    def _whole(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """All of it by the library."""
         target = laid_out("the result", out, filled=self._problem.accumulate)
         self._linear(target, a, b, bias, residual)
         if target is not out:
             out[...] = target
 
-    def _in_two_parts(
-        self, out: Array, a: Array, b: _Packed, bias: Array | None, residual: Array | None
-    ) -> None:
+    def _in_two_parts(self, out: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """As much as is exact by the library, into float32, and what follows by NumPy."""
         problem = self._problem
         alone = out.dtype == self._result and out.flags.c_contiguous and not problem.accumulate
@@ -228,14 +212,7 @@ class OnednnPrimitive:
             elif result is not out:
                 out[...] = result
 
-    def _linear(
-        self,
-        target: Array,
-        a: Array,
-        b: _Packed,
-        bias: Array | None,
-        residual: Array | None,
-    ) -> None:
+    def _linear(self, target: Array, a: Array, b: _Packed, bias: Maybe, residual: Maybe) -> None:
         """The library's part, into a contiguous array of the type it leaves."""
         a = laid_out("the operand", a)
         addresses = [address_of(a), b.address, address_of(target)]

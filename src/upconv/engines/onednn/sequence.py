@@ -45,32 +45,32 @@ class PrimitiveSequence:
         self._runtime, self._openmp = runtime, OpenMP(runtime, threads)
         self._library: Library = runtime.library
         self._threads = threads
-        self._slots: list[_Slot] = []
-        self._arguments: list[int] = []
-        self._steps: list[_Step] = []
-        self._temporary_bytes = self._scratchpad = 0
+        self.slots: list[_Slot] = []
+        self.arguments: list[int] = []
+        self.steps: list[_Step] = []
+        self.temporary_bytes = self._scratchpad = 0
         self.reorders = 0
         self._contexts: deque[_Context] = deque()
 
     @property
     def nbytes(self) -> int:
         """Bytes of workspace that one run takes."""
-        return self._temporary_bytes + self._scratchpad
+        return self.temporary_bytes + self._scratchpad
 
     def argument(self, layout: Handle) -> int:
         """A slot for an array of the caller's."""
-        self._arguments.append(len(self._slots))
+        self.arguments.append(len(self.slots))
         return self._slot(layout, _ARGUMENT)
 
     def temporary(self, layout: Handle) -> int:
         """A slot in the workspace."""
-        place = self._temporary_bytes
-        self._temporary_bytes += _rounded(self._library.memory_desc_get_size(layout))
+        place = self.temporary_bytes
+        self.temporary_bytes += _rounded(self._library.memory_desc_get_size(layout))
         return self._slot(layout, place)
 
     def layout(self, slot: int) -> Handle:
         """How the memory of a slot lies."""
-        return self._slots[slot].layout
+        return self.slots[slot].layout
 
     def step(self, descriptor: Handle, arguments: dict[int, int]) -> None:
         """Execute the primitive of a descriptor, on slots by argument."""
@@ -81,20 +81,15 @@ class PrimitiveSequence:
                 self._scratchpad = max(self._scratchpad, _rounded(needed))
                 arguments = {**arguments, Arg.SCRATCHPAD: self._slot(layout, _SCRATCHPAD)}
             primitive = library.create("primitive", descriptor)
-        self._steps.append(_Step(primitive, tuple(arguments.items())))
+        self.steps.append(_Step(primitive, tuple(arguments.items())))
 
     def reorder(self, source: int, target: int, *, add: bool = False) -> None:
         """Copy a slot into another, or add it to what is there."""
         engine, given, wanted = self._runtime.engine, self.layout(source), self.layout(target)
         with self._runtime.making(self._threads) as library:
-            attributes, post = library.create("primitive_attr"), library.create("post_ops")
-            library.call("primitive_attr_set_scratchpad_mode", attributes, 1)
-            if add:
-                library.call("post_ops_append_sum", post, 1.0, 0, 0)
-                library.call("primitive_attr_set_post_ops", attributes, post)
-            descriptor = library.primitive_desc(
-                "reorder", given, engine, wanted, engine, attributes
-            )
+            attributes = library.attributes(*[("sum", 1.0, 0, 0)] * add)
+            both = given, engine, wanted, engine
+            descriptor = library.primitive_desc("reorder", *both, attributes)
         self.reorders += 1
         self.step(descriptor, {Arg.SRC: source, Arg.DST: target})
 
@@ -103,7 +98,7 @@ class PrimitiveSequence:
         try:
             context = self._contexts.pop()
         except IndexError:
-            context = self._new_context()
+            context = _Context(self._runtime, self)
         if self.nbytes:
             with Workspace(self.nbytes) as workspace:
                 context.place(workspace)
@@ -118,41 +113,29 @@ class PrimitiveSequence:
     def close(self) -> None:
         """Destroy primitives and what was made to run them."""
         self._contexts.clear()
-        for step in self._steps:
+        for step in self.steps:
             step.primitive.close()
 
     def _slot(self, layout: Handle, place: int) -> int:
-        self._slots.append(_Slot(layout, place))
-        return len(self._slots) - 1
-
-    def _new_context(self) -> _Context:
-        return _Context(
-            self._runtime, self._slots, self._arguments, self._steps, self._temporary_bytes
-        )
+        self.slots.append(_Slot(layout, place))
+        return len(self.slots) - 1
 
 
 class _Context:
     """A stream and memory objects, for one thread at a time."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        slots: list[_Slot],
-        arguments: list[int],
-        steps: list[_Step],
-        scratchpad: int,
-    ) -> None:
-        library, engine = runtime.library, runtime.engine
+    def __init__(self, runtime: Runtime, sequence: PrimitiveSequence) -> None:
+        library, engine, slots = runtime.library, runtime.engine, sequence.slots
         self._library = library
         self._stream = library.create("stream", engine, 1)
         self._memories = [library.create("memory", slot.layout, engine, None) for slot in slots]
-        self._arguments = [self._memories[slot].address for slot in arguments]
+        self._arguments = [self._memories[slot].address for slot in sequence.arguments]
         self._temporaries = [
-            (memory.address, scratchpad if slot.place == _SCRATCHPAD else slot.place)
+            (memory.address, sequence.temporary_bytes if slot.place == _SCRATCHPAD else slot.place)
             for memory, slot in zip(self._memories, slots, strict=True)
             if slot.place != _ARGUMENT
         ]
-        self._calls = [self._call(step) for step in steps]
+        self._calls = [self._call(step) for step in sequence.steps]
         self._run, self._wait = library.execute, library.wait
         self._set_address = library.memory_set_data_handle
         self._workspace = 0

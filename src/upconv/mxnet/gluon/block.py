@@ -34,6 +34,8 @@ class Block:
     def _own(self) -> dict[str, Parameter]:
         """Parameters that are attributes of this very block, and those of `params`."""
         own = {name: p for name, p in vars(self).items() if isinstance(p, Parameter)}
+        if not self.params:
+            return own
         held = {id(p) for p in own.values()}
         return own | {name: p for name, p in self.params.items() if id(p) not in held}
 
@@ -112,6 +114,9 @@ class HybridBlock(Block):
 
     def forward(self, *inputs: Any) -> Any:
         own = self._own()
+        if isinstance(inputs[0], sym.Symbol):  # within a graph that is to say shapes
+            parts = {name: sym.var(f"{id(self)}_{name}", shape=p.shape) for name, p in own.items()}
+            return self.hybrid_forward(sym, *inputs, **parts)
         values = values_of(own, lambda: self._infer(own, inputs))
         return self.hybrid_forward(nd, *inputs, **values)
 

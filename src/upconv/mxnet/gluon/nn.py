@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import DeferredInitializationError, MXNetTypeError, raised_by, require
-from ..ndarray import invoke
-from ..operators import OPERATORS
-from ..symbol import Symbol, compose
+from ..base import MXNetTypeError, require
 from .block import Block, HybridBlock, HybridSequential, Sequential
 from .parameter import Parameter
 
@@ -28,35 +25,24 @@ _PLAIN = [name for name in _DEFAULTS if name != "output_padding"]
 
 
 class _Layer(HybridBlock):
-    """One operator with its parameters, in the order of its inputs, and attributes."""
+    """One operator with its parameters, in the order of its inputs, attributes and activation."""
 
     op = ""
+    act: Any = None
 
     def __init__(
         self, attributes: dict[str, Any] | None = None, prefix: Any = None, params: Any = None
     ) -> None:
         super().__init__(prefix)
         self._attributes = attributes or {}
-        self.act: Any = None
 
-    def _parameters(self) -> list[Parameter]:
-        return []
-
-    def forward(self, x: Any) -> Any:
-        row, own = OPERATORS[self.op], self._parameters()
-        if isinstance(x, Symbol):  # to say what shapes follow
-            return compose(row, [x], self._attributes)
-        try:
-            values = [p.data() for p in own]
-        except DeferredInitializationError:
-            with raised_by(row.name):
-                p = row.parse(self._attributes, 1 + len(own))
-                shapes, _ = row.infer(p, [x.shape, *[None] * len(own)])
-            for parameter, shape in zip(own, shapes[1:], strict=True):
-                parameter.shape = shape
-            values = [p.data() for p in own]
-        found = invoke(row, [x, *values], self._attributes)
+    def hybrid_forward(self, F: Any, x: Any, **parameters: Any) -> Any:  # noqa: N803
+        found = getattr(F, self.op)(x, *parameters.values(), **self._attributes)
         return found if self.act is None else self.act(found)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value}" for name, value in self._attributes.items())
+        return f"{type(self).__name__}({given})"
 
 
 class Activation(_Layer):
@@ -66,9 +52,6 @@ class Activation(_Layer):
 
     def __init__(self, activation: str, **named: Any) -> None:
         super().__init__({"act_type": activation}, **named)
-
-    def __repr__(self) -> str:
-        return f"Activation({self._attributes['act_type']})"
 
 
 class LeakyReLU(_Layer):
@@ -107,9 +90,6 @@ class _Weighted(_Layer):
         self.bias = Parameter("bias", shape=(size,), dtype=dtype, init=init) if biased else None
         self.act = Activation(activation) if activation else None
 
-    def _parameters(self) -> list[Parameter]:
-        return [self.weight] if self.bias is None else [self.weight, self.bias]
-
 
 class Dense(_Weighted):
     """x W^T + b, after making all axes but the first one if `flatten`."""
@@ -127,10 +107,6 @@ class Dense(_Weighted):
             "weight", shape=(units, in_units), dtype=dtype, init=weight_initializer
         )
         self._finish(units, use_bias, bias_initializer, activation, dtype)
-
-    def __repr__(self) -> str:
-        units, in_units = self.weight.shape or (0, 0)
-        return f"Dense({in_units or None} -> {units}, {'linear' if self.act is None else self.act})"
 
 
 class _Convolution(_Weighted):
@@ -179,13 +155,6 @@ class _Convolution(_Weighted):
         """The operator's attributes."""
         return dict(self._attributes)
 
-    def __repr__(self) -> str:
-        a, shape = self._attributes, self.weight.shape or (0, 0)
-        second = shape[-1 if a["layout"][-1] == "C" else 1] * a["num_group"]
-        inputs = (shape[0] if self.transposed else second) or None
-        sizes = f"kernel_size={a['kernel']}, stride={a['stride']}"
-        return f"{type(self).__name__}({inputs} -> {a['num_filter']}, {sizes})"
-
 
 def _layer(name: str, rank: int, transposed: bool, layouts: tuple[str, ...]) -> Any:
     kind = "Transposed convolution" if transposed else "Convolution"
@@ -217,21 +186,14 @@ class BatchNorm(_Layer):
             "axis": axis, "momentum": momentum, "eps": epsilon, "fix_gamma": not scale,
             "use_global_stats": use_global_stats,
         }, **named)  # fmt: skip
-        shape = (in_channels,)
-        self.gamma = Parameter("gamma", "write" if scale else "null", shape, init=gamma_initializer)
-        self.beta = Parameter("beta", "write" if center else "null", shape, init=beta_initializer)
-        self.running_mean = Parameter("running_mean", "null", shape, init=running_mean_initializer)
-        self.running_var = Parameter(
-            "running_var", "null", shape, init=running_variance_initializer
-        )
-
-    def _parameters(self) -> list[Parameter]:
-        return [self.gamma, self.beta, self.running_mean, self.running_var]
+        for name, learned, init in (  # in the order of the operator's inputs
+            ("gamma", scale, gamma_initializer),
+            ("beta", center, beta_initializer),
+            ("running_mean", False, running_mean_initializer),
+            ("running_var", False, running_variance_initializer),
+        ):
+            request = "write" if learned else "null"
+            setattr(self, name, Parameter(name, request, (in_channels,), init=init))
 
     def cast(self, dtype: Any) -> None:
         super().cast(np.float32 if np.dtype(dtype) == np.float16 else dtype)
-
-    def __repr__(self) -> str:
-        a = self._attributes
-        channels = (self.gamma.shape or (0,))[0] or None
-        return f"BatchNorm(axis={a['axis']}, eps={a['eps']}, in_channels={channels})"

@@ -20,7 +20,7 @@ from ...ops import conv, conv_backward, conv_transpose, conv_transpose_backward
 from ...plans import conv_plan, plan
 from ...threads import get_num_threads
 from ..packed import plan_of
-from .row import Array, Call, Shape, Shapes, row, unified
+from .row import Array, Call, Shape, Shapes, following, row
 
 CONVOLUTION = (
     f"{WINDOW} num_filter:count num_group:count=1 workspace:size=1024 no_bias:bool=False {DEVICE}"
@@ -101,15 +101,10 @@ def _size(p: Attributes, size: Shape) -> Shape:
     return tuple(i and convolved(i, *each).size for i, *each in zip(size, *window, strict=True))
 
 
-def _shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    data, rest = inputs[0], inputs[1:]
-    if data is None:
-        return inputs, []
+def _out(p: Attributes, data: Shape) -> Shapes:
     batch, _, size = _parts(p, data)
-    follow = [_weight_shape(p, data), (p.num_filter,)]
-    known = [unified(f"the shape of input {i + 1}", follow[i], s) for i, s in enumerate(rest)]
     size = (_transposed_size if hasattr(p, "adj") else _size)(p, size)
-    return [data, *known], [_whole(p, batch, p.num_filter, size)]
+    return [_whole(p, batch, p.num_filter, size)]
 
 
 def _forward(c: Call, data: Array, weight: Array, *bias: Array) -> Array:
@@ -146,7 +141,7 @@ for _names, _attributes in (
         _backward,
         inputs="data weight bias",
         attributes=_attributes,
-        shapes=_shapes,
+        shapes=following(lambda p, data: [_weight_shape(p, data), (p.num_filter,)], _out),
         absent=lambda p: ("bias",) if p.no_bias else (),
         check=check,
     )

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...activations import erf
-from ...dialects.mxnet_attributes import Attributes
-from .row import Array, Call, Shape, Shapes, row, same_shape
+from .row import Array, Call, Shape, row, same_shape
 
 Function = Callable[..., Any]
 
@@ -84,8 +83,9 @@ BINARY: dict[str, tuple[Function, ...]] = {
     "lesser_equal": (np.less_equal,),
 }
 _WORDS = {"add": ("plus",), "sub": ("minus",)}
-_NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
-_NUMPY_WORDS |= {"lesser": "less", "lesser_equal": "less_equal"}
+NUMPY_WORDS = {"sub": "subtract", "mul": "multiply", "div": "true_divide", "lesser": "less"}
+NUMPY_WORDS |= {"lesser_equal": "less_equal"}
+"""The words of the binary ones that NumPy, and so `mx.np`, has others for."""
 
 
 def summed_to(grad: Any, shape: Shape) -> Array:
@@ -93,12 +93,6 @@ def summed_to(grad: Any, shape: Shape) -> Array:
     extra = grad.ndim - len(shape)
     axes = [a for a in range(grad.ndim) if a < extra or shape[a - extra] == 1 != grad.shape[a]]
     return np.asarray(grad.sum(tuple(axes)).reshape(shape) if axes else grad)
-
-
-def broadcast(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    """The shape to which all inputs are repeated, once it is known."""
-    known = [s for s in inputs if s is not None and 0 not in s]
-    return inputs, [np.broadcast_shapes(*known)] if len(known) == len(inputs) else []
 
 
 def _enter(
@@ -118,7 +112,8 @@ def _enter(
         return (number, x) if left else (x, number)
 
     def forward(c: Call, *inputs: Array) -> Array:
-        rest["shapes"](c.p, [x.shape for x in inputs])
+        if rest["shapes"] is not None:
+            rest["shapes"](c.p, [x.shape for x in inputs])
         kinds = {x.dtype for x in inputs}
         if older and len(kinds) > 1:
             raise TypeError(f"the types {', '.join(map(str, kinds))} differ; expected one type.")
@@ -145,8 +140,8 @@ def _enter_all() -> None:
         names = [name, f"_npi_{name}", f"_np_{name}", *_ALIASES.get(name, ())]
         _enter(names, function, [slope], shapes=same_shape)
     for word, (function, *slopes) in BINARY.items():
-        spelt, numpy_word = [word, *_WORDS.get(word, ())], _NUMPY_WORDS.get(word, word)
-        two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": broadcast}
+        spelt, numpy_word = [word, *_WORDS.get(word, ())], NUMPY_WORDS.get(word, word)
+        two: dict[str, Any] = {"inputs": "lhs rhs", "shapes": None}
         one: dict[str, Any] = {
             "attributes": "scalar:scalar=1.0 is_int:bool=True",
             "shapes": same_shape,

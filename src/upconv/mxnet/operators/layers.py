@@ -7,13 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from ...activations import erf
 from ...dialects.mxnet_attributes import Attributes
 from ..random import generator
 from .elementwise import UNARY, summed_to
-from .row import Array, Call, Shapes, row, same_shape, unified
+from .row import Array, Call, Shapes, following, row, same_shape
+
+ACTIVATIONS = ("relu", "sigmoid", "log_sigmoid", "mish", "tanh", "softrelu", "softsign")
 
 _SELU = (1.0507009873554805, 1.6732632423543772)  # scale and alpha
-ACTIVATIONS = ("relu", "sigmoid", "log_sigmoid", "mish", "tanh", "softrelu", "softsign")
+
+# name: the function of x, its derivative from x and y
+_GATES: dict[str, tuple[Any, Any]] = {
+    "gelu": (
+        lambda x: 0.5 * x * (1 + erf(x / 2**0.5)),
+        lambda x, y: 0.5 * (1 + erf(x / 2**0.5)) + x * np.exp(-0.5 * x * x) / (2 * np.pi) ** 0.5,
+    ),
+    "selu": (
+        lambda x: _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0))),
+        lambda x, y: np.where(x > 0, _SELU[0], y + _SELU[0] * _SELU[1]),
+    ),
+}
 
 
 def _slope(c: Call, x: Array, *gamma: Array) -> Any:
@@ -27,11 +41,8 @@ def _slope(c: Call, x: Array, *gamma: Array) -> Any:
 
 
 def _leaky(c: Call, x: Array, *gamma: Array) -> Any:
-    if c.p.act_type == "gelu":
-        return np.asarray(0.5 * x * (1 + UNARY["erf"][0](x / 2**0.5)), x.dtype)
-    if c.p.act_type == "selu":
-        found = _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0)))
-        return np.asarray(found, x.dtype)
+    if c.p.act_type in _GATES:
+        return np.asarray(_GATES[c.p.act_type][0](x), x.dtype)
     slope = _slope(c, x, *gamma)
     below = np.expm1(np.minimum(x, 0)) if c.p.act_type == "elu" else x
     found = np.where(x > 0, x, below * slope)
@@ -41,11 +52,8 @@ def _leaky(c: Call, x: Array, *gamma: Array) -> Any:
 def _leaky_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
     x, *gamma = c.inputs
     kind, y = c.p.act_type, c.outputs[0]
-    if kind == "gelu":
-        density = np.exp(-0.5 * x * x) / (2 * np.pi) ** 0.5
-        return [np.asarray(grad * (0.5 * (1 + UNARY["erf"][0](x / 2**0.5)) + x * density), x.dtype)]
-    if kind == "selu":
-        return [np.asarray(grad * np.where(x > 0, _SELU[0], y + _SELU[0] * _SELU[1]), x.dtype)]
+    if kind in _GATES:
+        return [np.asarray(grad * _GATES[kind][1](x, y), x.dtype)]
     slope = c.outputs[1] if kind == "rrelu" else _slope(c, x, *gamma)
     found = [grad * np.where(x > 0, x.dtype.type(1), y + slope if kind == "elu" else slope)]
     if gamma:
@@ -58,13 +66,10 @@ def _leaky_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
     return [data, *(s or (data and (data[1],)) for s in inputs[1:])], [data]
 
 
-def _connected_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    data = inputs[0]
-    if data is None:
-        return inputs, []
-    follow = [(p.num_hidden, prod(data[1:]) if p.flatten else data[-1]), (p.num_hidden,)]
-    known = [unified(f"the shape of input {i + 1}", follow[i], s) for i, s in enumerate(inputs[1:])]
-    return [data, *known], [(*(data[:1] if p.flatten else data[:-1]), p.num_hidden)]
+_connected_shapes = following(
+    lambda p, x: [(p.num_hidden, prod(x[1:]) if p.flatten else x[-1]), (p.num_hidden,)],
+    lambda p, x: [(*(x[:1] if p.flatten else x[:-1]), p.num_hidden)],
+)
 
 
 def _connect(c: Call, x: Array, weight: Array, *bias: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -10,46 +10,47 @@ from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError
 from ...normalization import batch_norm, batch_norm_backward
 from ..packed import written
-from .row import Array, Call, Shapes, row, unified
+from .row import Array, Call, Shape, following, row
 
 BATCH_NORM = (
     "eps:number=1e-3 momentum:number=0.9 fix_gamma:bool=True use_global_stats:bool=False "
     "output_mean_var:bool=False axis:int=1 cudnn_off:bool=False min_calib_range:number?=None "
-    "max_calib_range:number?=None "
+    "max_calib_range:number?=None"
 )
 
 
-def _shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    data, axis = inputs[0], getattr(p, "axis", 1)
-    if data is None:
-        return inputs, []
+def _channels(p: Attributes, data: Shape) -> Shape:
+    """The shape of every parameter."""
+    axis = getattr(p, "axis", 1)
     if not -len(data) <= axis < len(data):
         raise ArgumentError("axis", str(axis), f"an axis of data, of shape {data}")
-    channels = (data[axis],)
-    rest = [unified(f"the shape of input {i}", channels, s) for i, s in enumerate(inputs[1:], 1)]
-    return [data, *rest], [data, channels, channels]
+    return (data[axis],)
+
+
+def _how(c: Call) -> dict[str, Any]:
+    """What the forward and the backward function are both told."""
+    names = ("eps", "use_global_stats", "fix_gamma")
+    told = {name: getattr(c.p, name) for name in names}
+    return {**told, "training": c.training, "axis": getattr(c.p, "axis", 1)}
 
 
 def _normalized(c: Call, *inputs: Array) -> tuple[Array, ...]:
-    """out, mean and 1/sqrt(var + eps); with fix_gamma gamma itself becomes ones, as in MXNet."""
-    data, gamma, beta, mean, var = inputs
-    if c.p.fix_gamma:
+    """out, mean and 1/sqrt(var + eps), or of SyncBatchNorm the variance.
+
+    With fix_gamma gamma itself becomes ones, as in MXNet, unless it is a loaded model's.
+    """
+    _, gamma, _, mean, var = inputs
+    if c.p.fix_gamma and gamma.flags.writeable:
         gamma[...] = 1
         written(gamma)
-    found = batch_norm(
-        data,
-        gamma,
-        beta,
-        mean,
-        var,
-        eps=c.p.eps,
-        training=c.training,
-        use_global_stats=c.p.use_global_stats,
-        axis=getattr(c.p, "axis", 1),
-        statistics="mxnet",
-    )
-    saved = (found.saved_mean, found.saved_invstd)
-    return np.asarray(found.y), np.asarray(saved[0], mean.dtype), np.asarray(saved[1], var.dtype)
+    y, center, invstd, *_ = map(np.asarray, batch_norm(*inputs, **_how(c), statistics="mxnet"))
+    third = invstd if hasattr(c.p, "axis") else _variance(c, invstd)
+    return y, center.astype(mean.dtype), third.astype(var.dtype)
+
+
+def _variance(c: Call, invstd: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(1 / np.square(invstd, dtype=np.float64) - c.p.eps)
 
 
 def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None, ...]:
@@ -57,44 +58,16 @@ def _normalized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None
 
     MXNet updates them in the backward pass, so a forward alone leaves them as they are.
     """
-    data, gamma, beta, mean, var = c.inputs
-    own = c.training and not c.p.use_global_stats
+    center, third, mean, var = *c.outputs[1:], *c.inputs[3:]
+    invstd = third if hasattr(c.p, "axis") else 1 / np.sqrt(third + third.dtype.type(c.p.eps))
     names = ("x", "gamma", "beta")
-    found = batch_norm_backward(
-        grad,
-        c.outputs[1] if own else None,
-        c.outputs[2] if own else None,
-        data,
-        gamma,
-        beta,
-        mean,
-        var,
-        eps=c.p.eps,
-        training=c.training,
-        fix_gamma=c.p.fix_gamma,
-        use_global_stats=c.p.use_global_stats,
-        axis=getattr(c.p, "axis", 1),
-        needs=[name for name, wanted in zip(names, c.wanted, strict=False) if wanted],
-    )
-    if own:
-        with np.errstate(all="ignore"):
-            spread = 1 / np.square(c.outputs[2], dtype=np.float64) - c.p.eps
-        for moving, batch in ((mean, c.outputs[1]), (var, spread)):
+    needs = [name for name, wanted in zip(names, c.wanted, strict=False) if wanted]
+    found = batch_norm_backward(grad, center, invstd, *c.inputs, **_how(c), needs=needs)
+    if c.training and not c.p.use_global_stats:
+        for moving, batch in ((mean, center), (var, _variance(c, invstd))):
             moving[...] = moving * c.p.momentum + batch * (1 - c.p.momentum)
             written(moving)
-    return (*(getattr(found, name) for name in names), None, None)
-
-
-def _synchronized(c: Call, *inputs: Array) -> tuple[Array, ...]:
-    """BatchNorm on one device, whose third output is the variance."""
-    out, mean, spread = _normalized(c, *inputs)
-    return out, mean, 1 / np.square(spread) - spread.dtype.type(c.p.eps)
-
-
-def _synchronized_gradients(c: Call, grad: Array, *_: Array) -> tuple[Array | None, ...]:
-    out, mean, var = c.outputs
-    spread = 1 / np.sqrt(var + var.dtype.type(c.p.eps))
-    return _normalized_gradients(replace(c, outputs=(out, mean, spread)), grad)
+    return (*found, None, None)
 
 
 def _neighbours(x: Array, nsize: int) -> Array:
@@ -117,20 +90,23 @@ def _respond_gradient(c: Call, grad: Array, *_: Array) -> tuple[Array]:
     return (np.asarray(grad * norm**-c.p.beta - factor * data * spread),)
 
 
-for _names, _attributes, _pair in (
-    ("BatchNorm _npx_batch_norm BatchNorm_v1", BATCH_NORM, (_normalized, _normalized_gradients)),
+for _names, _attributes in (
+    ("BatchNorm _npx_batch_norm BatchNorm_v1", BATCH_NORM),
     (
         "_contrib_SyncBatchNorm",
         f"{BATCH_NORM.replace('axis:int=1', '')} ndev:int=1 key:text=None",
-        (_synchronized, _synchronized_gradients),
     ),
 ):
     row(
         _names,
-        *_pair,
+        _normalized,
+        _normalized_gradients,
         inputs="data gamma beta moving_mean moving_var",
         attributes=_attributes,
-        shapes=_shapes,
+        shapes=following(
+            lambda p, data: [_channels(p, data)] * 4,
+            lambda p, data: [data, *[_channels(p, data)] * 2],
+        ),
         auxiliary=("moving_mean", "moving_var"),
         outputs=lambda p: ("output", "mean", "var"),
         visible=lambda p: 3 if p.output_mean_var else 1,

@@ -9,84 +9,87 @@ average divides by the positions of the window within the padded data, or, witho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
-from .row import Array, Call, Shape, Shapes, row
+from .row import Array, Call, Shape, Shapes, following, row
 
 
 class _Windows:
-    """The windows of a pooling over spatial sizes: where each tap of every window reads."""
+    """The windows of a pooling over spatial sizes."""
 
     def __init__(self, p: Attributes, size: Shape) -> None:
-        ones = (1,) * len(size)
-        self.size, self.convention = size, p.pooling_convention
-        self.kernel = size if p.global_pool else p.kernel
-        self.stride = ones if p.global_pool else p.stride or ones
-        self.pad = (0,) * len(size) if p.global_pool else p.pad or (0,) * len(size)
-        for name in ("kernel", "stride", "pad"):
-            value, low = getattr(self, name), int(name != "pad")
+        ones, zeros = (1,) * len(size), (0,) * len(size)
+        given: Any = p.kernel, p.stride or ones, p.pad or zeros
+        given = (size, ones, zeros) if p.global_pool else given
+        self.kernel: Shape = given[0]
+        self.stride: Shape = given[1]
+        self.pad: Shape = given[2]
+        for name, low in (("kernel", 1), ("stride", 1), ("pad", 0)):
+            value = getattr(self, name)
             if len(value) != len(size) or min(value) < low:
                 raise ArgumentError(name, str(value), f"{len(size)} integers >= {low}")
-        self.out = tuple(map(self._out, range(len(size))))
-        reach = zip(self.out, self.stride, self.kernel, self.pad, size, strict=True)
-        self.after = tuple(max(0, (o - 1) * s + k - p_ - i) for o, s, k, p_, i in reach)
+        axes = [*zip(size, self.kernel, self.stride, self.pad, strict=True)]
+        self.p, self.size = p, size
+        self.out = tuple(self._out(*axis) for axis in axes)
+        reach = zip(self.out, axes, strict=True)
+        self.after = tuple(max(0, (o - 1) * s + k - pad - i) for o, (i, k, s, pad) in reach)
 
-    def _out(self, a: int) -> int:
-        size, stride = self.size[a], self.stride[a]
-        room = size + 2 * self.pad[a] - self.kernel[a]
-        if self.convention == "same":
+    def _out(self, size: int, kernel: int, stride: int, pad: int) -> int:
+        room = size + 2 * pad - kernel
+        if self.p.pooling_convention == "same":
             return -(-size // stride)
         if room < 0:
             raise ShapeError("kernel", str(self.kernel), f"one that fits in {self.size} padded")
-        return (-(-room // stride) if self.convention == "full" else room // stride) + 1
+        return (-(-room // stride) if self.p.pooling_convention == "full" else room // stride) + 1
 
     def padded(self, data: Array, value: Any) -> Array:
-        """Data with a border of `value`, so wide that every tap of every window is inside."""
+        """Data with a border of `value`, so wide that every window is inside."""
         width = [(0, 0), (0, 0), *zip(self.pad, self.after, strict=True)]
         return np.pad(data, width, constant_values=value)
 
-    def taps(self) -> Iterator[Any]:
-        """For each tap, the index of what all windows read there, in padded data."""
-        for tap in product(*map(range, self.kernel)):
-            rows = zip(tap, self.out, self.stride, strict=True)
-            yield (..., *(slice(t, t + (o - 1) * s + 1, s) for t, o, s in rows))
+    def taps(self, padded: Array) -> Iterator[Array]:
+        """For each tap a view of what all windows have there."""
+        axes = tuple(range(2, padded.ndim))
+        found = sliding_window_view(padded, self.kernel, axes, writeable=True)
+        begins = zip(self.out, self.stride, strict=True)
+        found = found[(slice(None), slice(None), *(slice(0, o * s, s) for o, s in begins))]
+        return (found[(..., *tap)] for tap in np.ndindex(self.kernel))
 
-    def counts(self, p: Attributes) -> Any:
+    def counts(self) -> Any:
         """How many positions an average divides by, for each window; 1 for other poolings."""
-        total = np.ones(self.out if p.pool_type == "avg" else (), np.int64)
-        if p.pool_type == "avg":
-            border = 0 if p.count_include_pad is False else 1
-            for a, (k, s, pad) in enumerate(zip(self.kernel, self.stride, self.pad, strict=True)):
-                begin = np.arange(self.out[a]) * s - pad
-                end = np.minimum(begin + k, self.size[a] + pad * border)
-                inside = end - np.maximum(begin, -pad * border)
-                total *= inside.reshape((-1,) + (1,) * (len(self.out) - a - 1))
-        return np.maximum(total, 1)
+        if self.p.pool_type != "avg":
+            return 1
+        counted = self.padded(np.zeros((1, 1, *self.size), np.int64), 0)
+        pads = (0 if self.p.count_include_pad is False else pad for pad in self.pad)
+        axes = zip(self.pad, self.size, pads, strict=True)
+        part: Any = (..., *(slice(begin - pad, begin + i + pad) for begin, i, pad in axes))
+        counted[part] = 1
+        return np.maximum(sum(self.taps(counted)), 1)
+
+
+def _is_last(p: Attributes) -> bool:
+    return p.layout is not None and p.layout[-1] == "C"
 
 
 def _first(p: Attributes, x: Array) -> Array:
     """Channels first, as the windows have them."""
-    return np.moveaxis(x, -1, 1) if p.layout is not None and p.layout[-1] == "C" else x
+    return np.moveaxis(x, -1, 1) if _is_last(p) else x
 
 
 def _as_given(p: Attributes, x: Array) -> Array:
-    return np.moveaxis(x, 1, -1) if p.layout is not None and p.layout[-1] == "C" else x
+    return np.moveaxis(x, 1, -1) if _is_last(p) else x
 
 
-def _shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    data = inputs[0]
-    if data is None:
-        return inputs, []
-    last = p.layout is not None and p.layout[-1] == "C"
-    size = data[1:-1] if last else data[2:]
+def _out(p: Attributes, data: Shape) -> Shapes:
+    size = data[1:-1] if _is_last(p) else data[2:]
     out = _Windows(p, tuple(entry or max(p.kernel, default=1) for entry in size)).out
     out = tuple(o if i or p.global_pool else 0 for i, o in zip(size, out, strict=True))
-    return inputs, [(data[0], *out, data[-1]) if last else (*data[:2], *out)]
+    return [(data[0], *out, data[-1]) if _is_last(p) else (*data[:2], *out)]
 
 
 def _pool(c: Call, data: Array) -> Array:
@@ -94,15 +97,13 @@ def _pool(c: Call, data: Array) -> Array:
     windows = _Windows(c.p, data.shape[2:])
     if c.p.pool_type == "max":
         padded = windows.padded(data, -np.inf if data.dtype.kind == "f" else data.min(initial=0))
-        result = np.full((*data.shape[:2], *windows.out), padded.min(initial=np.inf), data.dtype)
-        for tap in windows.taps():
-            np.maximum(result, padded[tap], out=result)
+        taps = windows.taps(padded)
+        result = next(taps).copy()
+        for part in taps:
+            np.maximum(result, part, out=result)
         return _as_given(c.p, result)
-    power = (c.p.p_value or 2) if c.p.pool_type == "lp" else 1
-    padded = windows.padded(data**power, 0)  # with its sign, where the power is odd
-    total = sum(padded[tap] for tap in windows.taps()) / windows.counts(c.p)
-    root = np.sign(total) * np.abs(total) ** (1 / power)
-    return _as_given(c.p, np.asarray(root if power > 1 else total, data.dtype))
+    total = sum(windows.taps(windows.padded(data, 0))) / windows.counts()
+    return _as_given(c.p, np.asarray(total, data.dtype))
 
 
 def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
@@ -110,28 +111,24 @@ def _pool_gradient(c: Call, grad: Array) -> tuple[Array]:
     windows = _Windows(c.p, data.shape[2:])
     padded = windows.padded(data, -np.inf if c.p.pool_type == "max" else 0)
     result = np.zeros(padded.shape, data.dtype)
-    grad = grad / windows.counts(c.p)
+    share = grad / windows.counts()
     free = np.ones(out.shape, bool)  # windows whose first maximum has not been met yet
-    for tap in windows.taps():
-        share = grad
+    for part, target in zip(windows.taps(padded), windows.taps(result), strict=True):
         if c.p.pool_type == "max":
-            hit = free & (padded[tap] == out)
+            hit = free & (part == out)
             free &= ~hit
             share = np.where(hit, grad, 0)
-        elif c.p.pool_type == "lp":
-            part, power = padded[tap], c.p.p_value or 2
-            share = grad * part ** (power - 1) * np.where(out == 0, 0, out ** (1.0 - power))
-        result[tap] += share
-    inner = (slice(b, b + i) for b, i in zip(windows.pad, windows.size, strict=True))
-    return (_as_given(c.p, result[(slice(None), slice(None), *inner)]),)
+        target += share
+    inner: Any = (slice(b, b + i) for b, i in zip(windows.pad, windows.size, strict=True))
+    return (_as_given(c.p, result[(..., *inner)]),)
 
 
 row(
     "Pooling _npx_pooling Pooling_v1",
     _pool,
     _pool_gradient,
-    attributes="kernel:shape=() pool_type:max|avg|sum|lp=max global_pool:bool=False "
+    attributes="kernel:shape=() pool_type:max|avg|sum=max global_pool:bool=False "
     "cudnn_off:bool=False pooling_convention:valid|full|same=valid stride:shape=() pad:shape=() "
     "p_value:count?=None count_include_pad:bool?=None layout:NCW|NCHW|NCDHW|NWC|NHWC|NDHWC?=None",
-    shapes=_shapes,
+    shapes=following(lambda p, data: [], _out),
 )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...dialects.mxnet_attributes import Attributes, declared, parsed
-from ...errors import ShapeError
+from ...errors import ShapeError, UpconvError
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -43,7 +43,8 @@ class Operator:
     backward(call, *grads): the gradients of the inputs from those of the outputs, None for none.
     inputs: their names, or (name + "{}",) for any number. absent(p): names that attributes leave
         out. auxiliary: those that are state and not learned.
-    shapes(p, inputs): shapes of inputs and outputs as far as they follow; None: by trying zeros.
+    shapes(p, inputs): shapes of inputs and outputs as far as they follow, such as `same_shape` and
+        `following`; None: those of inputs are given, and of outputs what zeros lead to.
     outputs(p): names of the outputs; visible(p): how many of them a caller sees.
     check(p): raises for attributes that do not fit together, before there is any array.
     """
@@ -78,8 +79,6 @@ class Operator:
 
     def named_inputs(self, p: Attributes) -> tuple[str, ...]:
         """The names of the inputs that a call with these attributes has."""
-        if getattr(p, "sample_type", "") == "bilinear":  # UpSampling, which else takes any number
-            return ("data", "weight")
         if self.variadic:
             return tuple(self.inputs[0].format(i) for i in range(p.num_args))
         absent = self.absent(p)
@@ -115,11 +114,26 @@ class Operator:
         """The shapes of inputs and outputs, as far as those of the inputs say."""
         if self.shapes is not None:
             return self.shapes(p, inputs)
-        zero = np.zeros((), np.float32)  # repeated without taking memory
-        zeros = [np.broadcast_to(zero, s) for s in inputs if s is not None and 0 not in s]
-        if len(zeros) < len(inputs):
+        given = [shape for shape in inputs if shape is not None]
+        if len(given) < len(inputs):
             return inputs, []
-        return inputs, [x.shape for x in self.run(Call(p, inputs=zeros))]
+        # Where a size is not known two are tried: those of the result that differ are not either.
+        guesses = (2, 3) if any(0 in shape for shape in given) else (1,)
+        try:
+            first, *second = (self._tried(p, given, guess) for guess in guesses)
+        except (UpconvError, ValueError):
+            if len(guesses) == 1:
+                raise
+            return inputs, []
+        pairs = zip(first, *second or [first], strict=True)
+        outputs = [tuple(a if a == b else 0 for a, b in zip(*pair, strict=True)) for pair in pairs]
+        return inputs, list[Shape | None](outputs)
+
+    def _tried(self, p: Attributes, shapes: list[Shape], guess: int) -> list[Shape]:
+        """The shapes of the outputs for zeros, whose sizes are `guess` where they are not known."""
+        zero = np.zeros((), np.float32)  # repeated without taking memory
+        zeros = [np.broadcast_to(zero, [size or guess for size in shape]) for shape in shapes]
+        return [x.shape for x in self.run(Call(p, inputs=zeros))]
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -150,3 +164,21 @@ def same_shape(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
     for i, other in enumerate(inputs):
         shape = unified(f"the shape of input {i}", shape, other)
     return [shape] * len(inputs), [shape]
+
+
+def following(follow: Callable[..., Any], out: Callable[..., Any]) -> Callable[..., Any]:
+    """`shapes` of an operator whose data says all other shapes.
+
+    follow(p, data): those of the other inputs, of which there may be fewer; out(p, data): those of
+    the outputs.
+    """
+
+    def shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+        data, *rest = inputs
+        if data is None:
+            return inputs, []
+        said = zip(rest, follow(p, data), strict=False)
+        known = [unified(f"the shape of input {i}", f, s) for i, (s, f) in enumerate(said, 1)]
+        return [data, *known], out(p, data)
+
+    return shapes

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...dialects.mxnet_attributes import Attributes
 from ...errors import ArgumentError, ShapeError
-from .row import Array, Call, Shape, Shapes, row, unified
+from .row import Array, Call, Shape, row
 
 
 def moving(names: str, move: Any, attributes: str = "", **rest: Any) -> None:
@@ -83,11 +83,6 @@ def axis_of(axis: int, ndim: int) -> int:
     return axis % ndim
 
 
-def _flat_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    data = inputs[0]
-    return inputs, [] if data is None else [(data[0], prod(data[1:]))]
-
-
 def _pad(p: Attributes, x: Array) -> Array:
     value: dict[str, Any] = {"constant_values": p.constant_value} if p.mode == "constant" else {}
     return np.pad(x, np.reshape(p.pad_width, (-1, 2)).tolist(), mode=p.mode, **value)
@@ -122,19 +117,6 @@ def _axis(p: Attributes) -> int:
     return int(p.dim if hasattr(p, "dim") else p.axis)
 
 
-def _joined(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    shapes = [s for s in inputs if s is not None]
-    if not shapes or len(shapes) < len(inputs):
-        return inputs, []
-    axis, rest = axis_of(_axis(p), len(shapes[0])), None
-    for i, s in enumerate(shapes):
-        others = (*s[:axis], 1, *s[axis + 1 :])
-        rest = unified(f"the shape of input {i} beside axis {axis}", rest, others)
-    sizes = [s[axis] for s in shapes]
-    size = sum(sizes) if all(sizes) else 0
-    return inputs, [tuple(size if a == axis else n for a, n in enumerate(rest or ()))]
-
-
 def _concat(p: Attributes, *inputs: Array) -> Any:
     return np.concatenate(inputs, _axis(p))
 
@@ -160,7 +142,7 @@ moving(
     lambda p, x: x.reshape(filled(x.shape, p.newshape)),
     "newshape:shape order:C=C",
 )
-moving("Flatten flatten", lambda p, x: x.reshape(len(x), -1), shapes=_flat_shapes)
+moving("Flatten flatten", lambda p, x: x.reshape(len(x), -1))
 moving("expand_dims _npi_expand_dims", lambda p, x: np.expand_dims(x, p.axis), "axis:int")
 moving("_npi_squeeze _np_squeeze", lambda p, x: x.squeeze(p.axis), "axis:shape?=None")
 moving("squeeze", lambda p, x: np.atleast_1d(x.squeeze(p.axis)), "axis:shape?=None")
@@ -185,8 +167,8 @@ moving(
     inputs="data crop_like",
     absent=lambda p: () if p.num_args == 2 else ("crop_like",),
 )
-moving("Concat concat", _concat, "num_args:few dim:int=1", inputs="arg{}", shapes=_joined)
-moving("_npi_concatenate", _concat, "num_args:few axis:int=0", inputs="arg{}", shapes=_joined)
+moving("Concat concat", _concat, "num_args:few dim:int=1", inputs="arg{}")
+moving("_npi_concatenate", _concat, "num_args:few axis:int=0", inputs="arg{}")
 moving(
     "stack _npi_stack",
     lambda p, *inputs: np.stack(inputs, p.axis),
