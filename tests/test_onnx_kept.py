@@ -1,7 +1,6 @@
 """What passes keep: names, outputs, metadata, subgraphs, functions, others' weights.
 
-And the official tests of ONNX's operator, through every pass that applies; and planted faults,
-which the checker that all these tests use must see.
+And the official tests of ONNX's operator, through every pass that applies.
 """
 
 from __future__ import annotations
@@ -199,6 +198,15 @@ def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, fed: 
         assert_same_values(before, after)
 
 
+@every_pass
+def test_a_layer_of_float64(name: str) -> None:
+    before = model(name, alone(name, "double"), dtype=np.float64)
+    after, [step] = rewritten(before, name)
+    assert step.fired, step.refusal
+    assert 1 not in {tensor.data_type for tensor in after.graph.initializer}
+    assert_same_values(before, after, {"L": [6]}, "reference")
+
+
 # The official tests -------------------------------------------------------------------------------
 
 
@@ -223,42 +231,3 @@ def test_the_official_tests_hold_after_every_pass(case: str) -> None:
                 assert_close(wanted, found, terms(before))
                 fired += 1
     assert fired >= 3
-
-
-# Planted faults -----------------------------------------------------------------------------------
-
-
-def off_by_a_hundredth(w: np.ndarray) -> np.ndarray:
-    w = w.copy()
-    w.reshape(-1)[1] += 0.01
-    return w
-
-
-FAULTS = {
-    "kernel not reversed": lambda w: np.flip(w, -1).copy(),
-    "shifted by one": lambda w: np.roll(w, 1, -1),
-    "one weight off by a hundredth": off_by_a_hundredth,
-    "bias dropped": None,
-}
-"""What a wrong pass would have done to the weight."""
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(
-    "name", ["replace_deconv", "sub_pixel:folded", "fold_pad", "normalise:spec"]
-)
-def test_a_planted_fault_is_seen(name: str, fault: str) -> None:
-    text = alone(name).replace("strides=[2]>", "strides=[2], pads=[1,1]>")
-    before = model(name, text)
-    after, [step] = rewritten(before, name)
-    assert step.fired, step.refusal
-    assert_same_values(before, after)
-    [conv] = [n for n in after.graph.node if n.op_type in ("Conv", "ConvTranspose")]
-    weight = next(t for t in after.graph.initializer if t.name == conv.input[1])
-    if change := FAULTS[fault]:
-        w = change(numpy_helper.to_array(weight))
-        weight.CopyFrom(numpy_helper.from_array(w, weight.name))
-    else:
-        del conv.input[2]
-    with pytest.raises(AssertionError):
-        assert_same_values(before, after)

@@ -26,11 +26,9 @@ from .graphs import is_op, named, opset_of, roots
 ANY_SIZE = 1 << 24
 """The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
 
-_LISTS = ("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape")
-_TYPES = {
-    **dict.fromkeys(_LISTS, ir.AttributeType.INTS),
-    "group": ir.AttributeType.INT,
-    "auto_pad": ir.AttributeType.STRING,
+_READ = {
+    *("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape"),
+    *("group", "auto_pad"),
 }
 
 Sizes = tuple[int | None, ...]
@@ -180,16 +178,10 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     """What the node states, by ONNX's names."""
-    said: dict[str, Any] = {}
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            raise _UnknownError(f"its {name} is a parameter of the function it stands in")
-        wanted = _TYPES.get(name, attribute.type)
-        if attribute.type != wanted:
-            raise _WrongError(f"its {name} is of type {attribute.type}; ONNX has {wanted} there")
-        if name in _TYPES:
-            said[name] = attribute.value
-    return said
+    parameters = [name for name, each in node.attributes.items() if each.is_ref()]
+    if parameters:
+        raise _UnknownError(f"its {parameters[0]} is a parameter of the function it stands in")
+    return {name: each.value for name, each in node.attributes.items() if name in _READ}
 
 
 def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model
-from ..runtimes.inputs import dtype_of, fitting, inputs_of, random_arrays
+from ..runtimes.inputs import dtype_of, fitting, inputs_of
+from ..runtimes.inputs import feeds as drawn
 from .choosing import Assembly, measured, unmeasured
 from .native import Native
 from .reports import LayerReport, Report
@@ -167,7 +168,7 @@ class Session:
         several = given if isinstance(given, list | tuple) else [given]
         if not several or not all(isinstance(each, Mapping) for each in several):
             raise ArgumentError(name, brief(given), "a dict by the names of inputs, or several")
-        draw = partial(random_arrays, self._inputs) if feeds is None else self._arrays
+        draw = partial(drawn, self._inputs) if feeds is None else self._arrays
         return [draw(each) for each in several]
 
 

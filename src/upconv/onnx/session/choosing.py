@@ -25,7 +25,7 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
 from ...timing import interleaved
 from ..models import stored
-from ..verifying.differences import Place, differences
+from ..verifying.differences import difference
 from .layers import DOMAIN, layers, prepared, with_operators
 from .native import Native
 from .operators import Kernel
@@ -230,7 +230,7 @@ def _all(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> li
 
 def _alike(y: Array, z: Array) -> bool:
     """Whether two arrays are one but for rounding, which may turn a comparison here and there."""
-    [found] = differences(Place("the output"), y, z)
+    found = difference(ir.Value(name="the output"), y, z)
     if found.words or found.equal:
         return found.equal
     bound = _TOLERANCE.get(y.dtype.name)
