@@ -90,7 +90,8 @@ def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool)
     error = largest_error(session.run(None, feeds), plain.run(None, feeds))
     calls = [lambda: plain.run(None, feeds), lambda: session.run(None, feeds)]
     before, after = interleaved(calls, seconds)
-    kinds = [each.kind.split()[0] for each in session.layers if each.upconv]
+    layers = session.report().layers
+    kinds = [each.kind.split()[0] for each in layers if each.upconv]
     gain = min(before) / min(after)
     typical = statistics.median(before) / statistics.median(after)
     return [
@@ -101,7 +102,7 @@ def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool)
         f"{min(after):.2f}",
         f"{gain:.2f}",
         f"{typical:.2f}",
-        f"{kinds.count('ConvTranspose')} + {kinds.count('Conv')} of {len(session.layers)}",
+        f"{kinds.count('ConvTranspose')} + {kinds.count('Conv')} of {len(layers)}",
         f"{error:.0e}",
         f"{took:.0f}",
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from upconv.onnx.optimizing import candidates, select
+from upconv.onnx.optimizing.results import Candidate
 from upconv.timing import Rounds
 
 Clock = Callable[[Mapping[str, float]], None]
@@ -20,8 +21,8 @@ def decided_by(monkeypatch: pytest.MonkeyPatch) -> Clock:
         names: list[str] = []
         real = candidates._Trial._timed
 
-        def noted(self: object, found: Sequence[candidates._Form]) -> object:
-            names[:] = [form.told.passes for form in found]
+        def noted(self: object, found: Sequence[tuple[Candidate, object]]) -> object:
+            names[:] = [one.passes for one, _ in found]
             return real(self, found)
 
         def rounds(all_of_them: Sequence[str]) -> Rounds:

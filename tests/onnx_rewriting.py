@@ -99,7 +99,7 @@ def values(
 ) -> list[np.ndarray]:
     """What a runtime makes of a model."""
     chosen = Runtime.parse(runtime) if isinstance(runtime, str) else runtime
-    with chosen.session(model, threads=1) as session:
+    with chosen.session(model) as session:
         return list(session.run(given).values())
 
 

@@ -19,7 +19,7 @@ decoder (float[N, 16, H, W] x) => (float[N, 4, U, V] y, float[N, 8, A, B] skip)
   b = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1]> (skip, w1, b1)
   c = LeakyRelu <alpha = 0.1> (b)
   d = Sin(c)
-  e = ConvTranspose <strides = [2, 2], auto_pad = "SAME_UPPER"> (d, w2)
+  e = ConvTranspose <group = 2, strides = [2, 2], auto_pad = "SAME_UPPER"> (d, w2)
   f = PRelu(e, slopes)
   g = BatchNormalization(f, one, one, one, one)
   h = ConvTranspose <group = 2, strides = [1, 2]> (g, w3)
@@ -38,7 +38,7 @@ def model(text: str = BODY, **weights: np.ndarray) -> onnx.ModelProto:
 
 
 def decoder() -> onnx.ModelProto:
-    shapes = {"w0": (8, 16, 3, 3), "w1": (8, 6, 4, 4), "w2": (6, 4, 5, 3), "w3": (4, 2, 3, 2)}
+    shapes = {"w0": (8, 16, 3, 3), "w1": (8, 6, 4, 4), "w2": (6, 2, 5, 3), "w3": (4, 2, 3, 2)}
     weights = {name: weight(*shape) for name, shape in shapes.items()}
     return model(**weights, b1=weight(6), one=np.ones(4, np.float32))
 

@@ -86,13 +86,7 @@ def test_links_are_followed_within_the_model_s_folder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.array, W)
 
 
-ESCAPES = {
-    "/etc/passwd": "expected a path from the model's own folder",
-    "\\\\host\\share": "expected a path from the model's own folder",
-    "../secret": "outside the model's folder",
-    "link": "outside the model's folder",
-    "linked/secret": "outside the model's folder",
-}
+ESCAPES = ("/etc/passwd", "../secret", "link", "linked/secret")
 
 
 @pytest.mark.parametrize("location", ESCAPES)
@@ -102,7 +96,7 @@ def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> No
     (tmp_path / "secret").write_bytes(W.tobytes())
     (folder / "link").symlink_to("../secret")
     (folder / "linked").symlink_to("..")
-    with pytest.raises(ModelError, match=ESCAPES[location]) as caught:
+    with pytest.raises(ModelError, match="outside the model's folder") as caught:
         load(outside(folder, {"location": location}))
     assert "m.onnx': The tensor 'w': " in str(caught.value)
 
@@ -113,7 +107,7 @@ WRONG = {
     "short": ({"location": "w", "offset": "8"}, FileError, "has 96 bytes; it ends at 104"),
     "length": ({"location": "w", "length": "95"}, ModelError, "has 95 bytes; expected 96 for"),
     "negative": ({"location": "w", "offset": "-8"}, ModelError, "cannot be|cannot hold"),
-    "nowhere": ({}, ModelError, "lies at ''; expected a path from the model's own folder"),
+    "nowhere": ({}, FileError, "is a directory; expected a file"),
 }
 
 
@@ -131,7 +125,7 @@ def test_outside_data_cut_after_reading_is_an_error_not_a_crash(tmp_path: Path) 
     (tmp_path / "w").write_bytes(BIG.tobytes())
     model = load(outside(tmp_path, {"location": "w"}, array=BIG))
     (tmp_path / "w").write_bytes(b"12")
-    with pytest.raises(FileError, match="The tensor 'w': "):
+    with pytest.raises(FileError, match=r"Cannot read '.*w': buffer is smaller"):
         to_proto(model)
     assert "'w' cannot be read" in constant_value(model.graph.initializers["w"]).reason
     with pytest.raises(FileError):
@@ -191,11 +185,11 @@ def test_an_interrupted_save_leaves_nothing(
     if parted:
         monkeypatch.setattr(models, "INLINE_BYTES", 20_000)
 
-    def sync(_: int) -> None:
+    def stop(*_: object) -> None:
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", sync)
+        patch.setattr(Path, "replace", stop)
         with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else FileError):
             save(model, tmp_path / "out.onnx")
     assert files(tmp_path) == set()
@@ -207,14 +201,17 @@ def test_models_beyond_the_limit_are_saved_in_two_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proto = parsed("{ a = Max(big, twice) y = Mul(a, w) }", big=BIG, twice=BIG, w=W)
-    text = helper.make_tensor("text", TensorProto.STRING, [1], [b"t" * 2000])
+    text = helper.make_tensor("text", TensorProto.STRING, [1], [b"t" * 900])
     proto.graph.initializer.append(text)
     model = from_model(proto)
     limit = 2 * BIG.nbytes + W.nbytes
     monkeypatch.setattr(models, "INLINE_BYTES", limit)
     assert len(save(model, tmp_path / "one.onnx")) == 1
     monkeypatch.setattr(models, "INLINE_BYTES", limit - 1)
+    moved, move = [], Path.replace
+    monkeypatch.setattr(Path, "replace", lambda *a: moved.append(a[1].name) or move(*a))
     paths = save(model, tmp_path / "two.onnx")
+    assert moved == ["two.onnx.data", "two.onnx"]
     assert paths == (tmp_path / "two.onnx", tmp_path / "two.onnx.data")
     assert paths[0].stat().st_size < 5000
     monkeypatch.undo()

@@ -1,7 +1,6 @@
-"""What passes keep: names, outputs, metadata, subgraphs, functions, dtypes, others' weights.
+"""What passes keep: names, outputs, metadata, subgraphs, functions, others' weights.
 
-And the official tests of ONNX's operator, through every pass that applies; and planted faults,
-which the checker that all these tests use must see.
+And the official tests of ONNX's operator, through every pass that applies.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from onnx_rewriting import assert_close, assert_same_values, refusal, rewritten,
 from onnx_texts import normal, parsed
 from upconv.dialects.onnx import Rule
 from upconv.onnx.passes import PASSES
-from upconv.onnx.runtimes import Runtime
 
 LAYERS = dict.fromkeys(PASSES, "strides=[2]") | {
     "replace_deconv": "pads=[1,0], dilations=[2]",
@@ -57,11 +55,11 @@ def layer(name: str, x: str = "x", y: str = "y", b: str = ", b") -> str:
     return f"{y} = {inner}({x}, w{b})"
 
 
-def arrays(name: str, dtype: type = np.float32) -> dict[str, np.ndarray]:
+def arrays(name: str) -> dict[str, np.ndarray]:
     return {
-        "w": normal(1, 2, OUTPUTS[name], 4, dtype=dtype),
-        "b": normal(2, 2, dtype=dtype),
-        "c": normal(3, 2, 1, dtype=dtype),
+        "w": normal(1, 2, OUTPUTS[name], 4),
+        "b": normal(2, 2),
+        "c": normal(3, 2, 1),
         "around": np.array([0, 0, 1, 0, 0, 0]),
         "one": np.array([1]),
         "two": np.array([2]),
@@ -69,16 +67,14 @@ def arrays(name: str, dtype: type = np.float32) -> dict[str, np.ndarray]:
     }
 
 
-def alone(name: str, kind: str = "float") -> str:
+def alone(name: str) -> str:
     """A graph of the layer alone."""
-    return f"g ({kind}[N,2,L] x) => ({kind}[N,2,M] y) {{ {layer(name)} }}"
+    return f"g (float[N,2,L] x) => (float[N,2,M] y) {{ {layer(name)} }}"
 
 
-def model(
-    name: str, text: str, opset: int = 17, dtype: type = np.float32, fed: str = ""
-) -> onnx.ModelProto:
-    given = {k: v for k, v in arrays(name, dtype).items() if re.search(rf"\b{k}\b", text)}
-    found = parsed(text, opset, **{k: v for k, v in given.items() if k not in fed.split()})
+def model(name: str, text: str, fed: str = "") -> onnx.ModelProto:
+    given = {k: v for k, v in arrays(name).items() if re.search(rf"\b{k}\b", text)}
+    found = parsed(text, **{k: v for k, v in given.items() if k not in fed.split()})
     for node in found.graph.node:
         if node.op_type == "ConvTranspose":
             node.name = node.name or f"layer {node.output[0]}"
@@ -178,21 +174,6 @@ def test_a_layer_in_a_function(name: str) -> None:
     assert_same_values(before, after)
 
 
-@every_pass
-def test_a_weight_that_weight_norm_makes(name: str) -> None:
-    """Its nodes are folded when the model is read."""
-    text = f"""g (float[N,2,L] x) => (float[N,2,M] y)
-        <float[2,1,1] scale = {{2, 0.5}}>
-        {{ n = ReduceL2<axes=[1,2], keepdims=1>(v) d = Div(v, n) w = Mul(d, scale)
-        {layer(name)} }}"""
-    given = {**arrays(name), "v": arrays(name)["w"]}
-    before = parsed(text, **{k: v for k, v in given.items() if k != "w" and k in text})
-    after, [step] = rewritten(before, name)
-    assert step.fired, step.refusal
-    assert "ReduceL2" not in [node.op_type for node in after.graph.node]
-    assert_same_values(before, after)
-
-
 NEED_THE_WEIGHT = (
     *("replace_deconv", "sub_pixel", "fold_batch_norm", "no_dilation", "no_output_padding"),
     *("to_rank", "split_groups"),
@@ -218,16 +199,16 @@ def test_what_is_computed_matters_to_passes_that_need_its_value(name: str, fed: 
 
 
 @every_pass
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_half_and_double(name: str, dtype: type) -> None:
-    kind = {np.float16: "float16", np.float64: "double"}[dtype]
-    before = model(name, alone(name, kind), dtype=dtype)
+def test_a_layer_of_float64(name: str) -> None:
+    before = model(name, alone(name).replace("float[", "double["))
+    for tensor in before.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype == np.float32:
+            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float64), tensor.name))
     after, [step] = rewritten(before, name)
     assert step.fired, step.refusal
-    floats = {1, 10, 11}
-    kinds = {tensor.data_type for tensor in after.graph.initializer} & floats
-    assert kinds == {{np.float16: 10, np.float64: 11}[dtype]}
-    assert_same_values(before, after, {"L": [6]}, Runtime("reference"))
+    assert 1 not in {tensor.data_type for tensor in after.graph.initializer}
+    assert_same_values(before, after, {"L": [6]}, "reference")
 
 
 # The official tests -------------------------------------------------------------------------------
@@ -254,42 +235,3 @@ def test_the_official_tests_hold_after_every_pass(case: str) -> None:
                 assert_close(wanted, found, terms(before))
                 fired += 1
     assert fired >= 3
-
-
-# Planted faults -----------------------------------------------------------------------------------
-
-
-def faulty(after: onnx.ModelProto, fault: str) -> None:
-    """Do to a rewritten model what a wrong pass would have done."""
-    [conv] = [n for n in after.graph.node if n.op_type in ("Conv", "ConvTranspose")]
-    weight = next(t for t in after.graph.initializer if t.name == conv.input[1])
-    w = numpy_helper.to_array(weight)
-    if fault == "kernel not reversed":
-        weight.CopyFrom(numpy_helper.from_array(np.flip(w, -1).copy(), weight.name))
-    elif fault == "bias dropped":
-        del conv.input[2]
-    elif fault == "shifted by one":
-        pads = next(a for a in conv.attribute if a.name == "pads").ints
-        pads[0], pads[1] = pads[0] + 1, pads[1] - 1
-    elif fault == "one weight off by a hundredth":
-        w = w.copy()
-        w.reshape(-1)[1] += 0.01
-        weight.CopyFrom(numpy_helper.from_array(w, weight.name))
-
-
-FAULTS = ["kernel not reversed", "bias dropped", "shifted by one", "one weight off by a hundredth"]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(
-    "name", ["replace_deconv", "sub_pixel:folded", "fold_pad", "normalise:spec"]
-)
-def test_a_planted_fault_is_seen(name: str, fault: str) -> None:
-    text = alone(name).replace("strides=[2]>", "strides=[2], pads=[1,1]>")
-    before = model(name, text)
-    after, [step] = rewritten(before, name)
-    assert step.fired, step.refusal
-    assert_same_values(before, after)
-    faulty(after, fault)
-    with pytest.raises(AssertionError):
-        assert_same_values(before, after)

@@ -29,7 +29,7 @@ LEFT = {
     "tflite": "kernel_shape=[1,4], output_padding=[0,0], pads=[0,0,0,0], strides=[1,2]",
     "coreml": "kernel_shape=[2], output_padding=[0], pads=[0,1], strides=[2]",
     "tensorrt": "kernel_shape=[1,2], output_padding=[0,0], pads=[0,0,0,1], strides=[1,2]",
-    "webnn": "kernel_shape=[1,4], output_padding=[0,1], pads=[0,0,0,2], strides=[1,2]",
+    "webnn": "kernel_shape=[1,4], output_padding=[0,0], pads=[0,0,0,1], strides=[1,2]",
 }
 """Profile -> the ConvTranspose that is left of `HARD`."""
 

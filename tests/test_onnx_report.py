@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ pytest.importorskip("jinja2", reason="the report is a template")
 import browser as browsers
 import onnx_reports as cases
 from upconv.errors import ArgumentError, FileError
-from upconv.onnx.report import as_html, as_text, drawn, write_report
+from upconv.onnx.report import as_html, as_text, write_report
 
 PROGRAM = browsers.found()
 needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")
@@ -28,25 +27,24 @@ def test_the_page_says_what_the_json_says() -> None:
     assert as_html(json.loads(json.dumps(found.as_json()))) == page
     for words in (
         "1.53 times as fast", "Verified", "3 of 5 transposed convolutions", "/fsrcnn/deconv",
-        "sub_pixel:folded", "3.31 times as fast (3.25 to 3.38)", "44.2 ms", "17.7 KiB",
+        "sub_pixel:folded", "3.31 times as fast (3.25 to 3.38)", "44.2 ms", "kernel 9, stride 3",
         "its strides are not all 1", "Written to models/decoder-zoo.fast.onnx", "opset 18",
         "its weight is not constant", "fold_pad at /vocoder/ups.0", "onnxruntime 1.31.1",
     ):  # fmt: skip
         assert words in page, words
-    assert page.count("<svg") == 4  # axes that are alike once; a stride of 320 shows nothing
 
 
 def test_what_was_not_equal_is_not_called_verified() -> None:
     page, text = as_html(cases.unequal()), as_text(cases.unequal())
     assert "Nothing to verify" in page
-    assert "2 outputs of what was tried were not equal" in page
+    assert "Not equal in onnxruntime with /mask/up.0: image" in page
     assert "Verified" not in page
-    assert "nothing was changed; 2 outputs were not equal" in text
+    assert "nothing was changed" in text
+    assert all("upconv does not take it" in told for told in (page, text))
 
 
 def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
-    lines = as_text(cases.sample(), 70).splitlines()
-    assert max(map(len, lines)) <= 70
+    lines = as_text(cases.sample()).splitlines()
     assert lines[0].startswith("models/decoder-zoo.onnx: onnxruntime, 2 threads")
     [row] = [line for line in lines if line.startswith("/fsrcnn")]
     assert row.split() == [
@@ -59,7 +57,7 @@ def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
         "sub_pixel:folded",
     ]
     assert any(line.startswith("/loop") and line.endswith("not measured") for line in lines)
-    assert lines[-2].startswith("verdict")
+    assert lines[-1].startswith("verdict")
     assert all(line.isascii() for line in lines)
 
 
@@ -73,7 +71,8 @@ def test_names_are_shown_and_never_obeyed(name: str) -> None:
     )
     page.encode()
     assert len(page) < 100_000
-    assert max(map(len, text.splitlines())) <= 80
+    assert len(text) < 20_000
+    assert len(text.splitlines()) < 20
 
 
 def test_a_report_is_a_page_or_json_by_its_name(tmp_path: Path) -> None:
@@ -87,27 +86,6 @@ def test_a_report_is_a_page_or_json_by_its_name(tmp_path: Path) -> None:
         write_report(cases.sample(), tmp_path / "r.html")
     with pytest.raises(ArgumentError, match=r"ends in \.html or \.json"):
         write_report(cases.sample(), tmp_path / "r.pdf")
-
-
-@pytest.mark.parametrize("axis", [
-    (4, 3, 2, 1, 1, 0), (40, 5, 3, 2, 2, -1), (1 << 40, 4, 2, 1, 1, 1), (7, 1, 4),
-    (3, 9, 1, 1, 8, 2),
-])  # fmt: skip
-def test_a_drawing_has_a_line_for_every_product_that_is_kept(axis: tuple[int, ...]) -> None:
-    shape = cases.Axis(*axis)
-    picture = drawn(asdict(shape))
-    first = min(0, shape.uncropped.start)
-    shown = range(first, min(max(shape.out, shape.uncropped.stop), first + 36))
-    wanted = sum(len(shape.products(o)) for o in shown if 0 <= o < shape.out)
-    assert wanted - 12 <= picture.count("<line") <= wanted  # some begin beyond what is shown
-    assert picture.count('height="20"/>') >= len(shown)
-    assert len(picture) < 40_000
-
-
-def test_what_has_nothing_to_see_is_not_drawn() -> None:
-    told = {"size": 9, "kernel": 640, "stride": 320, "dilation": 1, "crop_begin": 0, "crop_end": 0}
-    assert drawn(told) == ""
-    assert drawn({**told, "kernel": -1}) == ""
 
 
 # In a browser -------------------------------------------------------------------------------------

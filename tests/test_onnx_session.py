@@ -26,11 +26,12 @@ from upconv.errors import (
     DTypeError,
     EngineError,
     EngineRefusal,
-    FileError,
     ShapeError,
 )
 from upconv.onnx import Session
+from upconv.onnx.models import from_model
 from upconv.onnx.session import choosing, layers, operators
+from upconv.onnx.session.abi import library
 from upconv.timing import Rounds
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
@@ -54,7 +55,7 @@ def test_a_model_has_the_values_of_onnx_runtime(source: onnx.ModelProto, session
     same(session.run(None, feeds), plain(source, feeds))
     [skip] = session.run(["skip"], feeds)
     np.testing.assert_allclose(skip, plain(source, feeds)[1], 1e-5, 1e-5)
-    kinds = [each.kind for each in session.layers if each.upconv]
+    kinds = [each.kind for each in session.report().layers if each.upconv]
     assert kinds == ["ConvTranspose + leaky_relu", "ConvTranspose + prelu", "ConvTranspose + tanh"]
 
 
@@ -70,20 +71,22 @@ def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
                 Session(case.model).run(None, {"x": case.x})
             continue
         found = Session(case.model, measure=False)
-        met += any(each.upconv for each in found.layers)
+        met += any(each.upconv for each in found.report().layers)
         same(found.run(None, {"x": case.x}), wanted)
     assert met >= 15
 
 
 def test_all_layers_and_none_compute_the_same(source: onnx.ModelProto) -> None:
-    """Conv too, by decisions; and a model without a layer."""
+    """Conv too, by name; and a model without a layer."""
     wanted = plain(source, feeds := image())
-    report = Session(source, measure=False).report().as_json()
-    for ours in (True, False):
-        rows = [{**row, "upconv": ours} for row in report["layers"]]
-        made = Session(source, decisions={**report, "layers": rows})
+    names = [each.name for each in Session(source, measure=False).report().layers]
+    for chosen in (names, names[:1], []):
+        made = Session(source, layers=chosen)
         same(made.run(None, feeds), wanted)
-        assert sum(each.upconv for each in made.layers) == (4 if ours else 0)
+        report = made.report()
+        assert [each.name for each in report.layers if each.upconv] == chosen
+        assert report.runs == ("upconv" if chosen else "onnxruntime")
+    assert len(names) == 4
     nothing = Session(model(f"{TWO} {{ y = Neg(x) }}"))
     assert nothing.report().runs == "onnxruntime"
     assert nothing.run(None, {"x": np.float32([1, 2])})[0].tolist() == [-1, -2]
@@ -104,7 +107,7 @@ def test_types_that_onnx_runtime_has_no_kernel_for(dtype: str) -> None:
     made.graph.initializer.append(tensor)
     found = Session(made, measure=False)
     [y] = found.run(None, {"x": x})
-    assert found.layers[0].upconv
+    assert found.report().layers[0].upconv
     assert y.dtype == x.dtype
     assert np.array_equal(y, conv_transpose(x, w, stride=2))
 
@@ -136,7 +139,7 @@ def test_layers_that_are_not_ours() -> None:
     }"""
     made = model(text, w=weight(1, 1, 2))
     found = Session(made, measure=False)
-    assert [each.kind for each in found.layers] == ["ConvTranspose"]
+    assert [each.kind for each in found.report().layers] == ["ConvTranspose"]
     feeds = {"x": weight(1, 1, 3), "fed": weight(1, 1, 2), "bias": weight(1)}
     feeds["choose"] = np.array(True)
     same(found.run(None, feeds), plain(made, feeds))
@@ -169,6 +172,26 @@ def test_results_are_the_callers_own(session: Session) -> None:
     assert np.isfinite(kept[0] + second[0]).all()
     [y] = Session(model(f"{TWO} {{ y = Identity(x) }}")).run(None, {"x": kept[0][0, 0, 0, :2]})
     assert not np.shares_memory(y, kept[0])
+
+
+def test_results_are_given_back(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, given = library(), list[str]()
+    original = api.release
+    monkeypatch.setattr(api, "release", lambda *a: given.append(a[0]) or original(*a))
+    results = session.run(None, image())
+    before = given.count("Value")
+    del results
+    assert given.count("Value") == before + 2
+
+
+def test_what_is_known_of_shapes_lets_slices_be_folded() -> None:
+    """The Slice counts from the end of what the layer makes."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 5] x) => (float[1, 1, 9] y)
+    <float[1, 1, 2] w = {1, 2}, int64[1] a = {-9}, int64[1] b = {10}, int64[1] c = {2}>
+    { r = Sin(x) u = ConvTranspose <strides = [2]> (r, w) y = Slice(u, a, b, c) }"""
+    found, folded = layers.prepared(from_model(model(text)))
+    assert folded
+    assert [node.op_type for node in found.graph] == ["Sin", "ConvTranspose"]
 
 
 def test_shapes_change_without_packing_again(
@@ -214,7 +237,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_what_was_measured_is_reported_and_used_again(
-    source: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choosing, "GAIN", 100.0)
     shapes = [{"x": (1, 16, 4, 4)}, {"H": (6,), "W": (3,)}]
@@ -222,41 +245,40 @@ def test_what_was_measured_is_reported_and_used_again(
     report = first.report()
     assert report.runs == "upconv"
     assert report.shapes == ({"x": (1, 16, 4, 4)}, {"x": (1, 16, 6, 3)})
-    assert all(each.after is not None for each in first.layers)
-    assert any(each.before is not None for each in first.layers)
+    assert all(each.after is not None for each in first.report().layers)
+    assert any(each.before is not None for each in first.report().layers)
     assert "ms in upconv" in str(report)
-    report.save(tmp_path / "report.json")
+    chosen = [each["name"] for each in report.as_json()["layers"] if each["upconv"]]
     monkeypatch.setattr(choosing, "interleaved", None)  # nothing is measured
-    for decisions in (report, report.as_json(), tmp_path / "report.json"):
-        again = Session(source, decisions=decisions)
-        assert [each.upconv for each in again.layers] == [each.upconv for each in first.layers]
+    again = Session(source, layers=chosen)
+    assert [each.name for each in again.report().layers if each.upconv] == chosen != []
     same(again.run(None, feeds := image()), plain(source, feeds))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_model_that_is_not_faster_stays(
-    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("gain", "wrong"), [(0.0, 1.0), (100.0, 1.01), (100.0, 0.0)])
+def test_a_model_that_is_not_faster_or_computes_something_else_stays(
+    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, gain: float, wrong: float
 ) -> None:
-    monkeypatch.setattr(choosing, "GAIN", 0.0)
-    found = Session(source)
-    assert found.report().runs == "onnxruntime"
-    assert "not faster" in found.report().why
-    assert not any(each.upconv for each in found.layers)
-    same(found.run(None, feeds := image()), plain(source, feeds))
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_layer_that_computes_something_else_is_reverted(
-    source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "GAIN", 100.0)
+    """wrong: by what weights are off; 0 for layers that no plan can be made of."""
     original = layers.plan
 
-    wrong = lambda shape, w, *rest, **how: original(shape, w * 1.01, *rest, **how)  # noqa: E731
-    monkeypatch.setattr(layers, "plan", wrong)
+    def changed(shape: Any, w: Any, *rest: Any, **how: Any) -> Any:
+        if not wrong:
+            raise EngineRefusal("no plan")
+        return original(shape, w * wrong, *rest, **how)
+
+    monkeypatch.setattr(choosing, "GAIN", gain)
+    monkeypatch.setattr(layers, "plan", changed)
     found = Session(source)
-    assert not any(each.upconv for each in found.layers if "Transpose" in each.kind)
-    assert any("is another with it" in each.why for each in found.layers)
+    report = found.report()
+    assert not any(each.upconv for each in report.layers if "Transpose" in each.kind)
+    if wrong == 1.0:
+        assert report.runs == "onnxruntime"
+        assert "not faster" in report.why
+    else:
+        why = "is another with it" if wrong else "no plan"
+        assert any(why in each.why for each in report.layers)
     same(found.run(None, feeds := image()), plain(source, feeds))
 
 
@@ -271,12 +293,7 @@ def test_a_layer_that_computes_something_else_is_reverted(
         (None, {"x": image()["x"], "z": 1}, ArgumentError, "with 'z'"),
         (None, {"x": np.zeros((1, 16, 5, 5))}, DTypeError, "float64; expected float32"),
         (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
-        (
-            ["nothing"],
-            image(),
-            ArgumentError,
-            "['nothing']; expected a list of some of 'y'",
-        ),
+        (["nothing"], image(), ArgumentError, "['nothing']; expected a list of some of 'y'"),
         ("y", image(), ArgumentError, "a list of some"),
     ],
 )
@@ -288,22 +305,16 @@ def test_wrong_calls(
     assert said in str(caught.value)
 
 
-def test_wrong_sessions(source: onnx.ModelProto, session: Session, tmp_path: Path) -> None:
+def test_wrong_sessions(source: onnx.ModelProto, session: Session) -> None:
     with pytest.raises(ArgumentError, match="threads"):
         Session(source, threads=0)
     with pytest.raises(ArgumentError, match="input_shapes"):
         Session(source, input_shapes=[3])
     with pytest.raises(ArgumentError, match="one of the two"):
         Session(source, input_shapes={"x": (1, 16, 3, 3)}, feeds=image())
-    report, bad = session.report().as_json(), tmp_path / "bad.json"
-    bad.write_text("{")
-    changed = ({"output": "elsewhere"}, {"kind": "Conv"}, {"weight": [1, 1, 2, 2]})
-    others = [{**report, "layers": [{**report["layers"][0], **change}]} for change in changed]
-    for decisions in (bad, {}, *others, {**report, "version": 9}):
-        with pytest.raises(ArgumentError, match="decisions"):
-            Session(source, decisions=decisions)
-    with pytest.raises(FileError, match="Cannot read"):
-        Session(source, decisions=tmp_path / "none.json")
+    for names in ("b", ["elsewhere"]):
+        with pytest.raises(ArgumentError, match=r"layers is .*some of 'a', 'b'"):
+            Session(source, layers=names)
     with pytest.raises(ArgumentError, match="feeds"):
         Session(source, feeds=[])
     session.close()

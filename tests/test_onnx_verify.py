@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
 
 import numpy as np
 import pytest
 
 from upconv.errors import (
     ArgumentError,
+    EngineError,
     EngineRefusal,
-    MemoryLimitError,
-    ShapeError,
 )
 
 pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
 
 import onnx
+import onnx_ir as ir
 
 from onnx_texts import flipped, normal, parsed, three
 from upconv.onnx import verifying
 from upconv.onnx.documents import document
-from upconv.onnx.models import from_model
 from upconv.onnx.runtimes import Runtime
 from upconv.onnx.verifying import verify
-from upconv.onnx.verifying.differences import Place, differences
+from upconv.onnx.verifying.differences import difference
 
 NAMES = ("onnxruntime", "openvino:f32", "reference")
 HERE = [name for name in NAMES if Runtime.parse(name).missing() is None]
@@ -50,7 +49,7 @@ def test_a_model_equals_itself_in_every_runtime():
         assert (output.rule, output.shape, output.dtype) == ("float64", (1, 4, 82), "float32")
         assert 0 < output.error < 1e-6 < output.allowed < 1e-5
         assert run.first_layer is None
-    assert [(fed.name, fed.shape) for fed in found.inputs] == [("x", (1, 4, 9))]
+    assert found.inputs == {"x": (1, 4, 9)}
 
 
 # Planted faults -----------------------------------------------------------------------------------
@@ -90,17 +89,15 @@ def test_other_names_are_findings_and_the_rest_is_compared(a, b, findings):
     assert not found.equal
 
 
-@pytest.mark.parametrize(("a", "b", "finding"), [
-    ("float[N, 3] x", "float[N, 4] x", "'x' is float32[N,3] in a and float32[N,4] in b."),
-    ("float[N, H] x, float[N] u", "float[5, ?] x, float[?] u", None),
+@pytest.mark.parametrize(("there", "finding"), [
+    ("float[N, 4]", r"b: feeds\['x'\].shape is \(1, 3\); expected float32\[N,4\]"),
+    ("float16[N, 3]", r"b: feeds\['x'\] is an array of float32; expected float16"),
 ])  # fmt: skip
-def test_inputs_that_exclude_each_other_are_not_run_and_open_ones_are_narrowed(a, b, finding):
-    models = (parsed(f"g ({inputs}) => (y) {{y = Neg(x)}}") for inputs in (a, b))
-    sizes = None if finding else {"H": (7,), "N": (5,)}
-    found = verify(*models, runtimes=["reference"], sizes=sizes)
-    assert found.findings == ((f"The input {finding}",) if finding else ())
-    assert found.equal is (finding is None)
-    assert [fed.shape for fed in found.inputs] == ([] if finding else [(5, 7), (5,)])
+def test_a_model_that_does_not_take_the_inputs_is_a_finding(there, finding):
+    models = (parsed(f"g ({x} x) => (y) {{y = Neg(x)}}") for x in ("float[N, 3]", there))
+    (run,) = verify(*models, runtimes=["reference"]).runs
+    assert not run.equal
+    assert re.match(finding, run.findings[0])
 
 
 def test_a_better_model_is_as_good_and_rounding_is_no_difference(runtime):
@@ -136,9 +133,6 @@ def test_the_first_layer_is_found_group_by_group(runtime, monkeypatch):
     monkeypatch.setattr(verifying, "_GROUP", 1)
     (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime]).runs
     assert run.first_layer.name == "h2"
-    (run,) = verify(three(), three(**flipped(2)), runtimes=[runtime], layers=False).runs
-    assert run.first_layer is None
-    assert not run.equal
 
 
 def test_openvino_s_own_precision_is_allowed_its_rounding():
@@ -167,18 +161,7 @@ def test_quantised_outputs_may_be_one_step_off(factor, equal):
 # NaN, f16, subgraphs, inputs ----------------------------------------------------------------------
 
 
-def test_nan_equals_nan_in_its_place_only(runtime):
-    a = parsed("g (float[50] x) => (float[50] y) {y = Sqrt(x)}")
-    b = parsed("g (float[50] x) => (float[50] y) {n = Neg(x) y = Sqrt(n)}")
-    (same,) = verify(a, a, runtimes=[runtime]).runs[0].outputs
-    assert same.equal
-    (other,) = verify(a, b, runtimes=[runtime]).runs[0].outputs
-    assert not other.equal
-    assert "50 of 50 elements are NaN or infinite in one of the two only" in other.words
-    json.dumps(document(other), allow_nan=False)
-
-
-INF = np.float32("inf")
+INF, NAN = np.float32("inf"), np.float32("nan")
 NOTHING = "there is no finite element in either, so nothing is verified"
 
 
@@ -187,53 +170,47 @@ NOTHING = "there is no finite element in either, so nothing is verified"
     (np.array(["a", "b"], object), np.array(["a", "b"], object), "", True),
     (np.array([2**62]), np.array([2**62 + 1]), "", False),
     (np.array([True]), np.array([False]), "", False),
-    ([np.ones(2)], [np.ones(2), np.ones(2)], "a sequence of 1 became a sequence of 2", False),
-    ([np.ones(2)], np.ones(2), "a sequence of 1 became a tensor", False),
+    ([np.ones(2)], [np.ones(2)], "it is no tensor in one of the two; sequences and", False),
+    ([np.ones(2)], np.ones(2), "it is no tensor in one of the two; sequences and", False),
     (np.ones((2, 3)), np.ones((3, 2)), "the shape (2, 3) became (3, 2)", False),
     (np.ones(2, np.float32), np.ones(2), "float32 became float64", False),
     (np.array([1e308]), np.array([-1e308]), "", False),
     (np.array([1 + 1j]), np.array([1 - 1j]), "", False),
     (np.array([1, INF]), np.array([1, INF]), "", True),
     (np.array([INF]), np.array([INF]), NOTHING, False),
+    (np.array([1, NAN]), np.array([1, NAN]), "", True),
+    (np.array([1, NAN]), np.array([NAN, 1]), "2 of 2 elements are NaN or infinite in one", False),
     (np.array([]), np.array([]), "", True),
 ])  # fmt: skip
 def test_what_is_no_array_of_finite_floats_is_compared_too(a, b, words, equal):
-    (found,) = differences(Place("y"), a, b)
-    assert (found.words, found.equal) == (words, equal)
+    found = difference(ir.Value(name="y"), a, b)
+    assert found.words.startswith(words)
+    assert bool(found.words) == bool(words)
+    assert found.equal == equal
     json.dumps(document(found), allow_nan=False)
 
 
 def test_float64_is_given_up_once(monkeypatch):
-    model = three()
-    model.graph.node.insert(0, onnx.helper.make_node("Nonsense", ["x"], ["n"], domain="own"))
-    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
     asked = []
-    real = verifying.Side.outputs
-    monkeypatch.setattr(
-        verifying.Side, "outputs", lambda side, runtime: asked.append(runtime.precision) or
-        real(replace(side, model=from_model(model if runtime.precision else three())), runtime)
-    )  # fmt: skip
+    real = Runtime.session
+
+    def session(runtime, model, **how):
+        asked.append(runtime.precision)
+        if runtime.precision:
+            raise EngineError("no")
+        return real(runtime, model, **how)
+
+    monkeypatch.setattr(Runtime, "session", session)
     found = verify(three(), three(), runtimes=["onnxruntime", "onnxruntime"], sizes={"W": (9,)})
     assert asked.count("f64") == 1
-    assert all(run.remark.startswith("Not compared with float64: ") for run in found.runs)
+    assert all(run.remark == "Not compared with float64: no" for run in found.runs)
     assert [run.outputs[0].rule for run in found.runs] == ["a", "a"]
 
 
 def test_what_is_infinite_in_float64_too_is_left_out_of_the_error():
     a, b = np.float32([1, INF, 2]), np.float32([1, INF, 2.5])
-    (found,) = differences(Place("y"), a, b, exact=np.array([1, INF, 2.0]))
+    found = difference(ir.Value(name="y"), a, b, exact=np.array([1, INF, 2.0]))
     assert (found.rule, found.error, found.scale, found.equal) == ("float64", 0.2, 2.5, False)
-
-
-def test_members_of_sequences_are_compared_one_by_one():
-    model = "g (float[4, 3] x) => (s) {{s = SplitToSequence<axis = 0>({})}}"
-    (run,) = verify(
-        parsed(model.format("x")),
-        parsed(model.format("n").replace("{", "{n = Neg(x) ")),
-        runtimes=["reference"],
-    ).runs
-    assert [output.name for output in run.outputs] == ["s[0]", "s[1]", "s[2]", "s[3]"]
-    assert not run.equal
 
 
 def test_half_precision_is_allowed_its_own_rounding_and_no_more(runtime):
@@ -270,7 +247,7 @@ def test_a_fault_inside_a_subgraph_is_found_at_its_node(runtime):
     assert verify(conditional(2.0), conditional(2.0), runtimes=[runtime]).equal
     (run,) = verify(conditional(2.0), conditional(2.5), runtimes=[runtime]).runs
     assert (run.first_layer.name, run.first_layer.op) == ("t", "If")
-    assert [fed.name for fed in verify(conditional(1.0), conditional(1.0)).inputs] == ["x", "u"]
+    assert [*verify(conditional(1.0), conditional(1.0)).inputs] == ["x", "u"]
 
 
 def test_ones_own_arrays_are_fed():
@@ -304,8 +281,6 @@ def test_what_is_wrong_with_b_is_found_and_with_a_raised():
     ({"atol": -1}, ArgumentError, "atol is -1; expected a number >= 0"),
     ({"rtol": float("nan")}, ArgumentError, "rtol is nan"),
     ({"sizes": {"q": (3,)}}, ArgumentError, "with 'q'; expected inputs or symbols: 'x', 'N', 'W'"),
-    ({"sizes": {"x": (1, 5, 3)}}, ShapeError, r"\(1, 5, 3\); expected float32\[N,4,W\]"),
-    ({"sizes": {"W": (1 << 40,)}}, MemoryLimitError, "random inputs"),
     ({"seed": -1}, ArgumentError, "seed is -1"),
 ])  # fmt: skip
 def test_arguments_that_cannot_be(change, kind, words):

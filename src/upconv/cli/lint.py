@@ -126,13 +126,12 @@ def rule(code: str | None = None, *, all_: bool = False) -> Answer:
 def _checked(file: Path, fix: bool, **how: Any) -> Findings:
     """The findings in a file; one that cannot be read as a model is a finding itself."""
     from ..onnx import linting
-    from ..onnx.linting.findings import Observation
 
     try:
         return linting.fix(file, **how) if fix else linting.lint(file, **how)
     except (FileError, ModelError, MemoryError) as error:
         words = " ".join(str(error).split()) or "There is not enough memory."
-        broken = linting.RULES[_UNREADABLE].finding(Observation(words))
+        broken = linting.RULES[_UNREADABLE].finding(words)
         return linting.Findings(str(file), 0, (broken,))
 
 

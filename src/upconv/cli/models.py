@@ -6,9 +6,7 @@ ONNX's libraries are loaded by these commands only.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Any, Literal
 
 from typer import Argument, BadParameter, Option
@@ -31,7 +29,6 @@ from .report import Answer, answering, table
     ),
     time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
     no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
-    fresh=Option("--fresh", help="Measure again what is remembered."),
     report_file=Option("--report", metavar="FILE", help="Write a report: .html or .json."),
     session=Option(metavar="FILE", help="Measure upconv.onnx.Session; write its report: .json."),
 )
@@ -48,7 +45,6 @@ def optimize(
     seconds: float = 1.0,
     time_limit: float = 300.0,
     no_float64: bool = False,
-    fresh: bool = False,
     report_file: Path | None = None,
     session: Path | None = None,
     force: bool = False,
@@ -95,7 +91,6 @@ def optimize(
             seed=seed,
             seconds=seconds,
             float64=not no_float64,
-            fresh=fresh,
             session=session is not None,
             force=force,
             time_limit=time_limit,
@@ -103,14 +98,12 @@ def optimize(
         )
     if report_file is not None:
         write_report(found, report_file, force=force)
-    if session is not None:  # what `upconv.onnx.Session(decisions=...)` takes, or why there is none
-        told = found.session.report or {"why": found.session.why} if found.session else {"why": ""}
+    if session is not None:  # what `upconv.onnx.Session` decided, or why there is nothing
         with reported(str(session)), published(session, force=force) as file:
-            file.write(json.dumps(told, indent=1).encode())
-    columns = get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else 80
+            file.write(json.dumps(found.session, indent=1).encode())
     fields = {name: value for name, value in found.as_json().items() if name != "schema"}
     talk = [] if found.written is None else [f"wrote {found.written}"]
-    return Answer(fields, [as_text(found, columns)], talk)
+    return Answer(fields, [as_text(found)], talk)
 
 
 @answering(

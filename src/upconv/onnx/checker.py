@@ -58,13 +58,11 @@ def _require_versions(model: ir.Model) -> None:
     if "" not in model.opset_imports:
         raise ModelError("It imports no opset of ONNX's own domain.")
     opsets = [body.opset_imports.get("", OLDEST_OPSET) for body in roots(model)]
-    for what, found, oldest in (
-        ("opset", min(opsets), OLDEST_OPSET),
-        ("IR version", model.ir_version, OLDEST_IR_VERSION),
-    ):
-        if found < oldest:
-            remedy = "Convert it with onnx.version_converter.convert_version."
-            raise ModelError(f"It is of {what} {found}; expected {oldest} or later. {remedy}")
+    if min(opsets) < OLDEST_OPSET or model.ir_version < OLDEST_IR_VERSION:
+        what = f"opset {min(opsets)} and IR version {model.ir_version}"
+        expected = f"expected {OLDEST_OPSET} and {OLDEST_IR_VERSION} or later"
+        remedy = "Convert it with onnx.version_converter.convert_version."
+        raise ModelError(f"It is of {what}; {expected}. {remedy}")
     if max(opsets) > NEWEST_OPSET:
         words = f"the installed onnx knows {NEWEST_OPSET} and earlier"
         raise ModelError(f"It is of opset {max(opsets)}; {words}.")

@@ -60,16 +60,13 @@ def constant_value(value: ir.Value | None) -> Constant:
     >>> constant_value(graph[0].inputs[0]).array
     array([1., 2.], dtype=float32)
     >>> constant_value(graph.outputs[0]).reason
-    "'y' is made by a Relu node, which is not computed in advance."
+    "'y' is made by a Relu node when the model runs."
     """
     if value is None:
         return Constant(None, "The input is left out.")
     name, node = brief(value.name), value.producer()
     if value.is_graph_input():
-        said = "may be fed" if value.is_initializer() else "is fed"
-        return Constant(None, f"{name} is an input of its graph, so it {said}.")
-    if node is not None and node.op_type == "DequantizeLinear":
-        return Constant(None, f"{name} is dequantised; quantised pairs are left whole.")
+        return Constant(None, f"{name} is an input of its graph.")
     try:
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
@@ -78,13 +75,10 @@ def constant_value(value: ir.Value | None) -> Constant:
             return Constant(array)
     except Exception as error:  # a file may be gone, and onnx-ir raises of all kinds
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
-    if node is None:
-        reason = "has no data"
-    elif node.op_type == "Constant":
-        reason = "is an attribute of its function's caller, or has no value"
-    else:
-        reason = f"is made by a {node.op_type} node, which is not computed in advance"
-    return Constant(None, f"{name} {reason}.")
+    made = (
+        "has no data" if node is None else f"is made by a {node.op_type} node when the model runs"
+    )
+    return Constant(None, f"{name} {made}.")
 
 
 def fold(model: ir.Model) -> None:

@@ -17,7 +17,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
@@ -118,9 +118,6 @@ def to_proto(model: ir.Model) -> ModelProto:
     `FileError` where outside data is gone.
     """
     with _named("The model"):
-        data = sum(tensor.nbytes for _, tensor in _weights(model))
-        if data > MOST_BYTES:
-            raise ModelError(f"It has {data} bytes of weights; protobuf holds {MOST_BYTES}.")
         return _inside(model)
 
 
@@ -133,68 +130,51 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) 
     Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be.
     """
     name = os.fspath(path)
-    with reported(name):
-        target = Path(name).resolve()
-        beside = target.with_name(target.name + ".data")
-        parted = sum(tensor.nbytes for _, tensor in _weights(model)) > INLINE_BYTES
-        require_free(name, target, force=force, inputs=sources(model))
-        if parted:
-            require_free(str(beside), beside, force=force, inputs=sources(model))
     with _named(brief(name)):
-        if parted:
-            with reported(name):
-                _save_parted(model, target, beside, force)
-            return target, beside
-        data = _bytes(_inside(model))
-        with reported(name), published(target, force=force) as file:
-            file.write(data)
-        return (target,)
+        with reported(name):
+            target = Path(name).resolve()
+            beside = target.with_name(target.name + ".data")
+            places = (target, beside) if _nbytes(model) > INLINE_BYTES else (target,)
+            for place in places:
+                require_free(str(place), place, force=force, inputs=sources(model))
+        if len(places) == 1:
+            data = _bytes(_inside(model))
+            with reported(name), published(target, force=force) as file:
+                file.write(data)
+            return places
+        with reported(name), TemporaryDirectory(prefix=".upconv-", dir=target.parent) as folder:
+            made = Path(folder, target.name)
+            ir.save(model, made, "protobuf", beside.name, size_threshold_bytes=SMALL)
+            made.with_name(beside.name).replace(beside)
+            made.replace(target)  # last: who finds the model finds both
+        return places
 
 
 def _inside(model: ir.Model) -> ModelProto:
-    """The model's proto with all data inside."""
+    if (size := _nbytes(model)) > MOST_BYTES:
+        raise ModelError(f"It has {size} bytes of weights; protobuf holds {MOST_BYTES}.")
     copy = model.clone()
-    for value, tensor in _weights(copy):
-        value.const_value = _in_memory(tensor)
+    for graph in copy.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _in_memory(value.const_value)
     return ir.to_proto(copy)
-
-
-def _save_parted(model: ir.Model, target: Path, beside: Path, force: bool) -> None:
-    """The large tensors into the file beside, then the rest: who finds the model finds both."""
-    new, copy = not beside.exists(), model.clone()
-    held = [value for graph in copy.graphs() for value in graph.initializers.values()]
-    texts = {v: v.const_value for v in held if v.dtype == ir.DataType.STRING}
-    for value in texts:
-        value.const_value = None  # onnx-ir would put text outside too, where ONNX has none
-    try:
-        with published(target, force=force) as file:
-            unload = ir.external_data.unload_from_model
-            unload(copy, target.parent, beside.name, size_threshold_bytes=SMALL)
-            for value, text in texts.items():
-                value.const_value = text
-            file.write(_bytes(ir.to_proto(copy)))
-    except BaseException:
-        if new:
-            beside.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
 def stored(model: ir.Model) -> Iterator[bytes | str]:
     """A model as runtimes take it: its bytes, or the path of a file while the block lasts."""
-    if sum(tensor.nbytes for _, tensor in _weights(model)) <= INLINE_BYTES:
+    if _nbytes(model) <= INLINE_BYTES:
         yield to_proto(model).SerializeToString()
         return
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
         yield str(save(model, Path(folder, "model.onnx"))[0])
 
 
-def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """The initialisers that are no text, and their data."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
-                yield value, value.const_value
+def _nbytes(model: ir.Model) -> int:
+    """The bytes of the initialisers that are no text."""
+    held = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
+    return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
 
 
 def _contents(path: Path) -> bytes:
@@ -230,7 +210,19 @@ def _read(data: bytes, path: Path | None) -> ir.Model:
 
 
 def _checked(model: ir.Model, path: Path | None) -> ir.Model:
-    files = _settle(model, path)
+    files: set[Path] = set()
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                with _named(f"The tensor {brief(value.name)}"):
+                    value.const_value = _settled(value.const_value, path, files)
+    for body in roots(model):
+        for node in body.all_nodes():
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    with _named(f"The tensor {name} of {brief(named(node))}"):
+                        tensor = _settled(attribute.as_tensor(), path, files, MOST_BYTES)
+                        node.attributes[name] = ir.AttrTensor(name, tensor)
     require_sound(model)
     fold(model)
     model.graph.meta[_SOURCES] = (*([path] if path else []), *sorted(files))
@@ -261,35 +253,18 @@ def _named(where: str) -> Iterator[None]:
         raise ModelError(f"{where}: onnx-ir cannot hold it: {one_line(deepest)}.") from error
 
 
-def _settle(model: ir.Model, path: Path | None) -> set[Path]:
-    """Put a tensor whose data is there in the place of each that a file has told; other files.
-
-    path: the model's own file, None where data outside it cannot be found.
-    """
-    files: set[Path] = set()
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                with _named(f"The tensor {brief(value.name)}"):
-                    value.const_value = _settled(value.const_value, path, files)
-    for body in roots(model):
-        for node in body.all_nodes():
-            for name, attribute in list(node.attributes.items()):
-                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    with _named(f"The tensor {name} of {brief(named(node))}"):
-                        tensor = _in_memory(_settled(attribute.as_tensor(), path, files))
-                        node.attributes[name] = ir.AttrTensor(name, tensor)
-    return files
-
-
-def _settled(tensor: ir.TensorProtocol, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
+def _settled(
+    tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
+) -> ir.TensorProtocol:
+    """The tensor, found to have the data that it declares; outside up to so many bytes is read."""
     if isinstance(tensor, ir.ExternalTensor):
-        return _outside(tensor, path, files)
+        tensor = _outside(tensor, path, files)
+        return tensor if tensor.nbytes > most else _in_memory(tensor)
     if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
         return tensor
     if tensor.nbytes > _SHRUNK * tensor.raw.ByteSize():
         raise ModelError(f"It declares {tensor.nbytes} bytes, and has fewer.")
-    return ir.Tensor(tensor.numpy(), tensor.dtype, **_labels(tensor))
+    return ir.Tensor(tensor.numpy(), tensor.dtype, **_labels(tensor))  # not the caller's own
 
 
 def _labels(tensor: Any) -> dict[str, Any]:
@@ -297,19 +272,14 @@ def _labels(tensor: Any) -> dict[str, Any]:
     return {"name": tensor.name, "doc_string": tensor.doc_string, "metadata_props": props}
 
 
-def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     """The tensor with its data in memory; raises `FileError` where the file is cut or gone."""
-    if not isinstance(tensor, ir.ExternalTensor):
-        return tensor
-    try:
-        array = tensor.numpy()
-    except (OSError, ValueError) as error:
-        raise FileError(f"The tensor {brief(tensor.name)}: {error}.") from None
-    return ir.Tensor(array.copy(), tensor.dtype, **_labels(tensor))
+    with reported(str(tensor.path), "read"):
+        return ir.external_data.convert_tensors_from_external([tensor])[0]
 
 
-def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.TensorProtocol:
-    """The tensor with the real path of its file; none of the file is read unless it is small."""
+def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> ir.ExternalTensor:
+    """The tensor with the real path of its file, of which none is read."""
     if path is None and tensor.base_dir:
         path = Path(tensor.base_dir, "model").absolute()
     if path is None:
@@ -319,25 +289,16 @@ def _outside(tensor: ir.ExternalTensor, path: Path | None, files: set[Path]) -> 
         raise ModelError(f"It is {tensor.dtype}{tensor.shape} at byte {offset}, which cannot be.")
     if tensor.length not in (None, length):
         raise ModelError(f"It has {tensor.length} bytes; expected {length} for {tensor.shape}.")
-    file = _located(path, str(tensor.location))
+    location = str(tensor.location)
+    file = Path(path.parent, location).resolve()
+    if not any(
+        file.is_relative_to(home) for home in (path.parent.resolve(), path.resolve().parent)
+    ):
+        raise ModelError(f"Its data lies at {brief(location)}, outside the model's folder.")
     with reported(str(file), "read"), opened(file) as opened_file:
         size = os.fstat(opened_file.fileno()).st_size
     if size < offset + length:
         raise FileError(f"{brief(str(file))} has {size} bytes; it ends at {offset + length}.")
     files.add(file)
     how = {"shape": tensor.shape, **_labels(tensor)}
-    real = ir.ExternalTensor(file, offset, length, tensor.dtype, **how)
-    return real if length > SMALL else _in_memory(real)
-
-
-def _located(model: Path, location: str) -> Path:
-    """The file at a location that the model names; `ModelError` for one outside its folder."""
-    if not location or PureWindowsPath(location).anchor or "\0" in location:
-        words = "expected a path from the model's own folder"
-        raise ModelError(f"Its data lies at {brief(location)}; {words}.")
-    folder, beside = model.parent, Path(os.path.realpath(model)).parent
-    named, real = os.path.normpath(folder / location), Path(os.path.realpath(folder / location))
-    inside = real.is_relative_to(os.path.realpath(folder)) or real.parent == beside
-    if not (inside and Path(named).is_relative_to(os.path.normpath(folder))):
-        raise ModelError(f"Its data lies at {brief(location)}, outside the model's folder.")
-    return real
+    return ir.ExternalTensor(file, offset, length, tensor.dtype, **how)

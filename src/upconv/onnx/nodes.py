@@ -17,7 +17,6 @@ from typing import Any, cast
 import onnx_ir as ir
 
 from ..dialects import Layer, from_onnx
-from ..dialects.limits import Padding
 from ..dialects.onnx import AutoPad, Rule
 from ..errors import UpconvError
 from ..geometry import Axis
@@ -27,11 +26,9 @@ from .graphs import is_op, named, opset_of, roots
 ANY_SIZE = 1 << 24
 """The size of an axis that the model leaves open. A power of two: no stride it meets is larger."""
 
-_LISTS = ("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape")
-_TYPES = {
-    **dict.fromkeys(_LISTS, ir.AttributeType.INTS),
-    "group": ir.AttributeType.INT,
-    "auto_pad": ir.AttributeType.STRING,
+_READ = {
+    *("kernel_shape", "strides", "pads", "dilations", "output_padding", "output_shape"),
+    *("group", "auto_pad"),
 }
 
 Sizes = tuple[int | None, ...]
@@ -102,21 +99,6 @@ class ConvTransposeNode:
     def has_output_shape(self) -> bool:
         """Whether the node names its output's sizes."""
         return "output_shape" in self.node.attributes
-
-    @property
-    def paddings(self) -> tuple[Padding, ...]:
-        """Its crops in ONNX's words: as the node states them, or worked out where it states sizes.
-
-        The output padding of the latter has no bound: see `passes.legalise`.
-        """
-        if self.auto_pad is not AutoPad.NOTSET or self.has_output_shape:
-            return tuple(
-                Padding(a.crop_begin, max(a.crop_end, 0), max(-a.crop_end, 0)) for a in self.axes
-            )
-        said, none = self.node.attributes, [0] * self.rank
-        pads = said.get_ints("pads", (*none, *none))
-        extra = said.get_ints("output_padding", none)
-        return tuple(map(Padding, pads, pads[self.rank :], extra))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,16 +178,10 @@ def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     """What the node states, by ONNX's names."""
-    said: dict[str, Any] = {}
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            raise _UnknownError(f"its {name} is a parameter of the function it stands in")
-        wanted = _TYPES.get(name, attribute.type)
-        if attribute.type != wanted:
-            raise _WrongError(f"its {name} is of type {attribute.type}; ONNX has {wanted} there")
-        if name in _TYPES:
-            said[name] = attribute.value
-    return said
+    parameters = [name for name, each in node.attributes.items() if each.is_ref()]
+    if parameters:
+        raise _UnknownError(f"its {parameters[0]} is a parameter of the function it stands in")
+    return {name: each.value for name, each in node.attributes.items() if name in _READ}
 
 
 def _kernel(w: ir.Value, weight: Constant, stated: Sequence[int] | None) -> tuple[int, ...]:

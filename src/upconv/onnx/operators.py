@@ -45,26 +45,19 @@ def conv_transpose(
     W: Any,  # noqa: N803
     B: Any = None,  # noqa: N803
     *,
-    auto_pad: object = "NOTSET",
-    dilations: object = None,
-    group: object = 1,
     kernel_shape: object = None,
-    output_padding: object = None,
-    output_shape: object = None,
-    pads: object = None,
-    strides: object = None,
     opset: object = BFLOAT16_SINCE,
-    rule: object = "spec",
     engine: str | Engine | None = None,
+    **attributes: Any,
 ) -> Array:
     """ONNX's ConvTranspose: what a node with these attributes makes of these operands.
 
     X: (N, C, *size). W: (C, M/group, *kernel). B: (M,) or None. All float16, float32, float64 or,
         from opset 22 on, bfloat16 (ml_dtypes), and of one type.
-    Attributes: as in a model, lists, bytes and all; None is one that is absent. `pads` lists all
-        begins, then all ends.
+    attributes: strides, pads, dilations, output_padding, output_shape, auto_pad and group as in a
+        model, lists, bytes and all; None is one that is absent. `pads` lists all begins, then all
+        ends. `rule` says whose reading where they part: "spec", "onnxruntime" or "openvino".
     opset: of the node; the sides of odd totals were exchanged in opset 11.
-    rule: whose reading where they part: "spec", "onnxruntime" or "openvino".
     engine: as in `upconv.conv_transpose`.
 
     Returns (N, M, *output_size), of X's type. Raises `ArgumentError` (`ShapeError`, `DTypeError`)
@@ -87,19 +80,8 @@ def conv_transpose(
             )
     if str(x.dtype) == "bfloat16" and opset in range(BFLOAT16_SINCE):
         raise DTypeError("X.dtype", "bfloat16", "another", f"So says opset {opset}.")
-    layer = from_onnx(
-        x.shape[2:],
-        w.shape[2:] if kernel_shape is None else kernel_shape,
-        strides=strides,
-        pads=pads,
-        dilations=dilations,
-        output_padding=output_padding,
-        output_shape=output_shape,
-        auto_pad=auto_pad,
-        group=group,
-        opset=opset,
-        rule=rule,
-    )
+    kernel = w.shape[2:] if kernel_shape is None else kernel_shape
+    layer = from_onnx(x.shape[2:], kernel, opset=opset, **attributes)
     if layer.kernel != w.shape[2:]:
         raise ShapeError("kernel_shape", str(layer.kernel), f"{w.shape[2:]}, that of W, or absent")
     try:

@@ -20,24 +20,20 @@ _SMALL = 1024
 
 
 def inferred(
-    model: ir.Model,
-    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
-    *,
-    apart: bool = True,
+    model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]] | None = None
 ) -> dict[str, ir.Value]:
     """The values of a copy of a model, its subgraphs included, by name: their types and shapes.
 
     shapes: of inputs, by name, in the place of what the model declares. A name that two subgraphs
         give to different values is not in the table. Where inference fails the table has what the
         model declares.
-    apart: False for a model that ONNX Runtime, whose inference is the same, has loaded here.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] x) => (float[M, 3] y)'
     >>> str(inferred(ir.from_onnx_text(text + "{ y = Neg(x) }"), {"x": (2, 3)})["y"].shape)
     '[2,3]'
     """
     try:
-        told = _infer(_skeleton(model, shapes or {}), apart)
+        told = _infer(_skeleton(model, shapes or {}))
     except Exception:  # foreign code; without its answer what is declared must do
         told = model
     table: dict[str, ir.Value] = {}
@@ -73,10 +69,10 @@ def _skeleton(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
     return copy
 
 
-def _infer(model: ir.Model, apart: bool) -> ir.Model:
+def _infer(model: ir.Model) -> ir.Model:
     kinds = {node.op_type for body in roots(model) for node in body.all_nodes()}
     proto: onnx.ModelProto = ir.to_proto(model)
-    if apart and {"Slice", "ConvTranspose"} <= kinds:
+    if {"Slice", "ConvTranspose"} <= kinds:
         with borrowed() as worker:
             proto = onnx.load_from_string(worker.call("infer", proto.SerializeToString()))
     else:

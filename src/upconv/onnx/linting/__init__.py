@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def lint(
     rules, reading, own = chosen(select, ignore), _reading(runtime), from_model(model)
     seen = list(_seen(own, reading, sizes or {}))
     name = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
-    found = tuple(finding for context in seen for _, finding in _found(own, context, rules))
-    return Findings(name, len(seen), found)
+    found = (finding for context in seen for finding in _found(own, context, rules))
+    return Findings(name, len(seen), tuple(found))
 
 
 def fix(
@@ -82,8 +83,13 @@ def fix(
 
     Raises what `lint` raises, and `FileError` for a model that has weights in other files.
     """
-    rules, reading, model = chosen(select, ignore), _reading(runtime), from_model(path)
-    fixed = [finding for _ in range(_MOST_ROUNDS) for finding in _repaired(model, rules, reading)]
+    model, fixed = from_model(path), list[Finding]()
+    for _ in range(_MOST_ROUNDS):
+        found = lint(model, runtime=runtime, select=select, ignore=ignore)
+        repaired = [finding for finding in found if _repaired(model, finding, _reading(runtime))]
+        fixed += repaired
+        if not repaired:
+            break
     if fixed:
         if len(sources(model)) > 1:
             words = "has weights in other files: `upconv rewrite IN OUT --passes NAME` does it"
@@ -92,61 +98,51 @@ def fix(
         with reported(os.fspath(path)), published(Path(path).resolve(), force=True) as file:
             shutil.copymode(path, file.name)
             file.write(data)
-    found = lint(path, runtime=runtime, select=select, ignore=ignore)
-    return replace(found, fixed=tuple(fixed))
+    return replace(found, model=os.fspath(path), fixed=tuple(fixed))
 
 
-def _repaired(model: ir.Model, rules: Sequence[Rule], reading: Reading | None) -> Iterator[Finding]:
-    """One round of repairs, at most one per node; shapes are inferred in a copy only."""
-    own = list(contexts(model))
-    for pristine, seen in zip(own, list(_seen(model.clone(), reading, {})), strict=True):
-        if pristine.node.graph is None:  # a repair of this round took it away
-            continue
-        for rule, finding in _found(model, seen, rules):
-            if rule.repair and rule.repair(model, replace(seen, node=pristine.node)):
-                yield finding
-                break
+def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> bool:
+    """Whether a repair of the finding changed the model."""
+    repair, place = RULES[finding.rule].repair, (finding.graph, finding.node)
+    nodes = [each.found.node for each in contexts(model, reading, {}) if each.place == place]
+    return repair is not None and any(repair(model, node, reading) for node in nodes)
 
 
 def _seen(
     model: ir.Model, reading: Reading | None, sizes: Mapping[str, Sequence[int]]
 ) -> Iterator[Context]:
     """The nodes that rules look at, once the model's open shapes are filled in."""
-    facts, declared = inferred(model, _shapes(model, sizes)), {}
+    table, declared = inferred(model, _shapes(model, sizes)), {}
     made = [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in (*model.graph.inputs, *made):
-        declared[value] = stated = known_sizes(value)
-        told = known_sizes(facts.get(str(value.name)))
-        if told is not None and (stated is None or len(stated) == len(told)):
-            pairs = zip(stated or (None,) * len(told), told, strict=True)
-            value.shape = ir.Shape([b if a is None else a for a, b in pairs])
+        declared[value] = known_sizes(value)
+        told = table.get(str(value.name))
+        if told is not None:
+            with suppress(ValueError):  # where the two contradict each other, what is declared
+                value.merge_shapes(told.shape)
     return contexts(model, reading, declared)
 
 
 def _shapes(
     model: ir.Model, sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, list[int | str | None]]:
-    """The shapes of the inputs that `sizes` says something about, by name or by symbol."""
-    inputs = {str(value.name): value for value in model.graph.inputs if value.shape is not None}
-    whole = input_shapes(list(inputs.values()), sizes)  # raises for what does not fit
+    """The shapes of the inputs, with what `sizes` says of them by name or by symbol."""
+    inputs = [value for value in model.graph.inputs if value.shape is not None]
     told: dict[str, list[int | str | None]] = {}
-    for name, value in inputs.items():
+    for value, (name, whole) in zip(inputs, input_shapes(inputs, sizes).items(), strict=True):
         dims = [d if isinstance(d, int) else d.value for d in value.shape or ()]
-        pairs = list(zip(dims, whole[name], strict=True))
-        if name in sizes or any(d in sizes for d in dims):
-            told[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
+        pairs = zip(dims, whole, strict=True)
+        told[name] = [n if name in sizes or d in sizes else d for d, n in pairs]
     return told
 
 
-def _found(
-    model: ir.Model, context: Context, rules: Iterable[Rule]
-) -> Iterator[tuple[Rule, Finding]]:
+def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
     """What the rules find at a node, but for those that metadata leaves out."""
-    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.node))
+    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.found.node))
     left_out = tuple(said.replace(",", " ").split())
     for rule in rules:
         if not rule.code.startswith(left_out):
-            yield from ((rule, finding) for finding in rule.findings(context))
+            yield from rule.findings(context)
 
 
 def _reading(runtime: str | None) -> Reading | None:

@@ -25,7 +25,7 @@ from .context import (
     output_shape,
     shape_in_words,
 )
-from .findings import Observation, Severity, quoted
+from .findings import quoted
 
 _UNSUPPORTED = (ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 """Element types that ONNX allows and ONNX Runtime has no ConvTranspose of on the CPU."""
@@ -42,7 +42,7 @@ FOLDS = tuple(dict.fromkeys(_FOLDED.values()))
 """The passes."""
 
 
-def runtimes_disagree(context: Context) -> Iterator[Observation]:
+def runtimes_disagree(context: Context) -> Iterator[str]:
     """Runtimes read auto_pad or output_shape of this node differently.
 
     They disagree on which end loses the odd position, and on the output size of SAME where the
@@ -52,25 +52,19 @@ def runtimes_disagree(context: Context) -> Iterator[Observation]:
     rewrite IN OUT --passes normalise:onnxruntime` keeps what ONNX Runtime computes,
     `normalise:openvino` what OpenVINO does. `upconv lint --fix --runtime NAME` does it in place.
     """
-    readings = context.readings() if context.conv else {}
     readers: dict[tuple[tuple[int, int], ...], list[str]] = {}
-    for reading, conv in readings.items():
+    for reading, conv in context.readings().items():
         readers.setdefault(conv.layer.crops, []).append(READERS[reading])
     if len(readers) > 1:
-        word = "output_shape" if "output_shape" in context.node.attributes else "auto_pad"
+        word = "output_shape" if context.conv.has_output_shape else "auto_pad"
         said = "; ".join(f"{' and '.join(who)}: {_crops(crops)}" for crops, who in readers.items())
-        yield Observation(
+        yield (
             f"{word} is read in {len(readers)} ways. Positions cut off each axis as (begin, end):"
-            f" {said}.",
-            {
-                "attribute": word,
-                "crops": {r.value: [list(c) for c in v.layer.crops] for r, v in readings.items()},
-                "shapes": {r.value: list(output_shape(conv)) for r, conv in readings.items()},
-            },
+            f" {said}."
         )
 
 
-def same_of_open_size(context: Context) -> Iterator[Observation]:
+def same_of_open_size(context: Context) -> Iterator[str]:
     """auto_pad is SAME and the model leaves the input's size open.
 
     OpenVINO then ignores auto_pad and returns the whole output without cropping.
@@ -79,40 +73,35 @@ def same_of_open_size(context: Context) -> Iterator[Observation]:
     normalise`), or give the model's input a fixed size.
     """
     conv = context.conv
-    if conv is None or conv.has_output_shape or not context.concerns(Reading.OPENVINO):
+    if not context.concerns(Reading.OPENVINO):
         return
     open_axes = [i for i, size in enumerate(conv.sizes) if size is None]
     if conv.auto_pad.same and open_axes and any(any(crop) for crop in conv.layer.crops):
-        yield Observation(
+        yield (
             f"The input size is open along {axes_in_words(open_axes)}. OpenVINO then ignores"
             f" auto_pad {conv.auto_pad.value} and cuts nothing off; it should cut"
-            f" {_crops(conv.layer.crops)} (begin, end) off the axes.",
-            {"axes": open_axes, "crops": [list(crop) for crop in conv.layer.crops]},
+            f" {_crops(conv.layer.crops)} (begin, end) off the axes."
         )
 
 
-def declared_shape(context: Context) -> Iterator[Observation]:
+def declared_shape(context: Context) -> Iterator[str]:
     """The shape that the model declares for the output is not the true one.
 
     Checkers and converters believe the declared shape; runtimes warn, plan memory by it, or fail.
     ONNX's own shape inference writes wrong ones for auto_pad SAME with output_padding, or with a
     kernel smaller than the stride.
 
-    Fix: Correct the declared shape (`upconv lint --fix`), or remove it and infer shapes again.
+    Fix: Remove the declared shape (`upconv lint --fix`), or declare the true one.
     """
-    declared = context.declared
-    if context.conv is None or declared is None:
-        return
     true = [output_shape(conv) for conv in context.readings().values()]
-    if true and not any(_agree(declared, shape) for shape in true):
-        yield Observation(
-            f"The model declares the output shape {shape_in_words(declared)}; it is"
-            f" {shape_in_words(true[0])}.",
-            {"declared": list(declared), "true": list(true[0])},
+    if context.declared and true and not any(_agree(context.declared, shape) for shape in true):
+        yield (
+            f"The model declares the output shape {shape_in_words(context.declared)}; it is"
+            f" {shape_in_words(true[0])}."
         )
 
 
-def quantised_axis(context: Context) -> Iterator[Observation]:
+def quantised_axis(context: Context) -> Iterator[str]:
     """A quantised weight has its scales along another axis than the output channels.
 
     The weight of a ConvTranspose is (input channels, output channels / group, ...), so scales per
@@ -121,24 +110,22 @@ def quantised_axis(context: Context) -> Iterator[Observation]:
 
     Fix: Quantise again with axis 1, or with one scale for the whole weight.
     """
-    w = next(iter(context.node.inputs[1:]), None)
-    node = None if w is None else w.producer()
+    node = context.conv.w.producer()
     if node is None or not is_op(node, "DequantizeLinear"):
         return
-    scale = known_sizes(node.inputs[1]) if len(node.inputs) > 1 else None
+    scale = known_sizes(node.inputs[1])
     axis = 1 if "axis" not in node.attributes else attribute(node, "axis")
     if scale is None or len(scale) != 1 or axis is None or attribute(node, "block_size"):
         return
-    axis += len(known_sizes(w) or known_sizes(node.inputs[0]) or ()) if axis < 0 else 0
+    axis += context.conv.rank + 2 if axis < 0 else 0
     if axis != 1:
-        yield Observation(
+        yield (
             f"The weight is dequantised with {scale[0]} scales along axis {axis}; its output"
-            " channels are along axis 1.",
-            {"axis": axis, "scales": scale[0]},
+            " channels are along axis 1."
         )
 
 
-def training_batch_norm(context: Context) -> Iterator[Observation]:
+def training_batch_norm(context: Context) -> Iterator[str]:
     """A BatchNormalization in training mode follows.
 
     It normalises by the statistics of the batch that it is given, so the output of one image
@@ -146,78 +133,61 @@ def training_batch_norm(context: Context) -> Iterator[Observation]:
 
     Fix: Export in evaluation mode (`model.eval()` in PyTorch).
     """
-    for node in (use.node for use in context.node.outputs[0].uses()):
-        if is_op(node, "BatchNormalization") and _trains(node, context.opset):
-            yield Observation(
+    for node in (use.node for use in context.conv.y.uses()):
+        if is_op(node, "BatchNormalization") and _trains(node, context.conv.opset):
+            yield (
                 f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
-                " normalises by the current batch and cannot be folded.",
-                {"normalisation": node.name},
+                " normalises by the current batch and cannot be folded."
             )
 
 
-def refused_geometry(context: Context) -> Iterator[Observation]:
+def refused_geometry(context: Context) -> Iterator[str]:
     """A runtime refuses padding, sizes or a number of axes that ONNX allows.
 
     ONNX Runtime refuses, when it runs, an output_padding that is not smaller than the stride, which
     ONNX allows below the dilation and PyTorch exports; an output_shape that exceeds the computed
     size by a stride or more; and empty outputs. OpenVINO has at most three spatial axes.
 
-    Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes no_output_padding`, writes such an
-    output padding as a Pad after the node. Otherwise ask for a size that the input produces, or
-    run the model in the other runtime.
+    Fix: `upconv lint --fix`, or `upconv rewrite IN OUT --passes no_output_padding`, says such an
+    output padding as less padding, or as zero taps. Otherwise ask for a size that the input
+    produces, or run the model in the other runtime.
     """
     for runtime in (Reading.ONNXRUNTIME, Reading.OPENVINO):
-        if context.conv is not None and context.concerns(runtime):
+        if context.concerns(runtime):
             try:
                 to_onnx(context.conv.layer, rule=runtime.value)
             except TranslationError as error:
                 reason = " ".join(str(error).split()).rstrip(".")
-                yield _refused(context, runtime, reason[0].upper() + reason[1:])
+                yield f"{reason[0].upper()}{reason[1:]}; {READERS[runtime]} refuses that."
 
 
-def empty_bias_name(context: Context) -> Iterator[Observation]:
+def empty_bias_name(context: Context) -> Iterator[str]:
     """The node has an empty name as its bias instead of no bias.
 
     ONNX allows it; OpenVINO fails when it compiles the model.
 
     Fix: Remove the empty third input: `upconv lint --fix`.
     """
-    inputs = context.node.inputs
+    inputs = context.conv.node.inputs
     if len(inputs) > 2 and inputs[2] is None and context.concerns(Reading.OPENVINO):
-        yield _refused(context, Reading.OPENVINO, "The bias is an empty name")
+        yield "The bias is an empty name; OpenVINO refuses that."
 
 
-def element_type(context: Context) -> Iterator[Observation]:
-    """A runtime has no kernel for the element type, or computes in a lower precision.
+def element_type(context: Context) -> Iterator[str]:
+    """ONNX Runtime has no kernel for the element type.
 
-    ONNX Runtime has no ConvTranspose of float64 or bfloat16 on the CPU. OpenVINO takes float64 and
-    computes in a lower precision: judged for it, this is a note.
+    It has no ConvTranspose of float64 or bfloat16 on the CPU. OpenVINO takes float64, and computes
+    in a lower precision.
 
-    Fix: Export in float32 or float16.
+    Fix: Export in float32 or float16, or run the model with `upconv.onnx.Session`.
     """
-    inputs = [value for value in context.node.inputs[:2] if value is not None]
-    dtype = next((value.dtype for value in inputs if value.dtype is not None), None)
+    conv = context.conv
+    dtype = conv.x.dtype or conv.w.dtype
     if dtype in _UNSUPPORTED and context.concerns(Reading.ONNXRUNTIME):
-        words = f"The element type is {dtype}, which has no kernel on the CPU"
-        yield _refused(context, Reading.ONNXRUNTIME, words)
-    if dtype is ir.DataType.DOUBLE and context.runtime is Reading.OPENVINO:
-        yield Observation(
-            f"The element type is {dtype}; OpenVINO computes it in a lower precision.",
-            {"runtime": Reading.OPENVINO.value, "dtype": str(dtype)},
-            Severity.NOTE,
-        )
+        yield f"The element type is {dtype}, which ONNX Runtime has no kernel for on the CPU."
 
 
-def _refused(context: Context, runtime: Reading, words: str) -> Observation:
-    """An error where the model is judged for the runtime."""
-    return Observation(
-        f"{words}; {READERS[runtime]} refuses that.",
-        {"runtime": runtime.value, "reason": words},
-        Severity.ERROR if context.runtime is runtime else None,
-    )
-
-
-def foldable_neighbour(context: Context) -> Iterator[Observation]:
+def foldable_neighbour(context: Context) -> Iterator[str]:
     """A neighbouring operator can be folded into the node.
 
     Weight and bias can hold a BatchNormalization, or a scale or shift per channel, that follows;
@@ -228,22 +198,19 @@ def foldable_neighbour(context: Context) -> Iterator[Observation]:
     message names: fold_batch_norm, fold_pad or fold_slice.
     """
     conv = context.conv
-    if conv is None or conv.departures:
-        return
     for where, node in (("precedes", conv.x.producer()), ("follows", follower(conv.y))):
-        by = None if node is None else _FOLDED.get(node.op_type)
+        by = _FOLDED.get(node.op_type) if node and not conv.departures else None
         if node is None or by is None or (where == "precedes" and by == "fold_batch_norm"):
             continue
         if PASSES[by].refuses(conv) is None:
-            yield Observation(
+            yield (
                 f"{node.op_type} {quoted(node.name)} {where} and can be folded into the node by the"
-                f" pass {by}.",
-                {"neighbour": node.name, "operator": node.op_type, "pass": by},
+                f" pass {by}."
             )
             return
 
 
-def malformed(context: Context) -> Iterator[Observation]:
+def malformed(context: Context) -> Iterator[str]:
     """The node is not valid ONNX.
 
     Its attributes or shapes contradict the specification or each other: pads and auto_pad together,
@@ -252,10 +219,11 @@ def malformed(context: Context) -> Iterator[Observation]:
 
     Fix: Correct the export; the message names the attribute.
     """
-    yield from _unreadable(context, "The node is not valid", wrong=True)
+    if isinstance(context.found, Unreadable) and context.found.wrong:
+        yield f"The node is not valid: {context.found.reason.rstrip('.')}."
 
 
-def unknown_geometry(context: Context) -> Iterator[Observation]:
+def unknown_geometry(context: Context) -> Iterator[str]:
     """The node's geometry cannot be known from the model.
 
     Sizes or attributes that it depends on are known only when the model runs, so no other rule
@@ -264,10 +232,11 @@ def unknown_geometry(context: Context) -> Iterator[Observation]:
     Fix: Give the shapes of the model's inputs (`--input-shape x:1,3,64,64`, `sizes=` in Python);
     inline functions whose attributes are parameters (`onnx.inliner`).
     """
-    yield from _unreadable(context, "The node cannot be checked", wrong=False)
+    if isinstance(context.found, Unreadable) and not context.found.wrong:
+        yield f"The node cannot be checked: {context.found.reason.rstrip('.')}."
 
 
-def computed_weight(context: Context) -> Iterator[Observation]:
+def computed_weight(context: Context) -> Iterator[str]:
     """The weight is not constant.
 
     Rules about weights could not check it, and no pass can fold or rewrite the node. An initialiser
@@ -276,14 +245,11 @@ def computed_weight(context: Context) -> Iterator[Observation]:
     Fix: Take initialisers out of the model's inputs; fold constants when exporting.
     """
     conv = context.conv
-    if conv is None or conv.weight.array is not None:
-        return
-    if not is_op(conv.w.producer(), "DequantizeLinear"):
-        reason = conv.weight.reason.rstrip(".")
-        yield Observation(f"The weight is not constant: {reason}.", {"reason": reason})
+    if conv.weight.array is None and not is_op(conv.w.producer(), "DequantizeLinear"):
+        yield f"The weight is not constant: {conv.weight.reason.rstrip('.')}."
 
 
-def unreadable_file(context: Context) -> Iterator[Observation]:
+def unreadable_file(context: Context) -> Iterator[str]:
     """The file cannot be read as an ONNX model.
 
     It is damaged, not valid, of an opset that upconv does not support, or its weights are missing.
@@ -292,13 +258,6 @@ def unreadable_file(context: Context) -> Iterator[Observation]:
     Fix: The message says what is wrong; `onnx.checker.check_model` may tell more.
     """
     return iter(())  # `upconv lint` reports it where it reads files: there is no node
-
-
-def _unreadable(context: Context, words: str, *, wrong: bool) -> Iterator[Observation]:
-    found = context.found
-    if isinstance(found, Unreadable) and found.wrong is wrong:
-        reason = found.reason.rstrip(".")
-        yield Observation(f"{words}: {reason}.", {"reason": reason})
 
 
 def _agree(one: Sizes, other: Sizes) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 
 from ...dialects.onnx import Rule as Reading
-from ..graphs import is_op, opset_of, roots
+from ..graphs import is_op, named, opset_of, roots
 from ..nodes import ConvTransposeNode, Sizes, Unreadable, known_sizes, read
 
 READERS = {
@@ -23,22 +23,25 @@ READERS = {
 class Context:
     """One ConvTranspose node as the rules see it.
 
-    `graph` is the name of the graph, subgraph or function that it is in. `runtime` is the one that
-    the model is judged for, None for any. `found` is the node read by the runtime's reading, by the
-    specification without one. `declared` is the shape that the model states for the output.
+    `found` is the node read by the runtime's reading, by the specification without one. `graph` is
+    the name of the graph, subgraph or function that it is in. `runtime` is the one that the model
+    is judged for, None for any. `declared` is the shape that the model states for the output.
     """
 
-    node: ir.Node
-    graph: str
-    opset: int
-    runtime: Reading | None
     found: ConvTransposeNode | Unreadable
-    declared: Sizes | None = None
+    graph: str
+    runtime: Reading | None
+    declared: Sizes | None
 
     @property
-    def conv(self) -> ConvTransposeNode | None:
-        """The node, if it can be read."""
-        return self.found if isinstance(self.found, ConvTransposeNode) else None
+    def place(self) -> tuple[str, str]:
+        """The names of the graph and of the node."""
+        return self.graph, named(self.found.node)
+
+    @property
+    def conv(self) -> ConvTransposeNode:
+        """The node as it was read, which it was for all rules but those about what cannot be."""
+        return cast(ConvTransposeNode, self.found)
 
     def concerns(self, runtime: Reading) -> bool:
         """Whether the model is judged for this runtime, or for any."""
@@ -47,14 +50,12 @@ class Context:
     def readings(self) -> dict[Reading, ConvTransposeNode]:
         """The node as the specification and the runtimes in question read it, without refusals."""
         asked = [one for one in Reading if one is Reading.SPEC or self.concerns(one)]
-        found = {one: read(self.node, self.opset, one) for one in asked}
+        found = {one: read(self.conv.node, self.conv.opset, one) for one in asked}
         return {one: conv for one, conv in found.items() if isinstance(conv, ConvTransposeNode)}
 
 
 def contexts(
-    model: ir.Model,
-    runtime: Reading | None = None,
-    declared: Mapping[ir.Value, Sizes | None] | None = None,
+    model: ir.Model, runtime: Reading | None, declared: Mapping[ir.Value, Sizes | None]
 ) -> Iterator[Context]:
     """The ConvTranspose nodes, in order, in subgraphs and functions too.
 
@@ -68,8 +69,7 @@ def contexts(
                 if runtime is not None and isinstance(found, Unreadable):
                     found = read(node, opset)
                 graph = str((node.graph.name if node.graph else None) or body.name)
-                stated = (declared or {}).get(node.outputs[0])
-                yield Context(node, graph, opset, runtime, found, stated)
+                yield Context(found, graph, runtime, declared.get(node.outputs[0]))
 
 
 def output_shape(conv: ConvTransposeNode) -> Sizes:
@@ -93,9 +93,5 @@ def attribute(node: ir.Node, name: str) -> Any:
 
 
 def axes_in_words(axes: Sequence[int]) -> str:
-    """The spatial axes meant, for a sentence.
-
-    >>> axes_in_words([1]), axes_in_words([0, 1])
-    ('spatial axis 1', 'spatial axes 0 and 1')
-    """
+    """The spatial axes meant, for a sentence."""
     return f"spatial {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}"

@@ -6,8 +6,8 @@ harmless for a terminal (`names`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from textwrap import wrap
@@ -18,8 +18,6 @@ from ..documents import document as plain
 from ..names import neutral
 
 _WIDTH = 100
-_MOST_COLUMNS = 24  # of an overlap map: a few periods of a usual stride
-_MOST_ROWS = 6
 
 
 class Severity(Enum):
@@ -40,22 +38,12 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What a rule found at a node; `severity` replaces the rule's own."""
-
-    message: str
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    severity: Severity | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """One rule broken at one node.
 
     `rule` is its code ("UPC001"), `slug` its name. `node` is the node's name, or its output's;
-    `graph` the graph, subgraph or function that it is in. `message` and `fix` are sentences for
-    people; `facts` is the same for programs: numbers, texts, lists and dicts. `fixable` says
-    whether `upconv lint --fix` may fix it.
+    `graph` the graph, subgraph or function that it is in. `message` and `fix` are sentences.
+    `fixable` says whether `upconv lint --fix` may fix it.
     """
 
     rule: str
@@ -65,8 +53,7 @@ class Finding:
     graph: str
     message: str
     fix: str
-    fixable: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    fixable: bool
 
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
@@ -118,10 +105,10 @@ class Findings:
 
 def text(reports: Sequence[Findings]) -> str:
     """By model and node, the worst first; what to do is said once per rule, at the end."""
-    lines, drawn = list[str](), set[str]()
+    lines: list[str] = []
     for report in reports:
         if report.findings or report.fixed or len(reports) == 1:
-            lines += _model(report, drawn)
+            lines += _model(report)
     found = [finding for report in reports for finding in report]
     if len(reports) != 1:
         counted_nodes = _counted(sum(report.nodes for report in reports), "transposed convolution")
@@ -158,24 +145,7 @@ def github(reports: Sequence[Findings]) -> str:
     return "\n".join(lines)
 
 
-def overlap_map(taps_per_phase: Sequence[Sequence[int]], uneven: Sequence[int]) -> list[str]:
-    """How many taps make each output, along the last one or two uneven axes, two periods each.
-
-    >>> print("\\n".join(overlap_map([[1, 2], [1, 2]], [0, 1])))
-    1 2 1 2
-    2 4 2 4
-    1 2 1 2
-    2 4 2 4
-    """
-    drawn = [list(taps_per_phase[i]) * 2 for i in uneven[-2:]]
-    columns = drawn[-1][:_MOST_COLUMNS]
-    rows = drawn[0][:_MOST_ROWS] if len(drawn) == 2 else [1]
-    width = len(str(max(rows) * max(columns)))
-    return [" ".join(str(row * column).rjust(width) for column in columns) for row in rows]
-
-
-def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
-    """One model; an overlap map that was drawn already is left out."""
+def _model(report: Findings) -> Iterator[str]:
     name = quoted(report.model) if report.model else "the model"
     nodes = _counted(report.nodes, "transposed convolution")
     yield f"{name}: {_counts_in_words(report.findings)} in {nodes}"
@@ -186,13 +156,7 @@ def _model(report: Findings, drawn: set[str]) -> Iterator[str]:
         if node:
             yield f"\n{_place(found[0])}"
         for finding in found:
-            label = f"  {finding.rule} {finding.severity.value:7} "
-            yield from _wrapped(label, finding.message)
-            if finding.slug == "uneven-overlap":
-                rows = overlap_map(finding.facts["taps_per_phase"], finding.facts["axes"])
-                picture = "\n".join(" " * len(label) + row for row in rows)
-                yield from [] if picture in drawn else [picture]
-                drawn.add(picture)
+            yield from _wrapped(f"  {finding.rule} {finding.severity.value:7} ", finding.message)
     yield from [""] if report.findings or report.fixed else []
 
 

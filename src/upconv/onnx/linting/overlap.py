@@ -18,10 +18,8 @@ from math import prod, sqrt
 import numpy as np
 
 from ...arrays import Array
-from ...geometry import Axis
 from ..nodes import ANY_SIZE, ConvTransposeNode
 from .context import Context, axes_in_words
-from .findings import Observation, Severity
 
 _MOST_TAPS = 1 << 16  # and phases of an axis: listing them takes time and memory
 _MOST_PHASES = 1 << 12  # over all axes
@@ -29,42 +27,38 @@ CONTRAST = 0.25
 """A larger contrast is a checkerboard; few people see half of it in a picture."""
 EVEN = 0.05
 """Weights with a smaller contrast compensate an uneven overlap."""
+_SHOWN = 12  # phases of an axis in a message
 _DEVIATIONS = 5.0
 """Standard errors by which the gains of two phases must differ, so that chance is no reason."""
 
 
-def uneven_overlap(context: Context) -> Iterator[Observation]:
+def uneven_overlap(context: Context) -> Iterator[str]:
     """Some outputs are sums of more taps than their neighbours.
 
     Where the kernel is not a multiple of the stride, the overlap is uneven: outputs at regular
     intervals sum more products than those between them. Training can even that out, and often does
     not; what remains is a checkerboard in images, and a tone at the frame rate in sound. Where the
-    weights are known and compensate it, this is a note.
+    weights are known and compensate it, nothing is reported.
 
     Fix: Use a kernel that is a multiple of the stride (4 instead of 3 at stride 2) when the model
     is next trained, or upsample by interpolation followed by a convolution.
     """
     conv = context.conv
-    if conv is None or not _countable(conv):
-        return
-    counts = [[len(phase) for phase in _phase_taps(axis)] for axis in conv.axes]
-    uneven = [i for i, axis in enumerate(counts) if len(set(axis)) > 1 and _has_inside(conv, i)]
+    counts = [[len(phase) for phase in axis] for axis in phase_taps(conv)]
+    uneven = [i for i, axis in enumerate(counts) if len(set(axis)) > 1 and conv.sizes[i] != 1]
     if not uneven or any(0 in axis for axis in counts):
         return
-    most, least = (prod(f(axis) for axis in counts) for f in (max, min))
-    sums = _phase_sums(conv)
-    contrast = None if sums is None else round(1 - float(_gains(sums).min()), 4)
-    compensated = contrast is not None and contrast < EVEN
-    yield Observation(
-        f"The overlap is uneven along {axes_in_words(uneven)} ({_kernels(conv, uneven)}): some"
-        f" outputs are sums of {most} taps of each channel, others of {least}"
-        + ("; the weights compensate that." if compensated else "."),
-        {"axes": uneven, "taps_per_phase": counts, "contrast": contrast},
-        Severity.NOTE if compensated else None,
-    )
+    sums = phase_sums(conv)
+    if sums is None or gains_of(sums).min() <= 1 - EVEN:
+        most, least = (prod(f(axis) for axis in counts) for f in (max, min))
+        yield (
+            f"The overlap is uneven along {axes_in_words(uneven)} ({_kernels(conv, uneven)}): some"
+            f" outputs are sums of {most} taps of each channel, others of {least}. Taps per output,"
+            f" in turn: {'; '.join(f'{_some(counts[i])} along axis {i}' for i in uneven)}."
+        )
 
 
-def checkerboard_weights(context: Context) -> Iterator[Observation]:
+def checkerboard_weights(context: Context) -> Iterator[str]:
     """The weights turn an input that is constant in space into a pattern.
 
     For a constant input the outputs of one phase are larger than those of another, by more than
@@ -75,10 +69,10 @@ def checkerboard_weights(context: Context) -> Iterator[Observation]:
     Fix: Look at the layer's output for a constant input; go on training, from weights whose phases
     are scaled to the same gain if that is needed.
     """
-    sums = None if context.conv is None else _phase_sums(context.conv)
+    sums = phase_sums(context.conv)
     if sums is None:
         return
-    gains = _gains(sums)
+    gains = gains_of(sums)
     high, low = gains.argmax(), gains.argmin()
     large, small = (tuple(map(int, np.unravel_index(i, gains.shape))) for i in (high, low))
     contrast = 1 - float(gains.min())
@@ -86,40 +80,32 @@ def checkerboard_weights(context: Context) -> Iterator[Observation]:
     differences = power[..., high] - power[..., low]
     error = float(differences.std()) / sqrt(differences.size)
     if contrast > CONTRAST and float(differences.mean()) > _DEVIATIONS * error:
-        yield Observation(
+        yield (
             f"For constant inputs the outputs differ by {contrast:.0%} between positions: those at"
-            f" {large} modulo the strides are the largest, those at {small} the smallest.",
-            {"contrast": round(contrast, 4), "gains": gains.round(4).tolist()},
+            f" {large} modulo the strides are the largest, those at {small} the smallest."
         )
 
 
-def dead_phases(context: Context) -> Iterator[Observation]:
+def dead_phases(context: Context) -> Iterator[str]:
     """No tap reaches outputs at regular intervals, which hold only the bias.
 
     A kernel smaller than the stride, or a dilation that has a common divisor with it, leaves gaps
     that do not depend on the input. Where every kernel is 1 the node only inserts zeros for a
-    filter that follows, and this is a note.
+    filter that follows, and nothing is reported.
 
     Fix: Use a kernel of at least the stride, and a dilation without a common divisor with it.
     """
     conv = context.conv
-    if conv is None:
-        return
-    dead = [axis.stride - min(axis.kernel, axis.period) for axis in conv.axes]
-    axes = [i for i, count in enumerate(dead) if count and _has_inside(conv, i)]
-    if axes:
-        reached = prod((a.stride - n) / a.stride for a, n in zip(conv.axes, dead, strict=True))
-        zeros_only = all(axis.kernel == 1 for axis in conv.axes)
-        yield Observation(
-            f"{1 - reached:.0%} of the outputs hold only the bias: no tap reaches them along"
-            f" {axes_in_words(axes)} ({_kernels(conv, axes)})"
-            + ("; the node only inserts zeros." if zeros_only else "."),
-            {"axes": axes, "dead_phases": dead, "share": round(1 - reached, 4)},
-            Severity.NOTE if zeros_only else None,
+    reached = [min(axis.kernel, axis.period) / axis.stride for axis in conv.axes]
+    axes = [i for i, part in enumerate(reached) if part < 1 and conv.sizes[i] != 1]
+    if axes and any(axis.kernel > 1 for axis in conv.axes):
+        yield (
+            f"{1 - prod(reached):.0%} of the outputs hold only the bias: no tap reaches them along"
+            f" {axes_in_words(axes)} ({_kernels(conv, axes)})."
         )
 
 
-def bias_only_border(context: Context) -> Iterator[Observation]:
+def bias_only_border(context: Context) -> Iterator[str]:
     """No tap reaches outputs at a border, which hold only the bias.
 
     output_padding, or an output_shape, that exceeds what the padding cuts off adds positions beyond
@@ -128,27 +114,31 @@ def bias_only_border(context: Context) -> Iterator[Observation]:
     Fix: Cut off more at that end (pads), ask for less (output_padding, output_shape), or use a
     larger kernel.
     """
-    conv = context.conv
-    beyond = [[max(0, -a.crop_begin), max(0, -a.crop_end)] for a in (conv.axes if conv else ())]
-    axes = [i for i, ends in enumerate(beyond) if any(ends)]
-    if axes:
-        shown = (f"the first {beyond[i][0]} and last {beyond[i][1]} of axis {i}" for i in axes)
-        yield Observation(
-            "No tap reaches positions at the border, which hold only the bias:"
-            f" {', '.join(shown)}.",
-            {"axes": axes, "positions": beyond},
-        )
+    ends = [(max(0, -axis.crop_begin), max(0, -axis.crop_end)) for axis in context.conv.axes]
+    shown = [f"the first {a} and last {b} of axis {i}" for i, (a, b) in enumerate(ends) if a or b]
+    if shown:
+        words = "No tap reaches positions at the border, which hold only the bias"
+        yield f"{words}: {', '.join(shown)}."
 
 
-def _phase_sums(conv: ConvTransposeNode) -> Array | None:
-    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare, or a finite weight."""
-    w, strided = conv.weight.array, [i for i, axis in enumerate(conv.axes) if axis.stride > 1]
-    if w is None or w.dtype.kind not in "fV" or not strided or not _countable(conv):
+def phase_taps(conv: ConvTransposeNode) -> list[list[list[int]]]:
+    """The taps of every phase of every axis; no axis where they are too many to be listed."""
+    if any(max(axis.kernel, axis.stride) > _MOST_TAPS for axis in conv.axes):
+        return []
+    whole = [replace(axis, size=ANY_SIZE) for axis in conv.axes]
+    return [[[tap.index for tap in phase.taps] for phase in axis.phases()] for axis in whole]
+
+
+def phase_sums(conv: ConvTransposeNode) -> Array | None:
+    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare, or a finite weight.
+
+    An axis of one position has borders alone.
+    """
+    w, taps = conv.weight.array, phase_taps(conv)
+    strided = [size for size, phases in zip(conv.sizes, taps, strict=False) if len(phases) > 1]
+    if w is None or w.dtype.kind not in "fV" or not strided or 1 in strided:
         return None
-    taps = [_phase_taps(axis) for axis in conv.axes]
-    if not all(map(all, taps)) or not all(_has_inside(conv, i) for i in strided):
-        return None
-    if prod(map(len, taps)) > _MOST_PHASES:
+    if not all(map(all, taps)) or prod(map(len, taps)) > _MOST_PHASES:
         return None
     for i, phases in enumerate(taps, start=2):
         parts = [np.take(w, phase, axis=i).sum(axis=i, dtype=np.float64) for phase in phases]
@@ -157,25 +147,16 @@ def _phase_sums(conv: ConvTransposeNode) -> Array | None:
     return w / largest if np.isfinite(largest) and largest else None
 
 
-def _gains(sums: Array) -> Array:
+def gains_of(sums: Array) -> Array:
     """The gain of every phase, (r_1, r_2, ...), where the largest is 1."""
     power = np.square(sums).mean(axis=(0, 1))
     gains: Array = np.sqrt(power / power.max())
     return gains
 
 
-def _countable(conv: ConvTransposeNode) -> bool:
-    return all(max(axis.kernel, axis.stride) <= _MOST_TAPS for axis in conv.axes)
-
-
-def _has_inside(conv: ConvTransposeNode, i: int) -> bool:
-    """Whether an axis has an inside that repeats: an input of one position has borders only."""
-    return conv.sizes[i] != 1
-
-
-def _phase_taps(axis: Axis) -> list[list[int]]:
-    whole = replace(axis, size=ANY_SIZE)
-    return [[tap.index for tap in phase.taps] for phase in whole.phases()]
+def _some(counts: Sequence[int]) -> str:
+    """The first of them: a stride can have thousands of phases."""
+    return " ".join(map(str, counts[:_SHOWN])) + (" ..." if len(counts) > _SHOWN else "")
 
 
 def _kernels(conv: ConvTransposeNode, axes: Sequence[int]) -> str:

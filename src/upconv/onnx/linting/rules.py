@@ -20,16 +20,22 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ...dialects.onnx import Rule as Reading
 from ...errors import ArgumentError, brief
-from ..graphs import named
+from ..nodes import Unreadable
 from ..passes import PASSES
 from ..passes.base import run
 from . import attributes, overlap
-from .context import Context, output_shape
-from .findings import Finding, Observation, Severity
+from .context import Context
+from .findings import Finding, Severity
 
-Repair = Callable[[ir.Model, Context], bool]
+Repair = Callable[[ir.Model, ir.Node, Reading | None], bool]
 """Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
+
+REFUSED = "UPC2"
+"""How the codes begin of what a runtime refuses: errors, where the model is judged for it."""
+UNREAD = ("UPC109", "UPC901")
+"""The rules about nodes that cannot be read."""
 
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
 _OPERATORS = "https://onnx.ai/onnx/operators/onnx__"
@@ -38,14 +44,15 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: `check` looks at a node, `repair` fixes what it finds, if it can.
+    """One rule: `check` has sentences about a node, `repair` fixes what it finds, if it can.
 
-    `more` is an address to read, or empty.
+    `severity` is that of a model that is judged for no runtime in particular. `more` is an address
+    to read, or empty.
     """
 
     code: str
     severity: Severity
-    check: Callable[[Context], Iterator[Observation]]
+    check: Callable[[Context], Iterator[str]]
     more: str = ""
     repair: Repair | None = None
 
@@ -81,44 +88,43 @@ class Rule:
         )
         return "\n\n".join(fill(part, 100, break_on_hyphens=False) for part in parts)
 
-    def finding(self, seen: Observation, node: str = "", graph: str = "") -> Finding:
-        """An observation as a finding at a node; without one, at the whole file."""
-        told = self.as_json()
-        severity = seen.severity or self.severity
-        words = (seen.message, told["fix"], told["fixable"], seen.facts)
+    def finding(self, message: str, context: Context | None = None) -> Finding:
+        """A sentence as a finding at a node; without one, at the whole file."""
+        told, severity, place = self.as_json(), self.severity, ("", "")
+        if context is not None:
+            place = context.place
+            if context.runtime is not None and self.code.startswith(REFUSED):
+                severity = Severity.ERROR
+        words = message, told["fix"], told["fixable"]
+        graph, node = place
         return Finding(self.code, self.slug, severity, node, graph, *words)
 
     def findings(self, context: Context) -> Iterator[Finding]:
-        """All it has to say about a node."""
-        return (
-            self.finding(seen, named(context.node), context.graph) for seen in self.check(context)
-        )
+        """All it has to say about a node; of one that cannot be read that alone is said."""
+        if isinstance(context.found, Unreadable) == (self.code in UNREAD):
+            yield from (self.finding(message, context) for message in self.check(context))
 
 
 def _by_pass(*names: str) -> Repair:
     """A repair by the first of these passes that fires; `normalise` keeps the runtime's reading."""
 
-    def repair(model: ir.Model, context: Context) -> bool:
-        reading = "" if context.runtime is None else f":{context.runtime.value}"
-        passes = [PASSES[n + reading if n == "normalise" else n] for n in names]
-        steps = run(model, passes, only=lambda node: node is context.node)
-        return any(step.fired for step in steps)
+    def repair(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
+        said = f":{reading.value}" if reading else ""
+        passes = [PASSES[name + said if name == "normalise" else name] for name in names]
+        return any(step.fired for step in run(model, passes, only=lambda each: each is node))
 
     return repair
 
 
-def _drop_bias(model: ir.Model, context: Context) -> bool:
+def _drop_bias(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
     """Remove a third input that is an empty name."""
-    context.node.resize_inputs(2)
+    node.resize_inputs(2)
     return True
 
 
-def _correct_shape(model: ir.Model, context: Context) -> bool:
-    """Declare the output's true shape, where all readings of the node agree on it."""
-    true = {output_shape(conv) for conv in context.readings().values()}
-    if len(true) != 1:
-        return False
-    context.node.outputs[0].shape = ir.Shape(list(true.pop()))
+def _drop_shape(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
+    """Declare no shape: runtimes work it out."""
+    node.outputs[0].shape = None
     return True
 
 
@@ -131,7 +137,7 @@ _ALL = (
     Rule("UPC004", _W, overlap.bias_only_border),
     Rule("UPC101", _W, attributes.runtimes_disagree, _CONV_TRANSPOSE, _by_pass("normalise")),
     Rule("UPC102", _W, attributes.same_of_open_size, _CONV_TRANSPOSE, _by_pass("normalise")),
-    Rule("UPC105", _E, attributes.declared_shape, repair=_correct_shape),
+    Rule("UPC105", _E, attributes.declared_shape, repair=_drop_shape),
     Rule("UPC107", _W, attributes.quantised_axis, f"{_OPERATORS}DequantizeLinear.html"),
     Rule("UPC108", _W, attributes.training_batch_norm, f"{_OPERATORS}BatchNormalization.html"),
     Rule("UPC109", _E, attributes.malformed, _CONV_TRANSPOSE),

@@ -70,7 +70,6 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
         "message": {"text": _text(f"{finding.message} {finding.fix}")},
         "locations": [location],
         "partialFingerprints": {"upconvPlace/v1": digest},  # stays as the model changes elsewhere
-        "properties": {"facts": dict(finding.facts)},
     }
 
 

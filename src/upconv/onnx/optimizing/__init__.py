@@ -19,21 +19,19 @@ from typing import Any
 import onnx_ir as ir
 
 from ..._version import __version__
-from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
 from ..graphs import named
-from ..models import Source, from_model, save, to_proto
-from ..nodes import Unreadable
+from ..models import Source, from_model, save, stored, to_proto
 from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
 from .candidates import Setup, measured
 from .extract import Layer, layers, mark
-from .results import ORIGINAL, Candidate, LayerResult, Optimization, SessionResult
+from .results import ORIGINAL, LayerResult, Optimization
 from .select import Selecting, choose
 
 __all__ = ["Optimization", "optimize"]
@@ -60,7 +58,6 @@ def optimize(
     seed: int = 0,
     seconds: float = 1.0,
     float64: bool = True,
-    fresh: bool = False,
     session: bool = False,
     force: bool = False,
     time_limit: float = TIME_LIMIT,
@@ -79,7 +76,6 @@ def optimize(
     seed: of the random inputs.
     seconds: spent on each different layer and shape, and five times as much on the whole model.
     float64: hold results against the model in float64, in a slow evaluator.
-    fresh: measure again what is in the tuning cache.
     session: also measure `upconv.onnx.Session` on the model.
     force: overwrite `output`.
     time_limit: seconds that one run may take before its process is ended.
@@ -91,7 +87,7 @@ def optimize(
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2, 3] x) => (float[1, 1, 6] y)'
     >>> text += "<float[2, 1, 2] w = {1, 2, 3, 4}> { y = ConvTranspose<strides = [2]>(x, w) }"
     >>> found = optimize(ir.from_onnx_text(text), seconds=0.01)
-    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.timings][:2]
+    >>> [candidate.passes for candidate in found.layers[0].candidates if candidate.seconds][:2]
     ['original', 'sub_pixel:unfolded']
     """
     began, chosen = time.perf_counter(), ready(runtime)
@@ -110,12 +106,11 @@ def optimize(
     if not sets:
         raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
-    rule = Rule(chosen.name) if chosen.name in (rule.value for rule in Rule) else Rule.SPEC
     say = progress or (lambda *_: None)
-    setup = Setup(chosen, rule, arrays, seconds, time_limit, float64, fresh, say)
+    setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
     found, folded = _selected(original, setup)
-    proto = to_proto(found.model)
-    before = to_proto(original).ByteSize() if found.changed else proto.ByteSize()
+    result = found.model or original
+    proto, changed = to_proto(result), found.model is not None
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
     return Optimization(
         model=os.fspath(path) if path else original.graph.name or "",
@@ -123,20 +118,20 @@ def optimize(
         threads=chosen.threads or 1,
         opset=original.opset_imports.get("", 0),
         inputs=tuple({n: a.shape for n, a in given.items()} for given in setup.inputs),
-        folded=folded if found.changed else (),
+        folded=folded if changed else (),
         layers=found.layers,
         whole=found.whole,
-        verified=found.verified,
+        verified=True if changed else None,
         checks=found.checks,
         verdict=found.verdict,
-        bytes_before=before,
+        bytes_before=to_proto(original).ByteSize(),
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
-        session=_session(found) if session else None,
-        remarks=tuple(found.remarks),
+        session=_session(original, setup) if session else None,
+        remarks=tuple(dict.fromkeys(found.remarks)),
         proto=proto,
-        written=None if output is None else str(save(found.model, output, force=force)[0]),
+        written=None if output is None else str(save(result, output, force=force)[0]),
         seconds=time.perf_counter() - began,
     )
 
@@ -144,48 +139,40 @@ def optimize(
 def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, ...]]:
     """Fold, measure every layer, and select."""
     prepared = original.clone()
-    steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.rule)
+    steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
     mark(prepared)
     with borrowed(setup.limit) as worker:
-        found = layers(prepared, setup.runtime, setup.inputs, setup.rule, worker)
-    known: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+        found = layers(prepared, setup.runtime, setup.inputs, worker)
     results = []
-    for number, one in enumerate(found, 1):
-        node = one.node if isinstance(one, Unreadable) else one.conv.node
+    for number, (node, one) in enumerate(found, 1):
         setup.say(f"measuring {named(node)}", number, len(found))
-        graph = "" if node.graph in (None, prepared.graph) else str(node.graph.name)
-        told: tuple[Any, ...] = ((), (), 0, 0, "", (), ORIGINAL)
-        if isinstance(one, Unreadable):
-            told = (*told, one.reason)
-        else:
-            key = one.signature, one.shapes
-            if key not in known:
-                known[key] = _measured(one, setup)
-            tried, conv = known[key], one.conv
-            choice = choose(tried) if len(tried) > 1 else (ORIGINAL, tried[0].refusal or "")
-            w = one.weight
-            what = w.array.shape[1] * conv.groups, conv.groups, str(w.stored or w.array.dtype)
-            told = (conv.axes, one.shapes, *what, tried, *choice)
-        results.append(LayerResult(named(node), graph, *told))
+        results.append(_result(named(node), one, setup))
     selecting = Selecting(original, prepared, setup)
     selecting.select(results, folded)
     return selecting, folded
 
 
-def _measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
+def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
+    if isinstance(layer, str):
+        return LayerResult(name, ORIGINAL, layer)
     try:
-        return measured(layer, setup)
+        tried = measured(layer, setup)
     except (EngineError, MemoryLimitError) as error:
-        return (Candidate(ORIGINAL, refusal=f"{setup.runtime} does not run it alone: {error}"),)
+        return LayerResult(name, ORIGINAL, f"{setup.runtime} does not run it alone: {error}")
+    (chosen, why), axes, groups = choose(tried), layer.conv.axes, layer.conv.groups
+    channels, kind = layer.weight.array.shape[1] * groups, layer.weight.stored
+    dtype = str(kind or layer.weight.array.dtype)
+    return LayerResult(name, chosen, why, axes, layer.shapes, channels, groups, dtype, tried)
 
 
-def _session(selecting: Selecting) -> SessionResult:
-    """`upconv.onnx.Session` against the runtime's own, on the model as it came."""
-    model, own = selecting.original, Runtime("upconv", threads=selecting.setup.runtime.threads)
-    reports: list[Mapping[str, Any]] = []
+def _session(original: ir.Model, setup: Setup) -> Mapping[str, Any]:
+    """What `upconv.onnx.Session` measures of the model as it came, beside ONNX Runtime's own."""
     try:
-        whole = selecting.compare(model, model, own, reports)
-        return SessionResult(whole, reports[-1])
+        with stored(original) as file, borrowed(setup.limit) as worker:
+            told: Mapping[str, Any] = worker.call(
+                "session", file, setup.runtime.threads, list(setup.inputs)
+            )
+            return told
     except (EngineError, MemoryLimitError) as error:
-        return SessionResult(why=str(error))
+        return {"why": str(error)}

@@ -2,8 +2,8 @@
 
 1. The node, the activation that follows it, and the DequantizeLinear and QuantizeLinear around a
    quantised one are cut out, since runtimes compute them together.
-2. The shape of its input is seen in a run of the model for each set of input shapes; in the bodies
-   of If, Loop and Scan, which cannot be asked that way, shape inference tells.
+2. The shape of its input is seen in a run of the model for each set of input shapes. Functions, and
+   the bodies of If, Loop and Scan, cannot be asked that way: what stands there is left as it is.
 3. What the model leaves open is open in the layer's model too: runtimes plan those differently.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from typing import cast
 
 import onnx_ir as ir
 
@@ -33,27 +33,13 @@ class Layer:
     """A transposed convolution cut out of a model.
 
     `conv` is the node in the model, read with the sizes of the first set of input shapes. `model`
-    has the layer alone, with one input; clone it. `shapes` are those of the conv's input, and
-    `inputs` those of the model's, per set.
+    has the layer alone, with one input; clone it. `shapes` are those of the conv's input, per set.
     """
 
-    index: int
     conv: ConvTransposeNode
     weight: Operand
     model: ir.Model
     shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def signature(self) -> str:
-        """Whatever its time depends on but the shapes: alike layers are measured once."""
-        words = [str((value.shape, value.dtype)) for value in self.model.graph.inputs]
-        for node in self.model.graph:
-            attributes = sorted(f"{a.name}={a.value}" for a in node.attributes.values())
-            tensors = [value and value.const_value for value in node.inputs]
-            read = [tensor and f"{tensor.dtype}{tensor.shape}" for tensor in tensors]
-            words.append(f"{node.op_type} {attributes} {read}")
-        opset = self.model.graph.opset_imports.get("")
-        return sha256(f"{opset} {words}".encode()).hexdigest()[:24]
 
     def feeds(self, which: int) -> dict[str, Array]:
         """Random inputs of the shape in one set of input shapes."""
@@ -76,19 +62,19 @@ def layers(
     model: ir.Model,
     runtime: Runtime,
     inputs: Sequence[Mapping[str, Array]],
-    rule: Rule,
     worker: Worker,
-) -> list[Layer | Unreadable]:
-    """Every transposed convolution of a marked model, or why it stays as it is."""
-    found = conv_transpose_nodes(model, rule)
+) -> list[tuple[ir.Node, Layer | str]]:
+    """Every transposed convolution of a marked model, alone, or why it stays as it is."""
+    found = conv_transpose_nodes(model, runtime.reading)
     declared = inferred(model)
     shapes = [_shapes(model, found, runtime, given, worker) for given in inputs]
-    made: list[Layer | Unreadable] = []
+    made: list[tuple[ir.Node, Layer | str]] = []
     for i, one in enumerate(found):
+        known = [told[i] for told in shapes if i in told]
         try:
-            made.append(_layer(model, i, one, [told.get(i) for told in shapes], declared, rule))
-        except ValueError as error:
-            made.append(Unreadable(one.node, one.opset, str(error)))
+            made.append((one.node, _layer(model, one, known, declared, runtime.reading)))
+        except (ValueError, Refusal) as error:
+            made.append((one.node, str(error)))
     return made
 
 
@@ -99,60 +85,50 @@ def _shapes(
     given: Mapping[str, Array],
     worker: Worker,
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the inputs of layers by number, where they can be told: rule 2."""
-    table = inferred(model, {name: array.shape for name, array in given.items()})
-    first = {i: next(iter(one.node.inputs), None) for i, one in enumerate(found)}
-    names = {i: str(x.name) for i, x in first.items() if x is not None}
-    told = {}
-    for i, name in names.items():
-        sizes = known_sizes(table.get(name))
-        if sizes is not None and None not in sizes:
-            told[i] = tuple(n for n in sizes if n is not None)
-    asked = [i for i in names if found[i].node.graph is model.graph]
-    if not asked:
-        return told
+    """Shapes of the inputs of layers by number: rule 2."""
     copy = model.clone()
-    values = {value.name: value for node in copy.graph for value in node.outputs}
-    values |= {value.name: value for value in copy.graph.inputs}
+    made = (value for node in copy.graph for value in node.outputs)
+    values = {value.name: value for value in (*copy.graph.inputs, *made)}
+    first = [
+        next(iter(o.node.inputs), None) if o.node.graph is model.graph else None for o in found
+    ]
+    asked = {i: values[x.name] for i, x in enumerate(first) if x and x.name in values}
     copy.graph.outputs.clear()
-    for i in asked:
-        node = ir.node("Shape", [values[names[i]]])
+    for value in asked.values():
+        node = ir.node("Shape", [value])
         copy.graph.append(node)  # which names what it makes
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
         copy.graph.outputs.append(node.outputs[0])
+    if not asked:
+        return {}
     with runtime.session(copy, worker=worker) as session:
         outputs = session.run(given).values()
-    return told | {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
+    return {i: tuple(map(int, shape)) for i, shape in zip(asked, outputs, strict=True)}
 
 
 def _layer(
     model: ir.Model,
-    index: int,
     found: ConvTransposeNode | Unreadable,
-    shapes: Sequence[tuple[int, ...] | None],
+    shapes: Sequence[tuple[int, ...]],
     declared: Mapping[str, ir.Value],
     rule: Rule,
 ) -> Layer:
-    """`ValueError` says why there is none."""
-    x = next(iter(found.node.inputs), None)
-    known = tuple(shape for shape in shapes if shape is not None)
-    if x is None or len(known) < len(shapes):
-        reason = "the shape of its input cannot be inferred, so it cannot be measured alone"
+    """`ValueError` and `Refusal` say why there is none."""
+    if not shapes:
+        reason = "it stands in a body or function, or its input is constant: it cannot be measured"
         raise ValueError(found.reason if isinstance(found, Unreadable) else reason)
+    x, known = cast(ir.Value, found.node.inputs[0]), tuple(shapes)
     stated, x.shape = x.shape, ir.Shape(known[0])
     sized = read(found.node, found.opset, rule)
     x.shape = stated
     if isinstance(sized, Unreadable):
         raise ValueError(sized.reason)
-    try:
-        w = weight(sized)
-    except Refusal as refusal:
-        raise ValueError(str(refusal)) from None
+    w = weight(sized)
     told = known_sizes(declared.get(str(x.name))) or ()
     told = told if len(told) == len(known[0]) else (None,) * len(known[0])
     # What the model leaves open is open here, but for channels.
     opened = [n if i == 1 or told[i] == n else f"open{i}" for i, n in enumerate(known[0])]
-    return Layer(index, sized, w, _cut_out(model, sized, opened, declared), known)
+    return Layer(sized, w, _cut_out(model, sized, opened, declared), known)
 
 
 def _cut_out(
@@ -166,15 +142,14 @@ def _cut_out(
     quantised = x.producer()
     if quantised is not None and is_op(quantised, "DequantizeLinear") and quantised.inputs[0]:
         x = quantised.inputs[0]
+    if x.const_value is not None:
+        raise ValueError("its input is constant: it cannot be measured alone")
     activation = elementwise(y)
     y = y if activation is None else activation.outputs[0]
     after = follower(y)
     if after is not None and is_op(after, "QuantizeLinear"):
         y = after.outputs[0]
-    whole = conv.node.graph
-    if whole is None or (x.producer() is None and x.const_value is not None):
-        raise ValueError("it cannot be measured alone: its input is constant")
-    graph = ir.convenience.extract(whole, [x], [y])
+    graph = ir.convenience.extract(cast(ir.Graph, conv.node.graph), [x], [y])
     [given], [made] = graph.inputs, graph.outputs
     for value in (given, made):
         told = declared.get(str(value.name), value).type or conv.x.type

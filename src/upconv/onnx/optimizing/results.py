@@ -1,16 +1,14 @@
 """What an optimisation found: plain frozen values, from which text, JSON and the report are made.
 
-Times are in seconds, sizes in bytes, ratios are "before over after": above 1 is faster. Names come
-out of models and are not to be trusted: whoever shows them escapes them. Where something was
-measured for several sets of input shapes, it is a tuple in their order.
+Times are in seconds (medians), sizes in bytes, ratios are "before over after": above 1 is faster.
+Names come out of models and are not to be trusted: whoever shows them escapes them. Where something
+was measured for several sets of input shapes, it is a tuple in their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
-from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,29 +28,8 @@ _RESAMPLES = 1000
 ORIGINAL = "original"
 """The name of the node as it was, among the candidates."""
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when a field of the JSON form (docs/schemas/optimize.json) changes its meaning."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The seconds of one call over interleaved samples: median, quartiles, best, how many."""
-
-    median: float
-    low: float
-    high: float
-    best: float
-    samples: int
-
-    @classmethod
-    def of(cls, samples: list[float]) -> Timing:
-        """The timing that these samples, at least two, amount to.
-
-        >>> Timing.of([1.0, 2.0, 3.0])
-        Timing(median=2.0, low=1.5, high=2.5, best=1.0, samples=3)
-        """
-        low, middle, high = quantiles(samples, n=4, method="inclusive")
-        return cls(middle, low, high, min(samples), len(samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +40,9 @@ class Ratio:
     of the fastest third of their samples. Samples are drawn anew from those there were, many times
     (the bootstrap; Efron 1979): the median of the ratios and the interval that holds 95 % of them,
     which is then widened by what two series of one call differ.
+
+    >>> print(Ratio(1.5, 1.4, 1.6))
+    1.50 times as fast (1.40 to 1.60)
     """
 
     median: float
@@ -86,6 +66,9 @@ class Ratio:
         noise = max(float(same), float(1 / same))
         return cls(float(middle), float(low) / noise, float(high) * noise)
 
+    def __str__(self) -> str:
+        return f"{self.median:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+
 
 def _fastest(samples: Array) -> Array:
     """The mean of the fastest third, along the last axis."""
@@ -98,20 +81,16 @@ def _fastest(samples: Array) -> Array:
 class Candidate:
     """One form of one layer: the names of `passes`, joined by +, or `ORIGINAL`.
 
-    Either `refusal` says why it was not measured, or there are `timings`, the `ratios` to the
-    original (none for itself), the largest `error` against float64 relative to the output's scale,
-    the bytes of its weights, and `work`, the multiplications done for one needed. `remembered`: the
-    times are from the tuning cache.
+    Either `refusal` says why it was not measured, or there are the `seconds` of a call, the
+    `ratios` to the original (none for itself), and the largest `error` against float64 relative to
+    the output's scale.
     """
 
     passes: str
     refusal: str | None = None
-    timings: tuple[Timing, ...] = ()
+    seconds: tuple[float, ...] = ()
     ratios: tuple[Ratio, ...] = ()
     error: float | None = None
-    weight_bytes: int = 0
-    work: float = 1.0
-    remembered: bool = False
 
     @property
     def ratio(self) -> Ratio | None:
@@ -123,86 +102,42 @@ class Candidate:
 class LayerResult:
     """One ConvTranspose node: what it is, what was tried, what was chosen and why.
 
-    `graph` says in which graph it is ("" for the main one), `axes` how it was run at the first set
-    of input shapes, `shapes` the shapes of its input. A node that could not be read or measured has
-    no candidates, and `why` says so.
+    `axes` are how it was run at the first set of input shapes, `shapes` the shapes of its input. A
+    node that could not be read or measured has no candidates, and `why` says so.
     """
 
     node: str
-    graph: str
-    axes: tuple[Axis, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    out_channels: int
-    groups: int
-    dtype: str
-    candidates: tuple[Candidate, ...]
     chosen: str
     why: str
+    axes: tuple[Axis, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    out_channels: int = 0
+    groups: int = 0
+    dtype: str = ""
+    candidates: tuple[Candidate, ...] = ()
 
     @property
     def rewritten(self) -> bool:
         """Whether the node is another one now."""
         return self.chosen != ORIGINAL
 
-    def candidate(self, passes: str) -> Candidate | None:
-        """The candidate of this name."""
-        return next((one for one in self.candidates if one.passes == passes), None)
+    def candidate(self, passes: str) -> Candidate:
+        """The candidate of this name; one that says nothing where none was tried."""
+        return next((o for o in self.candidates if o.passes == passes), Candidate(passes))
 
     @property
     def best(self) -> Candidate:
         """The candidate that was chosen."""
-        return self.candidate(self.chosen) or Candidate(self.chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class OutputCheck:
-    """One output of the model, before and after on the same inputs.
-
-    `rule`, `error` and `allowed` are as in `upconv.onnx.verifying.Difference`; `words` say what
-    differs besides numbers.
-    """
-
-    output: str
-    runtime: str
-    shapes: int
-    dtype: str
-    rule: str
-    error: float
-    allowed: float
-    equal: bool
-    words: str = ""
-
-    @classmethod
-    def all_of(cls, run: Run, shapes: int) -> list[OutputCheck]:
-        """What a verification in one runtime found of outputs, and why it did not run."""
-        failed = [cls("", run.runtime, shapes, "", "", inf, 0.0, False, f) for f in run.findings]
-        return failed + [
-            cls(one.name, run.runtime, shapes, one.dtype, one.rule, *(one.error, one.allowed),
-                one.equal, one.words)
-            for one in run.outputs
-        ]  # fmt: skip
+        return self.candidate(self.chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeResult:
-    """A whole model, before and after, interleaved, at one set of input shapes."""
+    """The seconds of a whole model, before and after, interleaved, at one set of input shapes."""
 
-    before: Timing
-    after: Timing
+    before: float
+    after: float
     ratio: Ratio
-
-
-@dataclass(frozen=True, slots=True)
-class SessionResult:
-    """`upconv.onnx.Session` on the model against the runtime's own.
-
-    `report` is the JSON of `Session.report()`, which `Session(decisions=...)` takes, at the last
-    set of input shapes. Without `whole`, `why` says why not.
-    """
-
-    whole: tuple[WholeResult, ...] = ()
-    report: Mapping[str, Any] | None = None
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +147,10 @@ class Optimization:
     `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
     measured again. `verified` is None where the model stays as it is, for then there was nothing to
-    verify; `checks` are those of the model that was written, or of the last that was not equal.
-    `written` is the output's path. `proto` is the model itself, which is in no other form of this.
+    verify; `checks` are those of the model that was written, or of the last that was tried.
+    `session` is the JSON of `upconv.onnx.Session`'s report; or `why`
+    there is none. `written` is the output's path. `proto` is the model itself, which is in no other
+    form of this.
     """
 
     model: str
@@ -225,7 +162,7 @@ class Optimization:
     layers: tuple[LayerResult, ...]
     whole: tuple[WholeResult, ...]
     verified: bool | None
-    checks: tuple[OutputCheck, ...]
+    checks: tuple[Run, ...]
     verdict: str
     bytes_before: int
     bytes_after: int
@@ -233,7 +170,7 @@ class Optimization:
     versions: Mapping[str, str]
     seconds: float
     remarks: tuple[str, ...] = ()
-    session: SessionResult | None = None
+    session: Mapping[str, Any] | None = None
     written: str | None = None
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
@@ -244,23 +181,15 @@ class Optimization:
 
     def share(self) -> tuple[float, float] | None:
         """The seconds of all layers alone, before and after, at the first set of input shapes."""
-        before = after = 0.0
-        for layer in self.layers:
-            original = layer.candidate(ORIGINAL)
-            if original and original.timings:
-                seconds, ratios = original.timings[0].median, layer.best.ratios
-                before += seconds
-                after += seconds / ratios[0].median if ratios else seconds
-        return (before, after) if before else None
+        alone = [(o.candidate(ORIGINAL).seconds, o.best.ratios) for o in self.layers]
+        pairs = [(s[0], s[0] / ratios[0].median if ratios else s[0]) for s, ratios in alone if s]
+        return (sum(b for b, _ in pairs), sum(a for _, a in pairs)) if pairs else None
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain lists and dictionaries; null stands for what is infinite or no number.
 
         docs/schemas/optimize.json describes it; `schema` says which edition.
         """
-        told, share = document(self), self.share()
-        for layer, fields in zip(self.layers, told["layers"], strict=True):
-            for axis, entries in zip(layer.axes, fields["axes"], strict=True):
-                entries["out"] = axis.out
+        share = self.share()
         alone = None if share is None else {"before": share[0], "after": share[1]}
-        return {"schema": SCHEMA, **told, "layers_alone": alone}
+        return {"schema": SCHEMA, **document(self), "layers_alone": alone}

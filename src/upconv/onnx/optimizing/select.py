@@ -2,28 +2,29 @@
 
 1. A candidate is chosen if at every set of input shapes the whole interval of its ratio lies above
    `LEAST_GAIN`; of those the one whose least interval begins highest.
-2. While the whole is not verified, the layer with the largest error is reverted.
-3. If all that are left make the whole faster beyond the noise, they stay.
-4. Else greedy add-back: layer by layer, the one that saves most first, each staying if the model is
-   faster with it; at most `_MOST_ADDED`, since each costs a measurement of the whole.
-5. What then is not faster beyond the noise is not kept at all.
+2. If the whole with all of them is equal to the original, and faster beyond the noise, they stay.
+3. Else greedy add-back: layer by layer, the one that saves most first, each staying if the whole is
+   equal and faster with it; at most `_MOST_ADDED`, since each costs a measurement of the whole.
+4. What then is not equal and faster than the original is not kept at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from statistics import median
 
 import onnx_ir as ir
 
 from ...errors import ModelError
-from ..runtimes import Runtime, Session, timed
+from ..runtimes import Session, timed
 from ..runtimes.worker import borrowed
-from ..verifying import Compare, Side
+from ..verifying import Run, Side, compared
+from ..verifying.differences import Tolerances
 from .candidates import Setup, apply
 from .extract import marked
-from .results import ORIGINAL, Candidate, LayerResult, OutputCheck, Ratio, Timing, WholeResult
+from .results import ORIGINAL, Candidate, LayerResult, Ratio, WholeResult
 
 LEAST_GAIN = 1.03
 """A rewritten layer costs bytes and names: less than three per cent is not worth them."""
@@ -42,9 +43,8 @@ Kept = dict[int, str]
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     """Rule 1: the candidate of a layer, and why.
 
-    >>> second = Timing(1.0, 1.0, 1.0, 1.0, 9)
-    >>> faster = Candidate("sub_pixel", timings=(second,), ratios=(Ratio(1.5, 1.4, 1.6),))
-    >>> choose([Candidate(ORIGINAL, timings=(second,)), faster])
+    >>> faster = Candidate("sub_pixel", seconds=(0.7,), ratios=(Ratio(1.5, 1.4, 1.6),))
+    >>> choose([Candidate(ORIGINAL, seconds=(1.0,)), faster])
     ('sub_pixel', '1.50 times as fast (1.40 to 1.60) as the original')
     """
     found = [(one, ratio) for one in candidates if (ratio := one.ratio) is not None]
@@ -53,11 +53,9 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     best, ratio = max(found, key=lambda pair: pair[1].low)
     if ratio.low <= LEAST_GAIN:
         best, ratio = max(found, key=lambda pair: pair[1].median)
-        words = f"{best.passes} has {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-        return ORIGINAL, f"no rewriting is faster beyond the noise; {words}"
-    words = f"{ratio.median:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
+        return ORIGINAL, f"no rewriting is faster beyond the noise; {best.passes} is {ratio}"
     where = " where it gains least" if len(best.ratios) > 1 else ""
-    return best.passes, f"{words} as the original{where}"
+    return best.passes, f"{ratio} as the original{where}"
 
 
 def faster(whole: Sequence[WholeResult]) -> bool:
@@ -66,59 +64,46 @@ def faster(whole: Sequence[WholeResult]) -> bool:
     return any(ratio.low > 1 for ratio in ratios) and all(ratio.high >= 1 for ratio in ratios)
 
 
-def holds(checks: Sequence[OutputCheck]) -> bool:
-    """Whether something was compared and all of it was equal."""
-    return bool(checks) and all(one.equal for one in checks)
-
-
 class Selecting:
     """The whole model of one optimisation: assembled, verified, measured.
 
     original: the model as it came. prepared: with neighbours folded, its layers marked.
 
-    What became of it, after `select`: `model`, whether that is `changed`, its `layers`, the times
-    of the `whole`, the `checks` that held or the last that did not, and the `verdict`.
+    What became of it, after `select`: `model`, None where it stays as it is; its `layers`, the
+    `checks` and the times of the `whole` that was tried last, the `verdict`, and `remarks`.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
         self.original, self.prepared, self.setup = original, prepared, setup
-        self.model, self.changed, self.verdict = original, False, ""
+        self.model: ir.Model | None = None
+        self.verdict = ""
         self.layers: tuple[LayerResult, ...] = ()
         self.whole: tuple[WholeResult, ...] = ()
-        self.checks: tuple[OutputCheck, ...] = ()
+        self.checks: tuple[Run, ...] = ()
         self.remarks: list[str] = []
-        sides = [Side.of(original, given, setup.limit) for given in setup.inputs]
-        self._compares = [Compare(side, setup.float64) for side in sides]
-
-    @property
-    def verified(self) -> bool | None:
-        """Whether the model was found equal to the original; None where it is the original."""
-        return holds(self.checks) if self.changed else None
+        self._sides = [Side(original, given, setup.limit) for given in setup.inputs]
 
     def select(self, layers: Sequence[LayerResult], folded: Sequence[str]) -> None:
-        """Keep those of the layers' candidates that hold up: rules 2 to 5."""
+        """Keep those of the layers' candidates that hold up: rules 2 to 4."""
         self.layers = tuple(layers)
-        chosen = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
-        if not chosen and not folded:
+        kept = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
+        if not kept and not folded:
             what = "No rewriting of any layer is faster beyond the noise: the model stays as it is."
             self.verdict = what if layers else "The model has no ConvTranspose: it stays as it is."
             return
-        model, kept = self._verifiable(chosen)
-        why = "What would be faster was not equal"
-        if holds(self.checks):
-            why = "As a whole it is not faster with any of them"
-            self.whole = self.compare(self.original, model)
-            if not faster(self.whole) and kept:
-                kept = self._added_back(kept)
-                model = self.assembled(kept)
-                self.whole, self.checks = self.compare(self.original, model), self.check(model)
-            if faster(self.whole) and holds(self.checks) and (kept or folded):
-                self.model, self.changed = model, True
-                self.verdict = _verdict(len(kept), len(layers), self.whole)
-            else:
-                self.checks = ()
-        if not self.changed:
-            kept, self.verdict = {}, f"{why}: the model stays as it is."
+        self.model = self._tried(self.original, kept)
+        if self.model is None and len(kept) + bool(folded) > 1:
+            kept = self._added_back(kept)
+            if kept or folded:
+                self.model = self._tried(self.original, kept)
+        if self.model is None:
+            kept, why = {}, "As a whole the model is not equal and faster with any of them"
+            self.verdict = f"{why}: it stays as it is."
+        else:
+            ratio = min((one.ratio for one in self.whole), key=lambda ratio: ratio.low)
+            least = " at least" if len(self.whole) > 1 else ""
+            done = f"{len(kept)} of {len(layers)} transposed convolutions rewritten"
+            self.verdict = f"{done}: the model is{least} {ratio}, and verified."
         self.layers = tuple(
             replace(layer, chosen=ORIGINAL, why=f"not kept in the whole model, though {layer.why}")
             if layer.rewritten and i not in kept
@@ -130,52 +115,40 @@ class Selecting:
         """A copy of the prepared model whose layers, by number, are these candidates."""
         copy = self.prepared.clone()
         for index, passes in kept.items():
-            refusal = apply(copy, passes, self.setup.rule, marked(index))
+            refusal = apply(copy, passes, self.setup.runtime.reading, marked(index))
             if refusal is not None:  # it fired on the layer alone
                 raise ModelError(f"ConvTranspose number {index} cannot be rewritten: {refusal}.")
         return copy
 
-    def check(self, model: ir.Model) -> tuple[OutputCheck, ...]:
+    def check(self, model: ir.Model) -> tuple[Run, ...]:
         """The outputs of a model against the original's, at every set of input shapes.
 
         Where the runtime computes in 16 bits, whose roundings hide small faults, in f32 too.
         """
-        checks: list[OutputCheck] = []
-        runtime = self.setup.runtime
+        runtime, float64 = self.setup.runtime, self.setup.float64
         lowered = runtime.working_precision() not in ("", "f32")
-        for shapes, compare in enumerate(self._compares):
+        checks = []
+        for shapes, one in enumerate(self._sides, 1):
+            self.setup.say("verifying the whole model", shapes, len(self._sides))
             for how in (runtime, replace(runtime, precision="f32"))[: 1 + lowered]:
-                self.setup.say("verifying the whole model", shapes + 1, len(self._compares))
-                side = Side.of(model, self.setup.inputs[shapes], self.setup.limit)
-                run = compare.run(how, side, layers=False)
-                if run.remark and run.remark not in self.remarks:
-                    self.remarks.append(run.remark)
-                checks += OutputCheck.all_of(run, shapes)
+                other = Side(model, one.feeds, one.limit)
+                run = compared(how, one, other, Tolerances(), float64=float64, layers=False)
+                checks.append(run)
         return tuple(checks)
 
-    def compare(
-        self,
-        before: ir.Model,
-        after: ir.Model,
-        other: Runtime | None = None,
-        reports: list[Mapping[str, Any]] | None = None,
-    ) -> tuple[WholeResult, ...]:
-        """The times of two models, at every set of input shapes.
-
-        other: the runtime of the second, the same without one. reports: where "upconv" reports.
-        """
+    def compare(self, before: ir.Model, after: ir.Model) -> tuple[WholeResult, ...]:
+        """The times of two models, at every set of input shapes."""
         found = []
         for shapes, given in enumerate(self.setup.inputs):
             self.setup.say("measuring the whole model", shapes + 1, len(self.setup.inputs))
-            with borrowed(self.setup.limit) as worker:
-                first = self.setup.runtime.session(before, worker=worker)
-                second = (other or self.setup.runtime).session(after, worker=worker)
-                with first, second:
-                    for session in (first, second):
-                        session.bind(given)
-                    found.append(self._timed([first, second]))
-                    if reports is not None:
-                        reports.append(second.report())
+            with borrowed(self.setup.limit) as worker, ExitStack() as stack:
+                sessions = [
+                    stack.enter_context(self.setup.runtime.session(model, worker=worker))
+                    for model in (before, after)
+                ]
+                for session in sessions:
+                    session.bind(given)
+                found.append(self._timed(sessions))
         return tuple(found)
 
     def _timed(self, sessions: Sequence[Session]) -> WholeResult:
@@ -186,63 +159,37 @@ class Selecting:
         if ratio.low <= 1 < ratio.median:
             rounds = timed(sessions, _LOOK_AGAIN * seconds)
             ratio = Ratio.of(rounds, 1)
-        return WholeResult(Timing.of(rounds.first), Timing.of(rounds.samples[1]), ratio)
+        return WholeResult(median(rounds.first), median(rounds.samples[1]), ratio)
 
-    def _verifiable(self, chosen: Kept) -> tuple[ir.Model, Kept]:
-        """Rule 2: the candidates with which the whole is equal."""
-        kept = dict(chosen)
-        while True:
-            model = self.assembled(kept)
-            self.checks = self.check(model)
-            if holds(self.checks):
-                return model, kept
-            objection = _objection(self.checks)
-            if not kept:  # what is folded alone does not hold
-                self.remarks.append(f"The model is not equal: {objection}.")
-                return model, kept
-            worst = max(kept, key=lambda i: self.layers[i].best.error or 0.0)
-            reverted = f"{self.layers[worst].node} is reverted, for with it the model is not equal"
-            self.remarks.append(f"{reverted}: {objection}.")
-            del kept[worst]
+    def _tried(self, before: ir.Model, kept: Kept) -> ir.Model | None:
+        """The model with these candidates, if equal to the original and faster than `before`."""
+        model = self.assembled(kept)
+        self.checks = self.check(model)
+        self.remarks += [run.remark for run in self.checks if run.remark]
+        for run in self.checks:
+            if not run.equal:
+                what = "; ".join([*run.findings, *(str(o) for o in run.outputs if not o.equal)])
+                names = ", ".join(self.layers[i].node for i in kept) or "what is folded"
+                said = what or "nothing was compared"
+                self.remarks.append(f"Not equal in {run.runtime} with {names}: {said}.")
+                return None
+        self.whole = self.compare(before, model)
+        return model if faster(self.whole) else None
 
     def _added_back(self, chosen: Kept) -> Kept:
-        """Rule 4."""
+        """Rule 3."""
         kept: Kept = {}
         current = self.original
         order = sorted(chosen, key=lambda i: _saved(self.layers[i]), reverse=True)
         for index in order[:_MOST_ADDED]:
             more = {**kept, index: chosen[index]}
-            model = self.assembled(more)
-            if faster(self.compare(current, model)):
+            model = self._tried(current, more)
+            if model is not None:
                 kept, current = more, model
         return kept
 
 
-def _verdict(kept: int, layers: int, whole: Sequence[WholeResult]) -> str:
-    ratio = min((one.ratio for one in whole), key=lambda ratio: ratio.low)
-    least = " at least" if len(whole) > 1 else ""
-    return (
-        f"{kept} of {layers} transposed convolutions rewritten: the model is{least}"
-        f" {ratio.median:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f}), and verified."
-    )
-
-
-def _objection(checks: Sequence[OutputCheck]) -> str:
-    """Why a model is not verified, without a full stop."""
-    apart = [one for one in checks if not one.equal]
-    if not apart:
-        return "nothing was compared"
-    worst = max(apart, key=lambda one: one.error)
-    others = f", and {len(apart) - 1} more differ" if apart[1:] else ""
-    said = worst.words.rstrip(".") or (
-        f"{worst.output!r} is off by {worst.error:.2g} of its largest value,"
-        f" {worst.allowed:.2g} allowed"
-    )
-    return f"in {worst.runtime} {said}{others}"
-
-
 def _saved(layer: LayerResult) -> float:
     """The seconds that the layer's choice saves when it is alone."""
-    original = layer.candidate(ORIGINAL)
-    pairs = zip(original.timings, layer.best.ratios, strict=False) if original else ()
-    return sum(time.median * (1 - 1 / max(ratio.median, 1e-9)) for time, ratio in pairs)
+    pairs = zip(layer.candidate(ORIGINAL).seconds, layer.best.ratios, strict=False)
+    return sum(seconds * (1 - 1 / max(ratio.median, 1e-9)) for seconds, ratio in pairs)

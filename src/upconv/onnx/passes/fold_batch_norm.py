@@ -35,8 +35,7 @@ _Affine = tuple[Array, Array, Array, Array, float]
 def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     """Cases 1 to 3; `Refusal`: nothing to fold, what is computed, quantised or read by others."""
     original = _floats(weight(conv)).array
-    if any(p.output_padding >= a.stride for p, a in zip(conv.paddings, conv.axes, strict=True)):
-        raise Refusal("its output is longer than ONNX's attributes can say; normalise it first")
+    words = attributes(conv.axes, conv.groups)
     w = original.astype(np.float64)
     b = np.zeros(conv.groups * int(w.shape[1]))
     if conv.b is not None:
@@ -61,7 +60,7 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
 
     def write(builder: Builder) -> None:
         operands = conv.x, builder.constant(new_w, "weight"), builder.constant(new_b, "bias")
-        y = builder.deconv(operands, attributes(conv.axes, conv.groups, conv.paddings))
+        y = builder.deconv(operands, words)
         builder.replace(nodes[-1].outputs[0], y, [*nodes[::-1], conv.node])
 
     return write
@@ -94,35 +93,24 @@ def _batch_norm(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine
     return gamma, beta, mean, var, _number(node, "epsilon", 1e-5)
 
 
-_Made = Callable[[Array], tuple[Array, Array]]
-"""The scale and shift that arithmetic by a constant comes to."""
-
-
-def _arithmetic(made: _Made, of_constant: _Made | None) -> Callable[..., _Affine]:
-    """Case 2: of y by c, and of c by y."""
-
-    def read(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
-        first = node.inputs[0] is y
-        chosen = made if first else of_constant
-        if chosen is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
-            raise Refusal(f"the {node.op_type} after it is not linear in its output")
-        c = _constant(node.inputs[1 if first else 0])
-        c = _per_channel(c, rank + 2, channels, node.op_type)
+def _arithmetic(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
+    """Case 2: of y and c, or of c and y."""
+    kind, first = node.op_type, node.inputs[0] is y
+    if len(node.inputs) != 2 or node.inputs[0] is node.inputs[1] or (kind == "Div" and not first):
+        raise Refusal(f"the {kind} after it is not linear in its output")
+    c = _per_channel(_constant(node.inputs[1 if first else 0]), rank + 2, channels, kind)
+    none, one = np.zeros_like(c), np.ones_like(c)
+    if kind in ("Mul", "Div"):
         with np.errstate(divide="ignore"):
-            scale, shift = chosen(c)
-        return scale, shift, np.zeros_like(c), np.ones_like(c), 0.0
-
-    return read
+            return c if kind == "Mul" else 1 / c, none, none, one, 0.0
+    sign = 1 if kind == "Add" or first else -1
+    return sign * one, -c if kind == "Sub" and first else c, none, one, 0.0
 
 
 def _per_channel(c: Array, rank: int, channels: int, kind: str) -> Array:
     """c along the channels; one entry for each, which is all it may have."""
     shape: Sequence[int] = (1,) * (rank - c.ndim) + c.shape
-    if (
-        len(shape) != rank
-        or shape[1] not in (1, channels)
-        or any(size != 1 for axis, size in enumerate(shape) if axis != 1)
-    ):
+    if len(shape) != rank or shape[1] not in (1, channels) or c.size != shape[1]:
         raise Refusal(f"the constant of the {kind} after it is {c.shape}, not one per channel")
     return np.broadcast_to(c.reshape(-1), (channels,)).astype(np.float64)
 
@@ -146,9 +134,6 @@ def _number(node: ir.Node, name: str, absent: float) -> float:
 
 _READERS: dict[str, Callable[..., _Affine]] = {
     "BatchNormalization": _batch_norm,
-    "Mul": _arithmetic(lambda c: (c, 0 * c), lambda c: (c, 0 * c)),
-    "Div": _arithmetic(lambda c: (1 / c, 0 * c), None),
-    "Add": _arithmetic(lambda c: (np.ones_like(c), c), lambda c: (np.ones_like(c), c)),
-    "Sub": _arithmetic(lambda c: (np.ones_like(c), -c), lambda c: (-np.ones_like(c), c)),
+    **dict.fromkeys(("Mul", "Div", "Add", "Sub"), _arithmetic),
 }
 """Operator -> how it is read."""

@@ -25,8 +25,6 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ...dialects import Layer, to_onnx
-from ...dialects.onnx import Rule
 from ...errors import UpconvError
 from ...geometry import Axis
 from ...subpixel import behind, cropped
@@ -34,6 +32,7 @@ from ..building import Builder
 from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
+from .legalise import attributes
 from .quantised import again, bias, constant, is_transparent
 
 Sizes = Sequence[int | None]
@@ -91,7 +90,7 @@ def _rewriting(conv: ConvTransposeNode, kind: str) -> Rewriting:
 
     def write(builder: Builder) -> None:
         x = again(builder, fold.x, fold.inner)
-        y = builder.deconv([x, conv.w, conv.b], _attributes(conv, fold.axes))
+        y = builder.deconv([x, conv.w, conv.b], attributes(fold.axes, conv.groups))
         builder.replace(fold.y, again(builder, y, fold.outer), [*fold.dead, conv.node])
 
     return write
@@ -112,7 +111,7 @@ def _before(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
         if earlier is None:
             raise Refusal(f"what the {kind} before it takes off reaches the output")
         axes.append(earlier)
-    _attributes(conv, axes)
+    attributes(axes, conv.groups)
     return replace(fold, axes=tuple(axes), x=node.inputs[0], inner=inner)
 
 
@@ -129,7 +128,7 @@ def _after(conv: ConvTransposeNode, fold: _Folded, kind: str) -> _Folded:
     sizes = [None, None, *(None if size is None else axis.out for axis, size in known)]
     pairs = zip(fold.axes, _window(node, sizes), strict=True)
     axes = tuple(_grown(conv, axis, window, kind) for axis, window in pairs)
-    _attributes(conv, axes)
+    attributes(axes, conv.groups)
     outer = (*fold.outer, *between)
     dead = (node, *reversed(between), *fold.dead)
     return replace(fold, axes=axes, y=node.outputs[0], outer=outer, dead=dead)
@@ -150,11 +149,6 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
     if b is not None and b.array.any():
         raise Refusal(f"the {kind} after it puts zeros where its bias would stand")
     return axis
-
-
-def _attributes(conv: ConvTransposeNode, axes: Sequence[Axis]) -> dict[str, object]:
-    """Those of the one node; `TranslationError` where ONNX cannot say the crops."""
-    return to_onnx(Layer(tuple(axes), conv.groups), rule=Rule.ONNXRUNTIME.value)
 
 
 def _window(node: ir.Node, sizes: Sizes) -> Window:
@@ -187,14 +181,13 @@ def _window(node: ir.Node, sizes: Sizes) -> Window:
 
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
     """What a Slice puts on the begin and the end: less than nothing."""
-    if size is not None:
-        first, last, _ = slice(start, end).indices(size)
-        if last <= first and size:
-            raise Refusal("the Slice leaves nothing")
-        return -first, -len(range(last, size))
-    if start < 0 or 0 <= end < _FAR:
+    whole = _FAR if size is None else size
+    first, last, _ = slice(start, end).indices(whole)
+    if size is None and (start < 0 or 0 <= end < whole):
         raise Refusal("the Slice counts from the other end of an axis whose size is open")
-    return -start, 0 if end >= _FAR else end
+    if last <= first and whole:
+        raise Refusal("the Slice leaves nothing")
+    return -first, last - whole
 
 
 def _integers(node: ir.Node, index: int) -> list[int] | None:

@@ -1,15 +1,11 @@
 """ConvTranspose nodes said in fewer words, for runtimes that lack some.
 
-ONNX says crops (p, q) as pads (P, Q) and output padding a: p = P, q = Q - a. Runtimes agree on
+Each pass works out the axes of a node that computes the same, and what is cut off its result. ONNX
+says crops (p, q) as pads (p, max(q, 0)) and output padding max(-q, 0), for an output of at least
+one position; runtimes agree on output padding below the stride. Where there is more, or none is
+wanted, zero taps at the kernel's end make a longer result, which holds the bias there:
 
-    P >= 0,   Q >= 0,   0 <= a < s,   an output of at least one position.
-
-Each pass works out a `Statement` of the node within that. What output padding cannot say is a
-kernel with zero taps at its end, which make a longer result that holds the bias there:
-
-    a < L            as it is, L the first output padding that is not allowed                  (1)
-    a - Q < L        pads (P, max(Q - a, 0)), output padding max(a - Q, 0)                     (2)
-    else             t = ceil((a - Q)/d) more taps, pads (P, d*t - (a - Q)), output padding 0  (3)
+    t = ceil(-q/d) more taps, crops (p, q + d*t)                                               (1)
 
 Multiplying by zero taps, and by the zeros in place of dilation, gives NaN where x is infinite or
 NaN. A weight that has to change must be constant. Quantised layers stay quantised (see
@@ -19,16 +15,18 @@ NaN. A weight that has to change must be constant. Quantised layers stay quantis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import zip_longest
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ...arrays import Array
-from ...dialects.limits import Padding
+from ...dialects import Layer, to_onnx
+from ...dialects.onnx import Rule
 from ...geometry import Axis
 from ..building import Builder, Crops
-from ..graphs import plain
 from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
@@ -37,125 +35,113 @@ from .sub_pixel import require_affordable
 MOST_GROUPS = 256
 """More nodes than this serve nobody."""
 
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """The axes and paddings of a node; `cuts` are taken off its result."""
-
-    axes: tuple[Axis, ...]
-    paddings: tuple[Padding, ...]
-    cuts: Crops = ()
+Axes = Sequence[Axis]
 
 
 def normalise(conv: ConvTransposeNode) -> Rewriting:
     """auto_pad and output_shape as pads, and every attribute said: what all runtimes read alike."""
-    statement = _statement(conv)
-    wanted = attributes(statement.axes, conv.groups, statement.paddings)
-    if {name: plain(one.value) for name, one in conv.node.attributes.items()} == wanted:
-        raise Refusal("its attributes say everything already")
-    return _rewriting(conv, statement)
+    axes, stated = _axes(conv), conv.node.attributes
+    if stated.keys() == attributes(axes, conv.groups).keys():
+        pairs = zip(stated["output_padding"].as_ints(), axes, strict=True)
+        if all(extra < axis.stride for extra, axis in pairs):
+            raise Refusal("its attributes say everything already")
+    return _rewriting(conv, axes)
 
 
 def no_output_padding(conv: ConvTransposeNode) -> Rewriting:
-    """Output padding as less padding at the end, or as zero taps: cases 2 and 3 with L = 1."""
+    """Output padding as less padding at the end, or as zero taps: (1)."""
     stated = any(conv.node.attributes.get_ints("output_padding", ()))
-    if not stated and not any(padding.output_padding for padding in conv.paddings):
+    if not stated and not any(axis.crop_end < 0 for axis in conv.axes):
         raise Refusal("it has no output padding")
-    return _rewriting(conv, _statement(conv, lambda _: 1))
+    return _rewriting(conv, _axes(conv, lambda _: 1))
 
 
 def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
     """Unequal pads (P, Q) as (m, m), m = min(P, Q), and a Slice. Output padding stays."""
-    if all(padding.begin == padding.end for padding in conv.paddings):
+    stated = list(conv.node.attributes.get_ints("pads", ()))
+    same = stated != [] and stated == stated[: conv.rank] * 2
+    if same or all(p == max(q, 0) for p, q in conv.layer.crops):
         raise Refusal("its pads are the same at both ends of every axis")
-    return _padded_by(conv, lambda padding: min(padding.begin, padding.end))
+    return _padded_by(conv, min)
 
 
 def no_pads(conv: ConvTransposeNode) -> Rewriting:
     """Pads (P, Q) as a Slice. Output padding stays."""
-    if not any(padding.begin or padding.end for padding in conv.paddings):
+    if all(p == 0 and q <= 0 for p, q in conv.layer.crops):
         raise Refusal("it has no pads")
-    return _padded_by(conv, lambda _: 0)
+    return _padded_by(conv, lambda *_: 0)
 
 
-def _padded_by(conv: ConvTransposeNode, amount: Callable[[Padding], int]) -> Rewriting:
+def _padded_by(conv: ConvTransposeNode, amount: Callable[[int, int], int]) -> Rewriting:
     """The node with the same padding at both ends of an axis, and the rest as cuts."""
-    said = _statement(conv)
-    pairs = [(padding, amount(padding)) for padding in said.paddings]
-    paddings = tuple(replace(p, begin=m, end=m) for p, m in pairs)
-    cuts = [(p.begin - m, p.end - m) for p, m in pairs]
-    return _rewriting(conv, Statement(said.axes, paddings, cuts))
+    axes, cuts = [], []
+    for axis in _axes(conv):
+        begin, end = axis.crop_begin, max(axis.crop_end, 0)
+        m = amount(begin, end)
+        axes.append(replace(axis, crop_begin=m, crop_end=m + min(axis.crop_end, 0)))
+        cuts.append((begin - m, end - m))
+    return _rewriting(conv, axes, cuts=cuts)
 
 
 def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     """A kernel of k taps, d apart, as one of d*(k-1) + 1 taps with zeros between."""
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
-    said = _statement(conv)
-    _require_small(conv, [axis.extent for axis in said.axes], weight(conv))
-    dense = tuple(replace(axis, kernel=axis.extent, dilation=1) for axis in said.axes)
-    w = _longer(conv, said)
-    return _rewriting(conv, replace(said, axes=dense), w.changed(spread(w.array, said.axes)))
+    axes = _axes(conv)
+    _require_small(conv, [axis.extent for axis in axes], weight(conv))
+    dense = [replace(axis, kernel=axis.extent, dilation=1) for axis in axes]
+    w = _longer(conv, axes)
+    return _rewriting(conv, dense, w.changed(spread(w.array, axes)))
 
 
-def to_rank(conv: ConvTransposeNode, rank: int = 2) -> Rewriting:
-    """Axes of length 1 in front, where s = k = d = 1 and nothing is cropped."""
-    if conv.rank >= rank:
-        raise Refusal(f"it has {conv.rank} spatial axes, and {rank} are asked for")
-    said, new = _statement(conv), list(range(2, 2 + rank - conv.rank))
-    _require_small(conv, [axis.kernel for axis in said.axes])
-    axes = [*(Axis(size=1, kernel=1) for _ in new), *said.axes]
-    paddings = [*(Padding(0, 0, 0) for _ in new), *said.paddings]
-    w = _longer(conv, said)
-    w = w.changed(np.expand_dims(w.array, new))
+def to_rank(conv: ConvTransposeNode) -> Rewriting:
+    """One axis as two: an axis of length 1 in front, where s = k = d = 1 and nothing is cropped."""
+    if conv.rank >= 2:
+        raise Refusal(f"it has {conv.rank} spatial axes, and 2 are enough")
+    axes = _axes(conv)
+    _require_small(conv, [axis.kernel for axis in axes])
+    words = attributes([Axis(size=1, kernel=1), *axes], conv.groups)
+    w = _longer(conv, axes)
+    w = w.changed(np.expand_dims(w.array, 2))
 
     def write(builder: Builder) -> None:
-        [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, new, undo=True)])
-        operands = [x, w.write(builder, "weight"), conv.b]
-        y = builder.deconv(operands, attributes(axes, conv.groups, paddings))
-        finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], new))
+        [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, [2], undo=True)])
+        y = builder.deconv([x, w.write(builder, "weight"), conv.b], words)
+        finish(conv, builder, [y], lambda ys: builder.squeeze(ys[0], [2]))
 
     return write
 
 
-def split_groups(conv: ConvTransposeNode, most: int = MOST_GROUPS) -> Rewriting:
+def split_groups(conv: ConvTransposeNode) -> Rewriting:
     """One node per group: x, weight and bias split along channels, the results concatenated."""
     if conv.groups == 1:
         raise Refusal("it has one group")
-    if conv.groups > most:
-        raise Refusal(f"it has {conv.groups} groups; more than {most} nodes serve nobody")
-    said = _statement(conv)
-    _require_small(conv, [axis.kernel for axis in said.axes])
-    w, b = _longer(conv, said), bias(conv)
+    if conv.groups > MOST_GROUPS:
+        raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes serve nobody")
+    axes = _axes(conv)
+    _require_small(conv, [axis.kernel for axis in axes])
+    w, b, words = _longer(conv, axes), bias(conv), attributes(axes, 1)
 
     def write(builder: Builder) -> None:
         xs = before(builder, conv.x, lambda v: builder.split(v, conv.groups, 1))
         ws = [part.write(builder, "weight") for part in w.split(conv.groups)]
-        bs = (
-            [part.write(builder, "bias") for part in b.split(conv.groups)]
-            if b
-            else [None] * len(ws)
-        )
-        words = attributes(said.axes, 1, said.paddings)
-        parts = [builder.deconv(one, words, heir=False) for one in zip(xs, ws, bs, strict=True)]
+        bs = [part.write(builder, "bias") for part in b.split(conv.groups)] if b else []
+        operands = zip_longest(xs, ws, bs)
+        parts = [builder.deconv(one, words, heir=False) for one in operands]
         finish(conv, builder, parts, lambda ys: builder.op("Concat", ys, axis=1))
 
     return write
 
 
-def attributes(axes: Sequence[Axis], groups: int, paddings: Sequence[Padding]) -> dict[str, object]:
-    """All attributes of a ConvTranspose, with nothing left to its defaults."""
-    return {
-        "dilations": [axis.dilation for axis in axes],
-        "group": groups,
-        "kernel_shape": [axis.kernel for axis in axes],
-        "output_padding": [padding.output_padding for padding in paddings],
-        "pads": [*(p.begin for p in paddings), *(p.end for p in paddings)],
-        "strides": [axis.stride for axis in axes],
-    }
+def attributes(axes: Axes, groups: int) -> dict[str, Any]:
+    """All attributes of a ConvTranspose, with nothing left to its defaults.
+
+    Raises `TranslationError` where they cannot say the crops.
+    """
+    return to_onnx(Layer(tuple(axes), groups), rule=Rule.ONNXRUNTIME.value)
 
 
-def spread(w: Array, axes: Sequence[Axis]) -> Array:
+def spread(w: Array, axes: Axes) -> Array:
     """The weight with zeros between its taps.
 
     >>> from upconv.geometry import Axis
@@ -168,39 +154,35 @@ def spread(w: Array, axes: Sequence[Axis]) -> Array:
     return wide
 
 
-def _statement(
+def _axes(
     conv: ConvTransposeNode, limit: Callable[[Axis], int] = lambda axis: axis.stride
-) -> Statement:
-    """What the node says, with output padding below `limit` on every axis: cases 1 to 3."""
-    said = [_said(*one, limit(one[0])) for one in zip(conv.axes, conv.paddings, strict=True)]
-    return Statement(tuple(axis for axis, _ in said), tuple(padding for _, padding in said))
+) -> list[Axis]:
+    """The node's axes, with output padding below `limit`."""
+    return [_with_taps(axis) if -axis.crop_end >= limit(axis) else axis for axis in conv.axes]
 
 
-def _said(axis: Axis, padding: Padding, limit: int) -> tuple[Axis, Padding]:
-    if padding.output_padding < limit:
-        return axis, padding
-    lacking = padding.output_padding - padding.end
-    if lacking < limit:
-        return axis, Padding(padding.begin, max(-lacking, 0), max(lacking, 0))
+def _with_taps(axis: Axis) -> Axis:
+    """Case (1)."""
     dilation = axis.dilation if axis.kernel > 1 else 1  # of one tap it means nothing
-    more = -(-lacking // dilation)
-    end = more * dilation - lacking
-    longer = replace(axis, kernel=axis.kernel + more, dilation=dilation, crop_end=end)
-    return longer, Padding(padding.begin, end, 0)
+    more = -(axis.crop_end // dilation)
+    end = axis.crop_end + more * dilation
+    return replace(axis, kernel=axis.kernel + more, dilation=dilation, crop_end=end)
 
 
-def _rewriting(conv: ConvTransposeNode, said: Statement, w: Operand | None = None) -> Rewriting:
-    """The node said so, with another weight if one is given, and what is cut off its result."""
-    _require_small(conv, [axis.kernel for axis in said.axes])
-    if w is None and said.axes != conv.axes:
-        w = _longer(conv, said)
+def _rewriting(
+    conv: ConvTransposeNode, axes: Axes, w: Operand | None = None, cuts: Crops = ()
+) -> Rewriting:
+    """The node with these axes, another weight if one is given, and `cuts` off its result."""
+    _require_small(conv, [axis.kernel for axis in axes])
+    words = attributes(axes, conv.groups)
+    if w is None and any(a.kernel > b.kernel for a, b in zip(axes, conv.axes, strict=True)):
+        w = _longer(conv, axes)
 
     def write(builder: Builder) -> None:
         value = conv.w if w is None else w.write(builder, "weight")
-        words = attributes(said.axes, conv.groups, said.paddings)
         y = builder.deconv([conv.x, value, conv.b], words)
-        if any(map(any, said.cuts)):
-            finish(conv, builder, [y], lambda ys: builder.cut(ys[0], said.cuts))
+        if any(map(any, cuts)):
+            finish(conv, builder, [y], lambda ys: builder.cut(ys[0], cuts))
         else:
             builder.replace(conv.y, y, [conv.node])
 
@@ -210,17 +192,14 @@ def _rewriting(conv: ConvTransposeNode, said: Statement, w: Operand | None = Non
 def _require_small(
     conv: ConvTransposeNode, kernel: Sequence[int], w: Operand | None = None
 ) -> None:
-    """`Refusal` for an empty output, and for a kernel of much more taps than there were."""
-    for i, (axis, size) in enumerate(zip(conv.axes, conv.sizes, strict=True)):
-        if size is not None and axis.out < 1:
-            raise Refusal(f"along axis {i} its output is empty")
+    """`Refusal` for a kernel of much more taps than there were."""
     per_tap = 0 if w is None else w.array.itemsize * prod(w.array.shape[:2])
     ratio = prod(kernel) / prod(axis.kernel for axis in conv.axes)
     require_affordable(ratio, prod(kernel) * per_tap)
 
 
-def _longer(conv: ConvTransposeNode, said: Statement) -> Operand:
-    """The weight with zeros for the taps that the statement has more."""
-    w, pairs = weight(conv), zip(said.axes, conv.axes, strict=True)
+def _longer(conv: ConvTransposeNode, axes: Axes) -> Operand:
+    """The weight with zeros for the taps that these axes have more."""
+    w, pairs = weight(conv), zip(axes, conv.axes, strict=True)
     more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]
     return w.changed(np.pad(w.array, more))

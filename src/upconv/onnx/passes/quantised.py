@@ -111,8 +111,9 @@ def weight(conv: ConvTransposeNode) -> Operand:
     found = operand(conv.w, "weight")
     if found.array.shape[0] % conv.groups:
         raise Refusal(f"its weight has {found.array.shape[0]} channels for {conv.groups} groups")
-    if found.per_channel and found.axis > 1:
-        raise Refusal(f"its weight has scales along axis {found.axis}")
+    if found.per_channel and found.axis != 1:
+        words = "quantise it along axis 1, its output channels"
+        raise Refusal(f"its weight has scales along axis {found.axis}; {words}")
     return found
 
 
@@ -165,17 +166,9 @@ def again(builder: Builder, x: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
     """Copies of elementwise nodes, one after the other, of x."""
     for node in nodes:
         said = {name: attribute.value for name, attribute in node.attributes.items()}
-        x = builder.op(node.op_type, [x, *node.inputs[1:]], _result_type(node), **said)
+        x = builder.op(node.op_type, [x, *node.inputs[1:]], **said)
+        x.type = node.outputs[0].type
     return x
-
-
-def _result_type(node: ir.Node) -> ir.DataType | None:
-    inputs = [None if value is None else value.dtype for value in node.inputs]
-    if node.op_type == "QuantizeLinear":
-        return inputs[2] if len(inputs) > 2 else ir.DataType.UINT8
-    if node.op_type == "Cast":
-        return ir.DataType(node.attributes["to"].as_int())
-    return inputs[1] if node.op_type == "DequantizeLinear" else None
 
 
 def before(

@@ -90,8 +90,6 @@ def replace_deconv(conv: ConvTransposeNode) -> Rewriting:
 
 def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
     w, b = weight(conv), bias(conv)
-    if w.per_channel and w.axis != 1 and not (w.axis == 0 and w.array.shape[0] == conv.groups):
-        raise Refusal(f"its weight has scales along axis {w.axis}, which no convolution has")
     sizes = zip(conv.sizes, conv.axes, strict=True)
     if any(size is not None and axis.out < 1 for size, axis in sizes):
         raise Refusal("its output is empty")
@@ -158,13 +156,9 @@ def _convolution(
     b: Operand | None,
 ) -> ir.Value:
     phases = prod(form.phases for form in forms)
-    per_group = w.array.shape[1] if w.per_channel and w.axis == 0 else 1
-    groups = (
-        conv.groups if w.axis == 1 else 1
-    )  # scales along axis 1 are of one group: all share them
     packed_w = w.changed(
         packed(w.array, conv.groups, forms),
-        lambda v: np.tile(np.repeat(v, phases * per_group), groups),
+        lambda v: np.tile(np.repeat(v, phases), conv.groups),  # all groups share their scales
         axis=0,
     )
     x = conv.x

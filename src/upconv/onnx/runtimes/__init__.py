@@ -16,8 +16,8 @@ upconv                       `upconv.onnx.Session`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -26,6 +26,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ... import memory
+from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
 from ...threads import checked, get_num_threads
 from ...timing import Rounds
@@ -132,17 +133,20 @@ rule='spec')
         return self.precision or (_hint(self.device) if self.name == "openvino" else "")
 
     @property
+    def reading(self) -> Rule:
+        """By whose rule it reads ConvTranspose."""
+        return Rule(self.name if self.name in {rule.value for rule in Rule} else self.rule)
+
+    @property
     def version(self) -> str:
         """The version of its package."""
         return str(getattr(import_module(_KINDS[self.name][0].split(".")[0]), "__version__", ""))
 
-    def session(
-        self, model: Source, *, threads: int | None = None, worker: Worker | None = None
-    ) -> Session:
-        """`model`, ready to run; the model is not changed.
+    @contextmanager
+    def session(self, model: Source, *, worker: Worker | None = None) -> Iterator[Session]:
+        """`model`, ready to run while the block lasts; the model is not changed.
 
         model: as `upconv.onnx.from_model` takes it; an `ir.Model` is taken as it is.
-        threads: in place of the runtime's own.
         worker: the process to run in, for sessions that are timed against each other; without one
             the session has a process to itself.
 
@@ -150,32 +154,34 @@ rule='spec')
         what `upconv.onnx.load` raises.
         """
         own = model if isinstance(model, ir.Model) else from_model(model)
-        count = get_num_threads() if self.threads is None else self.threads
-        how = replace(self, threads=checked(count if threads is None else threads))
+        count = get_num_threads() if self.threads is None else checked(self.threads)
+        how = replace(self, threads=count)
+        size = sum(v.const_value.nbytes for v in own.graph.initializers.values() if v.const_value)
+        memory.require(2 * size, "copies of the model for a runtime")
         with ExitStack() as stack:
             process = worker or stack.enter_context(borrowed())
-            session = Session(own, how, process, stack)
-            session.held = stack.pop_all()
-            return session
+            source = stack.enter_context(stored(own))
+            session = Session(
+                how, process, inputs_of(own), [str(v.name) for v in own.graph.outputs]
+            )
+            words = EngineRefusal, "does not take the model", "open"
+            session.number = session.call(*words, source, how, session.outputs)
+            try:
+                yield session
+            finally:
+                if process.usable:
+                    process.call("close", session.number)
 
 
+@dataclass(slots=True)
 class Session:
-    """A model in a runtime. Close it, or use it in a `with`.
+    """A model that is open in a process: its `inputs`, and the names of its `outputs`."""
 
-    `inputs` and `outputs` are what the model takes and gives, in its order.
-    """
-
-    def __init__(self, model: ir.Model, runtime: Runtime, worker: Worker, held: ExitStack) -> None:
-        self.runtime, self.worker, self.held = runtime, worker, held
-        self.inputs, self.outputs = inputs_of(model), tuple(model.graph.outputs)
-        names = [str(value.name) for value in self.outputs]
-        size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
-        memory.require(2 * size, "copies of the model for a runtime")
-        source = held.enter_context(stored(model))
-        self._number: int | None = self._call(
-            EngineRefusal, "does not take the model", "open", source, runtime, names
-        )
-        held.callback(self._release)
+    runtime: Runtime
+    worker: Worker
+    inputs: tuple[ir.Value, ...]
+    outputs: list[str]
+    number: int = -1
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name: arrays (a sequence is a list of them).
@@ -184,44 +190,21 @@ class Session:
 
         Raises `ArgumentError` for feeds that do not fit, `EngineError` if the runtime fails.
         """
-        arrays = self._call(EngineError, "failed", "run", self._open(), fitting(self.inputs, feeds))
-        return dict(zip((str(value.name) for value in self.outputs), arrays, strict=True))
+        given = fitting(self.inputs, feeds)
+        arrays = self.call(EngineError, "failed", "run", self.number, given)
+        return dict(zip(self.outputs, arrays, strict=True))
 
     def bind(self, feeds: Mapping[str, Any]) -> None:
         """Take these inputs for `timed`; the model has run on them once when this returns."""
-        self._call(EngineError, "failed", "bind", self._open(), fitting(self.inputs, feeds))
+        self.call(EngineError, "failed", "bind", self.number, fitting(self.inputs, feeds))
 
-    def report(self) -> dict[str, Any]:
-        """Of the runtime "upconv": `upconv.onnx.Session.report`, as JSON."""
-        told: dict[str, Any] = self._call(EngineError, "failed", "report", self._open())
-        return told
-
-    def close(self) -> None:
-        """Give the model's memory back; a closed session raises `EngineError`."""
-        self.held.close()
-        self._number = None
-
-    def _open(self) -> int:
-        if self._number is None:
-            raise EngineError(f"This session of {self.runtime} is closed. Make another one.")
-        return self._number
-
-    def _call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
+    def call(self, kind: type[EngineError], what: str, method: str, *arguments: Any) -> Any:
+        """What the process answers; its `EngineError` says of which runtime, and is of a kind."""
         try:
             return self.worker.call(method, *arguments)
         except EngineError as error:
             raised = type(error) if isinstance(error, EngineRefusal) else kind
             raise raised(f"{self.runtime} {what}: {error}") from None
-
-    def _release(self) -> None:
-        if self.worker.usable:
-            self.worker.call("close", self._number)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def timed(sessions: Sequence[Session], seconds: float) -> Rounds:
@@ -231,7 +214,7 @@ def timed(sessions: Sequence[Session], seconds: float) -> Rounds:
 
     Raises `EngineError` where one of them fails.
     """
-    numbers = [session._number for session in sessions]
+    numbers = [session.number for session in sessions]
     rounds: Rounds = sessions[0].worker.call("timed", numbers, seconds, times=10 * len(sessions))
     return rounds
 

@@ -27,7 +27,7 @@ Feeds = dict[str, Array]
 
 
 class Backend(Protocol):
-    """A model in a runtime, in this process; a class of it is called as `Host.open` is."""
+    """A model in a runtime, in this process: the class `Model` of the runtime's module."""
 
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs in the model's order, the caller's own."""
@@ -36,19 +36,10 @@ class Backend(Protocol):
         """A call that runs the model on `feeds` again and again; it has run once."""
 
 
-_BACKENDS = {
-    "onnxruntime": "OnnxRuntime",
-    "openvino": "OpenVino",
-    "reference": "Reference",
-    "upconv": "Upconv",
-}
-"""Runtime, and module here -> the class in it."""
-
-
 def backend(model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> Backend:
     """A model, its bytes or a path, in a runtime."""
     module = import_module(f".{runtime.name}", __package__)
-    made: Backend = getattr(module, _BACKENDS[runtime.name])(model, runtime, outputs)
+    made: Backend = module.Model(model, runtime, outputs)
     return made
 
 
@@ -92,9 +83,13 @@ class Host:
         told = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
         return bytes(told.SerializeToString())
 
-    def report(self, number: int) -> Any:
-        """What the runtime "upconv" decided about its layers."""
-        return getattr(self._open[number], "report")()  # noqa: B009  # no other backend has it
+    def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> dict[str, Any]:
+        """The report of `upconv.onnx.Session`, measured on these inputs, as JSON."""
+        upconv = import_module(".upconv", __package__)
+        told: dict[str, Any] = (
+            upconv.Session(model, threads=threads, feeds=feeds).report().as_json()
+        )
+        return told
 
     def close(self, number: int) -> None:
         """Forget a model."""

@@ -97,7 +97,7 @@ def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
 
 
 def feeds(
-    model: Source,
+    model: Source | Sequence[ir.Value],
     sizes: Mapping[str, Sequence[int]] | None = None,
     given: Mapping[str, Any] | None = None,
     *,
@@ -105,6 +105,7 @@ def feeds(
 ) -> dict[str, Array]:
     """An array for every input of a model; the same seed gives the same values.
 
+    model: as `upconv.onnx.load` gives it, or as it takes it; or the inputs alone.
     sizes: the whole shape of an input by its name, or the one size of a symbolic dimension by its.
     given: arrays that are taken as they are, for some inputs.
 
@@ -112,23 +113,15 @@ def feeds(
     not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
 
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, H] x) => (y) {y = Neg(x)}'
-    >>> feeds(ir.to_proto(ir.from_onnx_text(text)), {"H": (5,)})["x"].shape
+    >>> feeds(ir.from_onnx_text(text), {"H": (5,)})["x"].shape
     (1, 3, 5)
     """
-    own = model if isinstance(model, ir.Model) else from_model(model)
-    return random_arrays(inputs_of(own), sizes, given, seed=seed)
-
-
-def random_arrays(
-    inputs: Sequence[ir.Value],
-    sizes: Mapping[str, Sequence[int]] | None = None,
-    given: Mapping[str, Any] | None = None,
-    *,
-    seed: int = 0,
-) -> dict[str, Array]:
-    """`feeds` for inputs that stand for themselves."""
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
+    if isinstance(model, list | tuple):
+        inputs: Sequence[ir.Value] = model
+    else:
+        inputs = inputs_of(model if isinstance(model, ir.Model) else from_model(model))
     own = {name: np.asarray(array) for name, array in (given or {}).items()}
     _require_inputs(inputs, own)
     shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
@@ -157,19 +150,15 @@ def input_shapes(
     symbols, shapes = _symbols(inputs, given), {}
     for value in inputs:
         name, of = str(value.name), value.shape
-        shape = given.get(name)
-        if of is not None:
-            wanted = [d if isinstance(d, int) else symbols.get(d.value or "") for d in of]
-            if shape is None:
-                shape = tuple((OPEN if i else 1) if d is None else d for i, d in enumerate(wanted))
-            elif not fits(shape, ir.Shape(wanted)):
-                known = {d.value: d.value in symbols for d in of if not isinstance(d, int)}
-                told = ", ".join(f"{n} is {symbols[n]}" for n in known if n and known[n])
-                remedy = f"Here {told}." if told else ""
-                raise ShapeError(f"sizes[{brief(name)}]", str(shape), declared(value), remedy)
-        if shape is None:
+        if of is None and name not in given:
             said = "not told by the model", "a shape", "Give it in sizes."
             raise ShapeError(f"The shape of input {brief(name)}", *said)
+        known = [d if isinstance(d, int) else symbols.get(d.value or "") for d in of or ()]
+        drawn = ((OPEN if i else 1) if d is None else d for i, d in enumerate(known))
+        shape = given.get(name) or tuple(drawn)
+        if of is not None and not fits(shape, ir.Shape(known)):
+            expected = f"{declared(value)}, here [{','.join(str(d or '?') for d in known)}]"
+            raise ShapeError(f"sizes[{brief(name)}]", str(shape), expected)
         if len(shape) > _MOST_AXES:
             words = f"{len(shape)} axes; NumPy has at most {_MOST_AXES}"
             raise MemoryLimitError(f"Input {brief(name)} has {words}.")
@@ -183,14 +172,12 @@ def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -
     known = {symbol for symbols in dims.values() for symbol in symbols if symbol}
     symbols: dict[str, int] = {}
     for name, size in given.items():
-        if name in dims:
-            continue
-        if name not in known:
+        if name not in dims and name not in known:
             listed = ", ".join(map(brief, sorted(dims) + sorted(known))) or "none"
             raise ArgumentError("sizes", f"with {brief(name)}", f"inputs or symbols: {listed}")
-        if len(size) != 1:
+        if name not in dims and len(size) != 1:
             raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
-        symbols[name] = size[0]
+        symbols |= {} if name in dims else {name: size[0]}
     for name, of in dims.items():
         for symbol, one in zip(of, given.get(name, ()), strict=False):
             if symbol:

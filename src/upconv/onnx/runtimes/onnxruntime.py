@@ -27,7 +27,7 @@ def options(threads: int) -> Any:
     return made
 
 
-class OnnxRuntime:
+class Model:
     """A model in a session of ONNX Runtime; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:

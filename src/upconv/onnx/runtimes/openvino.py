@@ -2,10 +2,6 @@
 
 The precision is OpenVINO's own choice (on processors with bfloat16 it computes in that), or the one
 that the runtime names. Shapes that are not told stay dynamic. float64 is computed in float32.
-
-Its processor plugin does not check at run time that dynamic shapes fit together, and reads beyond
-the ends of matrices that do not; so each new set of input shapes is first put through its shape
-inference, in a clone of the model that shares the weights.
 """
 
 from __future__ import annotations
@@ -25,10 +21,8 @@ from .host import Feeds
 if TYPE_CHECKING:
     from . import Runtime
 
-_FOREIGN = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
 
-
-class OpenVino:
+class Model:
     """A model compiled by OpenVINO; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
@@ -43,11 +37,9 @@ class OpenVino:
             setting["INFERENCE_NUM_THREADS"] = runtime.threads
         if runtime.precision:
             setting["INFERENCE_PRECISION_HINT"] = runtime.precision
-        self._read = core.read_model(model)
-        self._compiled = core.compile_model(self._read, device, setting)
+        self._compiled = core.compile_model(core.read_model(model), device, setting)
         self._ports = {name: port for port in self._compiled.inputs for name in port.names}
         self._outputs = len(outputs)
-        self._checked: set[tuple[tuple[int, ...], ...]] = set()
 
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs by place: one that only renames another may have lost its name."""
@@ -62,34 +54,24 @@ class OpenVino:
         return lambda: request.infer(share_outputs=True)
 
     def _request(self, feeds: Feeds) -> Any:
-        known = {name: array for name, array in feeds.items() if name in self._ports}
-        shapes = tuple(array.shape for array in known.values())
-        if self._read.is_dynamic() and shapes not in self._checked:
-            clone = self._read.clone()
-            clone.reshape({name: list(array.shape) for name, array in known.items()})
-            self._checked.add(shapes)
         request = self._compiled.create_infer_request()
-        for name, array in known.items():
-            request.set_tensor(self._ports[name], _tensor(array))
+        for name, array in feeds.items():
+            if name in self._ports:
+                request.set_tensor(self._ports[name], _tensor(array))
         return request
 
 
 def _tensor(array: Array) -> Any:
     """An array as OpenVINO's tensor, sharing its memory."""
     shared = array if array.flags.writeable else array.copy()  # it takes no others
-    if array.dtype.name not in _FOREIGN:
+    if array.dtype != ml_dtypes.bfloat16:
         return openvino.Tensor(shared, shared_memory=True)
-    plain = shared.view(np.dtype(f"u{array.dtype.itemsize}"))
-    kind = getattr(openvino.Type, _FOREIGN[array.dtype.name])
-    return openvino.Tensor(plain, openvino.Shape(list(array.shape)), kind)
+    return openvino.Tensor(
+        shared.view(np.uint16), openvino.Shape([*array.shape]), openvino.Type.bf16
+    )
 
 
 def _array(tensor: Any) -> Array:
     """OpenVINO's tensor as an array of the type it has: it shows bfloat16 as float16."""
-    kind = tensor.element_type.get_type_name()
-    for name, theirs in _FOREIGN.items():
-        if kind == theirs:
-            foreign: Array = tensor.data.view(getattr(ml_dtypes, name))
-            return foreign
     data: Array = tensor.data
-    return data
+    return data.view(ml_dtypes.bfloat16) if tensor.element_type == openvino.Type.bf16 else data

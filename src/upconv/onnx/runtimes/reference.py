@@ -8,7 +8,6 @@ In float64 are then, in the place of every narrower float (8-bit ones are storag
 1. Initialisers and tensors in attributes (Constant, ConstantOfShape).
 2. A Constant's bare numbers, and ConstantOfShape without a value, which are float32 by definition.
 3. Attributes that name an element type: Cast's `to`, `dtype`, `output_dtype` and the like.
-4. The declared types of inputs, outputs and values, in subgraphs too.
 
 A few operators (GridSample, DynamicQuantizeLinear) go through float32 inside all the same; where
 that shows in an output's type, it is not held against anything.
@@ -27,7 +26,6 @@ from onnx_ir.passes.common import InlinePass
 
 from ...arrays import Array
 from ...timing import Call
-from ..graphs import values
 from ..operators import evaluator_operators
 from .host import Feeds
 
@@ -39,7 +37,7 @@ _NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 
 
-class Reference:
+class Model:
     """A model in the evaluator; see `host.Backend`."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
@@ -72,26 +70,14 @@ def _to_float64(model: ir.Model) -> None:
     for graph in model.graphs():
         for node in graph:
             _widen_node(node)
-    for value in values(model):
-        _widen(value)
-
-
-def _widen(value: ir.Value) -> None:
-    if value.const_value is not None:
-        value.const_value = _wide_tensor(value.const_value)
-    kind = value.type
-    while isinstance(kind, ir.SequenceType | ir.OptionalType):
-        kind = kind.elem_type
-    if isinstance(kind, ir.TensorType) and kind.dtype in _NARROW:
-        kind.dtype = ir.DataType.DOUBLE
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _wide_tensor(value.const_value)
 
 
 def _wide_array(array: Array) -> Array:
-    return (
-        array.astype(np.float64)
-        if array.dtype.name in ("float32", "float16", "bfloat16")
-        else array
-    )
+    narrow = array.dtype.name in ("float32", "float16", "bfloat16")
+    return array.astype(np.float64) if narrow else array
 
 
 def _wide_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

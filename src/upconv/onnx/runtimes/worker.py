@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,21 +31,19 @@ from ..names import shortened
 TIME_LIMIT = 300.0
 """Seconds a runtime may take to make a session, or for one run."""
 
-_AWAKENING = 60.0
-"""How much longer the first call may take: the process imports what it needs."""
-
 _MOST_IDLE = 2
 
 
 class Worker:
-    """One process; `close` it, or use it in a `with`.
+    """One process, until it is closed.
 
     limit: seconds that one call may take.
     """
 
     def __init__(self, limit: float = TIME_LIMIT) -> None:
         self.limit, self.owner = limit, os.getpid()
-        self._lock, self._late, self._awake = threading.Lock(), False, False
+        self._lock = threading.Lock()
+        self._awakening = 60.0  # the first call takes longer: the process imports what it needs
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
@@ -71,37 +70,34 @@ class Worker:
         with self._lock:
             if not self.usable:
                 raise errors.EngineError("the process that ran it has ended; make another session")
-            self._late = False
-            seconds = self.limit * times + (0.0 if self._awake else _AWAKENING)
+            seconds = self.limit * times + self._awakening
             to, back = cast("tuple[IO[bytes], Any]", (self._process.stdin, self._process.stdout))
-            timer = threading.Timer(seconds, self._expire)
+            timer = threading.Timer(seconds, kill, [self._process.pid])
+            end = time.monotonic() + seconds
             timer.start()
             try:
                 pickle.dump((method, arguments), to, 5)
                 to.flush()
                 found, value = pickle.load(back)  # noqa: S301  # our own process wrote it
             except (EOFError, OSError, pickle.UnpicklingError):
-                raise self._ended(self.limit * times) from None
+                late = time.monotonic() >= end
+                raise self._ended(self.limit * times if late else None) from None
             except BaseException:  # Ctrl-C: what it computes now nobody waits for
                 self.close()
                 raise
             finally:
                 timer.cancel()
-            self._awake = True
+            self._awakening = 0.0
         if found != "value":
             raise getattr(errors, found)(value)
         return value
 
-    def _expire(self) -> None:
-        self._late = True
-        kill(self._process.pid)
-
-    def _ended(self, limit: float) -> errors.EngineError:
+    def _ended(self, limit: float | None) -> errors.EngineError:
         code = self._process.wait()
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 400))
         last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
         self.close()
-        if self._late:
+        if limit is not None:
             return errors.EngineError(f"it did not come back within {limit:g} s and was ended")
         how = f"exit code {code}"
         with suppress(ValueError):
@@ -116,12 +112,6 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with suppress(OSError):  # what could not be written any more
                 stream.close()  # type: ignore[union-attr]  # both are pipes
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def kill(pid: int) -> None:

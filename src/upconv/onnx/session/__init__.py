@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import onnx_ir as ir
@@ -20,10 +19,11 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...threads import checked, get_num_threads
 from ..models import Source, from_model
-from ..runtimes.inputs import dtype_of, fitting, inputs_of, random_arrays
-from .choosing import Assembly, Choice, measured
+from ..runtimes.inputs import dtype_of, fitting, inputs_of
+from ..runtimes.inputs import feeds as drawn
+from .choosing import Assembly, measured, unmeasured
 from .native import Native
-from .reports import LayerReport, Report, decided
+from .reports import LayerReport, Report
 
 __all__ = ["LayerReport", "NodeArg", "Report", "Session"]
 
@@ -56,7 +56,8 @@ class Session:
         count, by the sum of their times. Sizes left open are 32, the first axis of an input 1.
     feeds: what to measure on instead of random inputs, as `run` takes it, or a list of such.
     measure: False has upconv compute every ConvTranspose, unmeasured and unchecked.
-    decisions: a report, its JSON or the file `report().save` wrote: what it says is done again.
+    layers: the names of the layers that upconv computes, as another session's report has them;
+        nothing is measured. Without a name ONNX Runtime runs the model as it was given.
 
     Inputs may change their shapes from run to run. `run` may be called from many threads at once.
     The child of a fork makes a session of its own.
@@ -81,7 +82,7 @@ class Session:
         input_shapes: Any = None,
         feeds: Any = None,
         measure: bool = True,
-        decisions: Report | Mapping[str, Any] | str | Path | None = None,
+        layers: Sequence[str] | None = None,
     ) -> None:
         """Read, measure and prepare the model."""
         self._threads = get_num_threads() if threads is None else checked(threads)
@@ -93,18 +94,13 @@ class Session:
         assembly = Assembly(whole, self._threads)
         shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
         self._runner: Native | None
-        if decisions is None and measure:
+        if layers is None and measure:
             examples = self._examples(input_shapes, feeds)
             shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
             self._runner, report = measured(assembly, self._names, examples)
         else:
-            self._runner, report = _taken(assembly, decisions)
+            self._runner, report = unmeasured(assembly, layers)
         self._report = replace(report, shapes=shapes, threads=self._threads)
-
-    @property
-    def layers(self) -> tuple[LayerReport, ...]:
-        """The layers that upconv could compute, and who computes them: `report().layers`."""
-        return self._report.layers
 
     def report(self) -> Report:
         """What was decided about each layer and about the whole model, and why."""
@@ -147,8 +143,8 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        ours = sum(each.upconv for each in self.layers)
-        return f"<Session with {ours} of {len(self.layers)} layers by upconv>"
+        ours = [each.upconv for each in self._report.layers]
+        return f"<Session with {sum(ours)} of {len(ours)} layers by upconv>"
 
     def _known(self, names: Any) -> list[str]:
         if names is None:
@@ -172,26 +168,8 @@ class Session:
         several = given if isinstance(given, list | tuple) else [given]
         if not several or not all(isinstance(each, Mapping) for each in several):
             raise ArgumentError(name, brief(given), "a dict by the names of inputs, or several")
-        draw = partial(random_arrays, self._inputs) if feeds is None else self._arrays
+        draw = partial(drawn, self._inputs) if feeds is None else self._arrays
         return [draw(each) for each in several]
-
-
-def _taken(assembly: Assembly, decisions: Any) -> Choice:
-    """A session by a report, or with every ConvTranspose upconv's."""
-    rows, why = assembly.rows(), "by decisions"
-    found: set[str] | None
-    if decisions is None:
-        found = {output for output, row in rows.items() if row.kind.startswith("ConvTranspose")}
-        why = "not measured" if found else "it has no ConvTranspose with a constant weight"
-    else:
-        found = decided(decisions, rows)
-        if found is None:
-            report = Report("onnxruntime", "so say the decisions", tuple(rows.values()))
-            return assembly.plain(), report
-    made = tuple(replace(row, upconv=output in found, why=why) for output, row in rows.items())
-    if not found and decisions is None:
-        return assembly.plain(), Report("onnxruntime", why, made)
-    return assembly.session(found), Report("upconv", "", made)
 
 
 def _value(value: ir.Value) -> ir.Value:

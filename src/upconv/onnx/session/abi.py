@@ -32,6 +32,7 @@ _FUNCTIONS: dict[str, tuple[int, bool, tuple[Any, ...]]] = {
     "CreateSessionFromArray": (8, True, (pointer, c_char_p, c_size_t, pointer, _OUT)),
     "Run": (9, True, (pointer, pointer, _OUT, _OUT, c_size_t, _OUT, c_size_t, _OUT)),
     "CreateSessionOptions": (10, False, (_OUT,)),
+    "EnableProfiling": (14, False, (pointer, pointer)),
     "SetSessionLogSeverityLevel": (22, False, (pointer, c_int)),
     "SetIntraOpNumThreads": (24, False, (pointer, c_int)),
     "SetInterOpNumThreads": (25, False, (pointer, c_int)),
@@ -61,12 +62,9 @@ _ARENA, _DEFAULT_MEMORY = 1, 0
 
 
 class _Base(ctypes.Structure):
-    """OrtApiBase."""
+    """OrtApiBase, as far as it is used."""
 
-    _fields_ = (
-        ("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),
-        ("get_version", ctypes.CFUNCTYPE(c_char_p)),
-    )
+    _fields_ = (("get_api", ctypes.CFUNCTYPE(pointer, ctypes.c_uint32)),)
 
 
 class Library:

@@ -1,7 +1,7 @@
 """Which layers upconv computes: measured inside the running model, and the whole model last.
 
-1. What each layer takes in upconv is measured while upconv computes all layers; what it takes in
-   ONNX Runtime its profiler tells.
+1. ONNX Runtime's profiler tells what each layer takes: in upconv, while it computes all layers, and
+   in the model as it was given.
 2. ONNX Runtime keeps data in blocks of channels between its own convolutions, so that a Conv which
    is faster alone may cost more than it saves. Hence whole models are compared: those in which
    upconv computes layers that take at most so many times as long as in ONNX Runtime. The fastest
@@ -22,11 +22,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...errors import EngineError, EngineRefusal, UpconvError
+from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
 from ...timing import interleaved
 from ..models import stored
-from ..verifying.differences import Place, differences
-from .layers import layers, prepared, with_operators
+from ..verifying.differences import difference
+from .layers import DOMAIN, layers, prepared, with_operators
 from .native import Native
 from .operators import Kernel
 from .reports import LayerReport, Report
@@ -36,6 +36,7 @@ GAIN = 0.97
 _LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
 """At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
 _SECONDS, _PROFILED = 2.0, 4
+_TICK = 1e-6  # of the profiler's clock, in seconds
 
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
 """Relative to the largest value: of float32 through some hundred layers, summed in other orders."""
@@ -50,56 +51,47 @@ class Assembly:
         self._model, self._threads = model, threads
         self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
-        self.kernels = {
-            output: Kernel(each.weight.dtype, partial(each.plan, threads=threads), each.slopes)
-            for output, each in self.layers.items()
-        }
+        self.kernels = {output: Kernel(each, threads) for output, each in self.layers.items()}
 
-    def plain(self) -> Native:
+    def plain(self, profile: str = "") -> Native:
         """The model as it was given; raises `EngineRefusal` where ONNX Runtime refuses it."""
         try:
             with stored(self._model) as file:
-                return Native(file, self._threads)
+                return Native(file, self._threads, profile=profile)
         except EngineError as error:
             raise EngineRefusal(str(error)) from None
 
-    def session(self, chosen: Collection[str]) -> Native:
+    def session(self, chosen: Collection[str], profile: str = "") -> Native:
         """The model with upconv's operators for the layers of these outputs."""
-        numbers = {output: self.kernels[output].number for output in chosen}
+        kernels = {output: self.kernels[output] for output in chosen}
+        numbers = {output: kernel.number for output, kernel in kernels.items()}
         with stored(with_operators(self._prepared, numbers)) as file:
-            return Native(file, self._threads, [self.kernels[output] for output in chosen])
+            return Native(file, self._threads, [*kernels.values()], profile)
 
     def rows(self) -> dict[str, LayerReport]:
         """The layers as nothing is decided yet, by their outputs."""
-        return {
-            output: LayerReport(each.name, output, each.title, each.weight.shape)
-            for output, each in self.layers.items()
-        }
+        return {output: LayerReport(each.name, each.title) for output, each in self.layers.items()}
 
-    def profiled(self, examples: Sequence[Feeds]) -> dict[str, float]:
-        """What ONNX Runtime takes for layers, in seconds, of those that its profiler names."""
-        import onnxruntime
+    def profiled(
+        self, chosen: Collection[str] | None, names: Sequence[str], examples: Sequence[Feeds]
+    ) -> dict[str, float]:
+        """Seconds of each layer, by its output, as ONNX Runtime's profiler has them.
 
-        from ..runtimes.onnxruntime import options
-
-        settings = options(self._threads)
-        settings.enable_profiling = True
+        chosen: the layers that upconv computes; None is the model as it was given.
+        """
         with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
-            settings.profile_file_prefix = str(Path(folder) / "profile")
-            try:
-                with stored(self._model) as file:
-                    session = onnxruntime.InferenceSession(file, settings)
-                for feeds in examples:
-                    for _ in range(1 + _PROFILED):
-                        session.run(None, dict(feeds))
-                events = json.loads(Path(session.end_profiling()).read_text())
-            except Exception:  # it has no NumPy type for bfloat16; nothing depends on these times
-                return {}
-        times = _kernel_times(events, len(examples))
+            prefix = str(Path(folder) / "profile")
+            session = self.plain(prefix) if chosen is None else self.session(chosen, prefix)
+            for feeds in examples:
+                for _ in range(1 + _PROFILED):
+                    session.run(names, feeds)
+            del session  # its end writes the file
+            [file] = Path(folder).iterdir()
+            times = _kernel_times(json.loads(file.read_text()), len(examples))
         found = {}
         for output, layer in self.layers.items():
             # In blocks of channels a Conv is called after what it makes, its activation included.
-            own = (layer.name, f"{output}_nchwc", f"{layer.last}_nchwc")
+            own = (layer.name, f"{DOMAIN}/{output}", f"{output}_nchwc", f"{layer.last}_nchwc")
             known = [times[name] for name in own if name in times]
             if known:
                 found[output] = min(known) + times.get(layer.follower, 0.0)
@@ -127,7 +119,10 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     try:
         plain = assembly.plain()
     except EngineRefusal as refusal:
-        return _alone(assembly, refusal)
+        try:  # float64 and bfloat16: it has no ConvTranspose of these
+            return unmeasured(assembly, None, "ONNX Runtime does not take it")
+        except EngineError:
+            raise refusal from None
     rows = assembly.rows()
     if not rows:
         return plain, Report("onnxruntime", "it has no convolution with a constant weight")
@@ -137,7 +132,7 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
         remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
     ours = _own_times(assembly, names, examples, rows)
-    theirs = assembly.profiled(examples) if ours else {}
+    theirs = assembly.profiled(None, names, examples) if ours else {}
     for output, seconds in ours.items():
         before = 1e3 * theirs[output] if output in theirs else None
         rows[output] = replace(rows[output], before=before, after=1e3 * seconds)
@@ -161,19 +156,27 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     return plain, Report("onnxruntime", "it is not faster with upconv", told, best, least)
 
 
-def _alone(assembly: Assembly, refusal: EngineRefusal) -> Choice:
-    """A model that ONNX Runtime takes only with upconv's ConvTranspose, as of float64."""
-    chosen = {name for name, each in assembly.layers.items() if each.kind == "ConvTranspose"}
-    if not chosen:
-        raise refusal
-    try:
-        session = assembly.session(chosen)
-    except EngineError:
-        raise refusal from None
+def unmeasured(
+    assembly: Assembly, names: Sequence[str] | None, why: str = "not measured"
+) -> Choice:
+    """The model with the layers of these names, every ConvTranspose if None, computed by upconv.
+
+    Raises `ArgumentError` for a name that no layer has.
+    """
     rows = assembly.rows()
-    for output in chosen:
-        rows[output] = replace(rows[output], upconv=True, why="ONNX Runtime does not take it")
-    return session, Report("upconv", "", tuple(rows.values()))
+    known = {row.name for row in rows.values()}
+    if names is not None and (isinstance(names, str) or not known.issuperset(names)):
+        listed = ", ".join(map(brief, sorted(known))) or "none"
+        raise ArgumentError("layers", brief(names), f"a list of some of {listed}")
+    chosen = {
+        output
+        for output, row in rows.items()
+        if (row.kind.startswith("ConvTranspose") if names is None else row.name in names)
+    }
+    told = tuple(replace(row, upconv=output in chosen, why=why) for output, row in rows.items())
+    if not chosen:
+        return assembly.plain(), Report("onnxruntime", "no layer was chosen", told)
+    return assembly.session(chosen), Report("upconv", "", told)
 
 
 def _own_times(
@@ -182,15 +185,9 @@ def _own_times(
     """Seconds that upconv takes for each layer it can compute; for the others, why it cannot."""
     kernels = dict(assembly.kernels)
     while kernels:
-        session, total = assembly.session(kernels), dict.fromkeys(kernels, 0.0)
         try:
-            for feeds in examples:
-                best = dict.fromkeys(kernels, np.inf)
-                for _ in range(1 + _PROFILED):
-                    session.run(names, feeds)
-                    best = {name: min(best[name], each.seconds) for name, each in kernels.items()}
-                total = {output: total[output] + best[output] for output in kernels}
-            return total
+            found = assembly.profiled(kernels, names, examples)
+            return {output: found[output] for output in kernels if output in found}
         except UpconvError:
             failed = {name: each.failed for name, each in kernels.items() if each.failed}
             if not failed:
@@ -205,7 +202,7 @@ def _sets(
     assembly: Assembly, ours: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[frozenset[str]]:
     """The sets of layers that are worth a try; the empty one is the model with folds alone."""
-    ratio = {output: ours[output] / theirs.get(output, ours[output]) for output in ours}
+    ratio = {output: each / max(theirs.get(output, each), _TICK) for output, each in ours.items()}
     sets = [
         frozenset(
             output
@@ -233,7 +230,7 @@ def _all(session: Native, names: Sequence[str], examples: Sequence[Feeds]) -> li
 
 def _alike(y: Array, z: Array) -> bool:
     """Whether two arrays are one but for rounding, which may turn a comparison here and there."""
-    [found] = differences(Place("the output"), y, z)
+    found = difference(ir.Value(name="the output"), y, z)
     if found.words or found.equal:
         return found.equal
     bound = _TOLERANCE.get(y.dtype.name)

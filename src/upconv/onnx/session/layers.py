@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from ...arrays import Array
 from ...dialects import from_onnx
@@ -33,9 +33,8 @@ from ..nodes import ConvTransposeNode, read
 from ..operators import conv_keywords
 from ..passes import PASSES
 from ..passes.base import run
-from ..shapes import inferred
-from .operators import DOMAIN, operator_name
 
+DOMAIN = "upconv.session"
 _FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
 _DTYPES = ("float32", "float16", "float64", "bfloat16")
 
@@ -88,7 +87,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
     threads and together with a Conv.
     """
     copy = _simplified(model)
-    _write_shapes(copy)
+    ShapeInferencePass(check_type=False, strict_mode=False)(copy)
     steps = run(copy, [PASSES[name] for name in _FOLDS], rule=Rule.ONNXRUNTIME)
     changed = any(step.fired for step in steps)
     for node in list(copy.graph):
@@ -120,16 +119,6 @@ def _simplified(model: ir.Model) -> ir.Model:
             return model.clone()
 
 
-def _write_shapes(model: ir.Model) -> None:
-    """Have values tell the shapes that follow from those of the inputs, where they do not yet."""
-    table = inferred(model, apart=False)
-    for node in model.graph:
-        for y in node.outputs:
-            told = table.get(str(y.name), y)
-            if told.shape is not None and told.type is not None:
-                y.shape, y.type = y.shape or told.shape, y.type or told.type
-
-
 def layers(model: ir.Model) -> list[Layer]:
     """The layers of a model, in its order."""
     opset = model.graph.opset_imports.get("", 0)
@@ -150,46 +139,48 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
     attributes = {name: plain(each.value) for name, each in node.attributes.items()}
     if attributes.pop("kernel_shape", [*weight.shape[2:]]) != [*weight.shape[2:]]:
         return None
+    channels = weight.shape[0]
     if node.op_type == "ConvTranspose":
         if not isinstance(read(node, opset, Rule.ONNXRUNTIME), ConvTransposeNode):
             return None
+        channels = weight.shape[1] * attributes.get("group", 1)
         attributes["opset"] = opset
     y = node.outputs[0]
-    end, last, activation, slopes = follower(y), y, None, None
-    if end is not None:
-        slopes = _slopes(end, y, weight, attributes)
-        activation = _activation(end) if slopes is None else None
+    end = follower(y)
+    activation, slopes = _activation(end), _slopes(end, y, weight, channels)
     if end is None or (activation is None and slopes is None):
-        ending = ""
+        last, ending = y, ""
     else:
         last, ending = end.outputs[0], named(end)
     names = named(node), node.op_type, str(y.name), str(last.name), ending
     return Layer(*names, weight, bias, activation, slopes, attributes)
 
 
-def _activation(node: ir.Node) -> Any:
+def _activation(node: ir.Node | None) -> Any:
     """The activation that a node is, as plans have it; None for any other node."""
-    if is_op(node, "LeakyRelu"):
+    if node is None or not is_op(node, "LeakyRelu", "Gelu", "Relu", "Tanh", "Sigmoid"):
+        return None
+    if node.op_type == "LeakyRelu":
         return "leaky_relu", node.attributes.get_float("alpha", 0.01)
-    if is_op(node, "Gelu"):
-        return "gelu" if node.attributes.get_string("approximate", "none") == "none" else None
-    return node.op_type.lower() if is_op(node, "Relu", "Tanh", "Sigmoid") else None
+    exact = node.attributes.get_string("approximate", "none") == "none"
+    return node.op_type.lower() if exact else None
 
 
-def _slopes(
-    node: ir.Node, y: ir.Value, weight: Array, attributes: Mapping[str, Any]
-) -> Array | None:
+def _slopes(node: ir.Node | None, y: ir.Value, weight: Array, channels: int) -> Array | None:
     """The slopes of a PRelu that has one per channel of y."""
-    if not is_op(node, "PRelu") or node.inputs[0] is not y:
+    if node is None or not is_op(node, "PRelu") or node.inputs[0] is not y:
         return None
     slopes = constant_value(node.inputs[1]).array
-    transposed = "opset" in attributes
-    count = weight.shape[1] * attributes.get("group", 1) if transposed else weight.shape[0]
     if slopes is None or slopes.dtype != weight.dtype or slopes.ndim > weight.ndim:
         return None
     shape = (1,) * (weight.ndim - slopes.ndim) + slopes.shape
-    wanted = (1, count, *(1,) * (weight.ndim - 2))
+    wanted = (1, channels, *(1,) * (weight.ndim - 2))
     return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
+
+
+def operator_name(dtype: str) -> str:
+    """The operator of an element type."""
+    return f"Convolution_{dtype}"
 
 
 def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
@@ -208,7 +199,8 @@ def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
             ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
             copy.graph.remove(nodes[layer.last], safe=True)
             y.name = layer.last
-        node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype)
+        node.name = f"{DOMAIN}/{output}"  # by which the profiler calls it
+        node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype.name)
         node.resize_inputs(1)
         node.attributes.clear()
         node.attributes["layer"] = ir.AttrInt64("layer", number)

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import time
-from collections.abc import Callable
 from ctypes import c_int64
 from ctypes import c_void_p as pointer
 from functools import lru_cache, partial
@@ -27,11 +25,10 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import UpconvError
-from ...plans import Plan
 from ...threads import lend
 from .abi import VERSION, Library, library
+from .layers import DOMAIN, Layer, operator_name
 
-DOMAIN = "upconv.session"
 _MOST_PLANS = 8
 """Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
 _PIECE = 1 << 15
@@ -64,25 +61,19 @@ def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
 class Kernel:
     """A layer as an operator: a plan per shape of its input.
 
-    `number` is that by which nodes name it, `seconds` what its last call took, `failed` why there
-    is no plan for a shape that it was given.
+    `number` is that by which nodes name it, `failed` why there is no plan for a shape that it was
+    given.
     """
 
-    def __init__(
-        self,
-        dtype: np.dtype[Any],
-        plan: Callable[[tuple[int, ...]], Plan],
-        slopes: Array | None = None,
-    ) -> None:
-        self._dtype, self._slopes = dtype, slopes
-        self._plan = lru_cache(_MOST_PLANS)(plan)
-        self.number, self.seconds = next(_numbers), 0.0
+    def __init__(self, layer: Layer, threads: int) -> None:
+        self._dtype, self._slopes = layer.weight.dtype, layer.slopes
+        self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads))
+        self.number = next(_numbers)
         self.failed: UpconvError | None = None
         _kernels[self.number] = self
 
     def compute(self, api: Library, context: int) -> None:
         """Compute the node of a running session."""
-        start = time.perf_counter()
         value = api.made("KernelContext_GetInput", context, 0)
         _, shape = api.described(value)
         try:
@@ -99,7 +90,6 @@ class Kernel:
             plan(x, out=y)
         if self._slopes is not None:
             prelu(y, self._slopes)
-        self.seconds = time.perf_counter() - start
 
 
 def prelu(y: Array, slopes: Array) -> None:
@@ -107,10 +97,10 @@ def prelu(y: Array, slopes: Array) -> None:
 
     Piece by piece, so that the data stays in cache; ONNX Runtime's takes three times as long.
 
-    >>> y = np.array([[[-2.0, 3.0], [-2.0, 3.0]]])
-    >>> prelu(y, np.array([0.5, 2.0]))
+    >>> y = np.array([[[-2.0, np.inf], [-2.0, 3.0]]])
+    >>> prelu(y, np.array([0.0, 2.0]))
     >>> y
-    array([[[-1.,  3.],
+    array([[[ 0., inf],
             [-4.,  3.]]])
     """
     room = np.empty(min(_PIECE, y.size), y.dtype)
@@ -164,22 +154,13 @@ def _compute(kernel: int, context: int) -> int:
     return 0
 
 
-def operator_name(dtype: np.dtype[Any]) -> str:
-    """The operator of an element type.
-
-    >>> operator_name(np.dtype("float32"))
-    'Convolution_float32'
-    """
-    return f"Convolution_{dtype.name}"
-
-
 @lru_cache(maxsize=1)
 def domain() -> int:
     """The operators, one input and one output each, to be added to a session's options."""
     api = library()
     made = api.made("CreateCustomOpDomain", DOMAIN.encode())
     for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
-        name = ctypes.create_string_buffer(f"Convolution_{dtype}".encode())
+        name = ctypes.create_string_buffer(operator_name(dtype).encode())
         answers = {
             "GetName": ctypes.addressof(name),
             "GetExecutionProviderType": 0,  # null: the processor

@@ -8,30 +8,27 @@ that does. A check on one random input is no proof: what it finds equal is verif
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...dialects.onnx import Rule
-from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
+from ...errors import ArgumentError, UpconvError, brief
 from ..models import Source, from_model
 from ..runtimes import Runtime, ready
-from ..runtimes.inputs import declared, dtype_of, inputs_of, random_arrays
+from ..runtimes.inputs import feeds as drawn
+from ..runtimes.inputs import inputs_of
 from ..runtimes.worker import TIME_LIMIT, borrowed
-from .differences import Comparison, Difference, Fed, Place, Run, Tolerances, differences
+from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = [
-    "Compare",
     "Comparison",
     "Difference",
     "Run",
     "Side",
-    "in_float64",
-    "place_of",
+    "compared",
     "verify",
 ]
 
@@ -52,7 +49,6 @@ def verify(
     float64: bool = True,
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
-    layers: bool = True,
 ) -> Comparison:
     """Run two models on the same inputs and compare what comes out.
 
@@ -71,7 +67,6 @@ def verify(
     float64: run `a` in float64; without it, floats may be off by 64 times those roundings.
     threads: of the runtimes; None is the runtime's own, or `upconv.get_num_threads()`.
     time_limit: seconds that one run may take before it is ended.
-    layers: where an output differs, look for the first layer that does.
 
     Raises `ModelError` and `FileError` for models that cannot be read, `EngineMissing`,
     `EngineRefusal` where a runtime does not take `a`, `EngineError` where it fails on `a`,
@@ -92,29 +87,21 @@ def verify(
             raise ArgumentError(name, brief(given), "a number >= 0, or None")
     models = [m if isinstance(m, ir.Model) else from_model(m) for m in (a, b)]
     ours, theirs = ({str(v.name): v for v in inputs_of(model)} for model in models)
-    inputs = [_met(value, theirs.get(name, value)) for name, value in ours.items()]
-    inputs += [value for name, value in theirs.items() if name not in ours]
-    found = tuple(_findings(*models))
-    known = [value for value in inputs if value is not None]
-    if len(known) < len(inputs):  # nothing can be fed to both
-        return Comparison(found, (), (), seed)
-    arrays = random_arrays(known, sizes, feeds, seed=seed)
-    first, second = (Side.of(model, arrays, time_limit) for model in models)
-    compare = Compare(first, float64, Tolerances(atol, rtol))
+    arrays = drawn([*(theirs | ours).values()], sizes, feeds, seed=seed)
+    first, second = (
+        Side(model, {name: arrays[name] for name in names}, time_limit)
+        for model, names in zip(models, (ours, theirs), strict=True)
+    )
     if threads is not None:
         chosen = [replace(runtime, threads=threads) for runtime in chosen]
-    runs = tuple(compare.run(runtime, second, layers=layers) for runtime in chosen)
-    told = tuple(Fed(name, str(array.dtype), array.shape) for name, array in arrays.items())
-    return Comparison(found, runs, told, seed)
+    how = Tolerances(atol, rtol)
+    runs = tuple(compared(runtime, first, second, how, float64=float64) for runtime in chosen)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return Comparison(tuple(_findings(*models)), runs, shapes, seed)
 
 
 def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
-    """Sentences about what differs in the interfaces; none where `b` can stand in for `a`."""
-    inputs = {value.name: value for value in inputs_of(b)}
-    for x in inputs_of(a):
-        y = inputs.get(x.name, x)
-        if _met(x, y) is None:
-            yield f"The input {brief(x.name)} is {declared(x)} in a and {declared(y)} in b."
+    """Sentences about what inputs and outputs one of the models lacks, or has in another order."""
     for what, values, others in (
         ("input", inputs_of(a), inputs_of(b)),
         ("output", a.graph.outputs, b.graph.outputs),
@@ -127,135 +114,87 @@ def _findings(a: ir.Model, b: ir.Model) -> Iterator[str]:
             yield "The {}s are in another order: {} in a, {} in b.".format(what, *orders)
 
 
-def _met(a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """An input of two models, as narrow as either has it; None if they exclude each other.
-
-    >>> x, other = (ir.Value(name="x", shape=ir.Shape(dims)) for dims in (["N", None], [None, 3]))
-    >>> str(_met(x, other).shape)
-    '[N,3]'
-    """
-    shape = b.shape if a.shape is None else a.shape
-    if a.shape is not None and b.shape is not None:
-        pairs = list(zip(a.shape, b.shape, strict=False))
-        if len(a.shape) != len(b.shape) or any(
-            isinstance(m, int) and isinstance(n, int) and m != n for m, n in pairs
-        ):
-            return None
-        # A size says more than a name, and a name more than nothing.
-        said = [n if isinstance(n, int) or getattr(m, "value", m) is None else m for m, n in pairs]
-        shape = ir.Shape(said)
-    return ir.Value(name=a.name, type=a.type, shape=shape) if a.type == b.type else None
-
-
-@dataclass(frozen=True, slots=True)
 class Side:
     """One of the two models, with what it is fed, and the seconds a run may take."""
 
-    model: ir.Model
-    feeds: Mapping[str, Array]
-    limit: float
+    def __init__(self, model: ir.Model, feeds: Mapping[str, Array], limit: float) -> None:
+        self.model, self.feeds, self.limit = model, feeds, limit
+        self.made = {str(v.name): v for node in model.graph for v in node.outputs if v.name}
+        self._given: dict[Runtime, Mapping[str, Any] | UpconvError] = {}
 
-    @classmethod
-    def of(cls, model: ir.Model, arrays: Mapping[str, Array], limit: float) -> Side:
-        """A model with the inputs it has, in its own types."""
-        inputs = {str(value.name): value for value in inputs_of(model)}
-        types = {n: dtype_of(v) or arrays[n].dtype for n, v in inputs.items()}
-        fed = {n: arrays[n].astype(dtype, copy=False) for n, dtype in types.items()}
-        return cls(model, fed, limit)
+    def outputs(self, runtime: Runtime) -> Mapping[str, Any]:
+        """What the model gives, or raises; computed once, since it may take minutes."""
+        if runtime not in self._given:
+            try:
+                with (
+                    borrowed(self.limit) as worker,
+                    runtime.session(self.model, worker=worker) as run,
+                ):
+                    self._given[runtime] = run.run(self.feeds)
+            except UpconvError as error:
+                self._given[runtime] = error
+        found = self._given[runtime]
+        if isinstance(found, UpconvError):
+            raise found
+        return found
 
-    @property
-    def made(self) -> dict[str, ir.Value]:
-        """What nodes of the main graph make, in their order."""
-        return {str(v.name): v for node in self.model.graph for v in node.outputs if v.name}
-
-    def outputs(self, runtime: Runtime) -> dict[str, Any]:
-        """What the model gives."""
-        with borrowed(self.limit) as worker, runtime.session(self.model, worker=worker) as session:
-            return session.run(self.feeds)
-
-    def inner(self, runtime: Runtime, names: Sequence[str]) -> dict[str, Any]:
+    def inner(self, runtime: Runtime, names: Sequence[str]) -> Mapping[str, Any]:
         """Values inside, by name: outputs of a copy, which its runtime optimises less for that."""
-        copy = replace(self, model=self.model.clone())
+        copy = Side(self.model.clone(), self.feeds, self.limit)
         copy.model.graph.outputs[:] = [copy.made[name] for name in names]
         return copy.outputs(runtime)
 
 
-def place_of(value: ir.Value) -> Place:
-    """Where a value is made, and the largest step between values that a quantisation leaves."""
-    node, name = value.producer(), str(value.name)
-    if node is None:
-        return Place(name)
-    step = float(node.op_type == "QuantizeLinear")
-    scale = node.inputs[1] if node.op_type == "DequantizeLinear" else None
-    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
-    if tensor is not None:
-        step = float(np.abs(tensor.numpy().astype(np.float64)).max(initial=0.0))
-    return Place(name, node.name or "", node.op_type, step)
-
-
-def in_float64(runtime: Runtime) -> Runtime:
-    """The reference in float64, reading ConvTranspose as `runtime` does."""
-    rule = runtime.name if runtime.name in {rule.value for rule in Rule} else runtime.rule
-    return Runtime("reference", precision="f64", rule=rule)
-
-
-class Compare:
-    """One model, with others to be held against it; what it gives is computed once per runtime."""
-
-    def __init__(self, a: Side, float64: bool = True, tolerances: Tolerances | None = None) -> None:
-        self.a, self.tolerances = a, tolerances or Tolerances()
-        self.float64 = float64 and self.tolerances.by_rounding
-        self._given: dict[Runtime, Mapping[str, Any]] = {}
-        self._not_in_float64 = ""
-
-    def run(self, runtime: Runtime, b: Side, *, layers: bool) -> Run:
-        """Both models in one runtime."""
-        ours = self._outputs(runtime)
-        tolerances = replace(self.tolerances, precision=runtime.working_precision())
+def compared(
+    runtime: Runtime,
+    a: Side,
+    b: Side,
+    tolerances: Tolerances,
+    *,
+    float64: bool = True,
+    layers: bool = True,
+) -> Run:
+    """Two models in one runtime; layers: whether to look for the first that differs."""
+    ours = a.outputs(runtime)
+    tolerances = replace(tolerances, precision=runtime.working_precision())
+    try:
+        theirs = b.outputs(runtime)
+    except UpconvError as error:
+        return Run(str(runtime), findings=(f"b: {error}",))
+    wide = Runtime("reference", precision="f64", rule=runtime.reading.value)
+    exact: Mapping[str, Any] = {}
+    remark, first = "", None
+    try:
+        if float64 and tolerances.by_rounding:
+            exact = a.outputs(wide)
+    except UpconvError as error:
+        remark = f"Not compared with float64: {error}"
+    found = [
+        difference(value, ours[name], theirs[name], tolerances, exact.get(name))
+        for value in a.model.graph.outputs
+        if (name := str(value.name)) in theirs
+    ]
+    if layers and not all(one.equal for one in found):
         try:
-            theirs = b.outputs(runtime)
-        except (EngineError, MemoryLimitError) as error:
-            return Run(str(runtime), findings=(f"b: {error}",))
-        wide = in_float64(runtime)
-        exact: Mapping[str, Any] = {}
-        try:
-            if self.float64 and not self._not_in_float64:
-                exact = self._outputs(wide)
-        except (EngineError, MemoryLimitError) as error:  # asked once: it may have taken minutes
-            self._not_in_float64 = f"Not compared with float64: {error}"
-        remark = self._not_in_float64
-        made = self.a.made
-        found: list[Difference] = []
-        for name in (name for name in ours if name in theirs):
-            place = place_of(made[name]) if name in made else Place(name)
-            found += differences(place, ours[name], theirs[name], tolerances, exact.get(name))
-        first = None
-        if layers and not all(one.equal for one in found):
-            try:
-                first = self._first_layer((runtime, wide) if exact else (runtime,), b, tolerances)
-            except (EngineError, MemoryLimitError) as error:
-                remark = remark or f"Layers were not compared: {error}"
-        return Run(str(runtime), tuple(found), first, remark=remark)
+            first = _first_layer((runtime, wide) if exact else (runtime,), a, b, tolerances)
+        except UpconvError as error:
+            remark = remark or f"Layers were not compared: {error}"
+    return Run(str(runtime), tuple(found), first, remark=remark)
 
-    def _outputs(self, runtime: Runtime) -> Mapping[str, Any]:
-        if runtime not in self._given:
-            self._given[runtime] = self.a.outputs(runtime)
-        return self._given[runtime]
 
-    def _first_layer(
-        self, runtimes: Sequence[Runtime], b: Side, tolerances: Tolerances
-    ) -> Difference | None:
-        """The first inner value that differs; runtimes: where both run, and `a` in float64."""
-        outputs = {value.name for side in (self.a, b) for value in side.model.graph.outputs}
-        values = {n: v for n, v in self.a.made.items() if n in b.made and n not in outputs}
-        names = list(values)
-        for start in range(0, len(names), _GROUP):
-            group = names[start : start + _GROUP]
-            ours, theirs = (side.inner(runtimes[0], group) for side in (self.a, b))
-            exact = self.a.inner(runtimes[1], group) if runtimes[1:] else {}
-            for name in group:
-                pair = ours[name], theirs[name], tolerances, exact.get(name)
-                for difference in differences(place_of(values[name]), *pair):
-                    if not difference.equal:
-                        return difference
-        return None
+def _first_layer(
+    runtimes: Sequence[Runtime], a: Side, b: Side, tolerances: Tolerances
+) -> Difference | None:
+    """The first inner value that differs; runtimes: where both run, and `a` in float64."""
+    outputs = {value.name for side in (a, b) for value in side.model.graph.outputs}
+    names = [name for name in a.made if name in b.made and name not in outputs]
+    for start in range(0, len(names), _GROUP):
+        group = names[start : start + _GROUP]
+        ours, theirs = (side.inner(runtimes[0], group) for side in (a, b))
+        exact = a.inner(runtimes[1], group) if runtimes[1:] else {}
+        for name in group:
+            pair = ours[name], theirs[name], tolerances, exact.get(name)
+            found = difference(a.made[name], *pair)
+            if not found.equal:
+                return found
+    return None

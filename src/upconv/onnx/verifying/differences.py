@@ -22,11 +22,13 @@ Only interfaces and outputs decide whether two models are equal; the layer tells
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ... import memory
 from ...arrays import Array
@@ -72,16 +74,6 @@ _BY_ROUNDING = Tolerances()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value is made: its name, the node and operator, and the step of a quantised one."""
-
-    name: str
-    node: str = ""
-    op: str = ""
-    step: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """One value as two models have it: an output, or the result of a layer.
 
@@ -113,50 +105,49 @@ class Difference:
         )
 
 
-def differences(
-    place: Place, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
-) -> list[Difference]:
-    """How a value differs; a sequence gives one difference per member, `name[i]`.
+def difference(
+    made: ir.Value, a: Any, b: Any, tolerances: Tolerances = _BY_ROUNDING, exact: Any = None
+) -> Difference:
+    """How a value differs.
 
-    a, b: what the models make of it; exact: what the first makes in float64, None for none.
+    made: the value in the first model. a, b: what the models make of it; exact: what the first
+    makes in float64, None for none.
 
     >>> a, b = np.ones(3, np.float32), np.array([1, 1, 1.5], np.float32)
-    >>> [found] = differences(Place("y"), a, b)
+    >>> found = difference(ir.Value(name="y"), a, b)
     >>> round(found.error, 3), found.scale, found.equal
     (0.333, 1.5, False)
     """
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        members = exact if isinstance(exact, list) and len(exact) == len(a) else [None] * len(a)
-        return [
-            found
-            for i, (x, y, z) in enumerate(zip(a, b, members, strict=True))
-            for found in differences(replace(place, name=f"{place.name}[{i}]"), x, y, tolerances, z)
-        ]
-    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    if arrays and a.shape == b.shape:
-        same = isinstance(exact, np.ndarray) and exact.shape == a.shape
-        wide = exact if same and exact.dtype == np.float64 else None
-        return [_compared(place, a, b, wide, tolerances)]
-    words = f"the shape {a.shape} became {b.shape}" if arrays else f"{_kind(a)} became {_kind(b)}"
-    shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), _kind(a))
-    at = place.name, place.node, place.op, shape, dtype
-    return [Difference(*at, "exact", inf, 0.0, 0.0, False, words)]
+    node = made.producer()
+    at = str(made.name), (node and node.name) or "", node.op_type if node else ""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape:
+        return _compared(at, _step(node), a, b, exact, tolerances)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        words = f"the shape {a.shape} became {b.shape}"
+    else:
+        words = "it is no tensor in one of the two; sequences and optionals are not compared"
+    shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), type(a).__name__)
+    return Difference(*at, shape, dtype, "exact", inf, 0.0, 0.0, False, words)
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, list):
-        return f"a sequence of {len(value)}"
-    return "a tensor" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+def _step(node: ir.Node | None) -> float:
+    """The largest step between values that a quantisation leaves."""
+    scale = node.inputs[1] if node and node.op_type == "DequantizeLinear" else None
+    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    if tensor is None:
+        return float(node is not None and node.op_type == "QuantizeLinear")
+    return _largest(tensor.numpy().astype(np.float64))
 
 
 def _compared(
-    place: Place, a: Array, b: Array, exact: Array | None, tolerances: Tolerances
+    at: tuple[str, str, str], step: float, a: Array, b: Array, exact: Any, tolerances: Tolerances
 ) -> Difference:
-    memory.require(_COPIES * a.size, f"Comparing {place.name}")
+    memory.require(_COPIES * a.size, f"Comparing {at[0]}")
     x, y = _wide(a, b)
     finite = np.isfinite(x) & np.isfinite(y)
     torn = np.count_nonzero(~finite & (x != y) & ~(np.isnan(x) & np.isnan(y)))
-    z = x if exact is None else exact
+    known = isinstance(exact, np.ndarray) and (exact.shape, exact.dtype) == (a.shape, np.float64)
+    z = exact if known else x
     finite &= np.isfinite(z)
     x, y, z = x[finite], y[finite], z[finite]
     scale = max(_largest(x), _largest(y))
@@ -164,23 +155,22 @@ def _compared(
     with np.errstate(over="ignore"):  # 1e308 - -1e308
         apart = np.abs(x - y)
         off_a, off_b = _largest(x - z) / whole, _largest(y - z) / whole
-    error, allowed, rule = _largest(apart) / whole, place.step / whole, "exact"
+    error, allowed, rule = _largest(apart) / whole, step / whole, "exact"
     if a.dtype.kind in "iu" and not np.array_equal(a, b):
         error = max(error, 1 / whole)  # which float64 may hold for equal
     equal = error <= allowed
-    if a.dtype.kind in "fcV" and a.dtype.names is None:
-        if tolerances.by_rounding:
-            names = a.dtype.name, tolerances.precision or "float64"
-            few = max(_ROUNDING.get(name, _FLOAT32) for name in names)
-            rule, limit = "a", _LOOSE * few
-            if exact is not None:
-                rule, error, limit = "float64", off_b, 2 * off_a + few
-            allowed += limit
-            equal = error <= allowed
-        else:
-            atol, rtol = tolerances.atol or 0.0, tolerances.rtol or 0.0
-            rule, allowed = "tolerance", atol / whole + rtol
-            equal = bool(np.all(apart <= atol + rtol * np.abs(x)))
+    if a.dtype.kind in "fcV" and tolerances.by_rounding:
+        names = a.dtype.name, tolerances.precision or "float64"
+        few = max(_ROUNDING.get(name, _FLOAT32) for name in names)
+        rule, limit = "a", _LOOSE * few
+        if known:
+            rule, error, limit = "float64", off_b, 2 * off_a + few
+        allowed += limit
+        equal = error <= allowed
+    elif a.dtype.kind in "fcV":
+        atol, rtol = tolerances.atol or 0.0, tolerances.rtol or 0.0
+        rule, allowed = "tolerance", atol / whole + rtol
+        equal = bool(np.all(apart <= atol + rtol * np.abs(x)))
     words = ""
     if a.dtype != b.dtype:
         words = f"{a.dtype} became {b.dtype}"
@@ -188,8 +178,8 @@ def _compared(
         words = f"{torn} of {a.size} elements are NaN or infinite in one of the two only"
     elif a.size and not x.size:
         words = "there is no finite element in either, so nothing is verified"
-    at = place.name, place.node, place.op, a.shape, str(a.dtype)
-    return Difference(*at, rule, error, scale, allowed, equal and not words, words)
+    shape, dtype, equal = a.shape, str(a.dtype), equal and not words
+    return Difference(*at, shape, dtype, rule, error, scale, allowed, equal, words)
 
 
 def _wide(a: Array, b: Array) -> tuple[Array, Array]:
@@ -202,15 +192,6 @@ def _wide(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _largest(values: Array) -> float:
     return float(np.abs(values).max(initial=0.0))
-
-
-@dataclass(frozen=True, slots=True)
-class Fed:
-    """An input as both models were given it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +210,8 @@ class Run:
 
     @property
     def equal(self) -> bool:
-        """Whether every output is equal."""
-        return not self.findings and all(output.equal for output in self.outputs)
+        """Whether something was compared and all of it was equal."""
+        return bool(self.outputs) and all(output.equal for output in self.outputs)
 
     def told(self) -> list[str]:
         """Sentences on what is found besides the distances of outputs."""
@@ -244,13 +225,13 @@ class Run:
 class Comparison:
     """Two models on the same inputs.
 
-    `findings` are sentences about the interfaces: inputs and outputs that are missing, in another
-    order, of another type or shape. `a` is the first model and `b` the second, here and in them.
+    `findings` are sentences about the interfaces: inputs and outputs that are missing, or in
+    another order. `inputs` are the shapes of what was fed. `a` is the first model, `b` the second.
     """
 
     findings: tuple[str, ...]
     runs: tuple[Run, ...]
-    inputs: tuple[Fed, ...]
+    inputs: Mapping[str, tuple[int, ...]]
     seed: int
 
     @property
