@@ -212,9 +212,7 @@ def padded_positions() -> Drawing:
     taps = product(*(line.phases[0].taps for line in found.lines))
     distances = sorted(outer.shift * found.row_stride + inner.shift for outer, inner in taps)
     named = [f"q{MINUS}{distance}" if distance else "q" for distance in distances]
-    words = (
-        f"what is computed at position q, phases (0, 0), reads {', '.join(named)}, wherever q is"
-    )
+    words = f"what is computed at q, phases (0, 0), reads {', '.join(named)}, wherever q is"
     drawing.text(EDGE, 66, words, 14)
     for distance, name in zip(distances, named, strict=True):
         x = EDGE + (q - distance + 0.5) * LANES

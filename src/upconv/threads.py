@@ -20,7 +20,7 @@ from .arguments import integer, integer_variable
 _MOST = 4096
 _chosen: int | None = None
 _default: int | None = None
-_team: Team | None = None
+_pool: ThreadPool | None = None
 
 
 def set_num_threads(n: int | None) -> None:
@@ -105,7 +105,7 @@ def processors() -> int:
     return max(1, count)
 
 
-class Team(Protocol):
+class ThreadPool(Protocol):
     """Threads of another library."""
 
     def awake(self) -> bool:
@@ -117,40 +117,40 @@ class Team(Protocol):
         ...
 
 
-def borrow(team: Team | None) -> None:
+def borrow(pool: ThreadPool | None) -> None:
     """Let another library's threads do the engines' work while they are awake; None: only ours.
 
     For a library whose threads spin after their work: ours beside them would share the processors.
     """
-    global _team
-    _team = team
+    global _pool
+    _pool = pool
 
 
-def borrowed() -> Team | None:
+def borrowed() -> ThreadPool | None:
     """What may do the engines' work in place of threads of our own, or None."""
-    return _lent.team or _team
+    return _lent.pool or _pool
 
 
 class _Lent(threading.local):
-    """The team that is lent to the calling thread."""
+    """The pool that is lent to the calling thread."""
 
-    team: Team | None = None
+    pool: ThreadPool | None = None
 
 
 _lent = _Lent()
 
 
 @contextmanager
-def lend(team: Team) -> Iterator[None]:
+def lend(pool: ThreadPool) -> Iterator[None]:
     """Let another library's threads do the work that this thread asks for in the block.
 
     For a library that calls upconv from within its own work.
     """
-    before, _lent.team = _lent.team, team
+    before, _lent.pool = _lent.pool, pool
     try:
         yield
     finally:
-        _lent.team = before
+        _lent.pool = before
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

@@ -271,10 +271,10 @@ def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:
     rank = len(layer.axes)
     permutation = _permutation(layer.weight_layout, found.weight_layout, rank)
     start = found.weight_layout.value.index("X")
-    turned = tuple(range(start, start + rank)) if layer.flipped != found.flipped else ()
+    flipped = tuple(range(start, start + rank)) if layer.flipped != found.flipped else ()
     moved = permutation if permutation != tuple(range(rank + 2)) else ()
     steps = [f"transpose {moved}"] if moved else []
-    steps += [f"reverse axes {turned}"] if turned else []
+    steps += [f"reverse axes {flipped}"] if flipped else []
     data = ""
     if layer.layout is not found.layout:
         to_ncx = layer.layout.to_ncx(rank), found.layout.to_ncx(rank)
@@ -284,7 +284,7 @@ def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:
     return {
         "weight": ", then ".join(steps),
         "weight_permutation": moved,
-        "weight_reversed": turned,
+        "weight_reversed": flipped,
         "data": data,
     }
 

@@ -48,8 +48,8 @@ class ConvolutionOperator(linalg.LinearOperator):  # type: ignore[misc]  # SciPy
         problem, ways = signature.problem, (Direction.FORWARD, Direction.INPUT_GRAD)
         calls = {}
         for way in ways:
-            turned = signature._replace(problem=problem.replace(direction=way))
-            call = PreparedCall(turned, engine, get_num_threads(), tune=False)
+            other = signature._replace(problem=problem.replace(direction=way))
+            call = PreparedCall(other, engine, get_num_threads(), tune=False)
             calls[way] = call.pack(weight)
         self._forward = calls.pop(problem.direction)
         (self._adjoint,) = calls.values()

@@ -1,7 +1,8 @@
 """Random layers of the sizes that models have.
 
-Small problems never reach what large ones do: slabs, passes over channels, windows, several jobs
-for each thread. So layers are drawn from families of real ones; a seed makes all of a layer.
+Small problems never reach what large ones do: spatial blocks, passes over channels, cache blocks,
+several jobs for each thread. So layers are drawn from families of real ones; a seed makes all of a
+layer.
 """
 
 from __future__ import annotations

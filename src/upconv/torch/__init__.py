@@ -22,9 +22,9 @@ from .graphs import rewrite
 from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .packing import forget
 from .reports import LayerReport, Report
-from .team import borrow_team
+from .thread_pool import borrow_pool
 
-borrow_team()
+borrow_pool()
 
 __all__ = [
     "Conv1d",

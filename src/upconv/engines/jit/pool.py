@@ -31,7 +31,7 @@ from functools import lru_cache
 from typing import Any
 
 from ... import forks
-from ...threads import Team, borrowed
+from ...threads import ThreadPool, borrowed
 from .affinity import Affinity
 from .compile import Code
 from .cpu import Cpu, host
@@ -57,9 +57,9 @@ def run(work: int, argument: int, threads: int) -> None:
     if threads <= 1:
         _alone(work)(argument)
         return
-    team = borrowed()
-    if team is not None and team.awake():
-        _run_on(team, work, argument, threads)
+    other = borrowed()
+    if other is not None and other.awake():
+        _run_on(other, work, argument, threads)
         return
     pool, limit = _pool or _made(), min(threads - 1, MOST)
     if pool.helpers < limit:
@@ -69,13 +69,13 @@ def run(work: int, argument: int, threads: int) -> None:
     pool.lead(pool.control, work, argument, limit)
 
 
-def _run_on(team: Team, work: int, argument: int, threads: int) -> None:
+def _run_on(other: ThreadPool, work: int, argument: int, threads: int) -> None:
     """On another library's threads, or alone while they are at work for another thread."""
     if not _leading.acquire(blocking=False):
         _alone(work)(argument)
         return
     try:
-        team.run(work, argument, threads)
+        other.run(work, argument, threads)
     finally:
         _leading.release()
 

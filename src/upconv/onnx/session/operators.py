@@ -86,7 +86,7 @@ class Kernel:
         result = api.made("KernelContext_GetOutput", context, 0, sizes, len(out))
         x = array_at(api.data(value), shape, self._dtype)
         y = array_at(api.data(result), out, self._dtype)
-        with lend(_Team(api, context)):
+        with lend(_OrtPool(api, context)):
             plan(x, out=y)
         if self._slopes is not None:
             prelu(y, self._slopes)
@@ -116,7 +116,7 @@ def prelu(y: Array, slopes: Array) -> None:
                     (np.maximum if slope <= 1 else np.minimum)(piece, scaled, out=piece)
 
 
-class _Team:
+class _OrtPool:
     """ONNX Runtime's threads, lent for the time of one operator."""
 
     def __init__(self, api: Library, context: int) -> None:

@@ -29,7 +29,7 @@ _NAMES = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib", "win32": "
 _SIGNATURE = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def borrow_team() -> None:
+def borrow_pool() -> None:
     """From now on the JIT engine's work runs on PyTorch's threads, if they can be had.
 
     They cannot in the child of a fork, which OpenMP's threads do not come along into.
@@ -44,10 +44,10 @@ def borrow_team() -> None:
     except (OSError, AttributeError):
         return
     parallel_for.argtypes, parallel_for.restype = _SIGNATURE, ctypes.c_int32
-    borrow(_Team(parallel_for))
+    borrow(_TorchPool(parallel_for))
 
 
-class _Team:
+class _TorchPool:
     """The threads that PyTorch's operators use when the calling thread calls them."""
 
     def __init__(self, parallel_for: ctypes._NamedFuncPointer) -> None:

@@ -12,14 +12,14 @@ import upconv.torch as ut  # noqa: E402
 from processes import printed  # noqa: E402
 from small_models import close  # noqa: E402
 from upconv import threads  # noqa: E402
-from upconv.torch import team  # noqa: E402
+from upconv.torch import thread_pool  # noqa: E402
 
 
 @pytest.fixture
 def two_torch_threads():
     before, borrowed = torch.get_num_threads(), threads.borrowed()
     torch.set_num_threads(2)
-    team.borrow_team()
+    thread_pool.borrow_pool()
     yield
     torch.set_num_threads(before)
     threads.borrow(borrowed)
