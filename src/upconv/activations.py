@@ -34,15 +34,7 @@ class Activation(Enum):
 
 
 def apply(activation: Activation, slope: float, values: Array) -> None:
-    """Replace `values` (float32 or float64) by their activation; NaN stays NaN.
-
-    `slope` is the factor of negative values in LEAKY_RELU.
-
-    >>> values = np.array([-2.0, 3.0])
-    >>> apply(Activation.LEAKY_RELU, 0.5, values)
-    >>> values
-    array([-1.,  3.])
-    """
+    """Replace `values` (float32 or float64) by their activation; `slope` is LEAKY_RELU's."""
     if activation is Activation.NONE or not values.size:
         return
     with np.errstate(all="ignore"):  # overflow to infinity and NaN are results, not accidents
@@ -60,22 +52,6 @@ def erf(x: Array) -> Array:
     values = np.ascontiguousarray(x, np.float64).ravel()
     found = np.fromiter(map(math.erf, values.data), np.float64, values.size)
     return found.astype(x.dtype, copy=False).reshape(x.shape)
-
-
-def _relu(values: Array, slope: float) -> None:
-    np.maximum(values, 0, out=values)
-
-
-def _leaky_relu(values: Array, slope: float) -> None:
-    np.multiply(values, values.dtype.type(slope), out=values, where=values < 0)
-
-
-def _tanh(values: Array, slope: float) -> None:
-    np.tanh(values, out=values)
-
-
-def _sigmoid(values: Array, slope: float) -> None:
-    values[...] = _logistic(values)
 
 
 def _silu(values: Array, slope: float) -> None:
@@ -98,11 +74,11 @@ def _logistic(values: Array) -> Array:
     return result
 
 
-_IN_PLACE: dict[Activation, Callable[[Array, float], None]] = {
-    Activation.RELU: _relu,
-    Activation.LEAKY_RELU: _leaky_relu,
-    Activation.TANH: _tanh,
-    Activation.SIGMOID: _sigmoid,
+_IN_PLACE: dict[Activation, Callable[[Array, float], object]] = {
+    Activation.RELU: lambda v, _: np.maximum(v, 0, out=v),
+    Activation.LEAKY_RELU: lambda v, slope: np.multiply(v, v.dtype.type(slope), v, where=v < 0),
+    Activation.TANH: lambda v, _: np.tanh(v, out=v),
+    Activation.SIGMOID: lambda v, _: np.copyto(v, _logistic(v)),
     Activation.SILU: _silu,
     Activation.GELU: _gelu,
 }

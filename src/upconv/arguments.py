@@ -30,11 +30,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def frozen(argument: str, value: object, depth: int = 2) -> Frozen:
-    """`value` with lists and arrays as tuples and every integer a Python int.
-
-    >>> frozen("padding", [(0, 1), np.array([2, 3])])
-    ((0, 1), (2, 3))
-    """
+    """`value` with lists and arrays as tuples and every integer a Python int."""
     if type(value) is int or value is None or type(value) is str or _is_frozen(value):
         return value
     if isinstance(value, str):
@@ -71,10 +67,7 @@ def integer(
     remedy: str = "",
     kind: type[ArgumentError] = ArgumentError,
 ) -> int:
-    """`value` as an int from `low` to `high`.
-
-    Raises `DTypeError` for what is no integer and `kind` for one out of range.
-    """
+    """`value` as an int in [low, high]; `DTypeError` for no integer, else `kind` out of range."""
     number = _whole(argument, value, "an integer", remedy)
     if low <= number <= high:
         return number

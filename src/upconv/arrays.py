@@ -29,10 +29,7 @@ _ON_THE_HOST = 1  # DLPack's device type of ordinary memory
 
 
 def as_array(argument: str, value: object) -> Array:
-    """`value` as a NumPy array of a supported type in native byte order, copied only for that.
-
-    Raises `DTypeError` naming `argument` otherwise.
-    """
+    """`value` as an array of a supported type in native byte order, copied only for that order."""
     array = value if type(value) is np.ndarray else _foreign(argument, value)
     if array.dtype in _KNOWN:  # none in the other byte order is
         return array
@@ -166,8 +163,7 @@ def check_out(argument: str, out: object, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _is_masked(value: object) -> bool:
-    """Whether it is a masked array. There is none before numpy.ma is imported, and NumPy would
-    import it to answer: 8 ms of somebody's first call."""
+    """Whether it is a masked array; numpy.ma, whose import takes 8 ms, is not imported for that."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 

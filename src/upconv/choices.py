@@ -41,8 +41,7 @@ _ALGORITHMS = '"auto" takes Winograd where it is expected to be faster and as ex
 
 
 class Selection(NamedTuple):
-    """The engine that will do a problem, in which variant ("" for its own choice), and the seconds
-    of a call; 0.0 where it was not measured."""
+    """An engine, its variant ("": its own choice), and seconds of a call (0.0: not measured)."""
 
     engine: Engine
     variant: str = ""
@@ -65,20 +64,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine that will do a problem, and what the ones before it said.
-
-    `engine` is None when every engine refused.
-    """
+    """The engine that will do a problem, None where every one refused, and the refusals before."""
 
     engine: Engine | None
     refusals: tuple[Refusal, ...]
 
 
 def tuning_asked(tune: object = None) -> bool:
-    """Whether to choose by measurement: `tune` if it is a bool; None leaves it to `UPCONV_TUNE`.
-
-    The variable is read once, as `UPCONV_ENGINE` is. Raises `ArgumentError` for what is neither.
-    """
+    """Whether to choose by measurement: `tune` if it is a bool; None leaves it to `UPCONV_TUNE`."""
     return _tuning_variable() if tune is None else boolean("tune", tune)
 
 
@@ -175,10 +168,7 @@ def select(problem: Problem, engine: str | Engine | None) -> Engine:
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
-    """Every engine that does the problem, the preferred first; only the one asked for, if any.
-
-    An engine is loaded when it is its turn. Raises `EngineRefusal` when there is none.
-    """
+    """The engines that do the problem, preferred first, each loaded in its turn; or `engine`."""
     first = select(problem, engine)
     if engine is not None or first.name == _asked_variable():
         yield first
@@ -191,11 +181,7 @@ def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
 def by_model(
     problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
 ) -> Selection:
-    """The engine and the variant that models choose for an algorithm.
-
-    `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
-    none.
-    """
+    """The engine and variant that models choose; `once`: the weight is packed for one call only."""
     if algorithm is Algorithm.DIRECT:
         return Selection(select(problem, engine))
     if algorithm is Algorithm.WINOGRAD:
@@ -225,10 +211,8 @@ def variants(
 
 
 def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
-    """The first engine that knows Winograd's algorithm, if it can do a problem by it.
-
-    No further engine is looked at: loading one takes as long as a first call should.
-    """
+    """The first engine that knows Winograd's algorithm, if it can do a problem by it."""
+    # No further engine is looked at: loading one takes as long as a first call should.
     found = next(_knowing_winograd(problem, engine), None)
     return None if found is None or found.refuses_winograd(problem) is not None else found
 

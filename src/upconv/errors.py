@@ -26,11 +26,7 @@ _LONGEST_VALUE = 120
 
 
 def brief(value: object) -> str:
-    """`repr(value)` cut to a length that fits in a sentence; never raises, whatever the value.
-
-    >>> brief("same")
-    "'same'"
-    """
+    """`repr(value)` cut to a length that fits in a sentence; never raises, whatever the value."""
     try:
         text = repr(value)
     except Exception as error:  # a foreign __repr__ may fail; the report about it must not

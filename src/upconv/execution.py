@@ -32,10 +32,6 @@ from .threads import get_num_threads
 from .tuning import selected
 
 
-def _nothing() -> None:
-    """What a weak reference says of an entry that is no more."""
-
-
 class PreparedCall:
     """A checked signature, the engine that does it, and the cache's entry of its primitive."""
 
@@ -51,24 +47,19 @@ class PreparedCall:
         *,
         once: bool = False,
     ) -> None:
-        """Choose the engine; `asked` keeps the one asked for alive, as its id is in a key.
-
-        `once` says that weights are packed for one run only.
-        """
+        """Choose the engine; `once` says that weights are packed for one run only."""
         problem = signature.problem
+        # `asked` keeps the engine alive whose id is in a key.
         self.signature, self.asked, self._threads = signature, engine, threads
         chosen = selected(
             problem, engine, threads, tune=tuning_asked(tune), algorithm=algorithm, once=once
         )
         self.engine, self.variant = chosen.engine, chosen.variant
         self.packs = problem.direction is not Direction.WEIGHT_GRAD
-        self._entry: Callable[[], Entry | None] = _nothing
+        self._entry: Callable[[], Entry | None] = lambda: None
 
     def entry(self) -> Entry:
-        """The primitive's entry: as it was, or built anew if the cache dropped it.
-
-        Raises `MemoryLimitError` where the primitive's scratch memory would not fit.
-        """
+        """The primitive's entry, built anew if the cache dropped it; or `MemoryLimitError`."""
         cache, entry = shared_cache(), self._entry()
         if entry is None or not cache.used(entry):
             problem = self.signature.problem
@@ -108,10 +99,7 @@ class PreparedCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCall:
-    """A prepared call with its weight in the primitive's order; `engine` is its engine's name.
-
-    Any number of threads may run it at once.
-    """
+    """A prepared call with its weight in the primitive's order; threads may run it at once."""
 
     signature: Signature
     engine: str

@@ -172,7 +172,7 @@ def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate:
                 shape, axes = grad.shape[: channel_axis + 1], axes[:channel_axis]
                 sums = np.add.reduce(grad.reshape(*shape, -1), axis=-1)
         total = np.asarray(np.add.reduce(sums, axis=axes, dtype=np.float64))
-        return _rounded(total, grad.dtype, out, accumulate=accumulate)
+    return rounded_total(total, grad.dtype, out, accumulate=accumulate)
 
 
 def rounded_total(
@@ -180,13 +180,9 @@ def rounded_total(
 ) -> Array:
     """A float64 total in the caller's array, or added to it, or in a new one of `dtype`."""
     with np.errstate(all="ignore"):
-        return _rounded(total, dtype, out, accumulate=accumulate)
-
-
-def _rounded(total: Array, dtype: np.dtype[Any], out: Array | None, *, accumulate: bool) -> Array:
-    if out is None:
-        return total.astype(dtype)
-    out[...] = out + total if accumulate else total
+        if out is None:
+            return total.astype(dtype)
+        out[...] = out + total if accumulate else total
     return out
 
 
@@ -216,10 +212,7 @@ def gradient_targets(
     *,
     accumulate: bool,
 ) -> dict[str, Array | None]:
-    """The array to write each needed gradient into, None for a new one.
-
-    `known` are the names there are, `holder` is what `out` is made with.
-    """
+    """The array to write each of the `known` gradients in `needs` into; None for a new one."""
     if needs is known and out is None and not accumulate:
         return dict.fromkeys(known)  # most calls
     if isinstance(needs, str):

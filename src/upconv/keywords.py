@@ -49,9 +49,8 @@ def integers(argument: str, value: Frozen, rank: int, low: int) -> tuple[int, ..
     """One integer per axis, each >= `low`; a single one stands for all axes."""
     if isinstance(value, int):
         return (_bounded(argument, value, low),) * rank
-    if not isinstance(value, tuple) or any(not isinstance(entry, int) for entry in value):
-        raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
-    if len(value) != rank:
+    whole = isinstance(value, tuple) and all(isinstance(entry, int) for entry in value)
+    if not whole or len(value) != rank:
         raise ArgumentError(argument, brief(value), _FORMS.format(rank=rank), _ONE_EACH)
     return tuple(_bounded(f"{argument}[{i}]", entry, low) for i, entry in enumerate(value))
 
@@ -71,11 +70,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def paddings(value: Frozen, rank: int) -> Pairs | Same:
-    """(begin, end) per axis, of either sign, or a rule.
-
-    >>> paddings((1, (0, 2)), rank=2)
-    ((1, 1), (0, 2))
-    """
+    """(begin, end) per axis, of either sign, or a rule."""
     if isinstance(value, str):
         return _named_padding(value, rank)
     if isinstance(value, int):
@@ -133,11 +128,7 @@ _REMEDIES = {
 
 
 def epilogue(activation: Frozen, residual: bool) -> Epilogue:
-    """An epilogue from None, a name, (name, slope) or "name:slope".
-
-    >>> epilogue("leaky_relu:0.2", residual=False).slope
-    0.2
-    """
+    """An epilogue from None, a name, (name, slope) or "name:slope"."""
     if activation is None:
         return Epilogue(residual=residual)
     name, slope = activation, None

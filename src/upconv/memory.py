@@ -19,14 +19,7 @@ ALWAYS_FINE = 64 << 20
 
 
 def require(nbytes: int, purpose: str) -> None:
-    """Raise `MemoryLimitError` unless `nbytes` bytes for `purpose` may still be taken.
-
-    >>> require(1000, "the output")
-    >>> require(10**18, "the output")
-    Traceback (most recent call last):
-        ...
-    upconv.errors.MemoryLimitError: the output needs 888 PiB; this process may take ...
-    """
+    """Raise `MemoryLimitError` unless `nbytes` bytes for `purpose` may still be taken."""
     if nbytes <= ALWAYS_FINE:
         return
     available = available_bytes()
@@ -47,11 +40,7 @@ def refused(purpose: str, error: Exception) -> MemoryLimitError:
 
 
 def readable(nbytes: int) -> str:
-    """`nbytes` with a binary unit.
-
-    >>> readable(3 << 29)
-    '1.5 GiB'
-    """
+    """`nbytes` with a binary unit, as "1.5 GiB"."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(max(nbytes.bit_length() - 1, 0) // 10, len(units) - 1)
     if nbytes >> (10 * power) >= 10**6:

@@ -102,12 +102,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """Flows one after another; none of them is the identity.
-
-    >>> up = Progress(4, 2, 1, 1, 1, convolves=False)
-    >>> Chained((up, up)).final(4), Chained((up, up)).rate
-    (13, Fraction(4, 1))
-    """
+    """Flows one after another; none of them is the identity."""
 
     flows: tuple[Flow, ...]
 
@@ -154,44 +149,29 @@ Flow = Progress | Chained | Abreast
 
 
 def latency(flow: Flow) -> int:
-    """The most results by which a stream is behind rate * inputs, once it is under way.
-
-    >>> latency(Progress(16, 8, 1, 4, 4, convolves=False))
-    4
-    """
+    """The most results by which a stream is behind rate * inputs, once it is under way."""
     rate = flow.rate
     return ceil(_most(lambda t: rate * t - flow.final(t), rate.denominator, flow))
 
 
 def lookahead(flow: Flow) -> int:
-    """The most inputs that a result waits for beyond the one at its own time, floor(o / rate).
-
-    >>> lookahead(Progress(16, 8, 1, 4, 4, convolves=False))
-    1
-    """
+    """The most inputs that a result waits for beyond the one at its own time, floor(o / rate)."""
     rate = flow.rate
     late = _most(lambda o: Fraction(flow.takes(o + 1) - 1 - o // rate), rate.numerator, flow)
     return int(late)
 
 
-_Lateness = Callable[[int], Fraction]
-
-
-def _most(late: _Lateness, period: int, flow: Flow) -> Fraction:
+def _most(late: Callable[[int], Fraction], period: int, flow: Flow) -> Fraction:
     """The most over one period, far from the begin; of a chain, all its strides' together."""
-    period = lcm(period, *_periods(flow))
+    period = lcm(period, _period(flow))
     places: Iterable[int] = range(period)
     if isinstance(flow, Progress):  # of one axis it is known where the most may be
         places = (0, period - 1, flow.lag % period)
     return max(late(period * _FAR + i) for i in places)
 
 
-def _periods(flow: Flow) -> Iterable[int]:
+def _period(flow: Flow) -> int:
     if isinstance(flow, Progress):
-        return (flow.stride,)
-    flows = getattr(flow, "flows", ())
-    product = 1
-    for each in flows:
-        each_period = lcm(*_periods(each))
-        product = lcm(product, each_period) if isinstance(flow, Abreast) else product * each_period
-    return (product,)
+        return flow.stride
+    periods = [_period(each) for each in flow.flows]
+    return lcm(*periods) if isinstance(flow, Abreast) else prod(periods)

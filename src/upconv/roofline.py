@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def roofline(threads: int, *, measure: bool) -> Limits | None:
-    """The roofline of this machine that is remembered; else measured now if `measure`, or None.
-
-    None too where llvmlite, by which it is measured, is not installed.
-    """
+    """The roofline that is remembered, else measured now if `measure`; None without llvmlite."""
     if not measure and not shared_store().count(ROOFLINES):
         return None  # and no compiler is loaded to find that out
     known = _remembered(threads)

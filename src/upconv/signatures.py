@@ -170,7 +170,11 @@ def _problem(
         over = (f" / {groups}", " over groups") if convolves else ("", "")
         expected = f"{frame.channels}{over[0]} there, the channels of x {x.shape}{over[1]}"
         swapped = frame.channels == (o * groups if convolves else o)
-        hint = _swap_hint(frame.weight_layout, swapped=swapped)
+        order = frame.weight_layout
+        hint = f"Is the weight really in the order {order.value!r} (I input, O output channels)?"
+        if swapped:
+            other = f"weight_layout={order.swapped().value!r}"
+            hint = f"The two look swapped: say {other}, or transpose the weight."
         raise ShapeError("weight.shape", got, expected, hint)
     divided, name = (o, "output channels") if convolves else (i, "input channels")
     if divided % groups:
@@ -222,7 +226,9 @@ class _Frame(NamedTuple):
         same_dtype("x", x.dtype, "weight", weight.dtype)
         batched = len(x.shape) == rank + 2
         shape = x.shape if batched else (1, *x.shape)
-        _require_extents("weight", weight.shape)
+        if min(weight.shape) < 1:
+            remedy = "A layer has at least one channel and one tap."
+            raise ShapeError("weight.shape", str(weight.shape), "no axis of size 0", remedy)
         ordered = [shape[axis] for axis in layout.to_ncx(rank)]
         if ordered[1] < 1:
             remedy = "Only the batch and the spatial axes may be empty."
@@ -250,16 +256,3 @@ class _Frame(NamedTuple):
         """Extents of the axes I and O, and the kernel."""
         i, o, *kernel = (shape[axis] for axis in self.weight_layout.to_iox(len(shape) - 2))
         return i, o, tuple(kernel)
-
-
-def _require_extents(name: str, shape: Shape) -> None:
-    if min(shape) < 1:
-        remedy = "A layer has at least one channel and one tap."
-        raise ShapeError(f"{name}.shape", str(shape), "no axis of size 0", remedy)
-
-
-def _swap_hint(layout: WeightLayout, *, swapped: bool) -> str:
-    if swapped:
-        other = layout.swapped().value
-        return f"The two look swapped: say weight_layout={other!r}, or transpose the weight."
-    return f"Is the weight really in the order {layout.value!r} (I input, O output channels)?"

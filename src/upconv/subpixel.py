@@ -68,10 +68,7 @@ class SubPixel:
 
     @classmethod
     def of_phase(cls, axis: Axis, phase: int) -> SubPixel:
-        """The convolution that makes one phase alone, as long as the longest phase.
-
-        A phase without taps is made by one tap that is zero.
-        """
+        """The convolution that makes one phase alone, as long as the longest; it may be zero."""
         whole = replace(axis, size=_ANY_SIZE)
         return cls._of(whole, (whole.phases()[phase],), (0, 0))
 
@@ -100,32 +97,20 @@ class SubPixel:
         return len(self.taps)
 
     def fits(self, size: int) -> bool:
-        """Whether an input of `size` leaves the convolution anything to do.
-
-        >>> folded(Axis(size=5, kernel=3, crop_begin=4)).fits(1)
-        False
-        """
+        """Whether an input of `size` leaves the convolution anything to do."""
         begin, end = self.zeros
         left = size - max(-begin, 0) - max(-end, 0)
         return left > 0 and size + begin + end > self.dilation * (self.kernel - 1)
 
 
 def folded(axis: Axis) -> SubPixel:
-    """The convolution whose shuffled result begins where the output does.
-
-    >>> folded(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1)).kernel
-    3
-    """
+    """The convolution whose shuffled result begins where the output does."""
     return SubPixel.of(axis, 0)
 
 
 @lru_cache(maxsize=256)
 def thriftiest(axis: Axis) -> SubPixel:
-    """The convolution with fewest taps; among those, the one that cuts least.
-
-    >>> thriftiest(Axis(size=5, kernel=4, stride=2, crop_begin=1, crop_end=1)).kernel
-    2
-    """
+    """The convolution with fewest taps; among those, the one that cuts least."""
     # The shifts span least when tap 0 begins a phase, and without a cut if that does as well; with
     # dilation another cut may, rarely, bring them onto a coarser grid.
     cuts = {0, axis.crop_begin % axis.stride, *range(min(axis.stride, _FEW))}
@@ -134,12 +119,7 @@ def thriftiest(axis: Axis) -> SubPixel:
 
 
 def waste(axes: Sequence[Axis], forms: Sequence[SubPixel]) -> float:
-    """Multiplications done for one needed, over all axes.
-
-    >>> axis = Axis(size=5, kernel=3, stride=2)
-    >>> round(waste([axis], [thriftiest(axis)]), 3)
-    1.333
-    """
+    """Multiplications done for one needed, over all axes."""
     pairs = zip(axes, forms, strict=True)
     return prod((form.phases * form.kernel / axis.kernel for axis, form in pairs), start=1.0)
 

@@ -55,10 +55,7 @@ def get_num_threads() -> int:
 
 
 def asked_for() -> int | None:
-    """The number that `set_num_threads` or `UPCONV_NUM_THREADS` says; None where neither does.
-
-    Inside another library that has threads of its own, those are followed then.
-    """
+    """The number that `set_num_threads` or `UPCONV_NUM_THREADS` says; None where neither does."""
     return _own() if _chosen is None else _chosen
 
 

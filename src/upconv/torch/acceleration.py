@@ -185,7 +185,7 @@ def _install(layers: dict[Candidate, LayerReport]) -> None:
 def _compared(
     layers: dict[Candidate, LayerReport], run: Callable[[], object]
 ) -> tuple[float, float]:
-    """The best milliseconds of a run by PyTorch and as the rows say, in turns; nothing stays."""
+    """The best milliseconds of a run by PyTorch and as the rows say; no layer stays installed."""
     bare = dict.fromkeys(layers, LayerReport("", "", ()))
 
     def run_as(rows: dict[Candidate, LayerReport]) -> None:

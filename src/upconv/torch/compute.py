@@ -40,7 +40,7 @@ def by_pytorch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Call:
-    """A call that is prepared for its signature: how tensors are seen, and what computes."""
+    """A call that is prepared for its signature: views of the tensors, and what computes."""
 
     ready: PackedCall
     shape: tuple[int, ...]
@@ -85,8 +85,7 @@ def forward(
     )
     call = None if table is None else table.calls.get(signature)
     if call is None:
-        kept = table is not None
-        call = _prepared(x, weight, bias, geometry, residual, activation, kept)
+        call = _prepared(x, weight, bias, geometry, residual, activation, table is not None)
         if table is not None:
             table.keep(signature, call or _ATENS)
     if not isinstance(call, _Call):
@@ -109,9 +108,9 @@ def _prepared(
 ) -> _Call | None:
     """A call made ready; None where PyTorch's operator is to be called."""
     last = channels_last(x) or channels_last(weight)
-    operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last)
     ends = bias is not None, residual is not None, activation
-    problem = forward_problem(Operands(*operands[:4], *ends), how)
+    operands = Operands(tuple(x.shape), tuple(weight.shape), x.dtype, last, *ends)
+    problem = forward_problem(operands, how)
     if problem is None:
         return None
     shape = result_shape(problem)

@@ -67,11 +67,7 @@ def conv_transpose(
 
 
 def symmetric(padding: str, kernel: Any, dilation: Any) -> list[int] | None:
-    """ "same" or "valid" as numbers; None where the two sides differ.
-
-    >>> symmetric("same", (3, 5), (1, 2)), symmetric("same", (2,), (1,))
-    ([1, 4], None)
-    """
+    """The padding "same" or "valid" as numbers; None where the two sides differ."""
     if padding == "valid":
         return [0] * len(kernel)
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
@@ -102,11 +98,9 @@ def geometry(
 
 
 def derived_otherwise() -> bool:
-    """Whether PyTorch's function is to be called for the sake of who looks at it.
-
-    That is a transform of `torch.func` or forward-mode differentiation, which `register_autograd`
-    does not serve, and `torch.onnx.export`, which knows PyTorch's operators only.
-    """
+    """Whether PyTorch's function has to be called, as something else than autograd looks at it."""
+    # `register_autograd` serves neither transforms of `torch.func` nor forward-mode
+    # differentiation; `torch.onnx.export` knows PyTorch's operators only.
     return bool(
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
@@ -123,11 +117,7 @@ def convolved(
     ours: int = Ours.ALL,
     activation: str = "",
 ) -> Tensor:
-    """A convolution of tensors with or without a batch axis, by the operators' six arguments.
-
-    ours: which results upconv computes where gradients are recorded. activation: only where none
-    are.
-    """
+    """A convolution with or without a batch axis; `ours` counts where gradients are recorded."""
     batched = x.dim() != rank + 1
     if not batched:
         x = x.unsqueeze(0)

@@ -155,9 +155,8 @@ def _replace(graph: Any, found: _Found, ours: int, graded: bool) -> None:
 
 def _value(node: Any) -> Any:
     """What a node is known to give: a tensor without data, from either kind of graph."""
-    return (
-        node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else None
-    )
+    meta = node.meta if isinstance(node, fx.Node) else {}
+    return meta.get("val", meta.get("example_value"))
 
 
 def _convolution(node: Any) -> _Found | None:
@@ -197,13 +196,12 @@ def _convolution(node: Any) -> _Found | None:
 
 
 def _computable(x: Any, weight: Any, rank: int) -> bool:
-    values = _value(x), _value(weight)
     return all(
         isinstance(each, torch.Tensor)
         and each.device.type == "cpu"
         and each.dtype in DTYPES
         and each.dim() == rank + 2
-        for each in values
+        for each in map(_value, (x, weight))
     )
 
 

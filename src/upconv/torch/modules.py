@@ -185,19 +185,14 @@ def _computed(layer: Any, rank: int, x: Tensor, how: Any, end: End | None, *rest
         return _by_pytorch(layer, x, *rest)
     if end is not None and end.norm is not None:
         weight, bias = _folded(layer, end, weight, bias)
-    if not layer.training and not torch.compiler.is_compiling():
-        _own(layer, weight)
+    if not layer.training and not torch.compiler.is_compiling() and weight.device.type == "cpu":
+        # What is packed of the weight ends with the layer, which holds it.
+        vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
     return convolved(rank, x, weight, bias, how, activation="" if end is None else end.activation)
 
 
-def _own(layer: Any, weight: Tensor) -> None:
-    """Hold what is packed of a weight, so that it ends with the layer."""
-    if weight.device.type == "cpu":
-        vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
-
-
 def weight_of(layer: Any) -> Tensor:
-    """A layer's weight; one that is computed is computed once while what it is made of rests."""
+    """A layer's weight; a parametrized one is computed anew only when its sources change."""
     acceleration = vars(layer).get("_acceleration")
     if acceleration is None or not (acceleration.parametrized or acceleration.hooks):
         return layer.weight

@@ -17,6 +17,7 @@ order. Loading this module registers: PyTorch's registry is the only one there i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,22 +118,20 @@ def _backward(ctx: Any, g: Tensor) -> Any:
     return dx, dw, db, *(None,) * 7
 
 
-def _input_grad_backward(ctx: Any, u: Tensor) -> Any:
-    """dx = I(g, w) is linear in both: u stands where dx does, that is where x does."""
-    g, weight = ctx.saved_tensors
-    dg = ATEN(u, weight, None, *ctx.how) if ctx.needs_input_grad[0] else None
-    mask = (False, True, False)
-    dw = ATEN_BACKWARD(g, u, weight, None, *ctx.how, mask)[1] if ctx.needs_input_grad[1] else None
-    return dg, dw, *(None,) * 7
+def _gradient_backward(by_weight: bool, ctx: Any, u: Tensor) -> Any:
+    """dx = I(g, w) and dw = W(g, x) are linear in both: u stands for x in the one, w in the other.
 
-
-def _weight_grad_backward(ctx: Any, u: Tensor) -> Any:
-    """dw = W(g, x) is linear in both: u stands where dw does, that is where the weight does."""
-    g, x = ctx.saved_tensors
-    dg = ATEN(x, u, None, *ctx.how) if ctx.needs_input_grad[0] else None
-    mask = (True, False, False)
-    dx = ATEN_BACKWARD(g, x, u, None, *ctx.how, mask)[0] if ctx.needs_input_grad[1] else None
-    return dg, dx, *(None,) * 7
+    by_weight: whether the second operand is w, and u stands for x.
+    """
+    g, other = ctx.saved_tensors
+    operands = (u, other) if by_weight else (other, u)
+    first = second = None
+    if ctx.needs_input_grad[0]:
+        first = ATEN(*operands, None, *ctx.how)
+    if ctx.needs_input_grad[1]:
+        mask = (not by_weight, by_weight, False)
+        second = ATEN_BACKWARD(g, *operands, None, *ctx.how, mask)[int(by_weight)]
+    return first, second, *(None,) * 7
 
 
 # Autocast: as PyTorch's rule for its own operator, the lower precision for all.
@@ -169,8 +168,8 @@ _KERNELS: dict[str, tuple[Any, Any, Any]] = {  # on the CPU, on other devices, f
 }
 _DERIVATIVES = {
     "convolution": _backward,
-    "convolution_input_grad": _input_grad_backward,
-    "convolution_weight_grad": _weight_grad_backward,
+    "convolution_input_grad": partial(_gradient_backward, True),
+    "convolution_weight_grad": partial(_gradient_backward, False),
 }
 
 

@@ -36,14 +36,7 @@ _PROBES = 64
 
 
 class Packed:
-    """What is prepared of one weight; copied or pickled it is None, as a copy's weight is another.
-
-    >>> import torch
-    >>> weight = torch.zeros(1, 1, 2)
-    >>> found = Packed(weight)
-    >>> found.of(weight), found.of(weight.add_(1))
-    (True, False)
-    """
+    """What is prepared of one weight; copied or pickled it is None, as a copy's weight is another."""
 
     __slots__ = ("__weakref__", "_key", "_memory", "_probe", "alias", "calls", "casts", "owned")
 
@@ -143,11 +136,7 @@ def found(weight: Tensor) -> Packed | None:
 
 
 def prepared(problem: Problem, threads: int, *, once: bool = True) -> PreparedCall | None:
-    """The call that does a problem, with a weight packed `once`; None where only the reference
-    engine would do it.
-
-    PyTorch's own operator is faster than that one.
-    """
+    """The call that does a problem; None for the reference engine, as PyTorch is faster than it."""
     call = prepared_problem(problem, None, threads, Algorithm.AUTO, once=once)
     return None if call.engine.name == "reference" else call
 
@@ -155,9 +144,8 @@ def prepared(problem: Problem, threads: int, *, once: bool = True) -> PreparedCa
 def ready(
     problem: Problem, weight: Tensor, threads: int, *, kept: bool = False
 ) -> PackedCall | None:
-    """The call that does a problem with the weight packed for it, now; None as in `prepared`.
+    """`prepared` with the weight packed now, and None too for a weight that is not finite.
 
-    None as well for a weight that is not finite, which only the reference engine computes with.
     kept: whether the packed weight will be used again: then packing may take longer.
     """
     global _count

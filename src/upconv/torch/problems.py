@@ -67,15 +67,7 @@ class Operands(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def forward_problem(operands: Operands, how: Geometry) -> Problem | None:
-    """The problem of a layer's result; None where PyTorch's operator is to be called.
-
-    That is for what PyTorch refuses (it says so then), and for empty tensors.
-
-    >>> import torch
-    >>> how = Geometry((2,), (0,), (1,), True, (0,), 1)
-    >>> print(forward_problem(Operands((1, 3, 4), (3, 5, 2), torch.float32, False), how))
-    forward n1 c3->5 4->8 k2 s2 float32 NCX IOX
-    """
+    """The problem of a layer's result; None for empty tensors and what PyTorch has to refuse."""
     if operands.dtype not in DTYPES or not _regular(operands, how):
         return None
     layout = DataLayout.NXC if operands.last else DataLayout.NCX
@@ -97,7 +89,8 @@ def forward_problem(operands: Operands, how: Geometry) -> Problem | None:
 
 def _problem(operands: Operands, how: Geometry, keywords: Keywords, layout: DataLayout) -> Problem:
     kind = DTYPES[operands.dtype].numpy
-    x = Operand(_ordered(operands.x, layout), kind)
+    batch, channels, *size = operands.x
+    x = Operand(layout.shape(batch, channels, tuple(size)), kind)
     weight = Operand(operands.weight, kind)
     call = transposed if how.transposed else convolution
     end = operands.activation or None
@@ -106,10 +99,6 @@ def _problem(operands: Operands, how: Geometry, keywords: Keywords, layout: Data
     bias = Operand((outputs,), kind) if operands.bias else None
     residual = Operand(bare.shape, kind) if operands.residual else None
     return call(x, weight, bias, residual, keywords, end).problem
-
-
-def _ordered(shape: Shape, layout: DataLayout) -> Shape:
-    return shape if layout is DataLayout.NCX else (shape[0], *shape[2:], shape[1])
 
 
 def _regular(operands: Operands, how: Geometry) -> bool:

@@ -34,11 +34,6 @@ class View:
 
     `Tensor.numpy()` would do, but it marks the tensor's memory as never to be resized, for good.
     So the array is made from the address, and keeps the tensor alive.
-
-    >>> t = torch.zeros(2, 3)
-    >>> View.of(t.shape, t.stride(), torch.float32, (1, 0)).on(t)[2, 1] = 5
-    >>> t[1, 2].item()
-    5.0
     """
 
     shape: tuple[int, ...]
@@ -78,12 +73,7 @@ def array(tensor: Tensor, axes: tuple[int, ...] | None = None) -> NDArray[Any]:
 
 
 def channels_last(tensor: Tensor) -> bool:
-    """Whether a tensor of 4 or 5 axes is dense with its channels last, and not contiguous too.
-
-    >>> x = torch.zeros(2, 3, 4, 4)
-    >>> channels_last(x), channels_last(x.to(memory_format=torch.channels_last))
-    (False, True)
-    """
+    """Whether a tensor of 4 or 5 axes is dense with its channels last, and not contiguous too."""
     form = _CHANNELS_LAST.get(tensor.dim())
     if form is None or tensor.is_contiguous():
         return False

@@ -30,11 +30,8 @@ _SIGNATURE = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, c
 
 
 def borrow_pool() -> None:
-    """From now on the JIT engine's work runs on PyTorch's threads, if they can be had.
-
-    They cannot in the child of a fork, which OpenMP's threads do not come along into.
-    """
-    # Processes that are spawned have another main module than theirs that started them.
+    """From now on the JIT engine's work runs on PyTorch's threads, if they can be had."""
+    # A forked child has none of OpenMP's threads. A spawned process has another main module.
     spawned = getattr(sys.modules.get("__main__"), "__name__", "") == "__mp_main__"
     if multiprocessing.parent_process() is not None and not spawned:
         return

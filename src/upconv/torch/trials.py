@@ -58,7 +58,8 @@ def measured(model: Any, found: list[Candidate], example: Example) -> dict[Candi
         with _checking(found, table):
             _run(model, example)
         _run(model, example)
-        for i in range(_rounds(2 * seconds)):
+        rounds = int(_SECONDS / max(2 * seconds, 1e-9))
+        for i in range(max(_ROUNDS[0], min(_ROUNDS[1], rounds))):
             for ours in (i % 2 == 0, i % 2 == 1):  # who comes second finds other caches
                 for each in found:
                     each.remove()
@@ -68,10 +69,6 @@ def measured(model: Any, found: list[Candidate], example: Example) -> dict[Candi
     for each in found:
         each.remove()
     return table
-
-
-def _rounds(seconds: float) -> int:
-    return max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS / max(seconds, 1e-9))))
 
 
 def _run(model: Any, example: Example) -> Any:
@@ -142,8 +139,8 @@ def _differ(result: Tensor, expected: Tensor) -> bool:
     return not torch.allclose(result, expected, 0.0, bound, equal_nan=True)
 
 
-def best_of(ways: list[Callable[[], object]], seconds: float = 1.0) -> list[float]:
-    """The best milliseconds of some ways to do a thing, which take turns."""
+def best_of(ways: list[Callable[[], object]], seconds: float) -> list[float]:
+    """The best milliseconds of some calls, timed in interleaved rounds."""
     best = [float("inf")] * len(ways)
     for way in ways:
         way()
