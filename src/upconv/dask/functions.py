@@ -156,14 +156,8 @@ def _called(
     chunks: Any,
 ) -> Any:
     weight, bias = _in_memory("weight", weight), _in_memory("bias", bias)
-    signature = signature_of(
-        _operand("x", x),
-        described(weight),
-        described(bias),
-        None,
-        keywords,
-        frozen_activation(activation),
-    )
+    operands = _operand("x", x), described(weight), described(bias), None
+    signature = signature_of(*operands, keywords, frozen_activation(activation))
     return mapped(signature, x, weight, bias, engine, chunks)
 
 
@@ -177,9 +171,8 @@ def _backward(
     engine: str | Engine | None,
 ) -> Gradients:
     weight = _in_memory("weight", weight)
-    found = signatures_of(
-        _operand("grad", grad), _operand("x", x), described(weight), keywords, False
-    )
+    operands = _operand("grad", grad), _operand("x", x), described(weight)
+    found = signatures_of(*operands, keywords, False)
     wanted = gradient_targets(NEEDS, Gradients, needs, None, accumulate=False)
     made: dict[str, Any] = {}
     first = found["x"].problem.layout is DataLayout.NCX

@@ -84,11 +84,8 @@ class _Task:
 
     def term(self, grad: list[Array], x: list[Array]) -> Array:
         """A term of a weight gradient."""
-        operands = (
-            _window(chunks, cuts, self.problem)
-            for chunks, cuts in zip((grad, x), self.cuts, strict=True)
-        )
-        return run(self.problem, self.engine, *operands)
+        g, other = map(_window, (grad, x), self.cuts, (self.problem,) * 2)
+        return run(self.problem, self.engine, g, other)
 
 
 def _window(chunks: list[Array], cuts: tuple[Cut, ...], problem: Problem) -> Array:
@@ -241,11 +238,8 @@ def _rounded(total: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _chosen(problem: Problem, engine: str | Engine | None) -> str | Engine | None:
-    """The engine for chunks: of one order of sums wherever the JIT engine does the whole.
-
-    Raises what the whole call would: `ArgumentError`, `EngineRefusal`, `EngineMissing`.
-    """
-    select(problem, engine)
+    """The engine for chunks: of one order of sums wherever the JIT engine does the whole."""
+    select(problem, engine)  # raises what the whole call would
     if engine not in (None, "jit"):
         return engine
     settled = invariant_engine(problem)

@@ -151,11 +151,7 @@ KINDS: dict[str, Kind] = {
 
 
 def text(value: Any) -> str:
-    """The text that MXNet stores for an attribute.
-
-    >>> text((3, 3)), text([3]), text(True), text("relu")
-    ('(3, 3)', '(3,)', 'True', 'relu')
-    """
+    """The text that MXNet stores for an attribute."""
     if isinstance(value, (list, tuple, np.ndarray)):
         return str(tuple(int(e) if isinstance(e, np.integer) else e for e in value))
     return np.dtype(value).name if isinstance(value, (type, np.dtype)) else str(value)

@@ -140,9 +140,6 @@ def convolved_size(
 
     It is the input size of the transposed convolution whose dst_shape is `size`. SAME modes result
     in ceil(size / stride), by either rule. Raises as `from_onednn_graph` does.
-
-    >>> convolved_size((9,), (3,), strides=(2,), pads_begin=(1,))
-    (4,)
     """
     size = values.sizes(size)
     rank = len(size)
@@ -245,11 +242,8 @@ def _spatial(dst_shape: object, rank: int, layout: DataLayout) -> tuple[int, ...
 def weight_order(weights_format: object, operation: Operation) -> WeightLayout:
     """The order that weights_format names; None is the operation's default."""
     names = WEIGHTS[operation]
-    word = (
-        next(iter(names))
-        if weights_format is None
-        else values.text("weights_format", weights_format)
-    )
+    default, *_ = names
+    word = default if weights_format is None else values.text("weights_format", weights_format)
     if word not in names:
         raise ArgumentError(
             "weights_format",

@@ -14,9 +14,6 @@ def window(same: bool, size: int, k: int, s: int, d: int, extra: int | None = No
 
     Without it O = I*s with SAME, and with VALID max(I*s, full): the whole result, and zeros behind
     it where the kernel is short.
-
-    >>> window(True, 5, 3, 2, 1).crop_end, window(False, 5, 1, 2, 1).out
-    (1, 10)
     """
     whole = Axis(size, k, s, d)
     if extra is None:

@@ -62,11 +62,10 @@ def from_torch(
     extra = values.per_axis_or_one("output_padding", output_padding, rank, low=0)
     if output_size is None:
         axes = values.axes(padded, size, kernel, strides, dilations, pads, pads, extra)
+        LIMITS.check_output_padding(axes, extra)
     else:
         outs = _spatial(output_size, rank)
         axes = values.axes(_sized, range(rank), size, kernel, strides, dilations, pads, outs)
-    if output_size is None:
-        LIMITS.check_output_padding(axes, extra)
     LIMITS.check_outputs(axes)
     return Layer(axes, values.integer("groups", groups, low=1))
 

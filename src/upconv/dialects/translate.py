@@ -16,7 +16,6 @@ from typing import Any
 
 from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import LIMIT
-from ..problem import WeightLayout
 from . import jax, keras, mxnet, onednn_graph, onnx, torch, values
 from .layer import Layer
 
@@ -67,10 +66,6 @@ class Translation:
         )
 
 
-def _is_given(value: object) -> bool:
-    return value is not None
-
-
 def _length(attribute: object) -> int:
     """The axes of a sequence; 0 for what could be of any rank."""
     return len(tuple(attribute)) if values.is_sequence(attribute) else 0
@@ -90,7 +85,7 @@ class Dialect:
     nearest: Callable[[Layer], Layer]
     per_axis: tuple[str, ...]
     absolute: str = ""
-    is_set: Callable[[object], bool] = _is_given
+    is_set: Callable[[object], bool] = lambda value: value is not None
     kernel_rank: Callable[[object], int] = _length
 
 
@@ -269,7 +264,7 @@ def _positions(more: int) -> str:
 def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:
     """The fields of a Translation that say what to do with arrays."""
     rank = len(layer.axes)
-    permutation = _permutation(layer.weight_layout, found.weight_layout, rank)
+    permutation = _then_back(layer.weight_layout.to_iox(rank), found.weight_layout.to_iox(rank))
     start = found.weight_layout.value.index("X")
     flipped = tuple(range(start, start + rank)) if layer.flipped != found.flipped else ()
     moved = permutation if permutation != tuple(range(rank + 2)) else ()
@@ -287,10 +282,6 @@ def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:
         "weight_reversed": flipped,
         "data": data,
     }
-
-
-def _permutation(origin: WeightLayout, goal: WeightLayout, rank: int) -> tuple[int, ...]:
-    return _then_back(origin.to_iox(rank), goal.to_iox(rank))
 
 
 def _then_back(there: tuple[int, ...], back: tuple[int, ...]) -> tuple[int, ...]:

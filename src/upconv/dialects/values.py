@@ -50,11 +50,6 @@ def per_axis(
     """One integer per spatial axis; a bare int is one axis only.
 
     An attribute that may be missing has an `absent`, which None stands for on every axis.
-
-    >>> per_axis("strides", [2, 3], rank=2, low=1)
-    (2, 3)
-    >>> per_axis("strides", None, rank=2, low=1, absent=1)
-    (1, 1)
     """
     if value is None and absent is not None:
         return (absent,) * rank
@@ -95,11 +90,7 @@ def member(name: str, value: object, kind: type[Member], remedy: str = "") -> Me
 
 
 def axes(make: Callable[..., Axis], *columns: Iterable[Any]) -> tuple[Axis, ...]:
-    """`make` on the i-th entry of every column, for every axis i; an error names the axis.
-
-    >>> axes(Axis, (5, 7), (3, 2))[1].out
-    8
-    """
+    """`make` on the i-th entry of every column, for every axis i; an error names the axis."""
     made = []
     for i, row in enumerate(zip(*columns, strict=True)):
         try:

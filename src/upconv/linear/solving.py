@@ -176,18 +176,13 @@ def _solved(
         )[:3]
         reason = _WORDS[stop]
     else:
-        counted: list[None] = []
+        iterates: list[Any] = []
         normal = linalg.LinearOperator(
             (A.shape[1],) * 2, lambda v: A.rmatvec(A.matvec(v)) + damp**2 * v, dtype=np.float64
         )
-        x, stop = linalg.cg(
-            normal,
-            A.rmatvec(right),
-            rtol=tolerance,
-            maxiter=limit,
-            callback=lambda _: counted.append(None),
-        )
-        count, reason = len(counted), _WORDS[7 if stop else 2]
+        steps = {"rtol": tolerance, "maxiter": limit, "callback": lambda _: iterates.append(None)}
+        x, stop = linalg.cg(normal, A.rmatvec(right), **steps)
+        count, reason = len(iterates), _WORDS[7 if stop else 2]
     residual = A.matvec(x) - right
     gradient = _ratio(A.rmatvec(residual) + damp**2 * x, A.rmatvec(right))
     enough = gradient <= max(tolerance, 1e-14) * 100 and bool(np.isfinite(x).all())

@@ -114,9 +114,8 @@ def batch_norm(
         batch_mean, batch_var = channels.moments(matrix) if uses_batch else given
         invstd = inverse_deviation(batch_var, eps, batch=uses_batch)
         scale = channel_axis.vector(gamma, 1) * invstd
-        channels.combine(
-            result, matrix, affine(batch_mean, scale, channel_axis.vector(beta, 0), kind)
-        )
+        shift = channel_axis.vector(beta, 0)
+        channels.combine(result, matrix, affine(batch_mean, scale, shift, kind))
         channels.store(y, result)
         values: dict[str, Array] = {"y": y, "saved_mean": batch_mean, "saved_invstd": invstd}
         batch = {"moving_mean": batch_mean, "moving_var": batch_var}

@@ -81,11 +81,7 @@ def _stage(name: str, given: Any) -> Stage:
 
 
 class Activate:
-    """An activation as a stage, with the bits of one inside a layer.
-
-    >>> Activate(epilogue("relu", False)).push(np.array([[-1.0, 1.0]]))
-    array([[0., 1.]])
-    """
+    """An activation as a stage, with the bits of one inside a layer."""
 
     progress = Chained(())
     kind = None
@@ -173,7 +169,6 @@ class _Composed(Stateful):
         return self.copy()  # parts have states of their own
 
     def _of(self, parts: tuple[Stage, ...]) -> Self:
-        """One of other parts."""
         return type(self)(parts)
 
     def _state(self) -> list[Any]:

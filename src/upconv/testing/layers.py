@@ -97,10 +97,6 @@ def _cropped(rng: random.Random, size: int, kernel: int, stride: int, dilation: 
     return Axis(size, kernel, stride, dilation, begin, min(end, full - 1 - begin))
 
 
-def _channels(rng: random.Random) -> int:
-    return rng.choice(_CHANNELS)
-
-
 def _extent(rng: random.Random, low: float, high: float) -> int:
     """A size, its logarithm evenly drawn."""
     return round(math.exp(rng.uniform(math.log(low), math.log(high))))
@@ -123,7 +119,7 @@ def _plain(
     for _ in range(rank):
         kernel, stride = _scale(rng) if mixed else (kernel, stride)
         axes.append((_extent(rng, low, high), kernel, stride, dilation))
-    return _Drawn(axes, _channels(rng), _channels(rng))
+    return _Drawn(axes, rng.choice(_CHANNELS), rng.choice(_CHANNELS))
 
 
 def _vocoder(rng: random.Random) -> _Drawn:
@@ -131,7 +127,7 @@ def _vocoder(rng: random.Random) -> _Drawn:
 
 
 def _with_points(rng: random.Random, drawn: _Drawn, points: int) -> _Drawn:
-    """Written in more dimensions: axes of one position in front or behind."""
+    """The same in more dimensions: axes of one position before or after the others."""
     at = rng.choice((0, len(drawn.axes)))
     drawn.axes[at:at] = [(1, 1, rng.choice((1, 2)), 1)] * points
     return drawn
@@ -140,10 +136,8 @@ def _with_points(rng: random.Random, drawn: _Drawn, points: int) -> _Drawn:
 def _depthwise(rng: random.Random) -> _Drawn:
     rank = rng.choice((1, 2, 2, 3))
     drawn = _plain(rng, rank, 3, (10_000, 200, 30)[rank - 1])
-    drawn.groups, drawn.out_channels = (
-        drawn.in_channels,
-        drawn.in_channels * rng.choice((1, 1, 2, 3)),
-    )
+    drawn.groups = drawn.in_channels
+    drawn.out_channels = drawn.in_channels * rng.choice((1, 1, 2, 3))
     return drawn
 
 
@@ -171,7 +165,7 @@ def _long_stride(rng: random.Random) -> _Drawn:
     stride = rng.choice((8, 10, 16, 20, 32))
     kernel = stride * rng.choice((1, 2))
     axes = [(_extent(rng, 2, 60), kernel, stride, 1) for _ in range(rng.choice((1, 2)))]
-    return _Drawn(axes, _channels(rng), min(64, _channels(rng)))
+    return _Drawn(axes, rng.choice(_CHANNELS), min(64, rng.choice(_CHANNELS)))
 
 
 FAMILIES: dict[str, Callable[[random.Random], _Drawn]] = {

@@ -190,26 +190,16 @@ class _Form:
 
     @classmethod
     def of(cls, problem: Problem, a: Array, b: Array) -> _Form:
-        order = {
-            Direction.FORWARD: ("x", "w", "g"),
-            Direction.INPUT_GRAD: ("g", "w", "x"),
-            Direction.WEIGHT_GRAD: ("g", "x", "w"),
-        }[problem.direction]
         result = np.zeros(problem.result_shape)
-        views = {"w": _weight_view, "x": _data_view, "g": _data_view}
-        return cls(
-            **{
-                name: views[name](problem, array)
-                for name, array in zip(order, (a, b, result), strict=True)
-            }
-        )
+        g, x, w = {
+            Direction.FORWARD: (result, a, b),
+            Direction.INPUT_GRAD: (a, result, b),
+            Direction.WEIGHT_GRAD: (a, b, result),
+        }[problem.direction]
+        return cls(_data_view(problem, g), _data_view(problem, x), _weight_view(problem, w))
 
     def meet(
-        self,
-        direction: Direction,
-        t: tuple[int, ...],
-        i: tuple[slice, ...],
-        o: tuple[slice, ...],
+        self, direction: Direction, t: tuple[int, ...], i: tuple[slice, ...], o: tuple[slice, ...]
     ) -> None:
         """Inputs i meet tap t at outputs o: add the products to the result."""
         at_o, at_i, at_t = (cast(Any, (..., *at)) for at in (o, i, t))
@@ -227,9 +217,7 @@ class _Form:
             whole = self.w.reshape(problem.in_channels, *self.w.shape[2:])
             return whole.transpose(np.argsort(problem.weight_layout.to_iox(problem.rank)))
         data = self.g if problem.direction is Direction.FORWARD else self.x
-        whole = data.reshape(
-            data.shape[0], -1 if data.size else problem.result_channels, *data.shape[3:]
-        )
+        whole = data.reshape(data.shape[0], problem.result_channels, *data.shape[3:])
         return whole.transpose(np.argsort(problem.layout.to_ncx(problem.rank)))
 
 

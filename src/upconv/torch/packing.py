@@ -36,7 +36,7 @@ _PROBES = 64
 
 
 class Packed:
-    """What is prepared of one weight; copied or pickled it is None, as a copy's weight is another."""
+    """What is prepared of one weight; copied or pickled it is None: a copy has another weight."""
 
     __slots__ = ("__weakref__", "_key", "_memory", "_probe", "alias", "calls", "casts", "owned")
 

@@ -16,7 +16,6 @@ and whether threads pay depends on every extent, so a time measured for one leng
 another's. Processor, upconv's version, the fingerprints of all candidates and the number of threads
 are in the key too. What is remembered is looked at only by who asks for tuning: no result depends
 on a file by accident.
-
 """
 
 from __future__ import annotations
@@ -157,11 +156,7 @@ def selected(
     algorithm: Algorithm = Algorithm.DIRECT,
     once: bool = False,
 ) -> Selection:
-    """The engine and variant for a problem: by its own choice, or tuned.
-
-    `once` says that the weight is packed for one call only. Raises `EngineRefusal` when there is
-    none.
-    """
+    """The engine and variant by models, or tuned; `once`: the weight is packed for one call."""
     if not tune:
         return by_model(problem, engine, threads, algorithm, once)
     if once and algorithm is Algorithm.AUTO:
@@ -197,10 +192,7 @@ def remembered(
     engine: str | Engine | None,
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection | None:
-    """The winner if there is one already; nothing is measured.
-
-    Raises `EngineRefusal` when no engine does the problem.
-    """
+    """The winner if there is one already; `EngineRefusal` when no engine does the problem."""
     return _Question.of(problem, threads, engine, algorithm).found(shared_store())
 
 

@@ -1,7 +1,7 @@
 """Timing the candidates for a problem, engines in their variants, on random data in rounds.
 
-The rules are in the package's docstring, which also remembers the winner. A
-candidate that needs more memory than there is drops out; any other error of an engine is raised.
+The rules are in the package's docstring; the package also remembers the winner. A candidate that
+needs more memory than there is drops out; any other error of an engine is raised.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from math import inf, prod, sqrt
 
 import numpy as np
@@ -67,10 +68,7 @@ class _Data:
 
 @dataclass(slots=True, eq=False)
 class _Candidate:
-    """A built primitive on the data, closed when it drops out; `seconds` is its best time so far.
-
-    Raises `MemoryError` where its weight or its scratch memory does not fit.
-    """
+    """A built primitive on the data, closed when it drops out; `seconds`: its best time so far."""
 
     engine: Engine
     variant: str
@@ -118,14 +116,11 @@ def autotune(
     engines: Sequence[Engine],
     algorithm: Algorithm = Algorithm.DIRECT,
 ) -> Selection:
-    """The winner among all variants of engines that do the problem.
-
-    Raises `MemoryLimitError` when the data, or every candidate, needs more than there is.
-    """
+    """The winner among all variants of the engines; `MemoryLimitError` where none of them fits."""
     start, data = time.perf_counter(), _Data.of(problem)
     staying: list[_Candidate] = []
-    ways = [(e, way) for e in engines for way in variants(e, problem, threads, algorithm)]
-    for engine, variant in ways:
+    pairs = [(e, variant) for e in engines for variant in variants(e, problem, threads, algorithm)]
+    for engine, variant in pairs:
         try:
             candidate = _Candidate(engine, variant, engine.build(problem, threads, variant), data)
             candidate.first()
@@ -136,20 +131,17 @@ def autotune(
             break
     if not staying:
         raise MemoryLimitError("no engine's scratch memory fits beside random data")
-    rounds = 0
-    while _goes_on(rounds, time.perf_counter() - start):
+    for rounds in count():
+        seconds = time.perf_counter() - start
+        if seconds >= (_LAST_START if rounds < _FEWEST_ROUNDS else _SECONDS):
+            break
         for candidate in staying:
             candidate.round()
         staying = _within(_BEHIND, staying)
-        rounds += 1
         if len(staying) == 1:
             break
     winner = _within(_EQUAL, staying)[0]
     return Selection(winner.engine, winner.variant, winner.seconds)
-
-
-def _goes_on(rounds: int, seconds: float) -> bool:
-    return seconds < _LAST_START and (rounds < _FEWEST_ROUNDS or seconds < _SECONDS)
 
 
 def _within(factor: float, candidates: list[_Candidate]) -> list[_Candidate]:
