@@ -243,8 +243,6 @@ _CONVERSIONS: dict[str, Callable[[Any], Array]] = {
 
 def _overlaps_itself(array: Array) -> bool:
     """Whether two elements may share memory; False for every view that slicing can make."""
-    if array.flags.c_contiguous:
-        return False
     reach = array.itemsize
     for stride, count in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
         if count > 1 and array.size:

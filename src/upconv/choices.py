@@ -25,7 +25,7 @@ _ENGINE_PARTS = ("name", "fingerprint", "refuses", "variants", "build")
 
 
 class Algorithm(Enum):
-    """How products are counted: each by itself, fewer by Winograd, or the quicker of the two."""
+    """Direct sums, Winograd's algorithm with fewer products, or the quicker of the two."""
 
     AUTO = "auto"
     DIRECT = "direct"

@@ -92,7 +92,7 @@ class Explanation:
     `schedule` is how the engine computes ("" where it does not tell), `variant` the one it was
     tuned to ("" for its own choice). `predicted_seconds` is by the engine's model and this
     machine's clock, `roofline_seconds` the time no direct algorithm can beat whose data comes from
-    memory: None where the ceilings of the machine were not measured. `measured_seconds` is the time
+    memory: None where the roofline of the machine was not measured. `measured_seconds` is the time
     of the winner, `measured_by`, if the problem was ever tuned here.
     """
 

@@ -169,10 +169,9 @@ def _problem(
         got = f"{weight.shape}, with {i} on axis I of {frame.weight_layout.value}"
         over = (f" / {groups}", " over groups") if convolves else ("", "")
         expected = f"{frame.channels}{over[0]} there, the channels of x {x.shape}{over[1]}"
-        swapped = frame.channels == (o * groups if convolves else o)
         order = frame.weight_layout
         hint = f"Is the weight really in the order {order.value!r} (I input, O output channels)?"
-        if swapped:
+        if frame.channels == (o * groups if convolves else o):
             other = f"weight_layout={order.swapped().value!r}"
             hint = f"The two look swapped: say {other}, or transpose the weight."
         raise ShapeError("weight.shape", got, expected, hint)

@@ -36,10 +36,9 @@ _HOPELESS = 3.0
 
 
 def rest() -> None:
-    """Wait until no thread of this process computes; for who is about to measure time.
+    """Wait until no thread of this process computes, for `_LONGEST_REST` seconds at most.
 
-    Libraries' threads spin for a while after their work (OpenBLAS's for a tenth of a second), and
-    whoever runs then shares the processors with them. At most `_LONGEST_REST` seconds.
+    Libraries' threads spin after their work, and what is measured then shares processors with them.
     """
     end = time.perf_counter() + _LONGEST_REST
     while time.perf_counter() < end:

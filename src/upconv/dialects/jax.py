@@ -22,7 +22,6 @@ Source: jax 0.10.2, run for every row.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -118,11 +117,6 @@ def to_jax(layer: Layer) -> dict[str, Any]:
         "transpose_kernel": not layer.flipped,
         "use_consistent_padding": True,
     }
-
-
-def nearest_jax(layer: Layer) -> Layer:
-    """The same layer without groups, which is all that JAX cannot say."""
-    return replace(layer, groups=1)
 
 
 def _padded(consistent: bool, size: int, k: int, s: int, d: int, pair: tuple[int, int]) -> Axis:

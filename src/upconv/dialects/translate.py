@@ -9,7 +9,7 @@ the input size: full - I*s = ek - s. Such layers are read at a size that stands 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from inspect import Parameter, signature
 from typing import Any
@@ -127,7 +127,7 @@ DIALECTS: dict[str, Dialect] = {
         ("kernel_size", "strides", "output_padding", "dilation_rate"),
         "output_shape",
     ),
-    "jax": Dialect(jax.from_jax, jax.to_jax, jax.nearest_jax, ("kernel",)),
+    "jax": Dialect(jax.from_jax, jax.to_jax, lambda layer: replace(layer, groups=1), ("kernel",)),
 }
 
 
@@ -244,7 +244,10 @@ def _difference(layer: Layer, closest: Layer) -> str:
         for here, there, place in zip(ours, theirs, ("begin", "end"), strict=True)
         if here != there
     ]
-    words = ", ".join(f"{_positions(more)} {where}" for more, where in changes)
+    words = ", ".join(
+        f"{abs(n)} {'more' if n > 0 else 'fewer'} position{'s' * (abs(n) > 1)} {where}"
+        for n, where in changes
+    )
     if changes and all(more > 0 for more, _ in changes):
         words += "; cropped off, the result is exact"
     if layer.groups != closest.groups:
@@ -254,11 +257,6 @@ def _difference(layer: Layer, closest: Layer) -> str:
             " between the groups"
         )
     return words
-
-
-def _positions(more: int) -> str:
-    noun = "position" if abs(more) == 1 else "positions"
-    return f"{abs(more)} {'more' if more > 0 else 'fewer'} {noun}"
 
 
 def _array_steps(layer: Layer, found: Layer) -> dict[str, Any]:

@@ -133,7 +133,6 @@ def _examples(given: Any) -> list[Example]:
 
 def _chosen(model: Any, found: list[Candidate], examples: list[Example], training: bool) -> Report:
     """The report of a model, whose layers are installed as it says."""
-    modes = {module: module.training for module in model.modules()}
     model.eval()
     tables = [trials.measured(model, found, example) for example in examples]
     layers = {}
@@ -155,8 +154,6 @@ def _chosen(model: Any, found: list[Candidate], examples: list[Example], trainin
     if training:
         model.train()
         layers = _trained(model, layers, examples)
-    for module, mode in modes.items():
-        module.training = mode
     _install(layers)
     return Report(tuple(layers.values()), *best)
 

@@ -134,11 +134,9 @@ def convolved(
 
 def _by_function(rank: int, x: Tensor, weight: Tensor, bias: Tensor, *how: Any) -> Tensor:
     stride, padding, dilation, transposed, output_padding, groups = how
-    if not transposed:
-        function = getattr(torch.nn.functional, f"conv{rank}d")
-        return function(x, weight, bias, stride, padding, dilation, groups)
-    function = getattr(torch.nn.functional, f"conv_transpose{rank}d")
-    return function(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    function = getattr(torch.nn.functional, f"conv{'_transpose' if transposed else ''}{rank}d")
+    rest = (output_padding, groups, dilation) if transposed else (dilation, groups)
+    return function(x, weight, bias, stride, padding, *rest)
 
 
 def recorded(x: Tensor, weight: Tensor, bias: Tensor) -> bool:

@@ -121,14 +121,12 @@ def read(path: str | Path) -> Report:
     return Report(layers)
 
 
-_NUMBER = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "kind", "why"), (str,)),
     **dict.fromkeys(("weight", "followers"), (list,)),
     "inference": (bool,),
     "training": (int,),
-    "before": _NUMBER,
-    "after": _NUMBER,
+    **dict.fromkeys(("before", "after"), (int, float)),
 }
 
 

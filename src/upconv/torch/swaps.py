@@ -34,9 +34,9 @@ class Candidate:
     @property
     def followers(self) -> list[Any]:
         """The modules that are computed with the layer."""
-        return (
-            [] if self.run is None else list(self.parent)[self.at + 1 : self.at + self.run.length]
-        )
+        if self.run is None:
+            return []
+        return list(self.parent)[self.at + 1 : self.at + self.run.length]
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -61,10 +61,7 @@ class Candidate:
             runs[self.at] = replace(self.run, kinds=(self.ours, *self.run.kinds[1:]))
 
     def remove(self) -> None:
-        """Give the layer its class back, and its parent if no run is left there.
-
-        What is packed stays, so that measuring may change classes in turn.
-        """
+        """Give the layer its class back, and its parent if no run is left; packed weights stay."""
         _give_back(self.layer)
         runs = {} if self.parent is None else vars(self.parent).get("_runs", {})
         runs.pop(self.at, None)

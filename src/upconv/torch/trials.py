@@ -139,18 +139,18 @@ def _differ(result: Tensor, expected: Tensor) -> bool:
     return not torch.allclose(result, expected, 0.0, bound, equal_nan=True)
 
 
-def best_of(ways: list[Callable[[], object]], seconds: float) -> list[float]:
+def best_of(calls: list[Callable[[], object]], seconds: float) -> list[float]:
     """The best milliseconds of some calls, timed in interleaved rounds."""
-    best = [float("inf")] * len(ways)
-    for way in ways:
-        way()
+    best = [float("inf")] * len(calls)
+    for call in calls:
+        call()
     rest()
     end, i = time.perf_counter() + seconds, 0
     while i < _ROUNDS[0] or (i < 4 * _ROUNDS[1] and time.perf_counter() < end):
-        for at in range(len(ways)):
-            at = (at + i) % len(ways)  # each comes first once
+        for at in range(len(calls)):
+            at = (at + i) % len(calls)  # each comes first once
             start = time.perf_counter()
-            ways[at]()
+            calls[at]()
             best[at] = min(best[at], (time.perf_counter() - start) * 1e3)
         i += 1
     return best
@@ -241,7 +241,7 @@ def case_of(candidate: Candidate, shape: Any, strides: Any, dtype: Any, graded: 
 
 
 def _parts(case: Case) -> dict[Ours, tuple[Callable[[], object], Callable[[], object]]]:
-    """Each result by PyTorch and by upconv; no gradient that nobody asks for."""
+    """Each result that a training step needs, by PyTorch and by upconv."""
     x, weight, how = case.x, case.weight, case.how
     g = torch.randn_like(ATEN(x, weight, None, *how))
     x_mask, w_mask = (True, False, False), (False, True, False)

@@ -14,8 +14,8 @@ and the winner is remembered in the store, for this process and for later ones:
 A winner is remembered by the exact problem, not by a class of problems: how windows fit the caches
 and whether threads pay depends on every extent, so a time measured for one length says little of
 another's. Processor, upconv's version, the fingerprints of all candidates and the number of threads
-are in the key too. What is remembered is looked at only by who asks for tuning: no result depends
-on a file by accident.
+are in the key too. Only calls that ask for tuning look at what is remembered: no result depends on
+a file by accident.
 """
 
 from __future__ import annotations
