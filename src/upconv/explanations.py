@@ -218,7 +218,9 @@ def explain(
     weighty = way is not Direction.WEIGHT_GRAD
     how = Algorithm.of(algorithm) if weighty else Algorithm.DIRECT
     chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
-    if weighty and getattr(chosen.engine, "finite_weights_only", False) and not _is_finite(weight):
+    guarded = weighty and getattr(chosen.engine, "finite_weights_only", False)
+    shape_only = isinstance(weight, tuple | list)
+    if guarded and not shape_only and not is_finite(as_array("weight", weight)):
         refusal = Refusal(chosen.engine.name, _NONFINITE)
         refusals = (*told.refusals, refusal)
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
@@ -238,11 +240,6 @@ def explain(
 
 
 _NONFINITE = "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"
-
-
-def _is_finite(weight: Any) -> bool:
-    """Whether a weight, or the weight that a shape stands for, is."""
-    return isinstance(weight, tuple | list) or is_finite(as_array("weight", weight))
 
 
 def _operand(name: str, value: Any, dtype: Any) -> Operand:

@@ -19,7 +19,6 @@ from typing import IO
 from .errors import FileError, brief
 
 OVERWRITE = "Overwrite it with force=True."
-"""What to do about a file that exists, unless the caller has other words for it."""
 
 
 @contextmanager

@@ -81,12 +81,12 @@ class Progress:
 
     def first(self, taken: int) -> int:
         """The first of `taken` inputs that a result not yet final may need."""
-        return min(self._needed(self.final(taken)), taken)
-
-    def _needed(self, result: int) -> int:
+        result = self.final(taken)
         if self.convolves:
-            return max(0, self.stride * result - self.begin)
-        return max(0, -(-(result + self.begin - self.extent + 1) // self.stride))
+            needed = self.stride * result - self.begin
+        else:
+            needed = -(-(result + self.begin - self.extent + 1) // self.stride)
+        return min(max(0, needed), taken)
 
     def shift(self, first: int, result: int) -> int:
         """`begin`, counted for inputs from `first` on and results from `result` on."""

@@ -48,7 +48,7 @@ def _remembered(threads: int) -> Limits | None:
 
 
 def _limits() -> Any:
-    """The module that measures; None where llvmlite is not installed."""
+    """The module that measures; None without llvmlite."""
     try:
         with importing:
             from .engines.jit import limits

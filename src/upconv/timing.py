@@ -17,9 +17,7 @@ Call = Callable[[], object]
 
 _SAMPLE_SECONDS = 0.02
 _FEWEST_CALLS, _MOST_CALLS = 3, 200
-_LONG = 0.15
-"""Calls that take so many seconds have nothing to settle, and are made once per sample."""
-
+_LONG = 0.15  # a call that takes so many seconds needs no warm-up: one is a sample
 _MOST_ROUNDS = 200
 _ENOUGH_ROUNDS = 15
 _FEWEST_ROUNDS = 5

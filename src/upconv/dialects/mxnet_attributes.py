@@ -22,7 +22,6 @@ from ..errors import ArgumentError, DTypeError, brief
 
 Kind = Callable[[str, Any], Any]
 Attributes = SimpleNamespace
-"""The attributes of one call, by name."""
 
 _REQUIRED: Any = object()
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}

@@ -122,18 +122,14 @@ def batch_norm(
         if uses_batch and channel_axis.count:  # else a batch's NaN would get through
             batch["moving_var"] = rule.variance(batch_var, channel_axis.count)
         else:
-            weight = 0.0
+            weight = 0.0  # the old ones stay, even beside NaN
         for name, (dtype, value) in old.items():
-            values[name] = _weighed(value, batch[name], weight).astype(dtype)
+            new = value * (1 - weight) + batch[name] * weight if weight else value
+            values[name] = new.astype(dtype)
         for name, value in values.items():
             delivered(value, targets.get(name))
     # The very objects the caller passed, where some were passed.
     return BatchNormResult(**{name: asked.get(name, value) for name, value in values.items()})
-
-
-def _weighed(old: Array, batch: Array, weight: float) -> Array:
-    """The new moving statistic; with no weight the old one, even beside NaN."""
-    return old * (1 - weight) + batch * weight if weight else old
 
 
 def _targets(

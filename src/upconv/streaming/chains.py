@@ -300,4 +300,3 @@ def _joined(old: Array | None, new: Array | None, axis: int) -> Array | None:
 
 
 Stage = Stream | Activate | Chain | Add
-"""What a chain is made of."""

@@ -140,6 +140,8 @@ def expected(problem: Problem, given: Operands) -> Expected:
     return Expected(value, tolerance(problem) * magnitude + _rounding(problem, value))
 
 
+_erf = np.vectorize(erf, otypes=[float])  # slow, and no approximation
+
 _ACTIVATED: dict[Activation, Callable[[Array, float], Array]] = {
     Activation.NONE: lambda v, _: v,
     Activation.RELU: lambda v, _: np.where(v > 0, v, 0.0),
@@ -149,11 +151,6 @@ _ACTIVATED: dict[Activation, Callable[[Array, float], Array]] = {
     Activation.SILU: lambda v, _: v / (1 + np.exp(-v)),
     Activation.GELU: lambda v, _: v * (1 + _erf(v / sqrt(2))) / 2,
 }
-
-
-def _erf(values: Array) -> Array:
-    """math.erf for every element: slow, and nobody's approximation."""
-    return np.array([erf(value) for value in values.ravel()]).reshape(values.shape)
 
 
 def tolerance(problem: Problem) -> float:

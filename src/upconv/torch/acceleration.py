@@ -18,8 +18,7 @@ from .reports import LayerReport, Report
 from .swaps import Candidate
 from .trials import Example
 
-_NOISE = 1.02
-"""A whole model may seem to take that much longer though each layer that is taken is faster."""
+_NOISE = 1.02  # a whole model may seem to take that much longer though each layer is faster
 
 
 def accelerate(

@@ -228,17 +228,12 @@ def _only_user(node: Any) -> Any:
 
 def _is_sum(node: Any, part: Any) -> bool:
     """Whether a node adds another tensor of the same kind to a part."""
-    if (
-        node.target not in _SUMS
-        or len(node.args) != 2
-        or node.kwargs
-        or node.args[0] is node.args[1]
-    ):
+    if node.target not in _SUMS or len(node.args) != 2 or node.kwargs:
         return False
     one, other = map(_value, node.args)
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return False
-    return bool(one.dtype is other.dtype and one.shape == other.shape and part in node.args)
+    known = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    alike = known and one.dtype is other.dtype and one.shape == other.shape
+    return bool(alike and part in node.args and node.args[0] is not node.args[1])
 
 
 def _activation(node: Any, part: Any) -> str:
@@ -253,11 +248,8 @@ def _activation(node: Any, part: Any) -> str:
     return name if given.get("approximate", "none") == "none" else ""
 
 
-# Choosing by measurement, on random data of the shapes that are known.
-
-
 def _choice(found: _Found, graded: bool) -> int:
-    """Which results upconv is to compute; 0 for none."""
+    """Which results upconv computes faster on random data of the known shapes; 0 for none."""
     x, weight = _value(found.x), _value(found.weight)
     how = tuple(tuple(each) if isinstance(each, (list, tuple)) else each for each in found.how)
     if any(isinstance(each, torch.SymInt) for axes in how[:3] for each in axes):

@@ -238,4 +238,3 @@ def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], An
 
 _OURS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 ORIGINALS: dict[type, Any] = {ours: getattr(nn, ours.__name__) for ours in _OURS}
-"""PyTorch's class of each of ours."""

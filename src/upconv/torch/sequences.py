@@ -112,4 +112,3 @@ def hooked(module: Any) -> bool:
 
 
 OURS_OF: dict[type, type] = {original: ours for ours, original in ORIGINALS.items()}
-"""Our class of each of PyTorch's."""
