@@ -168,7 +168,7 @@ def select(problem: Problem, engine: str | Engine | None) -> Engine:
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
-    """The engines that do the problem, preferred first, each loaded in its turn; or `engine`."""
+    """The engines that do the problem, preferred first, loaded in turn; `engine` alone if given."""
     first = select(problem, engine)
     if engine is not None or first.name == _asked_variable():
         yield first

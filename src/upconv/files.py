@@ -1,4 +1,4 @@
-"""Writing files nobody sees half of, and reading none that are not files.
+"""Writing files whole or not at all, and reading regular files only.
 
 1. A file is written beside its target under another name and renamed when it is on the disk, so a
    reader sees the old file, the new one or none, and an error or Ctrl-C leaves nothing behind.

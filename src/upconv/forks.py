@@ -1,4 +1,4 @@
-"""Locks that are held over a fork: the child finds none taken by a thread that it has not."""
+"""Locks held across a fork, so that the child inherits none that another thread had taken."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _held = ExitStack()
 
 
 def hold(lock: AbstractContextManager[Any]) -> None:
-    """Hold a lock over every fork from now on.
-
-    Of two that are ever taken together, the one that is taken first has to be told of last.
-    """
+    """Hold a lock across every fork from now on; of nested locks, pass the inner one first."""
     _locks.append(lock)
 
 

@@ -191,7 +191,7 @@ def fitting(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> dict[str, Array]:
-    """The targets that there are, each fit for its result and apart from the others."""
+    """The targets given, each checked to fit its result and to share no memory with another."""
     given = {
         name: check_out(f"out.{name}", target, shapes[name], dtypes[name])
         for name, target in targets.items()

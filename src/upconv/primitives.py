@@ -6,9 +6,9 @@ is in the key; nothing else is.
 
 The cache builds each primitive once however many threads ask (single flight), counts what it does,
 holds at most `max_entries` primitives of at most `max_bytes` resident bytes, and drops the least
-recently used. Who computes has a reference to the entry, and a dropped one is closed with the last
-reference. A build error is raised and not remembered: a thread that waited for that build tries it
-again.
+recently used. A running call holds a reference to its entry, and a dropped entry is closed with the
+last reference. A build error is raised and not remembered: a thread that waited for that build
+tries it again.
 
 `PrimitiveCache.calls` remembers what `execution` prepared of whole calls. A prepared call has a
 weak reference to its entry: `used` says whether the cache still lists it.

@@ -1,4 +1,4 @@
-"""One axis that is met from left to right: which results are final, which inputs are still needed.
+"""A stream along one axis: which results are final, and which inputs are still needed.
 
 With the symbols of `upconv.geometry`, after the first T inputs of a transposed convolution
 

@@ -1,7 +1,7 @@
 """The roofline of this machine, remembered: peak FLOP/s and bandwidth, and the time they allow.
 
-A busy machine shows less than it can do, and no machine shows more: the highest that was ever
-measured stands. The measurement itself is compiled code (`engines.jit.limits`).
+Other work on the machine only lowers a measurement, so the highest that was ever made
+stands. The measurement itself is compiled code (`engines.jit.limits`).
 """
 
 from __future__ import annotations

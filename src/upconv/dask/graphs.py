@@ -156,7 +156,7 @@ def mapped(
 
 
 def _laid(problem: Problem, batch: Any, channels: Any, spatial: Iterable[Any]) -> tuple[Any, ...]:
-    """Something for each axis of a data array, in the problem's layout."""
+    """Entries of batch, channels and spatial axes in the order of the problem's layout."""
     first = problem.layout is DataLayout.NCX
     return (batch, channels, *spatial) if first else (batch, *spatial, channels)
 

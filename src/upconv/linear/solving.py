@@ -114,10 +114,10 @@ def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
 
 
 def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
-    """The shape of x, where that of y decides about it: the crops tried on y as an input.
+    """The shape of x, where the shape of y determines it.
 
-    Of a transposed convolution it is the size of the convolution that goes back; of a convolution
-    the output of the transposed one. Where the size is another one, y does not fit.
+    It is the output shape of the opposite layer (a convolution for a transposed one) with the same
+    crops on y. A y that does not fit is refused later.
     """
     rank = max(1, weight.ndim - 2)  # else the weight is refused, further on
     given = paddings(keywords.padding, rank)

@@ -1,8 +1,4 @@
-"""What a call of batch normalisation means, or why it means nothing.
-
-The axis, the per-channel parameters, eps and momentum, the rules of the moving statistics, and what
-results are written into.
-"""
+"""The checks of a batch normalisation: axis, parameters, eps, momentum, rules and targets."""
 
 from __future__ import annotations
 

@@ -137,11 +137,11 @@ class Layer:
         return out
 
     def shape(self, batch: int, size: int) -> tuple[int, ...]:
-        """Of an input."""
+        """The shape of an input."""
         return self.problem.layout.shape(batch, self.channels, (size,))
 
     def digest(self) -> bytes:
-        """Of all that results depend on."""
+        """A digest of all that results depend on."""
         named = f"{self.progress} {self.problem} {self.engine.fingerprint()} {self.engine.variant}"
         digest = hashlib.sha256(named.encode() + self._weight.tobytes())
         if self._bias is not None:

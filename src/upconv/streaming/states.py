@@ -106,7 +106,7 @@ class Stateful:
             raise EngineError("This stream is finished. Call reset() to begin anew.")
 
     def _digest(self) -> bytes:
-        """Of what it computes."""
+        """A digest of what it computes."""
         raise NotImplementedError
 
     def _state(self) -> list[Any]:

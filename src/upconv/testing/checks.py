@@ -1,4 +1,4 @@
-"""Holding an engine to what results should be."""
+"""Checks of an engine's results against the oracle."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Found:
     residual: Any = None
     activation: str = ""
     between: tuple[Any, ...] = ()
-    """The nodes before `last` that it takes the place of."""
+    """The nodes before `last` that the new operator replaces."""
 
 
 def rewrite(program: Any) -> Any:
@@ -141,7 +141,7 @@ def _rewritten(module: fx.GraphModule, *, graded: bool, measured: bool) -> set[A
 
 
 def _replace(graph: Any, found: _Found, ours: int, graded: bool) -> None:
-    """Turn the last node into all of them: its name stays, which signatures of graphs know."""
+    """Turn the last node into the new operator; its name stays, as graph signatures hold it."""
     last = found.last
     operands = (found.x, found.weight, found.bias, *found.how)
     last.op, last.kwargs = "call_function", {}

@@ -55,7 +55,7 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """Of the weight."""
+        """Bytes of the weight."""
         return int(self.alias.numel() * self.alias.element_size())
 
     def of(self, weight: Tensor) -> bool:

@@ -54,7 +54,7 @@ class Geometry(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The shapes of a layer's input and weight, their dtype, and which operands there are more."""
+    """The shapes of a layer's input and weight, their dtype, and which other operands there are."""
 
     x: Shape
     weight: Shape

@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """So many modules from a layer on, where a normalisation is among them, and the activation."""
+    """Modules that begin with a layer: how many, which of them normalises, and the activation."""
 
     length: int
     norm: int | None
@@ -106,7 +106,7 @@ def _folds(layer: Any, norm: Any) -> bool:
 
 
 def hooked(module: Any) -> bool:
-    """Whether a module has hooks, which would not be called where it is not."""
+    """Whether a module has hooks, which a run computed as one would not call."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)
 

@@ -2,7 +2,7 @@
 
 Hooks take each layer's time inside the running model, where caches, threads and memory are as they
 will be. A layer stays where it takes less than `GAIN` of the time on every example input, and where
-its results agree. What is measured is the best of several rounds: others' work only adds time.
+its results agree. The best of several rounds counts: other work on the machine only adds time.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TuningInfo:
 
 
 class _Question(NamedTuple):
-    """What a winner is of: a problem, and the engines among which it is."""
+    """What a winner is remembered for: a problem, and the engines that compete."""
 
     problem: Problem
     threads: int
@@ -79,7 +79,7 @@ class _Question(NamedTuple):
     def of(
         cls, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
     ) -> _Question:
-        """Who can do a problem by an algorithm; `EngineRefusal` where there is none."""
+        """With the engines that do the problem by the algorithm; `EngineRefusal` for none."""
         if algorithm is Algorithm.AUTO and winograd_engine(problem, engine) is None:
             algorithm = Algorithm.DIRECT  # no engine knows another: one winner serves both
         engines = tuple(able(problem, engine))

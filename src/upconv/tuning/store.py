@@ -5,7 +5,7 @@ is known only to its owner, who also checks what a record says: the file is trus
 and whatever is wrong with it costs a warning and a new measurement.
 
 SQLite writes a record whole or not at all, one process at a time. A file that is not this store's
-is never written. The oldest records go beyond 1024 in a section.
+is never written. A section keeps its latest 1024 records.
 
 Modules that only reading and writing need are imported there: `import upconv` stays quick.
 """
