@@ -19,7 +19,6 @@ from .context import READERS, Context, attribute, axes_in_words, output_shape, s
 from .findings import quoted
 
 _UNSUPPORTED = (ir.DataType.DOUBLE, ir.DataType.BFLOAT16)  # by ONNX Runtime on the CPU
-_TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
 
 _FOLDED = {
     **dict.fromkeys(("BatchNormalization", "Mul", "Div", "Add", "Sub"), "fold_batch_norm"),
@@ -117,8 +116,11 @@ def training_batch_norm(context: Context) -> Iterator[str]:
 
     Fix: Export in evaluation mode (`model.eval()` in PyTorch).
     """
+    stated = context.conv.opset >= 14  # which gave BatchNormalization the attribute
     for node in (use.node for use in context.conv.y.uses()):
-        if is_op(node, "BatchNormalization") and _trains(node, context.conv.opset):
+        trained = any(value.name for value in node.outputs[1:])
+        trains = attribute(node, "training_mode") if stated else trained
+        if is_op(node, "BatchNormalization") and trains:
             yield (
                 f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
                 " normalises by the current batch and cannot be folded."
@@ -246,12 +248,6 @@ def _agree(one: Sizes, other: Sizes) -> bool:
     """Whether two shapes can be the same."""
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(None in pair or pair[0] == pair[1] for pair in pairs)
-
-
-def _trains(node: ir.Node, opset: int) -> bool:
-    if opset >= _TRAINING_MODE:
-        return bool(attribute(node, "training_mode"))
-    return any(value.name for value in node.outputs[1:])
 
 
 def _crops(crops: Sequence[tuple[int, int]]) -> str:

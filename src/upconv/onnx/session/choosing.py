@@ -1,8 +1,8 @@
 """Which layers upconv computes: measured inside the running model, and the whole model last.
 
 ONNX Runtime's profiler tells what each layer takes: in upconv, while it computes all layers, and in
-the model as it was given. The sets that are then timed as whole models are of the layers that take at
-most so many times as long in upconv. docs/onnx.md says why.
+the model as it was given. The sets then timed as whole models are of layers that take at most so
+many times as long in upconv. docs/onnx.md says why.
 """
 
 from __future__ import annotations
