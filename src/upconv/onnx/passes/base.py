@@ -1,7 +1,4 @@
-"""What a pass is, and the driver that runs passes over a model.
-
-No pass measures: what is faster is for `optimize` to find out.
-"""
+"""What a pass is, and the driver that runs passes over a model."""
 
 from __future__ import annotations
 

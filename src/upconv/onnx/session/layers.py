@@ -73,11 +73,7 @@ class Layer:
 
 
 def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
-    """A copy with what stands around ConvTranspose folded into it, and whether anything was.
-
-    A PRelu of one slope becomes the LeakyRelu that it is, which ONNX Runtime computes on all
-    threads and together with a Conv.
-    """
+    """A copy with what stands around ConvTranspose folded into it, and whether anything was."""
     copy = _simplified(model)
     ShapeInferencePass(check_type=False, strict_mode=False)(copy)
     steps = run(copy, [PASSES[name] for name in _FOLDS], rule=Rule.ONNXRUNTIME)
@@ -85,7 +81,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
     for node in list(copy.graph):
         slope = constant_value(node.inputs[1]).array if is_op(node, "PRelu") else None
         if slope is not None and slope.size == 1 and slope.dtype == np.float32:
-            node.op_type = "LeakyRelu"
+            node.op_type = "LeakyRelu"  # which ONNX Runtime computes on all threads and with a Conv
             node.resize_inputs(1)
             node.attributes["alpha"] = ir.AttrFloat32("alpha", float(slope.item()))
             changed = True
