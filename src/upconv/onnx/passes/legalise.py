@@ -81,8 +81,9 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
     axes, w = _axes(conv), weight(conv)
+    per_tap = w.array.itemsize * prod(w.array.shape[:2])
+    _require_small(conv, [axis.extent for axis in axes], per_tap)
     dense = [replace(axis, kernel=axis.extent, dilation=1) for axis in axes]
-    _require_small(conv, dense, w.array.itemsize * prod(w.array.shape[:2]))
     w = _longer(conv, axes)
     spread = np.zeros((*w.array.shape[:2], *(axis.extent for axis in axes)), w.array.dtype)
     every = tuple(slice(None, None, axis.dilation) for axis in axes)
@@ -164,15 +165,15 @@ def _rewriting(
     return write
 
 
-def _require_small(conv: ConvTransposeNode, axes: Axes, per_tap: int = 0) -> None:
+def _require_small(conv: ConvTransposeNode, kernel: Sequence[int], per_tap: int = 0) -> None:
     """`Refusal` for a kernel of much more taps than there were, or of many bytes."""
-    taps, before = (prod(axis.kernel for axis in each) for each in (axes, conv.axes))
-    require_affordable(taps / before, taps * per_tap)
+    ratio = prod(kernel) / prod(axis.kernel for axis in conv.axes)
+    require_affordable(ratio, prod(kernel) * per_tap)
 
 
 def _longer(conv: ConvTransposeNode, axes: Axes) -> Operand:
     """The weight with zeros for the taps that these axes have more."""
-    _require_small(conv, axes)
+    _require_small(conv, [axis.kernel for axis in axes])
     w, pairs = weight(conv), zip(axes, conv.axes, strict=True)
     more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]
     return w.changed(np.pad(w.array, more))
