@@ -1,9 +1,8 @@
-"""New nodes in a model.
+"""New nodes in a model, all named afresh.
 
-A pass says what is to be computed (convolve, cut, shuffle, add a bias); a `Builder` writes the
-nodes, names everything afresh, and puts them where the old node stood. Sizes and batch that are
-open stay open: shapes are written with 0 and -1 where ONNX lets them, and computed from the value's
-own shape where it does not. Of the operators written here only Split differs between opsets.
+Sizes and batch that are open stay open: shapes are written with 0 and -1 where ONNX lets them, and
+computed from the value's own shape where it does not. Of the operators written here only Split
+differs between opsets.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ Crops = Sequence[tuple[int, int]]
 
 
 class Builder:
-    """Writes nodes before `node`, which stands in `model`, and puts them in its place.
-
-    `origin` is the name of the pass, kept in the metadata of every node that is made.
-    """
+    """Writes nodes to stand in the place of `node`; `origin`, the pass, is in their metadata."""
 
     def __init__(self, model: ir.Model, node: ir.Node, opset: int, origin: str) -> None:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
@@ -129,8 +125,7 @@ class Builder:
     def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, mode: str) -> ir.Value:
         """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank.
 
-        mode: where phase r of channel c stands among channels, at c*s + r ("CRD") or r*C + c
-        ("DCR").
+        mode: phase r of channel c is channel c*s + r ("CRD") or r*C + c ("DCR").
         """
         rank = len(strides)
         if max(strides) == 1:
@@ -153,7 +148,6 @@ class Builder:
     def _reshape(
         self, x: ir.Value, leading: Sequence[int], sizes: Sequence[int] | ir.Value
     ) -> ir.Value:
-        """x with the shape `leading` + `sizes`, which may be a computed vector."""
         if not isinstance(sizes, ir.Value):
             return self.op("Reshape", [x, self.integers([*leading, *sizes])])
         shape = self.op("Concat", [self.integers(leading), sizes], axis=0)

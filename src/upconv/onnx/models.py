@@ -4,11 +4,9 @@
    nodes that are out of order, and fold constants (`constants`).
 2. Data outside the model's file must lie in the model's own folder, or below it. Where the model or
    its data is a link, as in the caches of model hubs, the data may lie beside the file that the
-   model leads to. It stays where it is and is memory mapped where it is used; up to `SMALL` bytes
-   are read.
+   model leads to. It stays there, memory mapped where it is used; up to `SMALL` bytes are read.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
-4. Whatever is wrong ends in `ModelError` or `FileError` that names the file and the place in it.
 """
 
 from __future__ import annotations
@@ -67,17 +65,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def from_model(model: Source) -> ir.Model:
-    """A model of one's own: from a path as `load`, else a copy of what is given.
+    """A model of one's own, read or copied; one that comes from here is not checked again.
 
-    model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is never changed. Data
-        outside the file is found by way of a path or an `ir.Model` alone. An `ir.Model` that comes
-        from here is not checked again.
-
-    Raises what `load` raises, and `DTypeError` for any other object.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 13]> g (float[2] x) => (float[2] y)'
-    >>> from_model(ir.to_proto(ir.from_onnx_text(text + "{ y = Neg(x) }"))).graph[0].op_type
-    'Neg'
+    Data outside the file is found by way of a path or an `ir.Model` alone. Raises what `load`
+    raises, and `DTypeError` for any other object.
     """
     if isinstance(model, str | os.PathLike):
         return load(model)
@@ -101,10 +92,7 @@ def sources(model: ir.Model) -> tuple[Path, ...]:
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that the model at `path` is read from; the one file for what is no model.
-
-    Raises `FileError` for what cannot be read.
-    """
+    """The files that the model at `path` is read from; the one file for what is no model."""
     try:
         return sources(load(path))
     except ModelError:
@@ -172,7 +160,6 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
 
 
 def _nbytes(model: ir.Model) -> int:
-    """The bytes of the initialisers that are no text."""
     held = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
 
@@ -256,7 +243,7 @@ def _named(where: str) -> Iterator[None]:
 def _settled(
     tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
 ) -> ir.TensorProtocol:
-    """The tensor, found to have the data that it declares; outside up to so many bytes is read."""
+    """The tensor, found to have the data that it declares; outside up to `most` bytes is read."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor = _outside(tensor, path, files)
         return tensor if tensor.nbytes > most else _in_memory(tensor)
@@ -273,7 +260,6 @@ def _labels(tensor: Any) -> dict[str, Any]:
 
 
 def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    """The tensor with its data in memory; raises `FileError` where the file is cut or gone."""
     with reported(str(tensor.path), "read"):
         return ir.external_data.convert_tensors_from_external([tensor])[0]
 

@@ -1,10 +1,4 @@
-"""`optimize`: a model in, a faster one out, verified; or the same one.
-
-extract      every transposed convolution alone, neighbours folded into it first (`extract`)
-candidates   every form of each, checked and timed in the runtime (`candidates`)
-select       the whole, verified and measured; what does not hold is reverted (`select`)
-write        the result, or the model as it was
-"""
+"""`optimize`: a model in, a faster one out, verified; or the same one."""
 
 from __future__ import annotations
 
@@ -94,8 +88,7 @@ def optimize(
     count = chosen.threads or get_num_threads()
     chosen = replace(chosen, threads=checked(count if threads is None else threads))
     if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
-        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
-        raise ArgumentError("seconds", brief(seconds), allowed)
+        raise ArgumentError("seconds", brief(seconds), f"above 0, at most {_MOST_SECONDS:.0f}")
     path = model if isinstance(model, str | os.PathLike) else None
     if output is not None:  # before minutes are spent
         name, given = os.fspath(output), [Path(path)] if path else []
@@ -137,7 +130,6 @@ def optimize(
 
 
 def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, ...]]:
-    """Fold, measure every layer, and select."""
     prepared = original.clone()
     steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
@@ -167,12 +159,8 @@ def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
 
 
 def _session(original: ir.Model, setup: Setup) -> Mapping[str, Any]:
-    """What `upconv.onnx.Session` measures of the model as it came, beside ONNX Runtime's own."""
     try:
         with stored(original) as file, borrowed(setup.limit) as worker:
-            told: Mapping[str, Any] = worker.call(
-                "session", file, setup.runtime.threads, list(setup.inputs)
-            )
-            return told
+            return dict(worker.call("session", file, setup.runtime.threads, list(setup.inputs)))
     except (EngineError, MemoryLimitError) as error:
         return {"why": str(error)}

@@ -1,9 +1,4 @@
-"""Every form of one transposed convolution, checked and timed in the runtime that will run it.
-
-A candidate is a sequence of passes (`CANDIDATES`). It is timed if each of its passes fires, the
-runtime takes the result and does not die of it, and its values are as near to the layer in float64
-as the rules of `verifying.differences` ask. The original is timed interleaved with all of them.
-"""
+"""Every form of one transposed convolution, checked and timed in the runtime that will run it."""
 
 from __future__ import annotations
 
@@ -43,9 +38,8 @@ CANDIDATES: tuple[str, ...] = (
 class Setup:
     """What all steps of one optimisation share.
 
-    inputs: arrays by name, per set of input shapes. seconds: for each different layer; the whole
-    model has `WHOLE` times as many. limit: seconds that one run may take. float64: whether results
-    are held against it. say: called with what begins, its number from 1, and of how many.
+    inputs: arrays by name, per set of input shapes. limit: seconds that one run may take. The rest
+    is as in `optimize`.
     """
 
     runtime: Runtime
@@ -68,10 +62,7 @@ def apply(
 
 
 def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
-    """The original and every candidate of a layer: measured or refused.
-
-    Raises `EngineError` where the runtime does not run the original itself.
-    """
+    """The original, which raises where the runtime does not run it, and every candidate."""
     trial = _Trial(layer, setup)
     models = {}
     for name in (ORIGINAL, *CANDIDATES):
@@ -95,10 +86,7 @@ class _Trial:
         self.exact: list[Any] = [None] * len(self.feeds)
         wide = Runtime("reference", precision="f64", rule=setup.runtime.reading.value)
         try:
-            with (
-                borrowed(setup.limit) as worker,
-                wide.session(layer.model, worker=worker) as session,
-            ):
+            with wide.session(layer.model, limit=setup.limit) as session:
                 self.exact = self._values(session)
         except (EngineError, MemoryLimitError):
             pass  # the original is held against instead

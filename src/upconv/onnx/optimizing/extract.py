@@ -30,10 +30,9 @@ MARK = "upconv.number"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A transposed convolution cut out of a model.
+    """A transposed convolution cut out of a model, as a `model` of one input; clone it.
 
-    `conv` is the node in the model, read with the sizes of the first set of input shapes. `model`
-    has the layer alone, with one input; clone it. `shapes` are those of the conv's input, per set.
+    `conv` is read with the first set of input shapes; `shapes` are its input's, per set.
     """
 
     conv: ConvTransposeNode

@@ -1,8 +1,6 @@
-"""The report of an optimisation: a table for terminals, and one self-contained HTML file.
+"""The report of an optimisation: a table for terminals, and one HTML file.
 
-The page is the JSON form of an optimisation, put into one template. It loads nothing and runs
-nothing. Names come out of a model: control characters become escapes, and the template escapes what
-is markup.
+Names come out of a model: control characters become escapes, the template escapes what is markup.
 """
 
 from __future__ import annotations
@@ -73,9 +71,8 @@ def _template() -> Any:
 
 def _shown(value: Any) -> Any:
     """What is put into the page: markup of ours as it is, text harmless and not too long."""
-    return (
-        value if hasattr(value, "__html__") else names.shortened(str(value), names.LONGEST_SENTENCE)
-    )
+    ours = hasattr(value, "__html__")
+    return value if ours else names.shortened(str(value), names.LONGEST_SENTENCE)
 
 
 # For terminals
@@ -131,11 +128,7 @@ def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits.
-
-    >>> seconds(0.0123), seconds(2e-6)
-    ('12.3 ms', '2 us')
-    """
+    """A time with three digits: "12.3 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -148,9 +141,5 @@ def ratio(told: Mapping[str, float]) -> str:
 
 
 def shape(sizes: Sequence[int]) -> str:
-    """A shape in people's signs: 1x8x32.
-
-    >>> shape([1, 8, 32])
-    '1×8×32'
-    """
+    """A shape with the sign for it: 1×8×32."""
     return "×".join(map(str, sizes))  # noqa: RUF001  # the sign for it
