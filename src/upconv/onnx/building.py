@@ -21,6 +21,8 @@ _TO_THE_END = (1 << 63) - 1
 Crops = Sequence[tuple[int, int]]
 """Per spatial axis, what is cut off (begin, end)."""
 
+Operands = Sequence[ir.Value | None]
+
 
 class Builder:
     """Writes nodes to stand in the place of `node`; `origin`, the pass, is in their metadata."""
@@ -33,11 +35,7 @@ class Builder:
         self._nodes: list[ir.Node] = []
 
     def op(
-        self,
-        kind: str,
-        inputs: Sequence[ir.Value | None],
-        dtype: ir.DataType | None = None,
-        **attributes: object,
+        self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
         """The output, of type `dtype` or its input's, of one new node of ONNX's own operators."""
         return self._put(kind, inputs, 1, dtype, attributes)[0]
@@ -45,7 +43,7 @@ class Builder:
     def _put(
         self,
         kind: str,
-        inputs: Sequence[ir.Value | None],
+        inputs: Operands,
         outputs: int,
         dtype: ir.DataType | None,
         attributes: Mapping[str, object],
@@ -78,10 +76,7 @@ class Builder:
         return self.constant(np.array(list(entries), np.int64), "shape")
 
     def deconv(
-        self,
-        operands: Sequence[ir.Value | None],
-        attributes: Mapping[str, object],
-        heir: bool = True,
+        self, operands: Operands, attributes: Mapping[str, object], heir: bool = True
     ) -> ir.Value:
         """A transposed convolution; an `heir` has the name of the node it comes after."""
         [y] = self._put("ConvTranspose", _present(operands), 1, None, attributes)
@@ -90,12 +85,7 @@ class Builder:
         return y
 
     def conv(
-        self,
-        operands: Sequence[ir.Value | None],
-        *,
-        zeros: Crops,
-        dilations: Sequence[int],
-        groups: int,
+        self, operands: Operands, *, zeros: Crops, dilations: Sequence[int], groups: int
     ) -> ir.Value:
         """A convolution of stride 1 with `zeros` around its input."""
         return self.op(
@@ -183,6 +173,6 @@ class Builder:
         return name
 
 
-def _present(operands: Sequence[ir.Value | None]) -> Sequence[ir.Value | None]:
+def _present(operands: Operands) -> Operands:
     """Without a last one that is absent: OpenVINO takes no empty name for a bias."""
     return operands if operands[-1] is not None else operands[:-1]

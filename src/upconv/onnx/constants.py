@@ -44,12 +44,7 @@ class Constant:
 
 
 def constant_value(value: ir.Value | None) -> Constant:
-    """The array that `value` always holds, or why none can be told; what a model says never raises.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 13]> g (float[2] x) => (y) { y = Relu(x) }'
-    >>> constant_value(ir.from_onnx_text(text).graph.outputs[0]).reason
-    "'y' is made by a Relu node when the model runs."
-    """
+    """The array that `value` always holds, or why none can be told; never raises."""
     if value is None:
         return Constant(None, "The input is left out.")
     name, node = brief(value.name), value.producer()

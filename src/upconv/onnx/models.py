@@ -31,15 +31,11 @@ from .constants import fold
 from .graphs import DEFAULT_DOMAINS, named, roots
 from .names import one_line
 
-MOST_BYTES = (1 << 31) - 1
-"""What protobuf can hold in one message."""
-
+MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
 INLINE_BYTES = MOST_BYTES - (64 << 20)
 """Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
 
-SMALL = 1024
-"""Bytes up to which outside data is read at once: ONNX's checker and inference look at values."""
-
+SMALL = 1024  # bytes of outside data are read at once: the checker and inference look at values
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
 _SOURCES = "upconv.onnx.sources"
 
@@ -59,7 +55,12 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     name = os.fspath(path)
     with reported(name, "read"):
         whole = Path(name).absolute()
-        data = _contents(whole)
+        with opened(whole) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
+                raise FileError(f"{brief(str(whole))} has {size} bytes; a model has {MOST_BYTES}.")
+            memory.require(3 * size, f"the model {brief(str(whole))}")  # bytes, parsed, and read
+            data = file.read(MOST_BYTES)
     with _named(brief(name)):
         return _read(data, whole)
 
@@ -87,8 +88,7 @@ def from_model(model: Source) -> ir.Model:
 
 def sources(model: ir.Model) -> tuple[Path, ...]:
     """The files that a model was read from: its own first, then those with data outside it."""
-    found: tuple[Path, ...] = model.graph.meta.get(_SOURCES, ())
-    return found
+    return tuple(model.graph.meta.get(_SOURCES, ()))
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -162,15 +162,6 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
 def _nbytes(model: ir.Model) -> int:
     held = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
-
-
-def _contents(path: Path) -> bytes:
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            raise FileError(f"{brief(str(path))} has {size} bytes; a model has {MOST_BYTES}.")
-        memory.require(3 * size, f"the model {brief(str(path))}")  # its bytes, parsed, and read
-        return file.read(MOST_BYTES)
 
 
 def _read(data: bytes, path: Path | None) -> ir.Model:

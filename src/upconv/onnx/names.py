@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-LONGEST_SENTENCE = 1200
-"""Characters of anything but a name that are shown; more are cut from its middle."""
+LONGEST_SENTENCE = 1200  # characters of anything but a name that are shown
 
 
 def neutral(text: str) -> str:

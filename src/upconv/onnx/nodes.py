@@ -153,11 +153,11 @@ def known_sizes(value: ir.Value | None) -> Sizes | None:
 
 
 class _UnknownError(Exception):
-    """Something about a node cannot be known; the text says what."""
+    """Something about a node cannot be known."""
 
 
 class _WrongError(UpconvError):
-    """Something about a node is not as ONNX has it; the text says what."""
+    """Something about a node is not as ONNX has it."""
 
 
 def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:

@@ -28,8 +28,7 @@ from ..dialects.onnx import AutoPad
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, UpconvError, brief
 
-BFLOAT16_SINCE = 22
-"""The opset that added bfloat16 to the operator."""
+BFLOAT16_SINCE = 22  # the opset that added it to the operator
 
 _OURS = {"x": "X", "weight": "W", "bias": "B", "groups": "group"}
 _NAMES = re.compile(r"^(x|weight|bias|groups)\b")
@@ -128,13 +127,10 @@ def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
 
     how = {"rule": rule, "opset": opset, "engine": "reference"}
     found = [operator("Conv", conv), operator("ConvTranspose", conv_transpose, **how)]
-    for kind, since in _NEWER:
+    # Right before that opset too: who says no more means it as the newer operator does by default.
+    for kind, since in ((BatchNormalization_14, 14), (DequantizeLinear_19, 19)):
         if opset < since:
             name = kind.__name__.partition("_")[0]
             schema = defs.get_schema(name, since)
             found.append(type(name, (kind,), {"op_domain": "", "op_schema": schema}))
     return found
-
-
-_NEWER: tuple[tuple[type[Any], int], ...] = ((BatchNormalization_14, 14), (DequantizeLinear_19, 19))
-"""Right before that opset too: who says no more means it as the newer operator does by default."""

@@ -83,16 +83,12 @@ def rewrite(
         copy = from_model(model)
         return Rewritten(copy, *_apply_profile(copy, profile, reader))
     wanted = ("replace_deconv", "sub_pixel") if passes is None else passes
-    chosen = [named(one) if isinstance(one, str) else one for one in wanted]
+    for one in wanted:
+        if isinstance(one, str) and one not in PASSES:
+            raise ArgumentError("passes", brief(one), f"one of {', '.join(PASSES)}")
+    chosen = [PASSES[one] if isinstance(one, str) else one for one in wanted]
     copy = from_model(model)
     return Rewritten(copy, tuple(run(copy, chosen, rule=reader, only=only)))
-
-
-def named(name: str) -> Pass:
-    """The pass called `name`; `ArgumentError` if there is none."""
-    if name not in PASSES:
-        raise ArgumentError("passes", brief(name), f"one of {', '.join(PASSES)}")
-    return PASSES[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,6 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("no auto_pad", "2-D at least", "2-D at most", "no groups", "no dilation", "constant"),
     ),
 }
-"""Name -> its limits."""
 
 
 def _apply_profile(

@@ -15,8 +15,7 @@ import onnx_ir as ir
 from .graphs import roots
 from .runtimes.worker import borrowed
 
-_SMALL = 1024
-"""Up to this many bytes a weight is kept: it may be a shape that inference reads."""
+_SMALL = 1024  # bytes up to which a weight is kept: it may be a shape that inference reads
 
 
 def inferred(

@@ -35,9 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 Sizes = Mapping[str, Sequence[int]]
 
-_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")
-"""Passes that only take nodes away: they run before anything is measured."""
-
+_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # which only take nodes away: they run first
 _MOST_SECONDS = 3600.0
 
 
@@ -88,7 +86,8 @@ def optimize(
     count = chosen.threads or get_num_threads()
     chosen = replace(chosen, threads=checked(count if threads is None else threads))
     if not (isinstance(seconds, int | float) and 0 < seconds <= _MOST_SECONDS):
-        raise ArgumentError("seconds", brief(seconds), f"above 0, at most {_MOST_SECONDS:.0f}")
+        allowed = f"a number above 0, at most {_MOST_SECONDS:.0f}"
+        raise ArgumentError("seconds", brief(seconds), allowed)
     path = model if isinstance(model, str | os.PathLike) else None
     if output is not None:  # before minutes are spent
         name, given = os.fspath(output), [Path(path)] if path else []

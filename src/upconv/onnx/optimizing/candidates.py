@@ -36,11 +36,7 @@ CANDIDATES: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """What all steps of one optimisation share.
-
-    inputs: arrays by name, per set of input shapes. limit: seconds that one run may take. The rest
-    is as in `optimize`.
-    """
+    """What all steps of one `optimize` share; `inputs` are arrays by name, per set of shapes."""
 
     runtime: Runtime
     inputs: tuple[Mapping[str, Array], ...]

@@ -24,8 +24,7 @@ from ..passes.quantised import Operand, weight
 from ..runtimes import Runtime, Worker, feeds
 from ..shapes import inferred
 
-MARK = "upconv.number"
-"""In a node's own memory, not in the model's file: which layer it is, or was made of."""
+MARK = "upconv.number"  # in a node's own memory, not in the file: of which layer it is made
 
 
 @dataclass(frozen=True, slots=True, eq=False)

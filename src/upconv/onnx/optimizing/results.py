@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 _RESAMPLES = 1000
 
 ORIGINAL = "original"
-
-SCHEMA = 3
-"""Raised when a field of the JSON form (docs/schemas/optimize.json) changes its meaning."""
+SCHEMA = 3  # raised when a field of the JSON form changes its meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +173,7 @@ class Optimization:
         return (sum(b for b, _ in pairs), sum(a for _, a in pairs)) if pairs else None
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain lists and dictionaries; null stands for what is infinite or no number.
-
-        docs/schemas/optimize.json describes it; `schema` says which edition.
-        """
+        """The same as data, by docs/schemas/optimize.json; null is what is infinite or NaN."""
         share = self.share()
         alone = None if share is None else {"before": share[0], "after": share[1]}
         return {"schema": SCHEMA, **document(self), "layers_alone": alone}

@@ -30,11 +30,8 @@ LEAST_GAIN = 1.03
 """A rewritten layer costs bytes and names: less than three per cent is not worth them."""
 
 _MOST_ADDED = 12
-_WHOLE = 5.0
-"""How much longer than one layer the whole model is measured."""
-
-_LOOK_AGAIN = 3.0
-"""How much longer again, where it seems to be faster but might not be."""
+_WHOLE = 5.0  # how many times longer than one layer the whole model is measured
+_LOOK_AGAIN = 3.0  # how many times longer again, where it seems to be faster but might not be
 
 Kept = dict[int, str]
 """Number of a layer -> its candidate."""

@@ -6,7 +6,7 @@ Names come out of a model: control characters become escapes, the template escap
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,8 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(seconds=seconds, shape=shape, ratio=ratio, short=names.shortened)
+    ratio = lambda told: str(Ratio(**told))  # noqa: E731
+    made.filters.update(seconds=seconds, ratio=ratio, short=names.shortened)
     return made.get_template("page.html")
 
 
@@ -133,13 +134,3 @@ def seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 1e-6:.3g} us"
-
-
-def ratio(told: Mapping[str, float]) -> str:
-    """A ratio of the JSON form, with its interval."""
-    return str(Ratio(**told))
-
-
-def shape(sizes: Sequence[int]) -> str:
-    """A shape with the sign for it: 1×8×32."""
-    return "×".join(map(str, sizes))  # noqa: RUF001  # the sign for it

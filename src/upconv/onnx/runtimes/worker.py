@@ -27,9 +27,7 @@ from typing import IO, Any, cast
 from ... import errors
 from ..names import shortened
 
-TIME_LIMIT = 300.0
-"""Seconds a runtime may take to make a session, or for one run."""
-
+TIME_LIMIT = 300.0  # seconds a runtime may take to make a session, or for one run
 _MOST_IDLE = 2
 
 

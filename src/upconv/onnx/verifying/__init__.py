@@ -20,8 +20,7 @@ from .differences import Comparison, Difference, Run, Tolerances, difference
 
 __all__ = ["Comparison", "Run", "Side", "compared", "verify"]
 
-_GROUP = 32
-"""Values that become outputs together, where the first layer that differs is looked for."""
+_GROUP = 32  # values that become outputs together, where the first that differs is looked for
 
 
 def verify(

@@ -41,11 +41,8 @@ _FLOAT32 = 2.0**-19
 """Of the largest value: 16 units in the last place of types with sums in their own precision, as
 convolutions by fast algorithms need; 4 of those whose sums are in float32."""
 
-_LOOSE = 64
-"""How much more, where there is nothing in float64 to hold against."""
-
-_COPIES = 80
-"""Bytes that a comparison takes for each element."""
+_LOOSE = 64  # times as much, where there is nothing in float64 to hold against
+_COPIES = 80  # bytes that a comparison takes for each element
 
 
 @dataclass(frozen=True, slots=True)
