@@ -260,9 +260,7 @@ def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
     """The cheapest way to cut the outputs into grids."""
     lanes = lanes_of(correlation, cpu, dots)
     outer = [line.phases for line in correlation.lines[:-1]]
-    options = [
-        _grids(correlation, lanes, outer, phase_groups) for phase_groups in _phase_groupings(lanes)
-    ]
+    options = [_grids(correlation, lanes, outer, groups) for groups in _phase_groupings(lanes)]
     cycles, grids = options[0]
     for other in options[1:]:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
@@ -280,10 +278,7 @@ def _grids(
 ) -> tuple[float, tuple[Grid, ...]]:
     """The grids of one way to cut the last axis, and the cycles of a group."""
     cost, grids, inside = 0.0, [], images_inside(correlation)
-    rows = [
-        (phase_group, _shifts(lanes, phase_group), _along(lanes, phase_group))
-        for phase_group in phase_groups
-    ]
+    rows = [(each, _shifts(lanes, each), _along(lanes, each)) for each in phase_groups]
     for phases in product(*outer):
         axes = [
             Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))

@@ -93,9 +93,8 @@ class Plan:
     def room(self, grid: Grid) -> int:
         """Lanes from a grid's first to the end of the output, at the last point of a row."""
         last = self.correlation.lines[-1]
-        start = (
-            last.stride * grid.phase_group.unroll * (grid.counts[-1] - 1) + grid.phase_group.start
-        )
+        group = grid.phase_group
+        start = last.stride * group.unroll * (grid.counts[-1] - 1) + group.start
         return (last.out - start) * self.out_channels
 
 
@@ -210,10 +209,8 @@ def _points(plan: Plan, grid: Grid) -> Numbers:
         outside = (place < max(shifts, default=0)) | (place >= line.size + min(shifts, default=0))
         x, y = inputs * plan.x_steps[i + 1], outputs * plan.y_steps[i + 1]
         dims.append({"x": x, "y": y, "edges": outside.astype(np.int64), i: place})
-    lanes, room = (
-        (grid.phase_group.stop - grid.phase_group.start) * plan.out_channels,
-        plan.room(grid),
-    )
+    phases, room = grid.phase_group.stop - grid.phase_group.start, plan.room(grid)
+    lanes = phases * plan.out_channels
     if room < lanes:  # where the output ends, in the last of a row
         dims[-1]["lanes"] = (np.arange(grid.counts[-1]) == grid.counts[-1] - 1) * (room - ALL)
     images = np.arange(correlation.batch)

@@ -47,9 +47,8 @@ def uses(grid: Grid, block: Block) -> Iterator[Use]:
 def taps_of_phases(lanes: Lanes, use: Use) -> tuple[int, ...]:
     """For each phase of a phase group the index of the last axis's tap, or -1 where it uses
     none."""
-    return tuple(
-        taps.get(use.shifts[-1], -1) for taps in _taps_by_shift(lanes, use.grid.phase_group)
-    )
+    every = _taps_by_shift(lanes, use.grid.phase_group)
+    return tuple(taps.get(use.shifts[-1], -1) for taps in every)
 
 
 def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
@@ -65,9 +64,8 @@ def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
 @lru_cache(maxsize=64)
 def _taps_by_shift(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
     """For each phase of a phase group its taps' indices by their shifts."""
-    phases = (
-        taps_of(lanes, phase_group, phase) for phase in range(phase_group.start, phase_group.stop)
-    )
+    numbers = range(phase_group.start, phase_group.stop)
+    phases = (taps_of(lanes, phase_group, phase) for phase in numbers)
     return tuple({tap.shift: tap.index for tap in taps} for taps in phases)
 
 
@@ -165,9 +163,8 @@ def _block_table(
     grid = grids[0]
     if len(grids) > 1 or grid.phase_group != PhaseGroup(0, 1, 1) or lanes.depthwise or lanes.dots:
         return None
-    last = [
-        tap.index for tap in sorted(taps_of(lanes, grid.phase_group, 0), key=lambda t: -t.shift)
-    ]
+    used = sorted(taps_of(lanes, grid.phase_group, 0), key=lambda tap: -tap.shift)
+    last = [tap.index for tap in used]
     axes = [*([tap.index for tap in phase.taps] for phase in grid.outer), last]
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
     in_order = all(indices == list(range(len(indices))) for indices in axes)

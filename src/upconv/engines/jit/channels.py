@@ -99,11 +99,8 @@ class Channels(Kernel):
         given, biases = self._given(out, a, bias, residual)
         with Workspace(self.workspace_bytes) as buffer:
             for spatial_block, work in self._steps:
-                y, x, more = (
-                    spatial_block.of(given.y),
-                    spatial_block.of_inputs(given.x),
-                    given.residual,
-                )
+                y, x = spatial_block.of(given.y), spatial_block.of_inputs(given.x)
+                more = given.residual
                 work.run(buffer, y, x, b, biases, None if more is None else spatial_block.of(more))
         given.deliver()
 

@@ -113,9 +113,7 @@ def jobs(f: Function, counter: Value, count: Value) -> Iterator[Value]:
         yield job
 
 
-_PATIENCE = (
-    1000  # iterations of waiting, some 30 microseconds, before others may have the processor
-)
+_PATIENCE = 1000  # iterations of waiting, some 30 us, before others may have the processor
 
 
 def wait(f: Function, counter: Value, count: Value, triple: str, switch: int) -> None:

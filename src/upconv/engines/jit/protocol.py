@@ -118,10 +118,8 @@ def emit(module: Module, system: System) -> None:
         emit_keep_away(module, system.affinity)
     with module.function("serve", signature("control* memory* iterations")) as f:
         _serve(f, system)
-    with (
-        module.function("iteration", signature("control* iterations")) as f,
-        f.loop(0, f["iterations"]),
-    ):
+    parameters = signature("control* iterations")
+    with module.function("iteration", parameters) as f, f.loop(0, f["iterations"]):
         f.observe(_word(f, EPOCH))
         f.relax(system.triple)
 

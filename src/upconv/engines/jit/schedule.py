@@ -213,9 +213,8 @@ def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     bound = 1.3 * nbytes + (whole.threads << 22)
     each = (enough and halo <= cache_block // 3) or packed > max(bound, small)
     if each:
-        return replace(
-            whole, shared=False, cache_block=cache_block, buffer_positions=cache_block + halo
-        )
+        positions = cache_block + halo
+        return replace(whole, shared=False, cache_block=cache_block, buffer_positions=positions)
     cache_block = max(width, min(fitting, -(-total // width) * width))
     runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
     return replace(whole, cache_block=cache_block, block_run=-(-len(whole.blocks) // runs))

@@ -119,10 +119,7 @@ class WeightGrad:
 def _held(plan: Plan) -> dict[str, int]:
     """Arguments about panels, and about sides that have none."""
     strides = (1, plan.problem.axes[-1].stride)  # positions of x, and of g, to the next
-    x, g = (
-        n * position_stride
-        for n, position_stride in zip(strides, plan.position_strides, strict=True)
-    )
+    x, g = (n * stride for n, stride in zip(strides, plan.position_strides, strict=True))
     places, first = plan.sided(0, 1), 0
     found: dict[str, int] = {}
     for name, n, step in zip(("row", "lane"), places, plan.sided(x, g), strict=True):

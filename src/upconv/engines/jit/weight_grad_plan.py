@@ -71,9 +71,7 @@ class Plan:
         self.blocks = (blocks[1],) * 2 if tile.depthwise else self.sided(*blocks)
         self.channels = problem.in_channels, problem.out_channels
         both = zip(self.in_place, self.channels, self.widths, strict=True)
-        self.position_strides = tuple(
-            (n if own else width) * self.element for own, n, width in both
-        )
+        self.position_strides = tuple((n if own else w) * self.element for own, n, w in both)
         if tile.taps > 1:
             step = problem.axes[-1].dilation * self.sided(*self.position_strides)[0]
             self.sides = replace(self.sides, tile=replace(tile, step=step))
@@ -154,10 +152,8 @@ class Plan:
         row_count = entry_count = segment_count = 0
         for spatial_block in self.spatial_blocks:
             outer, meeting = _meeting(reached, spatial_block.rows)
-            spans, rows = (
-                self._spans(spatial_block),
-                (np.array(spatial_block.rows), np.unique(meeting[1])),
-            )
+            spans = self._spans(spatial_block)
+            rows = np.array(spatial_block.rows), np.unique(meeting[1])
             counts = (
                 0 if self.in_place[0] else len(rows[0]),
                 0 if self.in_place[1] else len(rows[1]),
@@ -260,10 +256,7 @@ class Plan:
             return (0, 0, 0, tap, single)
         output = axis.stride * start + axis.dilation * tap - axis.crop_begin
         both = start - spans[0].start, output - spans[1].start
-        x, g = (
-            n * position_stride
-            for n, position_stride in zip(both, self.position_strides, strict=True)
-        )
+        x, g = (n * stride for n, stride in zip(both, self.position_strides, strict=True))
         return *self.sided(x, g), stop - start, tap, single
 
     def _places(self, of_g: int, numbers: Numbers) -> Numbers:
