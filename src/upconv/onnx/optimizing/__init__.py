@@ -66,7 +66,7 @@ def optimize(
     inputs: arrays to run the model on instead of random ones.
     threads: of the runtime; None takes its own, or `upconv.get_num_threads()`.
     seed: of the random inputs.
-    seconds: spent on each different layer and shape, and five times as much on the whole model.
+    seconds: spent on each layer and shape, and five times as much on the whole model.
     float64: hold results against the model in float64, in a slow evaluator.
     session: also measure `upconv.onnx.Session` on the model.
     force: overwrite `output`.
