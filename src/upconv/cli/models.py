@@ -25,7 +25,7 @@ from .report import Answer, answering, table
     dry_run=Option("--dry-run", help="Measure, and write no model."),
     runtime=Option(metavar="NAME", help=f"What will run it: {options.RUNTIMES}."),
     seconds=Option(
-        metavar="S", help="Time per different layer and shape; five times as much for the whole."
+        metavar="S", help="Time per layer and shape; five times as much for the whole."
     ),
     time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
     no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),

@@ -1,9 +1,8 @@
-"""New nodes in a model.
+"""New nodes in a model, all named afresh.
 
-A pass says what is to be computed (convolve, cut, shuffle, add a bias); a `Builder` writes the
-nodes, names everything afresh, and puts them where the old node stood. Sizes and batch that are
-open stay open: shapes are written with 0 and -1 where ONNX lets them, and computed from the value's
-own shape where it does not. Of the operators written here only Split differs between opsets.
+Sizes and batch that are open stay open: shapes are written with 0 and -1 where ONNX lets them, and
+computed from the value's own shape where it does not. Of the operators written here only Split
+differs between opsets.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ _TO_THE_END = (1 << 63) - 1
 Crops = Sequence[tuple[int, int]]
 """Per spatial axis, what is cut off (begin, end)."""
 
+Operands = Sequence[ir.Value | None]
+
 
 class Builder:
-    """Writes nodes before `node`, which stands in `model`, and puts them in its place.
-
-    `origin` is the name of the pass, kept in the metadata of every node that is made.
-    """
+    """Writes nodes to stand in the place of `node`; `origin`, the pass, is in their metadata."""
 
     def __init__(self, model: ir.Model, node: ir.Node, opset: int, origin: str) -> None:
         self._model, self._node, self._opset, self._origin = model, node, opset, origin
@@ -37,11 +35,7 @@ class Builder:
         self._nodes: list[ir.Node] = []
 
     def op(
-        self,
-        kind: str,
-        inputs: Sequence[ir.Value | None],
-        dtype: ir.DataType | None = None,
-        **attributes: object,
+        self, kind: str, inputs: Operands, dtype: ir.DataType | None = None, **attributes: object
     ) -> ir.Value:
         """The output, of type `dtype` or its input's, of one new node of ONNX's own operators."""
         return self._put(kind, inputs, 1, dtype, attributes)[0]
@@ -49,7 +43,7 @@ class Builder:
     def _put(
         self,
         kind: str,
-        inputs: Sequence[ir.Value | None],
+        inputs: Operands,
         outputs: int,
         dtype: ir.DataType | None,
         attributes: Mapping[str, object],
@@ -82,10 +76,7 @@ class Builder:
         return self.constant(np.array(list(entries), np.int64), "shape")
 
     def deconv(
-        self,
-        operands: Sequence[ir.Value | None],
-        attributes: Mapping[str, object],
-        heir: bool = True,
+        self, operands: Operands, attributes: Mapping[str, object], heir: bool = True
     ) -> ir.Value:
         """A transposed convolution; an `heir` has the name of the node it comes after."""
         [y] = self._put("ConvTranspose", _present(operands), 1, None, attributes)
@@ -94,12 +85,7 @@ class Builder:
         return y
 
     def conv(
-        self,
-        operands: Sequence[ir.Value | None],
-        *,
-        zeros: Crops,
-        dilations: Sequence[int],
-        groups: int,
+        self, operands: Operands, *, zeros: Crops, dilations: Sequence[int], groups: int
     ) -> ir.Value:
         """A convolution of stride 1 with `zeros` around its input."""
         return self.op(
@@ -129,8 +115,7 @@ class Builder:
     def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, mode: str) -> ir.Value:
         """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank.
 
-        mode: where phase r of channel c stands among channels, at c*s + r ("CRD") or r*C + c
-        ("DCR").
+        mode: phase r of channel c is channel c*s + r ("CRD") or r*C + c ("DCR").
         """
         rank = len(strides)
         if max(strides) == 1:
@@ -153,7 +138,6 @@ class Builder:
     def _reshape(
         self, x: ir.Value, leading: Sequence[int], sizes: Sequence[int] | ir.Value
     ) -> ir.Value:
-        """x with the shape `leading` + `sizes`, which may be a computed vector."""
         if not isinstance(sizes, ir.Value):
             return self.op("Reshape", [x, self.integers([*leading, *sizes])])
         shape = self.op("Concat", [self.integers(leading), sizes], axis=0)
@@ -189,6 +173,6 @@ class Builder:
         return name
 
 
-def _present(operands: Sequence[ir.Value | None]) -> Sequence[ir.Value | None]:
+def _present(operands: Operands) -> Operands:
     """Without a last one that is absent: OpenVINO takes no empty name for a bias."""
     return operands if operands[-1] is not None else operands[:-1]

@@ -37,31 +37,14 @@ _FOLDED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """The value of a constant, or why it has none.
-
-    `array` is read-only, and memory mapped where it lies outside the model's file. `reason` is one
-    sentence for people where `array` is None, else empty.
-    """
+    """A constant's read-only `array`, or in one sentence the `reason` why there is none."""
 
     array: Array | None
     reason: str = ""
 
 
 def constant_value(value: ir.Value | None) -> Constant:
-    """The array that `value` always holds, or the reason why none can be told.
-
-    value: of any graph, subgraph or function; None, an input left out, is not constant.
-
-    Never raises for what a model says: what cannot be read is a reason.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 13]> g () => (float[2] y)'
-    >>> text += "<float[2] a = {1, 2}> { y = Relu(a) }"
-    >>> graph = ir.from_onnx_text(text).graph
-    >>> constant_value(graph[0].inputs[0]).array
-    array([1., 2.], dtype=float32)
-    >>> constant_value(graph.outputs[0]).reason
-    "'y' is made by a Relu node when the model runs."
-    """
+    """The array that `value` always holds, or why none can be told; never raises."""
     if value is None:
         return Constant(None, "The input is left out.")
     name, node = brief(value.name), value.producer()
@@ -75,21 +58,13 @@ def constant_value(value: ir.Value | None) -> Constant:
             return Constant(array)
     except Exception as error:  # a file may be gone, and onnx-ir raises of all kinds
         return Constant(None, f"{name} cannot be read: {brief(str(error))}.")
-    made = (
-        "has no data" if node is None else f"is made by a {node.op_type} node when the model runs"
-    )
-    return Constant(None, f"{name} {made}.")
+    if node is None:
+        return Constant(None, f"{name} has no data.")
+    return Constant(None, f"{name} is made by a {node.op_type} node when the model runs.")
 
 
 def fold(model: ir.Model) -> None:
-    """Put initialisers in the place of nodes that compute constants of constants.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 13]> g () => (float[2] y)'
-    >>> model = ir.from_onnx_text(text + "<float[2] a = {1, 2}> { b = Neg(a) y = Relu(b) }")
-    >>> fold(model)
-    >>> [node.op_type for node in model.graph], list(model.graph.initializers)
-    (['Relu'], ['b'])
-    """
+    """Put initialisers in the place of nodes that compute constants of constants."""
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
             result = _result(node, model.opset_imports[""])

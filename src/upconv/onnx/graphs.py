@@ -7,8 +7,7 @@ from typing import cast
 
 import onnx_ir as ir
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
-"""The two spellings of the domain of ONNX's own operators."""
+DEFAULT_DOMAINS = ("", "ai.onnx")  # the two spellings of the domain of ONNX's own operators
 
 
 def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:

@@ -4,11 +4,9 @@
    nodes that are out of order, and fold constants (`constants`).
 2. Data outside the model's file must lie in the model's own folder, or below it. Where the model or
    its data is a link, as in the caches of model hubs, the data may lie beside the file that the
-   model leads to. It stays where it is and is memory mapped where it is used; up to `SMALL` bytes
-   are read.
+   model leads to. It stays there, memory mapped where it is used; up to `SMALL` bytes are read.
 3. `save` writes one file, or two where protobuf cannot hold the model: `<name>.data` beside it has
    the large tensors. Each appears complete, the model last; no file a model came from is touched.
-4. Whatever is wrong ends in `ModelError` or `FileError` that names the file and the place in it.
 """
 
 from __future__ import annotations
@@ -33,15 +31,11 @@ from .constants import fold
 from .graphs import DEFAULT_DOMAINS, named, roots
 from .names import one_line
 
-MOST_BYTES = (1 << 31) - 1
-"""What protobuf can hold in one message."""
-
+MOST_BYTES = (1 << 31) - 1  # of one message of protobuf
 INLINE_BYTES = MOST_BYTES - (64 << 20)
 """Up to so many bytes of weights, a model is saved as one file; the rest is for the graph."""
 
-SMALL = 1024
-"""Bytes up to which outside data is read at once: ONNX's checker and inference look at values."""
-
+SMALL = 1024  # bytes of outside data are read at once: the checker and inference look at values
 _SHRUNK = 8  # a number of 8 bytes takes at least 1 in protobuf's lists
 _SOURCES = "upconv.onnx.sources"
 
@@ -61,23 +55,21 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     name = os.fspath(path)
     with reported(name, "read"):
         whole = Path(name).absolute()
-        data = _contents(whole)
+        with opened(whole) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
+                raise FileError(f"{brief(str(whole))} has {size} bytes; a model has {MOST_BYTES}.")
+            memory.require(3 * size, f"the model {brief(str(whole))}")  # bytes, parsed, and read
+            data = file.read(MOST_BYTES)
     with _named(brief(name)):
         return _read(data, whole)
 
 
 def from_model(model: Source) -> ir.Model:
-    """A model of one's own: from a path as `load`, else a copy of what is given.
+    """A model of one's own, read or copied; one that comes from here is not checked again.
 
-    model: a path, the bytes of a file, a ModelProto or an `ir.Model`; it is never changed. Data
-        outside the file is found by way of a path or an `ir.Model` alone. An `ir.Model` that comes
-        from here is not checked again.
-
-    Raises what `load` raises, and `DTypeError` for any other object.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 13]> g (float[2] x) => (float[2] y)'
-    >>> from_model(ir.to_proto(ir.from_onnx_text(text + "{ y = Neg(x) }"))).graph[0].op_type
-    'Neg'
+    Data outside the file is found by way of a path or an `ir.Model` alone. Raises what `load`
+    raises, and `DTypeError` for any other object.
     """
     if isinstance(model, str | os.PathLike):
         return load(model)
@@ -96,15 +88,11 @@ def from_model(model: Source) -> ir.Model:
 
 def sources(model: ir.Model) -> tuple[Path, ...]:
     """The files that a model was read from: its own first, then those with data outside it."""
-    found: tuple[Path, ...] = model.graph.meta.get(_SOURCES, ())
-    return found
+    return tuple(model.graph.meta.get(_SOURCES, ()))
 
 
 def files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that the model at `path` is read from; the one file for what is no model.
-
-    Raises `FileError` for what cannot be read.
-    """
+    """The files that the model at `path` is read from; the one file for what is no model."""
     try:
         return sources(load(path))
     except ModelError:
@@ -172,18 +160,8 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
 
 
 def _nbytes(model: ir.Model) -> int:
-    """The bytes of the initialisers that are no text."""
     held = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     return sum(t.nbytes for t in held if t is not None and t.dtype != ir.DataType.STRING)
-
-
-def _contents(path: Path) -> bytes:
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            raise FileError(f"{brief(str(path))} has {size} bytes; a model has {MOST_BYTES}.")
-        memory.require(3 * size, f"the model {brief(str(path))}")  # its bytes, parsed, and read
-        return file.read(MOST_BYTES)
 
 
 def _read(data: bytes, path: Path | None) -> ir.Model:
@@ -256,7 +234,7 @@ def _named(where: str) -> Iterator[None]:
 def _settled(
     tensor: ir.TensorProtocol, path: Path | None, files: set[Path], most: int = SMALL
 ) -> ir.TensorProtocol:
-    """The tensor, found to have the data that it declares; outside up to so many bytes is read."""
+    """The tensor, found to have the data that it declares; outside up to `most` bytes is read."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor = _outside(tensor, path, files)
         return tensor if tensor.nbytes > most else _in_memory(tensor)
@@ -273,7 +251,6 @@ def _labels(tensor: Any) -> dict[str, Any]:
 
 
 def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    """The tensor with its data in memory; raises `FileError` where the file is cut or gone."""
     with reported(str(tensor.path), "read"):
         return ir.external_data.convert_tensors_from_external([tensor])[0]
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-LONGEST = 72
-"""Characters of a name that are shown; more are cut from its middle."""
-
-LONGEST_SENTENCE = 1200
-"""Characters of anything else that are shown."""
+LONGEST_SENTENCE = 1200  # characters of anything but a name that are shown
 
 
 def neutral(text: str) -> str:
@@ -20,7 +16,7 @@ def neutral(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def shortened(text: str, longest: int = LONGEST, mark: str = "…") -> str:
+def shortened(text: str, longest: int = 72, mark: str = "…") -> str:
     """The text, harmless, with `mark` for its middle where it is too long.
 
     >>> shortened("abcdefghij", longest=7)
@@ -35,9 +31,5 @@ def shortened(text: str, longest: int = LONGEST, mark: str = "…") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of a foreign error in one line of bounded length, its kind where it has none.
-
-    >>> one_line(ValueError("two", "lines"))
-    "('two', 'lines')"
-    """
+    """The message of a foreign error in one line of bounded length, its kind where it has none."""
     return shortened(" ".join(str(error).split()) or type(error).__name__, 500, "...")

@@ -1,9 +1,5 @@
 """One ConvTranspose node of a model, read whole: what every pass, rule and trial asks about it.
 
-A `ConvTransposeNode` has the node's geometry as `geometry.Axis` values. Where a model leaves a
-spatial size open, the axis has a size that stands for any; its kernel, stride, dilation and crops
-hold for all sizes, and `sizes` says None there. A node that cannot be read gives a reason instead.
-
 Runtimes read auto_pad and output_shape differently (see `upconv.dialects.onnx`). A node is read by
 the rule asked for; where none is, by ONNX's text, and `departures` names who reads it otherwise.
 """
@@ -38,9 +34,10 @@ Sizes = tuple[int | None, ...]
 class ConvTransposeNode:
     """A ConvTranspose node, y = conv_transpose(x, w) + b, with all that is known about it.
 
-    `sizes` are x's spatial sizes, None where unknown. `weight` is w's value, or why it has none.
-    `departures` are the rules that give the node another value. What the node reads is asked of it
-    each time: the rewriting of the node before it puts other values there.
+    `sizes` are x's spatial sizes, None where unknown: the axis then has `ANY_SIZE`, and its kernel,
+    stride, dilation and crops hold for all. `weight` is w's value, or why it has none. `departures`
+    are the rules that give the node another value. What the node reads is asked of it each time:
+    the rewriting of the node before it puts other values there.
     """
 
     node: ir.Node
@@ -156,11 +153,11 @@ def known_sizes(value: ir.Value | None) -> Sizes | None:
 
 
 class _UnknownError(Exception):
-    """Something about a node cannot be known; the text says what."""
+    """Something about a node cannot be known."""
 
 
 class _WrongError(UpconvError):
-    """Something about a node is not as ONNX has it; the text says what."""
+    """Something about a node is not as ONNX has it."""
 
 
 def _read(node: ir.Node, opset: int, rule: Rule | None) -> ConvTransposeNode:

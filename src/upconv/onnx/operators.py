@@ -1,12 +1,7 @@
 """ConvTranspose by ONNX's exact text: on NumPy arrays, and in ONNX's evaluator.
 
-    conv_transpose(X, W, B, **attributes)      one node
-    evaluator_operators(rule, opset)           for `onnx.reference.ReferenceEvaluator(new_ops=...)`
-
-What the attributes mean is read in `upconv.dialects.from_onnx`, by the text or as a runtime reads
-it; what the operands must look like is checked here, so that errors speak of X, W, B and of ONNX's
-attributes. ONNX's own backend tests hold. The evaluator's operators are replaced
-where its own are wrong or missing:
+What the operands must look like is checked here, so that errors speak of X, W, B and of ONNX's
+attributes. The evaluator's operators are replaced where its own are wrong or missing:
 
     ConvTranspose       its own is wrong for groups with a bias or with several output channels, and
                         does not do `output_shape` without auto_pad
@@ -33,8 +28,7 @@ from ..dialects.onnx import AutoPad
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError, ModelError, ShapeError, UpconvError, brief
 
-BFLOAT16_SINCE = 22
-"""The opset that added bfloat16 to the operator."""
+BFLOAT16_SINCE = 22  # the opset that added it to the operator
 
 _OURS = {"x": "X", "weight": "W", "bias": "B", "groups": "group"}
 _NAMES = re.compile(r"^(x|weight|bias|groups)\b")
@@ -92,11 +86,7 @@ def conv_transpose(
 
 
 def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A Conv's attributes, but kernel_shape, as `upconv.conv` has them.
-
-    >>> conv_keywords({"strides": [2], "pads": [0, 1], "group": 3})
-    {'padding': ((0, 1),), 'groups': 3, 'stride': (2,)}
-    """
+    """A Conv's attributes, but kernel_shape, as `upconv.conv` has them."""
     mode = values.member("auto_pad", attributes.get("auto_pad") or "NOTSET", AutoPad)
     pads = attributes.get("pads") or ()
     padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=False)) or 0
@@ -110,14 +100,7 @@ def conv_keywords(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array:
-    """Conv: x (N, C, *size), w (M, C/group, *kernel), b (M,).
-
-    Raises `ArgumentError` and its kinds for what does not fit together.
-
-    >>> import numpy as np
-    >>> conv(np.arange(4.0).reshape(1, 1, 4), np.array([[[1.0, 10.0]]]), pads=[0, 1])
-    array([[[10., 21., 32.,  3.]]])
-    """
+    """Conv: x (N, C, *size), w (M, C/group, *kernel), b (M,)."""
     rank, kernel, pads = x.ndim - 2, attributes.get("kernel_shape"), attributes.get("pads")
     if x.ndim != w.ndim:  # upconv would take x without a batch
         raise ShapeError("X.shape", str(x.shape), f"{w.ndim} axes, as many as the weight has")
@@ -129,11 +112,7 @@ def conv(x: Array, w: Array, b: Array | None = None, **attributes: Any) -> Array
 
 
 def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
-    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names.
-
-    rule: by whose reading ConvTranspose is computed. opset: of the model; of operators that ONNX
-    changed it says which to replace.
-    """
+    """The classes for `onnx.reference.ReferenceEvaluator(new_ops=...)`; it goes by their names."""
 
     def operator(name: str, compute: Callable[..., Array], **how: Any) -> type[Any]:
         def run(self: Any, *arrays: Array, **attributes: Any) -> tuple[Array]:
@@ -148,14 +127,10 @@ def evaluator_operators(rule: str, opset: int) -> list[type[Any]]:
 
     how = {"rule": rule, "opset": opset, "engine": "reference"}
     found = [operator("Conv", conv), operator("ConvTranspose", conv_transpose, **how)]
-    for kind, since in _NEWER:
+    # Right before that opset too: who says no more means it as the newer operator does by default.
+    for kind, since in ((BatchNormalization_14, 14), (DequantizeLinear_19, 19)):
         if opset < since:
             name = kind.__name__.partition("_")[0]
             schema = defs.get_schema(name, since)
             found.append(type(name, (kind,), {"op_domain": "", "op_schema": schema}))
     return found
-
-
-_NEWER: tuple[tuple[type[Any], int], ...] = ((BatchNormalization_14, 14), (DequantizeLinear_19, 19))
-"""What the evaluator has from an opset on, and right for the ones before: who says no more means it
-as the newer operator does by default."""

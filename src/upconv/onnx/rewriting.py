@@ -1,9 +1,7 @@
 """`rewrite`: passes or a profile over a whole model, and what became of every node.
 
-A profile rewrites by rule, for runtimes that lack the operator or a part of it. It is a list of
-limits; a limit says which passes see to it and how a node is recognised that is beyond it. What
-cannot be brought within a limit is named, with the reason. Nothing is measured. `docs/onnx.md` has
-the source of every limit of `tflite`, `coreml`, `tensorrt` and `webnn`.
+A profile is a list of limits; a limit says how a node is recognised that is beyond it, and which
+pass sees to it. `docs/onnx.md` has the source of every limit.
 """
 
 from __future__ import annotations
@@ -22,9 +20,6 @@ from .nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 from .passes import PASSES, Pass, Step
 from .passes.base import Refusal, run
 from .passes.quantised import bias, weight
-
-DEFAULT_PASSES = ("replace_deconv", "sub_pixel")
-"""What `rewrite` applies where nothing is asked for: convolutions in the place of every node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,22 +82,13 @@ def rewrite(
             raise ArgumentError("profile", brief(profile), "given without passes and only")
         copy = from_model(model)
         return Rewritten(copy, *_apply_profile(copy, profile, reader))
-    wanted = DEFAULT_PASSES if passes is None else passes
-    chosen = [named(one) if isinstance(one, str) else one for one in wanted]
+    wanted = ("replace_deconv", "sub_pixel") if passes is None else passes
+    for one in wanted:
+        if isinstance(one, str) and one not in PASSES:
+            raise ArgumentError("passes", brief(one), f"one of {', '.join(PASSES)}")
+    chosen = [PASSES[one] if isinstance(one, str) else one for one in wanted]
     copy = from_model(model)
     return Rewritten(copy, tuple(run(copy, chosen, rule=reader, only=only)))
-
-
-def named(name: str) -> Pass:
-    """The pass called `name`; `ArgumentError` if there is none.
-
-    >>> named("sub_pixel:folded").name
-    'sub_pixel:folded'
-    """
-    if name not in PASSES:
-        known = ", ".join(PASSES)
-        raise ArgumentError("passes", brief(name), f"one of {known}")
-    return PASSES[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +157,12 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("no auto_pad", "2-D at least", "2-D at most", "no groups", "no dilation", "constant"),
     ),
 }
-"""Name -> its limits."""
 
 
 def _apply_profile(
     model: ir.Model, profile: str, rule: Rule | None
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """Rewrite `model`, which is changed, until nothing is beyond a limit that can be helped.
-
-    The steps, and the nodes that are still beyond one, each with why.
-    """
+    """Rewrite `model` itself: the steps, and the nodes that are still beyond a limit, with why."""
     if profile not in PROFILES:
         raise ArgumentError("profile", brief(profile), f"one of {', '.join(PROFILES)}")
     limits = [LIMITS[name] for name in PROFILES[profile]]

@@ -1,4 +1,4 @@
-"""Types and shapes of a model's values before it runs: one table, by ONNX's shape inference.
+"""Types and shapes of a model's values before it runs, by ONNX's shape inference.
 
 A transposed convolution whose pads cut off more than there is gets a negative size from inference,
 and a Slice after it then ends the process: an assertion in onnx's own code (onnx issue 8481). So
@@ -15,8 +15,7 @@ import onnx_ir as ir
 from .graphs import roots
 from .runtimes.worker import borrowed
 
-_SMALL = 1024
-"""Up to this many bytes a weight is kept: it may be a shape that inference reads."""
+_SMALL = 1024  # bytes up to which a weight is kept: it may be a shape that inference reads
 
 
 def inferred(
@@ -24,13 +23,8 @@ def inferred(
 ) -> dict[str, ir.Value]:
     """The values of a copy of a model, its subgraphs included, by name: their types and shapes.
 
-    shapes: of inputs, by name, in the place of what the model declares. A name that two subgraphs
-        give to different values is not in the table. Where inference fails the table has what the
-        model declares.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] x) => (float[M, 3] y)'
-    >>> str(inferred(ir.from_onnx_text(text + "{ y = Neg(x) }"), {"x": (2, 3)})["y"].shape)
-    '[2,3]'
+    shapes: of inputs, in the place of what the model declares. A name that two subgraphs give to
+        different values is not in the table. Where inference fails, what is declared is.
     """
     try:
         told = _infer(_skeleton(model, shapes or {}))

@@ -1,8 +1,4 @@
-"""The lint: what may go wrong with the transposed convolutions of a model.
-
-`lint` checks a model, `fix` repairs a file. Findings are plain values (`findings`), also written
-down as SARIF (`sarif`).
-"""
+"""The lint: what may go wrong with the transposed convolutions of a model."""
 
 from __future__ import annotations
 
@@ -29,9 +25,7 @@ from .rules import RULES, Rule, chosen
 
 __all__ = ["RULES", "Finding", "Findings", "Rule", "Severity", "chosen", "fix", "lint"]
 
-SUPPRESSED = "upconv.lint.ignore"
-"""The key in the metadata of a node, or of the model, that names rules to leave out."""
-
+_SUPPRESSED = "upconv.lint.ignore"  # in the metadata of a node, or of the model: rules' codes
 _MOST_ROUNDS = 16  # of repairs: one can make room for another at the same node
 
 
@@ -102,7 +96,6 @@ def fix(
 
 
 def _repaired(model: ir.Model, finding: Finding, reading: Reading | None) -> bool:
-    """Whether a repair of the finding changed the model."""
     repair, place = RULES[finding.rule].repair, (finding.graph, finding.node)
     nodes = [each.found.node for each in contexts(model, reading, {}) if each.place == place]
     return repair is not None and any(repair(model, node, reading) for node in nodes)
@@ -137,8 +130,7 @@ def _shapes(
 
 
 def _found(model: ir.Model, context: Context, rules: Iterable[Rule]) -> Iterator[Finding]:
-    """What the rules find at a node, but for those that metadata leaves out."""
-    said = " ".join(one.metadata_props.get(SUPPRESSED, "") for one in (model, context.found.node))
+    said = " ".join(one.metadata_props.get(_SUPPRESSED, "") for one in (model, context.found.node))
     left_out = tuple(said.replace(",", " ").split())
     for rule in rules:
         if not rule.code.startswith(left_out):

@@ -1,8 +1,6 @@
 """Rules about what a node states, what runtimes refuse, what stands around it, and the unknown.
 
-What runtimes refuse is a warning, an error where the model is judged for that runtime. What they do
-was found by running ONNX Runtime 1.31.1 and OpenVINO 2026.4.1; their readings are
-in `upconv.dialects.onnx`.
+What runtimes do was found by running ONNX Runtime 1.31.1 and OpenVINO 2026.4.1.
 """
 
 from __future__ import annotations
@@ -17,20 +15,10 @@ from ...errors import TranslationError
 from ..graphs import follower, is_op
 from ..nodes import Sizes, Unreadable, known_sizes
 from ..passes import PASSES
-from .context import (
-    READERS,
-    Context,
-    attribute,
-    axes_in_words,
-    output_shape,
-    shape_in_words,
-)
+from .context import READERS, Context, attribute, axes_in_words, output_shape, shape_in_words
 from .findings import quoted
 
-_UNSUPPORTED = (ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
-"""Element types that ONNX allows and ONNX Runtime has no ConvTranspose of on the CPU."""
-
-_TRAINING_MODE = 14  # the opset that gave BatchNormalization the attribute
+_UNSUPPORTED = (ir.DataType.DOUBLE, ir.DataType.BFLOAT16)  # by ONNX Runtime on the CPU
 
 _FOLDED = {
     **dict.fromkeys(("BatchNormalization", "Mul", "Div", "Add", "Sub"), "fold_batch_norm"),
@@ -39,7 +27,6 @@ _FOLDED = {
 }
 """Operator -> the pass that folds it into the node."""
 FOLDS = tuple(dict.fromkeys(_FOLDED.values()))
-"""The passes."""
 
 
 def runtimes_disagree(context: Context) -> Iterator[str]:
@@ -58,10 +45,8 @@ def runtimes_disagree(context: Context) -> Iterator[str]:
     if len(readers) > 1:
         word = "output_shape" if context.conv.has_output_shape else "auto_pad"
         said = "; ".join(f"{' and '.join(who)}: {_crops(crops)}" for crops, who in readers.items())
-        yield (
-            f"{word} is read in {len(readers)} ways. Positions cut off each axis as (begin, end):"
-            f" {said}."
-        )
+        ways = f"{word} is read in {len(readers)} ways"
+        yield f"{ways}. Positions cut off each axis as (begin, end): {said}."
 
 
 def same_of_open_size(context: Context) -> Iterator[str]:
@@ -95,10 +80,8 @@ def declared_shape(context: Context) -> Iterator[str]:
     """
     true = [output_shape(conv) for conv in context.readings().values()]
     if context.declared and true and not any(_agree(context.declared, shape) for shape in true):
-        yield (
-            f"The model declares the output shape {shape_in_words(context.declared)}; it is"
-            f" {shape_in_words(true[0])}."
-        )
+        stated, shape = shape_in_words(context.declared), shape_in_words(true[0])
+        yield f"The model declares the output shape {stated}; it is {shape}."
 
 
 def quantised_axis(context: Context) -> Iterator[str]:
@@ -133,8 +116,11 @@ def training_batch_norm(context: Context) -> Iterator[str]:
 
     Fix: Export in evaluation mode (`model.eval()` in PyTorch).
     """
+    stated = context.conv.opset >= 14  # which gave BatchNormalization the attribute
     for node in (use.node for use in context.conv.y.uses()):
-        if is_op(node, "BatchNormalization") and _trains(node, context.conv.opset):
+        trained = any(value.name for value in node.outputs[1:])
+        trains = attribute(node, "training_mode") if stated else trained
+        if is_op(node, "BatchNormalization") and trains:
             yield (
                 f"The BatchNormalization {quoted(node.name)} that follows is in training mode: it"
                 " normalises by the current batch and cannot be folded."
@@ -203,10 +189,8 @@ def foldable_neighbour(context: Context) -> Iterator[str]:
         if node is None or by is None or (where == "precedes" and by == "fold_batch_norm"):
             continue
         if PASSES[by].refuses(conv) is None:
-            yield (
-                f"{node.op_type} {quoted(node.name)} {where} and can be folded into the node by the"
-                f" pass {by}."
-            )
+            who = f"{node.op_type} {quoted(node.name)}"
+            yield f"{who} {where} and can be folded into the node by the pass {by}."
             return
 
 
@@ -264,12 +248,6 @@ def _agree(one: Sizes, other: Sizes) -> bool:
     """Whether two shapes can be the same."""
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(None in pair or pair[0] == pair[1] for pair in pairs)
-
-
-def _trains(node: ir.Node, opset: int) -> bool:
-    if opset >= _TRAINING_MODE:
-        return bool(attribute(node, "training_mode"))
-    return any(value.name for value in node.outputs[1:])
 
 
 def _crops(crops: Sequence[tuple[int, int]]) -> str:

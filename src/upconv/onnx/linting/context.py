@@ -21,11 +21,9 @@ READERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """One ConvTranspose node as the rules see it.
+    """One node, in the graph, subgraph or function `graph`; `declared` is its output's shape.
 
-    `found` is the node read by the runtime's reading, by the specification without one. `graph` is
-    the name of the graph, subgraph or function that it is in. `runtime` is the one that the model
-    is judged for, None for any. `declared` is the shape that the model states for the output.
+    `runtime` is the one that the model is judged for, None for any.
     """
 
     found: ConvTransposeNode | Unreadable
@@ -57,10 +55,7 @@ class Context:
 def contexts(
     model: ir.Model, runtime: Reading | None, declared: Mapping[ir.Value, Sizes | None]
 ) -> Iterator[Context]:
-    """The ConvTranspose nodes, in order, in subgraphs and functions too.
-
-    A node that the runtime refuses is read by the specification.
-    """
+    """The ConvTranspose nodes, in order; one that the runtime refuses is read by the spec."""
     for body in roots(model):
         opset = opset_of(model, body)
         for node in body.all_nodes():

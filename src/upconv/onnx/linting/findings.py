@@ -1,8 +1,4 @@
-"""What a lint found, as plain values, and written down: text, JSON, workflow commands for GitHub.
-
-Findings have names of nodes and graphs as the model has them. In text these are between quotes and
-harmless for a terminal (`names`).
-"""
+"""What a lint found, as plain values, text, JSON and workflow commands for GitHub."""
 
 from __future__ import annotations
 
@@ -54,9 +50,6 @@ class Finding:
     message: str
     fix: str
     fixable: bool
-
-
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
 def quoted(name: object) -> str:
@@ -111,10 +104,8 @@ def text(reports: Sequence[Findings]) -> str:
             lines += _model(report)
     found = [finding for report in reports for finding in report]
     if len(reports) != 1:
-        counted_nodes = _counted(sum(report.nodes for report in reports), "transposed convolution")
-        lines.append(
-            f"{_counted(len(reports), 'model')}: {_counts_in_words(found)} in {counted_nodes}"
-        )
+        nodes = _counted(sum(report.nodes for report in reports), "transposed convolution")
+        lines.append(f"{_counted(len(reports), 'model')}: {_counts_in_words(found)} in {nodes}")
     if found:
         lines += ["", "What to do:"]
         for rule, fix in sorted({(finding.rule, finding.fix) for finding in found}):
@@ -125,10 +116,7 @@ def text(reports: Sequence[Findings]) -> str:
 def document(reports: Sequence[Findings]) -> dict[str, Any]:
     """The fields of the JSON document; docs/schemas/lint.json is its schema."""
     found = [finding for report in reports for finding in report]
-    return {
-        "counts": _counts(found),
-        "models": [report.as_json() for report in reports],
-    }
+    return {"counts": _counts(found), "models": [report.as_json() for report in reports]}
 
 
 def github(reports: Sequence[Findings]) -> str:
@@ -136,12 +124,11 @@ def github(reports: Sequence[Findings]) -> str:
     lines = []
     for report in reports:
         for finding in report:
+            level = "notice" if finding.severity is Severity.NOTE else finding.severity.value
             where = f"{_place(finding)}: " if finding.node else ""
             title = _property(f"{finding.rule} {finding.slug}")
-            lines.append(
-                f"::{_LEVELS[finding.severity]} file={_property(report.model)},title={title}::"
-                + _data(f"{where}{finding.message} {finding.fix}")
-            )
+            words = _data(f"{where}{finding.message} {finding.fix}")
+            lines.append(f"::{level} file={_property(report.model)},title={title}::{words}")
     return "\n".join(lines)
 
 
@@ -179,7 +166,6 @@ def _wrapped(label: str, words: str) -> list[str]:
 
 
 def _counted(count: int, noun: str) -> str:
-    """A number and its noun."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -1,12 +1,6 @@
 """Rules about how many taps make each output: checkerboards, gaps, borders.
 
-Along one axis, output o is made by the taps of phase r = o mod s (see `upconv.geometry`); over all
-axes r is a tuple. Borders, where fewer taps reach, are left out. The measure of a checkerboard:
-
-    A[c, m, r] = the sum of the taps of phase r: the response to a constant 1 in input channel c
-    gain[r] = sqrt(mean over c, m of A[c, m, r]^2)        contrast = 1 - min gain / max gain
-
-docs/onnx-lint.md says why, and what that gives for known weights.
+docs/onnx-lint.md defines A[c, m, r], the gain of a phase r and the contrast, and says why.
 """
 
 from __future__ import annotations
@@ -23,13 +17,10 @@ from .context import Context, axes_in_words
 
 _MOST_TAPS = 1 << 16  # and phases of an axis: listing them takes time and memory
 _MOST_PHASES = 1 << 12  # over all axes
-CONTRAST = 0.25
-"""A larger contrast is a checkerboard; few people see half of it in a picture."""
-EVEN = 0.05
-"""Weights with a smaller contrast compensate an uneven overlap."""
+CONTRAST = 0.25  # a larger one is a checkerboard; few people see half of it in a picture
+EVEN = 0.05  # weights with a smaller contrast compensate an uneven overlap
 _SHOWN = 12  # phases of an axis in a message
-_DEVIATIONS = 5.0
-"""Standard errors by which the gains of two phases must differ, so that chance is no reason."""
+_DEVIATIONS = 5.0  # standard errors by which gains must differ, so that chance is no reason
 
 
 def uneven_overlap(context: Context) -> Iterator[str]:
@@ -130,14 +121,11 @@ def phase_taps(conv: ConvTransposeNode) -> list[list[list[int]]]:
 
 
 def phase_sums(conv: ConvTransposeNode) -> Array | None:
-    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare, or a finite weight.
-
-    An axis of one position has borders alone.
-    """
+    """A[c, m, r_1, r_2, ...], scaled; None without phases to compare, or a finite weight."""
     w, taps = conv.weight.array, phase_taps(conv)
     strided = [size for size, phases in zip(conv.sizes, taps, strict=False) if len(phases) > 1]
     if w is None or w.dtype.kind not in "fV" or not strided or 1 in strided:
-        return None
+        return None  # 1: an axis of one position has borders alone
     if not all(map(all, taps)) or prod(map(len, taps)) > _MOST_PHASES:
         return None
     for i, phases in enumerate(taps, start=2):
@@ -160,7 +148,6 @@ def _some(counts: Sequence[int]) -> str:
 
 
 def _kernels(conv: ConvTransposeNode, axes: Sequence[int]) -> str:
-    """What makes the phases of these axes, said once where it is the same for all."""
     shown = []
     for axis in (conv.axes[i] for i in axes):
         dilation = f", dilation {axis.dilation}" if axis.dilation > 1 else ""

@@ -32,11 +32,6 @@ from .findings import Finding, Severity
 Repair = Callable[[ir.Model, ir.Node, Reading | None], bool]
 """Repairs a node of a model in place, which keeps its values up to rounding; whether it did."""
 
-REFUSED = "UPC2"
-"""How the codes begin of what a runtime refuses: errors, where the model is judged for it."""
-UNREAD = ("UPC109", "UPC901")
-"""The rules about nodes that cannot be read."""
-
 _CHECKERBOARD = "https://distill.pub/2016/deconv-checkerboard/"
 _OPERATORS = "https://onnx.ai/onnx/operators/onnx__"
 _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
@@ -46,8 +41,7 @@ _CONV_TRANSPOSE = f"{_OPERATORS}ConvTranspose.html"
 class Rule:
     """One rule: `check` has sentences about a node, `repair` fixes what it finds, if it can.
 
-    `severity` is that of a model that is judged for no runtime in particular. `more` is an address
-    to read, or empty.
+    `severity` holds where no runtime in particular is meant; `more` is an address to read.
     """
 
     code: str
@@ -90,18 +84,16 @@ class Rule:
 
     def finding(self, message: str, context: Context | None = None) -> Finding:
         """A sentence as a finding at a node; without one, at the whole file."""
-        told, severity, place = self.as_json(), self.severity, ("", "")
-        if context is not None:
-            place = context.place
-            if context.runtime is not None and self.code.startswith(REFUSED):
-                severity = Severity.ERROR
+        told, severity = self.as_json(), self.severity
+        graph, node = ("", "") if context is None else context.place
+        if context is not None and context.runtime is not None and self.code.startswith("UPC2"):
+            severity = Severity.ERROR  # the runtime that the model is judged for refuses it
         words = message, told["fix"], told["fixable"]
-        graph, node = place
         return Finding(self.code, self.slug, severity, node, graph, *words)
 
     def findings(self, context: Context) -> Iterator[Finding]:
         """All it has to say about a node; of one that cannot be read that alone is said."""
-        if isinstance(context.found, Unreadable) == (self.code in UNREAD):
+        if isinstance(context.found, Unreadable) == (self.code in ("UPC109", "UPC901")):
             yield from (self.finding(message, context) for message in self.check(context))
 
 
@@ -117,14 +109,12 @@ def _by_pass(*names: str) -> Repair:
 
 
 def _drop_bias(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
-    """Remove a third input that is an empty name."""
     node.resize_inputs(2)
     return True
 
 
 def _drop_shape(model: ir.Model, node: ir.Node, reading: Reading | None) -> bool:
-    """Declare no shape: runtimes work it out."""
-    node.outputs[0].shape = None
+    node.outputs[0].shape = None  # runtimes work it out
     return True
 
 
@@ -151,7 +141,6 @@ _ALL = (
 )
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
-"""Code -> rule, in order."""
 
 
 def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
@@ -166,7 +155,6 @@ def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]
 
 
 def _prefixes(argument: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Codes, or how some begin, checked."""
     found = (given,) if isinstance(given, str) else tuple(given)
     for prefix in found:
         if not prefix or not any(code.startswith(prefix) for code in RULES):

@@ -54,9 +54,8 @@ def _result(finding: Finding, model: str) -> dict[str, Any]:
     if finding.node:
         name = neutral(finding.node)
         full = neutral(f"{finding.graph}/{finding.node}")
-        location["logicalLocations"] = [
-            {"name": name, "fullyQualifiedName": full, "kind": "element"}
-        ]
+        where = {"name": name, "fullyQualifiedName": full, "kind": "element"}
+        location["logicalLocations"] = [where]
     if model:
         path = PurePath(model)
         uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())

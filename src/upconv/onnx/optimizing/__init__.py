@@ -1,10 +1,4 @@
-"""`optimize`: a model in, a faster one out, verified; or the same one.
-
-extract      every transposed convolution alone, neighbours folded into it first (`extract`)
-candidates   every form of each, checked and timed in the runtime (`candidates`)
-select       the whole, verified and measured; what does not hold is reverted (`select`)
-write        the result, or the model as it was
-"""
+"""`optimize`: a model in, a faster one out, verified; or the same one."""
 
 from __future__ import annotations
 
@@ -41,9 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 Sizes = Mapping[str, Sequence[int]]
 
-_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")
-"""Passes that only take nodes away: they run before anything is measured."""
-
+_FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # which only take nodes away: they run first
 _MOST_SECONDS = 3600.0
 
 
@@ -74,7 +66,7 @@ def optimize(
     inputs: arrays to run the model on instead of random ones.
     threads: of the runtime; None takes its own, or `upconv.get_num_threads()`.
     seed: of the random inputs.
-    seconds: spent on each different layer and shape, and five times as much on the whole model.
+    seconds: spent on each layer and shape, and five times as much on the whole model.
     float64: hold results against the model in float64, in a slow evaluator.
     session: also measure `upconv.onnx.Session` on the model.
     force: overwrite `output`.
@@ -137,7 +129,6 @@ def optimize(
 
 
 def _selected(original: ir.Model, setup: Setup) -> tuple[Selecting, tuple[str, ...]]:
-    """Fold, measure every layer, and select."""
     prepared = original.clone()
     steps = run(prepared, [PASSES[name] for name in _FOLDS], rule=setup.runtime.reading)
     folded = tuple(f"{step.by} at {step.node}" for step in steps if step.fired)
@@ -167,12 +158,8 @@ def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
 
 
 def _session(original: ir.Model, setup: Setup) -> Mapping[str, Any]:
-    """What `upconv.onnx.Session` measures of the model as it came, beside ONNX Runtime's own."""
     try:
         with stored(original) as file, borrowed(setup.limit) as worker:
-            told: Mapping[str, Any] = worker.call(
-                "session", file, setup.runtime.threads, list(setup.inputs)
-            )
-            return told
+            return dict(worker.call("session", file, setup.runtime.threads, list(setup.inputs)))
     except (EngineError, MemoryLimitError) as error:
         return {"why": str(error)}

@@ -1,9 +1,4 @@
-"""Every form of one transposed convolution, checked and timed in the runtime that will run it.
-
-A candidate is a sequence of passes (`CANDIDATES`). It is timed if each of its passes fires, the
-runtime takes the result and does not die of it, and its values are as near to the layer in float64
-as the rules of `verifying.differences` ask. The original is timed interleaved with all of them.
-"""
+"""Every form of one transposed convolution, checked and timed in the runtime that will run it."""
 
 from __future__ import annotations
 
@@ -41,12 +36,7 @@ CANDIDATES: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """What all steps of one optimisation share.
-
-    inputs: arrays by name, per set of input shapes. seconds: for each different layer; the whole
-    model has `WHOLE` times as many. limit: seconds that one run may take. float64: whether results
-    are held against it. say: called with what begins, its number from 1, and of how many.
-    """
+    """What all steps of one `optimize` share; `inputs` are arrays by name, per set of shapes."""
 
     runtime: Runtime
     inputs: tuple[Mapping[str, Array], ...]
@@ -68,10 +58,7 @@ def apply(
 
 
 def measured(layer: Layer, setup: Setup) -> tuple[Candidate, ...]:
-    """The original and every candidate of a layer: measured or refused.
-
-    Raises `EngineError` where the runtime does not run the original itself.
-    """
+    """The original, which raises where the runtime does not run it, and every candidate."""
     trial = _Trial(layer, setup)
     models = {}
     for name in (ORIGINAL, *CANDIDATES):
@@ -95,10 +82,7 @@ class _Trial:
         self.exact: list[Any] = [None] * len(self.feeds)
         wide = Runtime("reference", precision="f64", rule=setup.runtime.reading.value)
         try:
-            with (
-                borrowed(setup.limit) as worker,
-                wide.session(layer.model, worker=worker) as session,
-            ):
+            with wide.session(layer.model, limit=setup.limit) as session:
                 self.exact = self._values(session)
         except (EngineError, MemoryLimitError):
             pass  # the original is held against instead

@@ -24,16 +24,14 @@ from ..passes.quantised import Operand, weight
 from ..runtimes import Runtime, Worker, feeds
 from ..shapes import inferred
 
-MARK = "upconv.number"
-"""In a node's own memory, not in the model's file: which layer it is, or was made of."""
+MARK = "upconv.number"  # in a node's own memory, not in the file: of which layer it is made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A transposed convolution cut out of a model.
+    """A transposed convolution cut out of a model, as a `model` of one input; clone it.
 
-    `conv` is the node in the model, read with the sizes of the first set of input shapes. `model`
-    has the layer alone, with one input; clone it. `shapes` are those of the conv's input, per set.
+    `conv` is read with the first set of input shapes; `shapes` are its input's, per set.
     """
 
     conv: ConvTransposeNode

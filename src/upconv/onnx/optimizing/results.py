@@ -1,8 +1,7 @@
 """What an optimisation found: plain frozen values, from which text, JSON and the report are made.
 
 Times are in seconds (medians), sizes in bytes, ratios are "before over after": above 1 is faster.
-Names come out of models and are not to be trusted: whoever shows them escapes them. Where something
-was measured for several sets of input shapes, it is a tuple in their order.
+Where something was measured for several sets of input shapes, it is a tuple in their order.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
 _RESAMPLES = 1000
 
 ORIGINAL = "original"
-"""The name of the node as it was, among the candidates."""
-
-SCHEMA = 3
-"""Raised when a field of the JSON form (docs/schemas/optimize.json) changes its meaning."""
+SCHEMA = 3  # raised when a field of the JSON form changes its meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +33,8 @@ class Ratio:
     """How many times faster one call is than another, with its 95 % interval.
 
     Whatever disturbs a machine makes calls slower, never faster; so calls are compared by the mean
-    of the fastest third of their samples. Samples are drawn anew from those there were, many times
-    (the bootstrap; Efron 1979): the median of the ratios and the interval that holds 95 % of them,
-    which is then widened by what two series of one call differ.
-
-    >>> print(Ratio(1.5, 1.4, 1.6))
-    1.50 times as fast (1.40 to 1.60)
+    of the fastest third of their samples. The interval is the bootstrap's (Efron 1979), widened by
+    what two series of one call differ.
     """
 
     median: float
@@ -51,11 +43,7 @@ class Ratio:
 
     @classmethod
     def of(cls, rounds: Rounds, call: int) -> Ratio:
-        """The ratio of the first call of some rounds to another.
-
-        >>> Ratio.of(Rounds(([2.0] * 3, [1.0] * 3), [2.0] * 3), 1)
-        Ratio(median=2.0, low=2.0, high=2.0)
-        """
+        """The ratio of the first call of some rounds to another."""
         rng = np.random.default_rng(0)
         drawn = [
             _fastest(np.array(series)[rng.integers(0, len(series), (_RESAMPLES, len(series)))])
@@ -148,9 +136,8 @@ class Optimization:
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
     measured again. `verified` is None where the model stays as it is, for then there was nothing to
     verify; `checks` are those of the model that was written, or of the last that was tried.
-    `session` is the JSON of `upconv.onnx.Session`'s report; or `why`
-    there is none. `written` is the output's path. `proto` is the model itself, which is in no other
-    form of this.
+    `session` is the JSON of `upconv.onnx.Session`'s report, or `why` there is none. `written` is
+    the output's path. `proto` is the model itself, which is in no other form of this.
     """
 
     model: str
@@ -186,10 +173,7 @@ class Optimization:
         return (sum(b for b, _ in pairs), sum(a for _, a in pairs)) if pairs else None
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain lists and dictionaries; null stands for what is infinite or no number.
-
-        docs/schemas/optimize.json describes it; `schema` says which edition.
-        """
+        """The same as data, by docs/schemas/optimize.json; null is what is infinite or NaN."""
         share = self.share()
         alone = None if share is None else {"before": share[0], "after": share[1]}
         return {"schema": SCHEMA, **document(self), "layers_alone": alone}

@@ -30,23 +30,15 @@ LEAST_GAIN = 1.03
 """A rewritten layer costs bytes and names: less than three per cent is not worth them."""
 
 _MOST_ADDED = 12
-_WHOLE = 5.0
-"""How much longer than one layer the whole model is measured."""
-
-_LOOK_AGAIN = 3.0
-"""How much longer again, where it seems to be faster but might not be."""
+_WHOLE = 5.0  # how many times longer than one layer the whole model is measured
+_LOOK_AGAIN = 3.0  # how many times longer again, where it seems to be faster but might not be
 
 Kept = dict[int, str]
 """Number of a layer -> its candidate."""
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Rule 1: the candidate of a layer, and why.
-
-    >>> faster = Candidate("sub_pixel", seconds=(0.7,), ratios=(Ratio(1.5, 1.4, 1.6),))
-    >>> choose([Candidate(ORIGINAL, seconds=(1.0,)), faster])
-    ('sub_pixel', '1.50 times as fast (1.40 to 1.60) as the original')
-    """
+    """Rule 1: the candidate of a layer, and why."""
     found = [(one, ratio) for one in candidates if (ratio := one.ratio) is not None]
     if not found:
         return ORIGINAL, "no rewriting of it could be measured"
@@ -67,10 +59,8 @@ def faster(whole: Sequence[WholeResult]) -> bool:
 class Selecting:
     """The whole model of one optimisation: assembled, verified, measured.
 
-    original: the model as it came. prepared: with neighbours folded, its layers marked.
-
-    What became of it, after `select`: `model`, None where it stays as it is; its `layers`, the
-    `checks` and the times of the `whole` that was tried last, the `verdict`, and `remarks`.
+    prepared: the original with neighbours folded, its layers marked. After `select`, `model` is
+    None where it stays as it is; `checks` and `whole` are of what was tried last.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:

@@ -1,8 +1,4 @@
-"""The passes: rewritings of ConvTranspose nodes, each by its name.
-
-`PASSES` is the table; a new pass is a function, a line below and its tests. `upconv.onnx.rewrite`
-runs them over a model.
-"""
+"""The passes: a new one is a function, a line in the table and its tests."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from functools import partial
 from ...dialects.onnx import Rule
 from .base import Pass, Refusal, Rewriting, Step
 from .fold_batch_norm import fold_batch_norm
-from .fold_windows import fold_pad, fold_slice
+from .fold_windows import fold_window
 from .legalise import (
     no_dilation,
     no_output_padding,
@@ -30,8 +26,8 @@ _ALL: tuple[Pass, ...] = (
     Pass("sub_pixel:folded", partial(sub_pixel, form=Form.FOLDED)),
     Pass("sub_pixel:polyphase", partial(sub_pixel, form=Form.POLYPHASE)),
     Pass("fold_batch_norm", fold_batch_norm),
-    Pass("fold_pad", fold_pad),
-    Pass("fold_slice", fold_slice),
+    Pass("fold_pad", partial(fold_window, kind="Pad")),
+    Pass("fold_slice", partial(fold_window, kind="Slice")),
     Pass("normalise", normalise),
     *(Pass(f"normalise:{rule.value}", normalise, rule) for rule in Rule),
     Pass("split_groups", split_groups),

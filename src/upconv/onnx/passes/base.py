@@ -1,12 +1,4 @@
-"""What a pass is, and the driver that runs passes over a model.
-
-    match(conv)   the rewriting of one ConvTranspose node, as a function of a `Builder`; raises
-                  `Refusal`, or another `UpconvError`, with one sentence: why the pass must not
-                  rewrite it, or need not
-
-A rewriting puts new nodes in the place of the node, and perhaps of its neighbours. No pass
-measures: what is faster is for `optimize` to find out.
-"""
+"""What a pass is, and the driver that runs passes over a model."""
 
 from __future__ import annotations
 
@@ -22,7 +14,7 @@ from ..graphs import follower, is_op, named
 from ..nodes import ConvTransposeNode, Unreadable, conv_transpose_nodes
 
 Rewriting = Callable[[Builder], None]
-"""Writes the new nodes."""
+"""Puts new nodes in the place of the node, and perhaps of its neighbours."""
 
 
 class Refusal(UpconvError):
@@ -34,7 +26,7 @@ class Pass:
     """One rewriting of ConvTranspose nodes and, for some passes, of their neighbours.
 
     name: what people call it, options included.
-    match: the rewriting of a node; raises `Refusal`.
+    match: the rewriting of a node; raises `Refusal`, or another `UpconvError` that says why not.
     rule: by which auto_pad and output_shape are read; None: as the run reads them.
     """
 
@@ -74,8 +66,7 @@ def run(
 ) -> list[Step]:
     """Run every pass, in order, over every ConvTranspose node of `model`, which is changed.
 
-    rule: by which auto_pad and output_shape are read; None reads them by ONNX's text, and leaves
-    nodes alone that a runtime reads otherwise. `only` chooses the nodes.
+    rule, only: as in `upconv.onnx.rewrite`.
     """
     steps: list[Step] = []
     for each in passes:
@@ -93,7 +84,7 @@ def run(
 
 
 def _matched(each: Pass, found: ConvTransposeNode | Unreadable, *, strict: bool) -> Rewriting:
-    """The rewriting of one node by one pass; strict: refuse nodes that rules read differently."""
+    """strict: refuse nodes that rules read differently."""
     if isinstance(found, Unreadable):
         raise Refusal(found.reason)
     if strict and found.departures:
@@ -111,11 +102,10 @@ _ELEMENTWISE = (
     *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "HardSigmoid", "HardSwish"),
     *("Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "Mish"),
 )
-"""Activations of one input that are said by attributes alone."""
 
 
 def elementwise(y: ir.Value) -> ir.Node | None:
-    """The activation that alone reads y, if one does."""
+    """The activation, said by attributes alone, that alone reads y, if one does."""
     node = follower(y)
     if node is None or len(node.inputs) != 1 or not is_op(node, *_ELEMENTWISE):
         return None

@@ -7,13 +7,10 @@ is a transposed convolution with another weight and bias. Arithmetic is in float
 Cases: 1. BatchNormalization in inference. 2. Mul, Add, Sub and Div by one constant per channel, as
 which exporters and other folders leave one. 3. several of these in a row, folded together.
 
-The weight, the bias and all parameters must be constant floats, and only the normalisation may read
-y. Quantised weights would have to be quantised anew: fold before a model is quantised.
+Weight, bias and all parameters must be constant floats, and only the normalisation may read y.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -28,12 +25,11 @@ from .base import Refusal, Rewriting
 from .legalise import attributes
 from .quantised import Operand, constant, operand, weight
 
-_Affine = tuple[Array, Array, Array, Array, float]
-"""gamma, beta, mean and var, vectors of one entry per channel, and eps."""
+_Affine = tuple[Array, Array, Array, Array, float]  # gamma, beta, mean and var per channel; eps
 
 
 def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
-    """Cases 1 to 3; `Refusal`: nothing to fold, what is computed, quantised or read by others."""
+    """Cases 1 to 3."""
     original = _floats(weight(conv)).array
     words = attributes(conv.axes, conv.groups)
     w = original.astype(np.float64)
@@ -44,10 +40,12 @@ def fold_batch_norm(conv: ConvTransposeNode) -> Rewriting:
     value, reason = conv.y, "nobody, or not one node alone, reads its output"
     while (node := follower(value)) is not None:
         try:
-            reader = _READERS.get(node.op_type)
-            if reader is None or not is_op(node, node.op_type) or not node.outputs:
+            if is_op(node, "BatchNormalization") and node.outputs:
+                *vectors, eps = _batch_norm(node, value, len(b))
+            elif is_op(node, "Mul", "Div", "Add", "Sub") and node.outputs:
+                *vectors, eps = _arithmetic(node, value, conv.rank, len(b))
+            else:
                 raise Refusal(f"a {node.op_type} reads its output, which is no normalisation")
-            *vectors, eps = reader(node, value, conv.rank, len(b))
             w, b = folded(w, b, *vectors, eps=eps, groups=conv.groups)
         except UpconvError as refusal:
             reason = str(refusal)
@@ -80,7 +78,7 @@ def _rounded(array: Array, dtype: np.dtype) -> Array:
     return rounded
 
 
-def _batch_norm(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine:
+def _batch_norm(node: ir.Node, y: ir.Value, channels: int) -> _Affine:
     """Case 1."""
     if len(node.inputs) != 5 or node.inputs[0] is not y:
         raise Refusal("the BatchNormalization after it is not of its output, or lacks parameters")
@@ -98,21 +96,17 @@ def _arithmetic(node: ir.Node, y: ir.Value, rank: int, channels: int) -> _Affine
     kind, first = node.op_type, node.inputs[0] is y
     if len(node.inputs) != 2 or node.inputs[0] is node.inputs[1] or (kind == "Div" and not first):
         raise Refusal(f"the {kind} after it is not linear in its output")
-    c = _per_channel(_constant(node.inputs[1 if first else 0]), rank + 2, channels, kind)
+    c = _constant(node.inputs[1 if first else 0])
+    shape = (1,) * (rank + 2 - c.ndim) + c.shape
+    if len(shape) != rank + 2 or shape[1] not in (1, channels) or c.size != shape[1]:
+        raise Refusal(f"the constant of the {kind} after it is {c.shape}, not one per channel")
+    c = np.broadcast_to(c.reshape(-1), (channels,))
     none, one = np.zeros_like(c), np.ones_like(c)
     if kind in ("Mul", "Div"):
         with np.errstate(divide="ignore"):
             return c if kind == "Mul" else 1 / c, none, none, one, 0.0
     sign = 1 if kind == "Add" or first else -1
     return sign * one, -c if kind == "Sub" and first else c, none, one, 0.0
-
-
-def _per_channel(c: Array, rank: int, channels: int, kind: str) -> Array:
-    """c along the channels; one entry for each, which is all it may have."""
-    shape: Sequence[int] = (1,) * (rank - c.ndim) + c.shape
-    if len(shape) != rank or shape[1] not in (1, channels) or c.size != shape[1]:
-        raise Refusal(f"the constant of the {kind} after it is {c.shape}, not one per channel")
-    return np.broadcast_to(c.reshape(-1), (channels,)).astype(np.float64)
 
 
 def _constant(value: ir.Value | None) -> Array:
@@ -130,10 +124,3 @@ def _number(node: ir.Node, name: str, absent: float) -> float:
     if attribute.is_ref() or not isinstance(attribute.value, (int, float)):
         raise Refusal(f"the {name} of the {node.op_type} after it is no number known here")
     return float(attribute.value)
-
-
-_READERS: dict[str, Callable[..., _Affine]] = {
-    "BatchNormalization": _batch_norm,
-    **dict.fromkeys(("Mul", "Div", "Add", "Sub"), _arithmetic),
-}
-"""Operator -> how it is read."""

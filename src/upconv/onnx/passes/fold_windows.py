@@ -14,8 +14,8 @@ together; nodes between that are elementwise and keep 0 (QuantizeLinear and Dequ
 scale, Cast) stay.
 
 ONNX then must be able to say the crops: none below 0 at a begin, none of -s or less at an end, and
-an output that is not empty. What a model leaves open in sizes stays open; where a Slice counts from
-an end that is not known, nothing is folded.
+an output that is not empty. Where the size of an axis is open and a Slice would leave nothing of
+it, nothing becomes a refusal of the runtime.
 """
 
 from __future__ import annotations
@@ -28,29 +28,21 @@ import onnx_ir as ir
 from ...errors import UpconvError
 from ...geometry import Axis
 from ...subpixel import behind, cropped
-from ..building import Builder
+from ..building import Builder, Crops
 from ..graphs import follower, is_op
 from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
 from .legalise import attributes
 from .quantised import again, bias, constant, is_transparent
 
-Sizes = Sequence[int | None]
-"""Of all axes of the value that a neighbour reads, None where open."""
-
-Window = tuple[tuple[int, int], ...]
-"""Per axis, batch and channels included, positions put on (begin, end), or taken off."""
-
-_FAR = (1 << 31) - 1
-"""An end from here on means the end of the axis, whatever its size: what exporters write."""
+_FAR = (1 << 31) - 1  # as exporters write the end of an axis, whatever its size
 
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """The one node: its axes, what it reads and whose place it takes.
+    """The one node, which reads x and takes y's place.
 
-    `inner` are the nodes that stay between x and it, `outer` those between it and y; `dead` are the
-    nodes behind it that go.
+    inner, outer: the nodes that stay between x and it, it and y. dead: those behind it that go.
     """
 
     axes: tuple[Axis, ...]
@@ -61,21 +53,8 @@ class _Folded:
     dead: tuple[ir.Node, ...] = ()
 
 
-def fold_pad(conv: ConvTransposeNode) -> Rewriting:
-    """The Pads of zeros around the node in its pads; one that takes off is folded as a Slice is."""
-    return _rewriting(conv, "Pad")
-
-
-def fold_slice(conv: ConvTransposeNode) -> Rewriting:
-    """The Slices around the node in its pads.
-
-    Where the size of an axis is open and the Slice would leave nothing of it, nothing becomes a
-    refusal of the runtime.
-    """
-    return _rewriting(conv, "Slice")
-
-
-def _rewriting(conv: ConvTransposeNode, kind: str) -> Rewriting:
+def fold_window(conv: ConvTransposeNode, kind: str) -> Rewriting:
+    """All that stands around the node of one kind, "Pad" or "Slice", in its pads."""
     fold = _Folded(conv.axes, conv.x, conv.y)
     reasons: list[str] = []
     for side in (_before, _after):
@@ -151,8 +130,8 @@ def _grown(conv: ConvTransposeNode, axis: Axis, window: tuple[int, int], kind: s
     return axis
 
 
-def _window(node: ir.Node, sizes: Sizes) -> Window:
-    """What a Pad of zeros or a Slice of step 1 does along the spatial axes."""
+def _window(node: ir.Node, sizes: Sequence[int | None]) -> Crops:
+    """Per spatial axis, (a, b); `sizes` are those of all axes of what the node reads."""
     kind, rank = node.op_type, len(sizes)
     if kind == "Pad":
         mode = node.attributes.get("mode")
@@ -180,7 +159,6 @@ def _window(node: ir.Node, sizes: Sizes) -> Window:
 
 
 def _cut(start: int, end: int, size: int | None) -> tuple[int, int]:
-    """What a Slice puts on the begin and the end: less than nothing."""
     whole = _FAR if size is None else size
     first, last, _ = slice(start, end).indices(whole)
     if size is None and (start < 0 or 0 <= end < whole):

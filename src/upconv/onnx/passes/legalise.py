@@ -6,10 +6,6 @@ one position; runtimes agree on output padding below the stride. Where there is 
 wanted, zero taps at the kernel's end make a longer result, which holds the bias there:
 
     t = ceil(-q/d) more taps, crops (p, q + d*t)                                               (1)
-
-Multiplying by zero taps, and by the zeros in place of dilation, gives NaN where x is infinite or
-NaN. A weight that has to change must be constant. Quantised layers stay quantised (see
-`quantised`).
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import Array
 from ...dialects import Layer, to_onnx
 from ...dialects.onnx import Rule
 from ...geometry import Axis
@@ -32,8 +27,7 @@ from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 from .sub_pixel import require_affordable
 
-MOST_GROUPS = 256
-"""More nodes than this serve nobody."""
+MOST_GROUPS = 256  # nodes; more serve nobody
 
 Axes = Sequence[Axis]
 
@@ -53,7 +47,7 @@ def no_output_padding(conv: ConvTransposeNode) -> Rewriting:
     stated = any(conv.node.attributes.get_ints("output_padding", ()))
     if not stated and not any(axis.crop_end < 0 for axis in conv.axes):
         raise Refusal("it has no output padding")
-    return _rewriting(conv, _axes(conv, lambda _: 1))
+    return _rewriting(conv, _axes(conv, padding=False))
 
 
 def symmetric_pads(conv: ConvTransposeNode) -> Rewriting:
@@ -73,7 +67,6 @@ def no_pads(conv: ConvTransposeNode) -> Rewriting:
 
 
 def _padded_by(conv: ConvTransposeNode, amount: Callable[[int, int], int]) -> Rewriting:
-    """The node with the same padding at both ends of an axis, and the rest as cuts."""
     axes, cuts = [], []
     for axis in _axes(conv):
         begin, end = axis.crop_begin, max(axis.crop_end, 0)
@@ -87,11 +80,15 @@ def no_dilation(conv: ConvTransposeNode) -> Rewriting:
     """A kernel of k taps, d apart, as one of d*(k-1) + 1 taps with zeros between."""
     if all(axis.dilation == 1 for axis in conv.axes):
         raise Refusal("all its dilations are 1")
-    axes = _axes(conv)
-    _require_small(conv, [axis.extent for axis in axes], weight(conv))
+    axes, w = _axes(conv), weight(conv)
+    per_tap = w.array.itemsize * prod(w.array.shape[:2])
+    _require_small(conv, [axis.extent for axis in axes], per_tap)
     dense = [replace(axis, kernel=axis.extent, dilation=1) for axis in axes]
     w = _longer(conv, axes)
-    return _rewriting(conv, dense, w.changed(spread(w.array, axes)))
+    spread = np.zeros((*w.array.shape[:2], *(axis.extent for axis in axes)), w.array.dtype)
+    every = tuple(slice(None, None, axis.dilation) for axis in axes)
+    spread[(slice(None), slice(None), *every)] = w.array
+    return _rewriting(conv, dense, w.changed(spread))
 
 
 def to_rank(conv: ConvTransposeNode) -> Rewriting:
@@ -99,10 +96,9 @@ def to_rank(conv: ConvTransposeNode) -> Rewriting:
     if conv.rank >= 2:
         raise Refusal(f"it has {conv.rank} spatial axes, and 2 are enough")
     axes = _axes(conv)
-    _require_small(conv, [axis.kernel for axis in axes])
-    words = attributes([Axis(size=1, kernel=1), *axes], conv.groups)
     w = _longer(conv, axes)
     w = w.changed(np.expand_dims(w.array, 2))
+    words = attributes([Axis(size=1, kernel=1), *axes], conv.groups)
 
     def write(builder: Builder) -> None:
         [x] = before(builder, conv.x, lambda v: [builder.squeeze(v, [2], undo=True)])
@@ -119,7 +115,6 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
     if conv.groups > MOST_GROUPS:
         raise Refusal(f"it has {conv.groups} groups; more than {MOST_GROUPS} nodes serve nobody")
     axes = _axes(conv)
-    _require_small(conv, [axis.kernel for axis in axes])
     w, b, words = _longer(conv, axes), bias(conv), attributes(axes, 1)
 
     def write(builder: Builder) -> None:
@@ -134,49 +129,30 @@ def split_groups(conv: ConvTransposeNode) -> Rewriting:
 
 
 def attributes(axes: Axes, groups: int) -> dict[str, Any]:
-    """All attributes of a ConvTranspose, with nothing left to its defaults.
-
-    Raises `TranslationError` where they cannot say the crops.
-    """
+    """All attributes of a ConvTranspose; `TranslationError` where they cannot say the crops."""
     return to_onnx(Layer(tuple(axes), groups), rule=Rule.ONNXRUNTIME.value)
 
 
-def spread(w: Array, axes: Axes) -> Array:
-    """The weight with zeros between its taps.
-
-    >>> from upconv.geometry import Axis
-    >>> spread(np.array([[[1.0, 2.0]]]), [Axis(size=5, kernel=2, dilation=3)])
-    array([[[1., 0., 0., 2.]]])
-    """
-    wide = np.zeros((*w.shape[:2], *(axis.extent for axis in axes)), w.dtype)
-    every = tuple(slice(None, None, axis.dilation) for axis in axes)
-    wide[(slice(None), slice(None), *every)] = w
-    return wide
-
-
-def _axes(
-    conv: ConvTransposeNode, limit: Callable[[Axis], int] = lambda axis: axis.stride
-) -> list[Axis]:
-    """The node's axes, with output padding below `limit`."""
-    return [_with_taps(axis) if -axis.crop_end >= limit(axis) else axis for axis in conv.axes]
-
-
-def _with_taps(axis: Axis) -> Axis:
-    """Case (1)."""
-    dilation = axis.dilation if axis.kernel > 1 else 1  # of one tap it means nothing
-    more = -(axis.crop_end // dilation)
-    end = axis.crop_end + more * dilation
-    return replace(axis, kernel=axis.kernel + more, dilation=dilation, crop_end=end)
+def _axes(conv: ConvTransposeNode, padding: bool = True) -> list[Axis]:
+    """The node's axes, with output padding below the stride, or none; the rest by (1)."""
+    axes = []
+    for axis in conv.axes:
+        if -axis.crop_end >= (axis.stride if padding else 1):
+            d = axis.dilation if axis.kernel > 1 else 1  # of one tap it means nothing
+            t = -(axis.crop_end // d)
+            end = axis.crop_end + d * t
+            axis = replace(axis, kernel=axis.kernel + t, dilation=d, crop_end=end)
+        axes.append(axis)
+    return axes
 
 
 def _rewriting(
     conv: ConvTransposeNode, axes: Axes, w: Operand | None = None, cuts: Crops = ()
 ) -> Rewriting:
     """The node with these axes, another weight if one is given, and `cuts` off its result."""
-    _require_small(conv, [axis.kernel for axis in axes])
-    words = attributes(axes, conv.groups)
     if w is None and any(a.kernel > b.kernel for a, b in zip(axes, conv.axes, strict=True)):
         w = _longer(conv, axes)
+    words = attributes(axes, conv.groups)
 
     def write(builder: Builder) -> None:
         value = conv.w if w is None else w.write(builder, "weight")
@@ -189,17 +165,15 @@ def _rewriting(
     return write
 
 
-def _require_small(
-    conv: ConvTransposeNode, kernel: Sequence[int], w: Operand | None = None
-) -> None:
-    """`Refusal` for a kernel of much more taps than there were."""
-    per_tap = 0 if w is None else w.array.itemsize * prod(w.array.shape[:2])
+def _require_small(conv: ConvTransposeNode, kernel: Sequence[int], per_tap: int = 0) -> None:
+    """`Refusal` for a kernel of much more taps than there were, or of many bytes."""
     ratio = prod(kernel) / prod(axis.kernel for axis in conv.axes)
     require_affordable(ratio, prod(kernel) * per_tap)
 
 
 def _longer(conv: ConvTransposeNode, axes: Axes) -> Operand:
     """The weight with zeros for the taps that these axes have more."""
+    _require_small(conv, [axis.kernel for axis in axes])
     w, pairs = weight(conv), zip(axes, conv.axes, strict=True)
     more = [(0, 0), (0, 0), *((0, longer.kernel - axis.kernel) for longer, axis in pairs)]
     return w.changed(np.pad(w.array, more))

@@ -10,8 +10,7 @@ and its output, perhaps by way of an activation, goes into QuantizeLinear. So
    after them (a shuffle, a cut) moves integers, not floats;
 3. what a pass puts before them applies to the integers that the input is dequantised from.
 
-In a model of floats an operand has no scale, what reads the output is an activation or nothing, and
-all of this comes to plain constants and nodes.
+In a model of floats operands have no scale, and all of this comes to plain constants and nodes.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ class Operand:
     def split(self, count: int) -> list[Operand]:
         """In equal parts along axis 0."""
 
-        def part(v: Array, i: int) -> Array:
-            return np.split(v, count)[i]
+        def along(v: Array, i: int) -> Array:
+            return v if self.axis else np.split(v, count)[i]
 
-        along = [partial(part, i=i) if self.axis == 0 else np.copy for i in range(count)]
-        return [self.changed(part(self.array, i), one) for i, one in enumerate(along)]
+        parts = enumerate(np.split(self.array, count))
+        return [self.changed(part, partial(along, i=i)) for i, part in parts]
 
     def write(self, builder: Builder, hint: str) -> ir.Value:
         """The operand as a constant, dequantised where it has scales."""
@@ -77,11 +76,8 @@ class Operand:
             return builder.constant(self.array, hint)
         zero = _along(self.zero, self.array.ndim, self.axis)
         integers = (self.array + zero.astype(np.int32)).astype(self.stored)
-        inputs = [
-            builder.constant(integers, hint),
-            builder.constant(self.scale, f"{hint}_scale"),
-            builder.constant(self.zero, f"{hint}_zero_point"),
-        ]
+        arrays = {hint: integers, f"{hint}_scale": self.scale, f"{hint}_zero_point": self.zero}
+        inputs = [builder.constant(array, name) for name, array in arrays.items()]
         axis = self.axis if self.scale.ndim else None
         dtype = ir.DataType.from_numpy(self.scale.dtype)
         return builder.op("DequantizeLinear", inputs, dtype, axis=axis)
@@ -142,16 +138,13 @@ def _dequantised(node: ir.Node, what: str) -> Operand:
 
 
 def _along(vector: Array, rank: int, axis: int) -> Array:
-    """One entry per index along an axis, to broadcast against an array of that rank."""
     return vector.reshape([-1 if i == axis and vector.size > 1 else 1 for i in range(rank)])
 
 
 def is_transparent(node: ir.Node | None, *kinds: str) -> bool:
     """Whether a node is elementwise and makes 0 of 0, as parts of quantised pairs and casts do."""
     kinds = kinds or ("QuantizeLinear", "DequantizeLinear", "Cast")
-    if node is None or not is_op(node, *kinds):
-        return False
-    if any(one.is_ref() for one in node.attributes.values()):
+    if node is None or not is_op(node, *kinds) or any(a.is_ref() for a in node.attributes.values()):
         return False
     if is_op(node, "Cast"):
         return True

@@ -15,10 +15,6 @@ phases of a channel stay together (CRD), so that groups stay whole. 5. fewer zer
 beyond the kernel): x is cut first. 6. an activation that follows goes before the shuffle, where
 runtimes compute it together with the convolution. 7. quantised models: see `quantised`; the
 integers of the weight change places.
-
-Multiplying x by the zeros among the weights gives NaN where x is infinite or NaN and the original
-node would not look: finite data only, except where K = 1 or the form is polyphase, and each phase
-has taps.
 """
 
 from __future__ import annotations
@@ -38,21 +34,13 @@ from ..nodes import ConvTransposeNode
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 
-MOST_WASTE = 64.0
-"""Beyond so many multiplications for one needed, no runtime wins: such models are not written."""
-
-MOST_BYTES = 1 << 30
-"""A rewritten weight may not be larger; ONNX files end at twice that."""
-
+MOST_WASTE = 64.0  # multiplications for one needed; beyond that no runtime wins
+MOST_BYTES = 1 << 30  # of a rewritten weight; ONNX files end at twice that
+MOST_PHASES = 1 << 10  # that many convolutions, or channels for one
 MOST_STEPS = 1 << 20
-"""Phases times the positions they and the kernel span, per axis; more would take minutes to lay
-out, and no layer has it. Asked before anything is laid out: strides are a model's to say."""
+"""Phases times the positions they and the kernel span, per axis; more take minutes to lay out."""
 
-MOST_PHASES = 1 << 10
-"""Phases are that many convolutions, or channels for one."""
-
-Forms = tuple[SubPixel, ...]
-"""One convolution: a form per axis."""
+Forms = tuple[SubPixel, ...]  # one convolution: a form per axis
 
 
 class Form(Enum):
@@ -65,7 +53,7 @@ class Form(Enum):
 
 
 def sub_pixel(conv: ConvTransposeNode, form: Form = Form.LEAST) -> Rewriting:
-    """Cases 2 to 7; `Refusal`: stride 1 everywhere, computed operands, too much waste, no room."""
+    """Cases 2 to 7."""
     if all(axis.stride == 1 for axis in conv.axes):
         raise Refusal("all its strides are 1, so there is nothing to shuffle: see replace_deconv")
     _require_few_phases(conv)
@@ -103,10 +91,26 @@ def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
         taps = prod(form.phases * form.kernel for form in forms)
         per_tap = w.array.itemsize * prod(w.array.shape[:2])
         require_affordable(waste(conv.axes, forms), taps * per_tap)
-    return lambda builder: _write(conv, builder, pieces, w, b)
+    together, cuts = len(pieces) == 1, [form.cut for form in pieces[0]]
+    strides, channels = [axis.stride for axis in conv.axes], conv.groups * w.array.shape[1]
+
+    def write(builder: Builder) -> None:
+        def side_by_side(ys: Sequence[ir.Value]) -> ir.Value:
+            x = ys[0] if together else builder.op("Concat", ys, axis=1)
+            mode = "CRD" if together else "DCR"  # case 4
+            return builder.cut(builder.shuffle(x, strides, channels, mode), cuts)
+
+        parts = [_convolution(conv, builder, forms, w, b) for forms in pieces]
+        if max(strides) == 1 and not any(map(any, cuts)):
+            builder.replace(conv.y, parts[0], [conv.node])
+        else:
+            finish(conv, builder, parts, side_by_side)
+
+    return write
 
 
 def _require_few_phases(conv: ConvTransposeNode) -> None:
+    """Asked before anything is laid out: strides are a model's to say."""
     phases = prod(axis.stride for axis in conv.axes)
     if phases > MOST_PHASES:
         raise Refusal(f"it has {phases} phases, and more than {MOST_PHASES} serve nobody")
@@ -125,35 +129,8 @@ def require_affordable(ratio: float, nbytes: int) -> None:
         raise Refusal(f"its weight would take {nbytes} bytes")
 
 
-def _write(
-    conv: ConvTransposeNode,
-    builder: Builder,
-    pieces: Sequence[Forms],
-    w: Operand,
-    b: Operand | None,
-) -> None:
-    parts = [_convolution(conv, builder, forms, w, b) for forms in pieces]
-    together = len(pieces) == 1
-    strides, channels = [axis.stride for axis in conv.axes], conv.groups * w.array.shape[1]
-    cuts = [form.cut for form in pieces[0]]
-
-    def side_by_side(ys: Sequence[ir.Value]) -> ir.Value:
-        x = ys[0] if together else builder.op("Concat", ys, axis=1)
-        mode = "CRD" if together else "DCR"  # case 4
-        return builder.cut(builder.shuffle(x, strides, channels, mode), cuts)
-
-    if max(strides) == 1 and not any(map(any, cuts)):
-        builder.replace(conv.y, parts[0], [conv.node])
-    else:
-        finish(conv, builder, parts, side_by_side)
-
-
 def _convolution(
-    conv: ConvTransposeNode,
-    builder: Builder,
-    forms: Forms,
-    w: Operand,
-    b: Operand | None,
+    conv: ConvTransposeNode, builder: Builder, forms: Forms, w: Operand, b: Operand | None
 ) -> ir.Value:
     phases = prod(form.phases for form in forms)
     packed_w = w.changed(
@@ -189,11 +166,9 @@ def packed(w: Array, groups: int, forms: Sequence[SubPixel]) -> Array:
     w = np.pad(w, [(0, 0), (0, 0), *[(0, 1)] * rank])  # NO_TAP is -1: the zero at the end
     for i, form in enumerate(forms):
         w = np.take(w, np.array(form.taps), axis=2 + 2 * i)  # k -> (phases, K)
-    phases = [form.phases for form in forms]
-    kernel = [form.kernel for form in forms]
-    w = w.reshape(
-        groups, c // groups, m, *(n for pair in zip(phases, kernel, strict=True) for n in pair)
-    )
+    phases, kernel = [form.phases for form in forms], [form.kernel for form in forms]
+    pairs = [n for form in forms for n in (form.phases, form.kernel)]
+    w = w.reshape(groups, c // groups, m, *pairs)
     odd, even = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
     w = w.transpose(0, 2, *odd, 1, *even)
     return np.ascontiguousarray(w.reshape(groups * m * prod(phases), c // groups, *kernel))

@@ -1,14 +1,12 @@
-"""The report of an optimisation: a table for terminals, and one self-contained HTML file.
+"""The report of an optimisation: a table for terminals, and one HTML file.
 
-The page is the JSON form of an optimisation, put into one template. It loads nothing and runs
-nothing. Names come out of a model: control characters become escapes, and the template escapes what
-is markup.
+Names come out of a model: control characters become escapes, the template escapes what is markup.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,15 +65,15 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(seconds=seconds, shape=shape, ratio=ratio, short=names.shortened)
+    ratio = lambda told: str(Ratio(**told))  # noqa: E731
+    made.filters.update(seconds=seconds, ratio=ratio, short=names.shortened)
     return made.get_template("page.html")
 
 
 def _shown(value: Any) -> Any:
     """What is put into the page: markup of ours as it is, text harmless and not too long."""
-    return (
-        value if hasattr(value, "__html__") else names.shortened(str(value), names.LONGEST_SENTENCE)
-    )
+    ours = hasattr(value, "__html__")
+    return value if ours else names.shortened(str(value), names.LONGEST_SENTENCE)
 
 
 # For terminals
@@ -131,26 +129,8 @@ def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits.
-
-    >>> seconds(0.0123), seconds(2e-6)
-    ('12.3 ms', '2 us')
-    """
+    """A time with three digits: "12.3 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 1e-6:.3g} us"
-
-
-def ratio(told: Mapping[str, float]) -> str:
-    """A ratio of the JSON form, with its interval."""
-    return str(Ratio(**told))
-
-
-def shape(sizes: Sequence[int]) -> str:
-    """A shape in people's signs: 1x8x32.
-
-    >>> shape([1, 8, 32])
-    '1×8×32'
-    """
-    return "×".join(map(str, sizes))  # noqa: RUF001  # the sign for it

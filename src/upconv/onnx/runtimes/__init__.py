@@ -1,17 +1,4 @@
-"""Runtimes: what runs ONNX models here, each in a process of its own (`worker`, `host`).
-
-    with ready("onnxruntime").session(model) as session:
-        outputs = session.run(feeds(model))
-
-A `Runtime` says which one, on what, how precisely, on how many threads, as one value and one word:
-
-onnxruntime                  on the CPU
-onnxruntime:CUDA             by another execution provider; onnxruntime:CUDA:1 on its device 1
-openvino                     on the CPU, in the precision that OpenVINO takes by itself
-openvino:f32, openvino:GPU   in a precision, on a device; openvino:GPU:f16 is both
-reference, reference:f64     onnx's evaluator in Python: slow, and right
-upconv                       `upconv.onnx.Session`
-"""
+"""Runtimes: what runs ONNX models here, each in a process of its own (`worker`, `host`)."""
 
 from __future__ import annotations
 
@@ -33,7 +20,7 @@ from ...timing import Rounds
 from ..models import Source, from_model, stored
 from ..names import one_line
 from .inputs import feeds, fitting, inputs_of
-from .worker import Worker, borrowed
+from .worker import TIME_LIMIT, Worker, borrowed
 
 __all__ = ["RUNTIMES", "Runtime", "Session", "Worker", "feeds", "ready", "timed"]
 
@@ -68,7 +55,7 @@ pattern whose groups are fields, and in words."""
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A way to run models.
+    """What runs models, on what, how precisely and on how many threads: one value and one word.
 
     name: one of `RUNTIMES`.
     provider: of ONNX Runtime: CPU, CUDA, TensorRT, CoreML, DirectML or OpenVINO.
@@ -94,12 +81,7 @@ class Runtime:
 
     @classmethod
     def parse(cls, text: str, argument: str = "runtime") -> Runtime:
-        """The runtime that `text` names; `ArgumentError` where it names none.
-
-        >>> Runtime.parse("onnxruntime:CUDA:1")
-        Runtime(name='onnxruntime', provider='CUDA', device='1', precision='', threads=None, \
-rule='spec')
-        """
+        """The runtime that `text` names; `ArgumentError` where it names none."""
         name, _, words = str(text).partition(":")
         if name not in _KINDS:
             raise ArgumentError(argument, brief(text), f"one of {', '.join(_KINDS)}")
@@ -139,16 +121,17 @@ rule='spec')
 
     @property
     def version(self) -> str:
-        """The version of its package."""
+        """Its package's."""
         return str(getattr(import_module(_KINDS[self.name][0].split(".")[0]), "__version__", ""))
 
     @contextmanager
-    def session(self, model: Source, *, worker: Worker | None = None) -> Iterator[Session]:
+    def session(
+        self, model: Source, *, worker: Worker | None = None, limit: float = TIME_LIMIT
+    ) -> Iterator[Session]:
         """`model`, ready to run while the block lasts; the model is not changed.
 
-        model: as `upconv.onnx.from_model` takes it; an `ir.Model` is taken as it is.
         worker: the process to run in, for sessions that are timed against each other; without one
-            the session has a process to itself.
+            the session has a process to itself, where one run may take `limit` seconds.
 
         Raises `EngineRefusal` where the runtime does not take the model, `MemoryLimitError`, and
         what `upconv.onnx.load` raises.
@@ -159,13 +142,12 @@ rule='spec')
         size = sum(v.const_value.nbytes for v in own.graph.initializers.values() if v.const_value)
         memory.require(2 * size, "copies of the model for a runtime")
         with ExitStack() as stack:
-            process = worker or stack.enter_context(borrowed())
+            process = worker or stack.enter_context(borrowed(limit))
             source = stack.enter_context(stored(own))
-            session = Session(
-                how, process, inputs_of(own), [str(v.name) for v in own.graph.outputs]
-            )
+            outputs = [str(v.name) for v in own.graph.outputs]
+            session = Session(how, process, inputs_of(own), outputs)
             words = EngineRefusal, "does not take the model", "open"
-            session.number = session.call(*words, source, how, session.outputs)
+            session.number = session.call(*words, source, how, outputs)
             try:
                 yield session
             finally:
@@ -184,12 +166,7 @@ class Session:
     number: int = -1
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name: arrays (a sequence is a list of them).
-
-        feeds: an array for every input, of its dtype and shape.
-
-        Raises `ArgumentError` for feeds that do not fit, `EngineError` if the runtime fails.
-        """
+        """The outputs by name; raises `ArgumentError` for feeds that do not fit, `EngineError`."""
         given = fitting(self.inputs, feeds)
         arrays = self.call(EngineError, "failed", "run", self.number, given)
         return dict(zip(self.outputs, arrays, strict=True))
@@ -208,12 +185,7 @@ class Session:
 
 
 def timed(sessions: Sequence[Session], seconds: float) -> Rounds:
-    """Interleaved times of sessions of one worker, each bound to its inputs.
-
-    seconds: of all together; slow models take longer.
-
-    Raises `EngineError` where one of them fails.
-    """
+    """Interleaved times of bound sessions of one worker; slow models take more than `seconds`."""
     numbers = [session.number for session in sessions]
     rounds: Rounds = sessions[0].worker.call("timed", numbers, seconds, times=10 * len(sessions))
     return rounds
@@ -225,22 +197,17 @@ def _hint(device: str) -> str:
         return str(worker.call("openvino_precision", device or "CPU"))
 
 
-RUNTIMES: dict[str, Runtime] = {name: Runtime(name) for name in _KINDS}
-"""Name -> runtime, with its usual settings."""
+RUNTIMES = {name: Runtime(name) for name in _KINDS}
 
 
 def ready(runtime: str | Runtime, argument: str = "runtime") -> Runtime:
     """The runtime of this name, which can be used; `argument` is what an error calls it.
 
     Raises `ArgumentError` for an unknown name, `EngineMissing` where it is not installed.
-
-    >>> ready("reference:f64").precision
-    'f64'
     """
     found = Runtime.parse(runtime, argument) if isinstance(runtime, str) else runtime
     if not isinstance(found, Runtime):
         raise ArgumentError(argument, brief(runtime), "a name, or an upconv.onnx Runtime")
-    missing = found.missing()
-    if missing is not None:
+    if missing := found.missing():
         raise EngineMissing(missing)
     return found

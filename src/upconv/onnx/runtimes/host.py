@@ -7,11 +7,12 @@ import pickle
 import queue
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ... import errors, memory
 from ...arrays import Array
@@ -26,14 +27,17 @@ if TYPE_CHECKING:
 Feeds = dict[str, Array]
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """A model in a runtime, in this process: the class `Model` of the runtime's module."""
 
+    @abstractmethod
     def run(self, feeds: Feeds) -> list[Any]:
         """The outputs in the model's order, the caller's own."""
 
     def bind(self, feeds: Feeds) -> Call:
         """A call that runs the model on `feeds` again and again; it has run once."""
+        self.run(feeds)
+        return lambda: self.run(feeds)
 
 
 def backend(model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> Backend:
@@ -52,7 +56,7 @@ class Host:
         self._numbers = count()
 
     def open(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> int:
-        """The number of a model, now open; `model` is its bytes or a path."""
+        """The number of a model, now open."""
         number = next(self._numbers)
         self._open[number] = backend(model, runtime, outputs)
         return number
@@ -86,10 +90,7 @@ class Host:
     def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> dict[str, Any]:
         """The report of `upconv.onnx.Session`, measured on these inputs, as JSON."""
         upconv = import_module(".upconv", __package__)
-        told: dict[str, Any] = (
-            upconv.Session(model, threads=threads, feeds=feeds).report().as_json()
-        )
-        return told
+        return dict(upconv.Session(model, threads=threads, feeds=feeds).report().as_json())
 
     def close(self, number: int) -> None:
         """Forget a model."""

@@ -26,8 +26,6 @@ from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, b
 from ..models import Source, from_model
 
 OPEN = 32
-"""The size of an open dimension of which nothing is said, but the first, which is 1."""
-
 _MOST_AXES = 64  # NumPy's
 
 
@@ -39,11 +37,10 @@ def inputs_of(model: ir.Model) -> tuple[ir.Value, ...]:
 
 def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
     """NumPy's dtype of a tensor of numbers, None for anything else."""
-    if not isinstance(value.type, ir.TensorType) or value.dtype in (
-        None, ir.DataType.UNDEFINED, ir.DataType.STRING
-    ):  # fmt: skip
+    kind = value.dtype if isinstance(value.type, ir.TensorType) else None
+    if kind is None or kind in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         return None
-    return np.dtype(value.dtype.numpy())
+    return np.dtype(kind.numpy())
 
 
 def declared(value: ir.Value) -> str:
@@ -54,11 +51,7 @@ def declared(value: ir.Value) -> str:
 
 
 def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
-    """Whether a shape is one that the declared one allows; symbols are not compared.
-
-    >>> fits((2, 3), ir.Shape(["N", 3])), fits((2, 3), ir.Shape([None, 4]))
-    (True, False)
-    """
+    """Whether a shape is one that the declared one allows; symbols are not compared."""
     if declared is None:
         return True
     pairs = zip(shape, declared, strict=False)
@@ -66,11 +59,7 @@ def fits(shape: Sequence[int], declared: ir.Shape | None) -> bool:
 
 
 def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """`feeds` in the order of the inputs, C-contiguous.
-
-    Raises `ArgumentError` for missing and unknown names, `DTypeError` and `ShapeError` for arrays
-    that are not what the model declares.
-    """
+    """`feeds` in the order of the inputs, C-contiguous; raises where they are not as declared."""
     _require_inputs(inputs, feeds)
     found: dict[str, Array] = {}
     for value in inputs:
@@ -103,18 +92,13 @@ def feeds(
     *,
     seed: int = 0,
 ) -> dict[str, Array]:
-    """An array for every input of a model; the same seed gives the same values.
+    """An array for every input of a model (or of these inputs alone).
 
-    model: as `upconv.onnx.load` gives it, or as it takes it; or the inputs alone.
     sizes: the whole shape of an input by its name, or the one size of a symbolic dimension by its.
     given: arrays that are taken as they are, for some inputs.
 
     Raises `ArgumentError` for a name that neither is, `ShapeError` for a shape that the model does
     not allow, `DTypeError` for an input that is no tensor of numbers, `MemoryLimitError`.
-
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, H] x) => (y) {y = Neg(x)}'
-    >>> feeds(ir.from_onnx_text(text), {"H": (5,)})["x"].shape
-    (1, 3, 5)
     """
     if not isinstance(seed, int) or seed < 0:
         raise ArgumentError("seed", brief(seed), "an integer >= 0")
@@ -139,13 +123,7 @@ def feeds(
 def input_shapes(
     inputs: Sequence[ir.Value], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every input, with nothing left open; raises what `feeds` raises.
-
-    >>> x = ir.Value(name="x", shape=ir.Shape(["N", 3]))
-    >>> y = ir.Value(name="y", shape=ir.Shape(["N", None]))
-    >>> input_shapes([x, y], {"x": (2, 3)})
-    {'x': (2, 3), 'y': (2, 32)}
-    """
+    """The shape of every input, with nothing left open; raises what `feeds` raises."""
     given = {name: as_shape(f"sizes[{brief(name)}]", size) for name, size in sizes.items()}
     symbols, shapes = _symbols(inputs, given), {}
     for value in inputs:

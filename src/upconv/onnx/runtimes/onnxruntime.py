@@ -1,8 +1,4 @@
-"""ONNX Runtime, in the worker's process.
-
-One inter-op thread, as many intra-op threads as asked for, which spin as its default has it; its
-log is silent.
-"""
+"""ONNX Runtime, in the worker's process."""
 
 from __future__ import annotations
 
@@ -13,22 +9,22 @@ import onnxruntime
 
 from ...errors import EngineRefusal
 from ...timing import Call
-from .host import Feeds
+from .host import Backend, Feeds
 
 if TYPE_CHECKING:
     from . import Runtime
 
 
 def options(threads: int) -> Any:
-    """ONNX Runtime's options for one session on so many threads, which logs nothing."""
+    """ONNX Runtime's options for one session on so many threads, which spin as its default is."""
     made = onnxruntime.SessionOptions()
     made.intra_op_num_threads, made.inter_op_num_threads = threads, 1
     made.log_severity_level = 4  # only what is fatal
     return made
 
 
-class Model:
-    """A model in a session of ONNX Runtime; see `host.Backend`."""
+class Model(Backend):
+    """A model in a session of ONNX Runtime."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
         from . import PROVIDERS
@@ -44,9 +40,8 @@ class Model:
             raise EngineRefusal(f"its {runtime.provider} does not work here; {took} took the model")
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """The outputs; see `host.Backend`."""
-        found: list[Any] = self._session.run(self._names, feeds)
-        return found
+        """See `Backend`."""
+        return list(self._session.run(self._names, feeds))
 
     def bind(self, feeds: Feeds) -> Call:
         """Outputs are bound again for each call: a model may be wrong about their shapes."""

@@ -1,8 +1,4 @@
-"""OpenVINO, in the worker's process: made for one call after the other (the hint LATENCY).
-
-The precision is OpenVINO's own choice (on processors with bfloat16 it computes in that), or the one
-that the runtime names. Shapes that are not told stay dynamic. float64 is computed in float32.
-"""
+"""OpenVINO, in the worker's process; it computes float64 in float32."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ import openvino
 from ...arrays import Array
 from ...errors import EngineRefusal
 from ...timing import Call
-from .host import Feeds
+from .host import Backend, Feeds
 
 if TYPE_CHECKING:
     from . import Runtime
 
 
-class Model:
-    """A model compiled by OpenVINO; see `host.Backend`."""
+class Model(Backend):
+    """A model compiled by OpenVINO for one call after the other (the hint LATENCY)."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
         core, device = openvino.Core(), runtime.device or "CPU"
@@ -48,7 +44,7 @@ class Model:
         return [_array(request.get_output_tensor(i)).copy() for i in range(self._outputs)]
 
     def bind(self, feeds: Feeds) -> Call:
-        """See `host.Backend`."""
+        """See `Backend`."""
         request = self._request(feeds)
         request.infer(share_outputs=True)  # without it every output is copied
         return lambda: request.infer(share_outputs=True)

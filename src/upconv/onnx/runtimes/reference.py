@@ -1,9 +1,7 @@
 """ONNX's reference evaluator with some operators of upconv's own (`operators`): slow, and right.
 
-With the precision f64 the whole model is computed in float64, whatever it says: what
-another runtime makes of it is held against that. All values of a run are in memory together.
-
-In float64 are then, in the place of every narrower float (8-bit ones are storage, and stay):
+With the precision f64 the whole model is computed in float64, whatever it says. In float64 are
+then, in the place of every narrower float (8-bit ones are storage, and stay):
 
 1. Initialisers and tensors in attributes (Constant, ConstantOfShape).
 2. A Constant's bare numbers, and ConstantOfShape without a value, which are float32 by definition.
@@ -25,9 +23,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir.passes.common import InlinePass
 
 from ...arrays import Array
-from ...timing import Call
 from ..operators import evaluator_operators
-from .host import Feeds
+from .host import Backend, Feeds
 
 if TYPE_CHECKING:
     from . import Runtime
@@ -37,8 +34,8 @@ _NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
 
 
-class Model:
-    """A model in the evaluator; see `host.Backend`."""
+class Model(Backend):
+    """A model in the evaluator."""
 
     def __init__(self, model: bytes | str, runtime: Runtime, outputs: Sequence[str]) -> None:
         proto = onnx.load(model) if isinstance(model, str) else onnx.load_from_string(model)
@@ -59,14 +56,8 @@ class Model:
             found = self._evaluator.run(self._names, given)
         return [np.copy(value) if isinstance(value, np.ndarray) else value for value in found]
 
-    def bind(self, feeds: Feeds) -> Call:
-        """See `host.Backend`."""
-        self.run(feeds)
-        return lambda: self.run(feeds)
-
 
 def _to_float64(model: ir.Model) -> None:
-    """Put a model, which is changed, into float64; it has no functions."""
     for graph in model.graphs():
         for node in graph:
             _widen_node(node)

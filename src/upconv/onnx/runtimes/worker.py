@@ -1,9 +1,8 @@
 """A process that runs models in runtimes of others, so that what ends or stops it is not this one.
 
-A runtime may abort at a model, never come back, or take all memory there is. In a `Worker` the
-first is an `EngineError` with the last it said, the second is one after a time limit, and the third
-is an allocation that fails in it at a bound. The process speaks pickles over its standard input and
-output with this one alone; it ends when its input does, so it cannot outlive who started it.
+A runtime that aborts at a model is an `EngineError` with the last it said, one that never comes
+back is one after a time limit, and one that takes all memory fails to allocate at a bound. The
+process speaks pickles over its standard input and output, and ends when its input does.
 
 Workers are kept and used again: one starts in half a second. Not `multiprocessing`, whose spawn
 runs the caller's main module a second time.
@@ -28,17 +27,12 @@ from typing import IO, Any, cast
 from ... import errors
 from ..names import shortened
 
-TIME_LIMIT = 300.0
-"""Seconds a runtime may take to make a session, or for one run."""
-
+TIME_LIMIT = 300.0  # seconds a runtime may take to make a session, or for one run
 _MOST_IDLE = 2
 
 
 class Worker:
-    """One process, until it is closed.
-
-    limit: seconds that one call may take.
-    """
+    """One process, until it is closed; `limit` is the seconds that one call may take."""
 
     def __init__(self, limit: float = TIME_LIMIT) -> None:
         self.limit, self.owner = limit, os.getpid()
@@ -61,11 +55,9 @@ class Worker:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *arguments: Any, times: float = 1.0) -> Any:
-        """What a method of the `Host` gives; raises what it raises.
+        """What a method of the `Host` gives; raises what that raises.
 
-        times: how many times the limit this call may take.
-
-        Raises `EngineError` where the process ends or the limit is over.
+        Raises `EngineError` where the process ends or takes longer than `times` the limit.
         """
         with self._lock:
             if not self.usable:

@@ -1,9 +1,4 @@
-"""`Session`: a model in ONNX Runtime, with upconv for the layers that it computes faster.
-
-There is one session of ONNX Runtime for the whole model. The nodes that upconv computes are custom
-operators in it (`operators`), written into the model in place of layers (`layers`), so that nothing
-is cut apart, copied or run beside ONNX Runtime's threads. `choosing` measures which layers.
-"""
+"""`Session`: a model in ONNX Runtime, with upconv for the layers that it computes faster."""
 
 from __future__ import annotations
 
@@ -32,8 +27,7 @@ __all__ = ["LayerReport", "NodeArg", "Report", "Session"]
 class NodeArg:
     """An input or output as ONNX Runtime tells it.
 
-    type: "tensor(float)" and the like. shape: a number, the name of an open size, or None, per
-    axis.
+    type: "tensor(float)" and the like. shape: per axis a size, the name of an open one, or None.
     """
 
     name: str
@@ -84,7 +78,6 @@ class Session:
         measure: bool = True,
         layers: Sequence[str] | None = None,
     ) -> None:
-        """Read, measure and prepare the model."""
         self._threads = get_num_threads() if threads is None else checked(threads)
         self._process = os.getpid()
         whole = from_model(model)

@@ -2,7 +2,7 @@
 
 ONNX Runtime's wheels hold its C library (from 1.20 on). `OrtApi` is a table of functions to which
 later versions only append, and whose size is asserted in its source version by version, so the
-places below hold for all of them. A status that is not null raises `EngineError` with its message.
+places below hold for all of them.
 
 Cheap questions keep the interpreter's lock: whoever gave it up would have to wait to get it back.
 """
@@ -19,8 +19,7 @@ from typing import Any
 
 from ...errors import EngineError, EngineMissing
 
-VERSION = 20
-"""The version of the interface that is asked for: ONNX Runtime 1.20's."""
+VERSION = 20  # of the interface: ONNX Runtime 1.20's
 
 _OUT, _SIZES = POINTER(pointer), POINTER(c_int64)
 
@@ -76,18 +75,18 @@ class Library:
         api = library.OrtGetApiBase().contents.get_api(VERSION)
         if not api:
             raise EngineError(f"{path.name} does not have version {VERSION} of its interface.")
-        self._table = ctypes.cast(api, _OUT)
+        table = ctypes.cast(api, _OUT)
+
+        def function(place: int, slow: bool, *types: Any) -> Any:
+            return (ctypes.CFUNCTYPE if slow else ctypes.PYFUNCTYPE)(*types)(table[place])
+
         self._calls = {
-            name: (ctypes.CFUNCTYPE if slow else ctypes.PYFUNCTYPE)(pointer, *arguments)(
-                self._table[place]
-            )
+            name: function(place, slow, pointer, *arguments)
             for name, (place, slow, arguments) in _FUNCTIONS.items()
         }
-        self._message = ctypes.PYFUNCTYPE(c_char_p, pointer)(self._table[_GET_MESSAGE])
+        self._message = function(_GET_MESSAGE, False, c_char_p, pointer)
         self._release = {
-            name: (ctypes.CFUNCTYPE if name == "Session" else ctypes.PYFUNCTYPE)(None, pointer)(
-                self._table[place]
-            )
+            name: function(place, name == "Session", None, pointer)
             for name, place in _RELEASES.items()
         }
         self.environment = self.made("CreateEnv", _SILENT, b"upconv")
@@ -111,17 +110,9 @@ class Library:
         """What a function that returns a status returns, 0 where all is well."""
         return self._calls[name](*arguments) or 0
 
-    def failure(self, message: str) -> int:
-        """A new status that says that something of ours failed."""
-        return int(self._calls["CreateStatus"](1, message.encode()))
-
     def release(self, kind: str, handle: int) -> None:
         """Give something back."""
         self._release[kind](handle)
-
-    def data(self, value: int) -> int:
-        """The address of a tensor's first element."""
-        return self.made("GetTensorMutableData", value)
 
     def described(self, value: int) -> tuple[int, tuple[int, ...]]:
         """ONNX's number of a tensor's element type, and its shape."""
@@ -139,15 +130,11 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The C library of the installed onnxruntime.
-
-    Raises `EngineMissing` where the wheel has none.
-    """
+    """The C library of the installed onnxruntime; `EngineMissing` where the wheel has none."""
     import onnxruntime
 
-    name = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}.get(
-        sys.platform, "libonnxruntime.so*"
-    )
+    names = {"win32": "onnxruntime.dll", "darwin": "libonnxruntime*.dylib"}
+    name = names.get(sys.platform, "libonnxruntime.so*")
     found = sorted(Path(onnxruntime.__file__).parent.glob(f"capi/{name}"))
     if not found:
         raise EngineMissing(

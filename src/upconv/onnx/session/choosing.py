@@ -1,11 +1,8 @@
 """Which layers upconv computes: measured inside the running model, and the whole model last.
 
-1. ONNX Runtime's profiler tells what each layer takes: in upconv, while it computes all layers, and
-   in the model as it was given.
-2. ONNX Runtime keeps data in blocks of channels between its own convolutions, so that a Conv which
-   is faster alone may cost more than it saves. Hence whole models are compared: those in which
-   upconv computes layers that take at most so many times as long as in ONNX Runtime. The fastest
-   stays if it is faster than the model as it was given, and computes the same.
+ONNX Runtime's profiler tells what each layer takes: in upconv, while it computes all layers, and in
+the model as it was given. The sets then timed as whole models are of layers that take at most so
+many times as long in upconv. docs/onnx.md says why.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ from .native import Native
 from .operators import Kernel
 from .reports import LayerReport, Report
 
-GAIN = 0.97
-"""A model stays as it was given unless it takes less than this part of the time."""
+GAIN = 0.97  # a model stays as it was given unless it takes less than this part of the time
 _LIMITS = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.9), (1.0, 1.2), (1e9, 0.0), (1e9, 1e9))
 """At most how many times as long as in ONNX Runtime: a ConvTranspose, a Conv."""
 _SECONDS, _PROFILED = 2.0, 4
@@ -75,10 +71,7 @@ class Assembly:
     def profiled(
         self, chosen: Collection[str] | None, names: Sequence[str], examples: Sequence[Feeds]
     ) -> dict[str, float]:
-        """Seconds of each layer, by its output, as ONNX Runtime's profiler has them.
-
-        chosen: the layers that upconv computes; None is the model as it was given.
-        """
+        """Seconds of each layer, by its output; `chosen` None: in the model as it was given."""
         with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
             prefix = str(Path(folder) / "profile")
             session = self.plain(prefix) if chosen is None else self.session(chosen, prefix)
@@ -111,7 +104,6 @@ def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
 
 
 Choice = tuple[Native, Report]
-"""A session that runs, and what was decided and measured."""
 
 
 def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]) -> Choice:
@@ -144,9 +136,7 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
         if others[i] >= GAIN * best:
             break
         found = _all(sessions[i], names, examples)
-        apart = [
-            n for n, (y, z) in enumerate(zip(expected, found, strict=True)) if not _alike(y, z)
-        ]
+        apart = [n for n, alike in enumerate(map(_alike, expected, found)) if not alike]
         if not apart:
             told = _decided(rows, sets[i])
             return sessions[i], Report("upconv", "", told, best, others[i])
@@ -159,10 +149,7 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
 def unmeasured(
     assembly: Assembly, names: Sequence[str] | None, why: str = "not measured"
 ) -> Choice:
-    """The model with the layers of these names, every ConvTranspose if None, computed by upconv.
-
-    Raises `ArgumentError` for a name that no layer has.
-    """
+    """The model with the layers of these names, every ConvTranspose if None, computed by upconv."""
     rows = assembly.rows()
     known = {row.name for row in rows.values()}
     if names is not None and (isinstance(names, str) or not known.issuperset(names)):

@@ -2,12 +2,7 @@
 
 A layer is a ConvTranspose or Conv of the main graph with a constant weight, and the activation that
 alone reads its result. What it is for an input is read when the input's shape is known, as ONNX
-Runtime reads it (`dialects.onnx`): sizes may be open, and differ from run to run.
-
-Quantised layers (a weight out of DequantizeLinear is not constant) and those in subgraphs and
-functions stay ONNX Runtime's. Before layers are looked for (`prepared`), ONNX Runtime's own basic
-optimisations fold what is constant, shapes too where the inputs' are, and BatchNormalization into
-Conv.
+Runtime reads it: sizes may be open, and differ from run to run.
 """
 
 from __future__ import annotations
@@ -35,16 +30,16 @@ from ..passes import PASSES
 from ..passes.base import run
 
 DOMAIN = "upconv.session"
+OPERATOR = "Convolution_{}"  # of an element type
 _FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
 _DTYPES = ("float32", "float16", "float64", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A layer; `output` is the value its node makes, `last` what its activation makes of that.
+    """`output` is the value that the layer's node makes, `last` what its activation makes of that.
 
-    follower: the name of the activation's node. slopes: of a PRelu, one per channel, which the plan
-    does not compute.
+    follower: the activation's node. slopes: of a PRelu, per channel; the plan does not compute it.
     """
 
     name: str
@@ -67,11 +62,8 @@ class Layer:
         return f"{self.kind} + {said}" if said else self.kind
 
     def plan(self, shape: tuple[int, ...], threads: int) -> Plan:
-        """The layer for an input of this shape.
-
-        Raises `EngineRefusal` where the JIT engine cannot do it: the others have threads of their
-        own, which ONNX Runtime's leave no processor to.
-        """
+        """The layer for an input of this shape; `EngineRefusal` where the JIT engine refuses it."""
+        # Other engines have threads of their own, which ONNX Runtime's leave no processor to.
         bias, end = self.bias, {"activation": self.activation, "threads": threads, "engine": "jit"}
         if self.kind == "Conv":
             return conv_plan(shape, self.weight, bias, **conv_keywords(self.attributes), **end)
@@ -81,11 +73,7 @@ class Layer:
 
 
 def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
-    """A copy with what stands around ConvTranspose folded into it, and whether anything was.
-
-    A PRelu of one slope becomes the LeakyRelu that it is, which ONNX Runtime computes on all
-    threads and together with a Conv.
-    """
+    """A copy with what stands around ConvTranspose folded into it, and whether anything was."""
     copy = _simplified(model)
     ShapeInferencePass(check_type=False, strict_mode=False)(copy)
     steps = run(copy, [PASSES[name] for name in _FOLDS], rule=Rule.ONNXRUNTIME)
@@ -93,7 +81,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
     for node in list(copy.graph):
         slope = constant_value(node.inputs[1]).array if is_op(node, "PRelu") else None
         if slope is not None and slope.size == 1 and slope.dtype == np.float32:
-            node.op_type = "LeakyRelu"
+            node.op_type = "LeakyRelu"  # which ONNX Runtime computes on all threads and with a Conv
             node.resize_inputs(1)
             node.attributes["alpha"] = ir.AttrFloat32("alpha", float(slope.item()))
             changed = True
@@ -102,6 +90,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, bool]:
 
 
 def _simplified(model: ir.Model) -> ir.Model:
+    """With constants folded by ONNX Runtime, shapes too, and BatchNormalization into Conv."""
     import onnxruntime
 
     from ..runtimes.onnxruntime import options
@@ -127,14 +116,13 @@ def layers(model: ir.Model) -> list[Layer]:
 
 
 def _layer(node: ir.Node, opset: int) -> Layer | None:
-    given = [*node.inputs, None][:3]
-    if len(given) < 3 or given[0] is None or given[1] is None:
+    x, w, b = [*node.inputs, None, None, None][:3]
+    if x is None or w is None:
         return None
-    weight = constant_value(given[1]).array
-    bias = None if given[2] is None else constant_value(given[2]).array
+    weight, bias = constant_value(w).array, constant_value(b).array
     if weight is None or weight.ndim < 3 or not weight.size or weight.dtype.name not in _DTYPES:
         return None
-    if given[2] is not None and (bias is None or bias.dtype != weight.dtype):
+    if b is not None and (bias is None or bias.dtype != weight.dtype):
         return None
     attributes = {name: plain(each.value) for name, each in node.attributes.items()}
     if attributes.pop("kernel_shape", [*weight.shape[2:]]) != [*weight.shape[2:]]:
@@ -178,29 +166,22 @@ def _slopes(node: ir.Node | None, y: ir.Value, weight: Array, channels: int) -> 
     return slopes.reshape(-1) if shape == wanted and np.isfinite(slopes).all() else None
 
 
-def operator_name(dtype: str) -> str:
-    """The operator of an element type."""
-    return f"Convolution_{dtype}"
-
-
 def with_operators(model: ir.Model, chosen: Mapping[str, int]) -> ir.Model:
-    """A copy of a model with operators for the layers of these outputs, by their kernels' numbers.
-
-    What the layers make keeps its shape: ONNX Runtime infers none for an operator of ours.
-    """
+    """A copy of a model with operators in place of layers; chosen: output -> kernel's number."""
     copy = model.clone()
     found = {each.output: each for each in layers(copy)}
     nodes = {str(y.name): node for node in copy.graph for y in node.outputs}
     for output, number in chosen.items():
         layer, node = found[output], nodes[output]
         y, end = node.outputs[0], nodes[layer.last].outputs[0]
+        # y keeps its shape: ONNX Runtime infers none for an operator of ours.
         y.type = ir.TensorType(ir.DataType.from_numpy(layer.weight.dtype))
         if end is not y:
             ir.convenience.replace_all_uses_with(end, y, replace_graph_outputs=True)
             copy.graph.remove(nodes[layer.last], safe=True)
             y.name = layer.last
         node.name = f"{DOMAIN}/{output}"  # by which the profiler calls it
-        node.domain, node.op_type = DOMAIN, operator_name(layer.weight.dtype.name)
+        node.domain, node.op_type = DOMAIN, OPERATOR.format(layer.weight.dtype.name)
         node.resize_inputs(1)
         node.attributes.clear()
         node.attributes["layer"] = ir.AttrInt64("layer", number)

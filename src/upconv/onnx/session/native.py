@@ -28,11 +28,10 @@ from .operators import Kernel, array_at, domain
 
 
 class Native:
-    """A model on the processor, with operators for some kernels in its main graph.
+    """A model on the processor; `EngineError` where ONNX Runtime refuses it.
 
     model: the bytes of a file, or its path. profile: how the path of the file begins that the times
-    of all nodes are written to, at the session's end; empty for none. Raises `EngineError` where
-    ONNX Runtime refuses the model.
+    of all nodes are written to, at the session's end; empty for none.
     """
 
     def __init__(
@@ -44,11 +43,7 @@ class Native:
         weakref.finalize(self, library().release, "Session", self._session).atexit = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """The outputs of these names, the caller's own; feeds: C-contiguous arrays of all inputs.
-
-        Raises `EngineError` where ONNX Runtime fails, or an operator of ours, and where the
-        interpreter is ending.
-        """
+        """The outputs of these names, the caller's own; feeds: C-contiguous, of all inputs."""
         try:
             future = self._threads.submit(self._run, names, feeds)
         except RuntimeError as error:  # the interpreter is ending
@@ -71,7 +66,6 @@ class Native:
 def _created(model: bytes | str, threads: int, profile: str) -> int:
     api = library()
     options = api.made("CreateSessionOptions")
-    given: tuple[Any, ...]
     try:
         api.call("SetIntraOpNumThreads", options, threads)
         api.call("SetInterOpNumThreads", options, 1)
@@ -79,11 +73,9 @@ def _created(model: bytes | str, threads: int, profile: str) -> int:
         api.call("AddCustomOpDomain", options, domain())
         if profile:
             api.call("EnableProfiling", options, _path(profile))
-        if isinstance(model, bytes):
-            how, given = "CreateSessionFromArray", (model, len(model))
-        else:
-            how, given = "CreateSession", (_path(model),)
-        return api.made(how, api.environment, *given, options)
+        if isinstance(model, str):
+            return api.made("CreateSession", api.environment, _path(model), options)
+        return api.made("CreateSessionFromArray", api.environment, model, len(model), options)
     finally:
         api.release("SessionOptions", options)
 
@@ -109,6 +101,6 @@ def _result(value: int) -> Array:
     """A tensor that ONNX Runtime made, given back when no array needs it."""
     api = library()
     code, shape = api.described(value)
-    array = array_at(api.data(value), shape, np.dtype(ir.DataType(code).numpy()))
+    array = array_at(value, shape, np.dtype(ir.DataType(code).numpy()))
     weakref.finalize(array.base, api.release, "Value", value).atexit = False
     return array

@@ -1,14 +1,8 @@
-"""Operators of ONNX Runtime that upconv computes: the nodes that stand for its layers.
+"""Custom operators of ONNX Runtime, the nodes that stand for layers that upconv computes.
 
-ONNX Runtime calls `_compute` where such a node's turn comes, on the thread that called `Run`, with
-the node's input in memory of its own, and the layer's plan writes into the output that ONNX Runtime
-made: nothing is copied. The plan's work is divided among ONNX Runtime's own threads
-(`KernelContext_ParallelFor`): they spin between its operators, and threads of ours beside them
-would share the processors.
-
-There is one operator per element type; a node's attribute `layer` says which `Kernel` it stands
-for. The operators and their functions live as long as the process: ONNX Runtime may call them in
-any session, and until the last one is gone.
+ONNX Runtime calls `_compute` where such a node's turn comes, on the thread that called `Run`. There
+is one operator per element type; a node's attribute `layer` says which `Kernel` it stands for. The
+operators live as long as the process: ONNX Runtime may call them until its last session is gone.
 """
 
 from __future__ import annotations
@@ -27,10 +21,9 @@ from ...arrays import Array
 from ...errors import UpconvError
 from ...threads import lend
 from .abi import VERSION, Library, library
-from .layers import DOMAIN, Layer, operator_name
+from .layers import DOMAIN, OPERATOR, Layer
 
-_MOST_PLANS = 8
-"""Plans that a layer keeps, one per shape of its input; each has the weights, packed."""
+_MOST_PLANS = 8  # of a layer, one per shape of its input; each has the weights, packed
 _PIECE = 1 << 15
 
 _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
@@ -51,19 +44,16 @@ class _CustomOp(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), *((name, pointer) for name in _FIELDS.split()))
 
 
-def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Memory of ONNX Runtime as an array; its base lives as long as any array needs it."""
+def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A tensor of ONNX Runtime as an array; its base lives as long as any array needs it."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    address = library().made("GetTensorMutableData", value)
     memory: Any = (ctypes.c_byte * nbytes).from_address(address)
     return np.ndarray(shape, dtype, memory)
 
 
 class Kernel:
-    """A layer as an operator: a plan per shape of its input.
-
-    `number` is that by which nodes name it, `failed` why there is no plan for a shape that it was
-    given.
-    """
+    """A layer as an operator, named by `number`; `failed`: why it has no plan for a shape."""
 
     def __init__(self, layer: Layer, threads: int) -> None:
         self._dtype, self._slopes = layer.weight.dtype, layer.slopes
@@ -84,8 +74,7 @@ class Kernel:
         out = plan.output_shape
         sizes = (c_int64 * len(out))(*out)
         result = api.made("KernelContext_GetOutput", context, 0, sizes, len(out))
-        x = array_at(api.data(value), shape, self._dtype)
-        y = array_at(api.data(result), out, self._dtype)
+        x, y = array_at(value, shape, self._dtype), array_at(result, out, self._dtype)
         with lend(_OrtPool(api, context)):
             plan(x, out=y)
         if self._slopes is not None:
@@ -117,7 +106,10 @@ def prelu(y: Array, slopes: Array) -> None:
 
 
 class _OrtPool:
-    """ONNX Runtime's threads, lent for the time of one operator."""
+    """ONNX Runtime's threads, lent for the time of one operator.
+
+    They spin between its operators: threads of ours beside them would share the processors.
+    """
 
     def __init__(self, api: Library, context: int) -> None:
         self._api, self._context = api, context
@@ -127,10 +119,7 @@ class _OrtPool:
         return True
 
     def run(self, work: int, argument: int, threads: int) -> None:
-        """Have `work(argument)` called so many times, on as many threads as are free.
-
-        ONNX Runtime calls it with the number of the call as well, which `work` does not look at.
-        """
+        """Have `work(argument, number of the call)` called `threads` times, on those free."""
         self._api.call("KernelContext_ParallelFor", self._context, work, threads, 0, argument)
 
 
@@ -150,7 +139,7 @@ def _compute(kernel: int, context: int) -> int:
     try:
         _kernels[kernel].compute(api, context)
     except Exception as error:
-        return api.failure(f"{type(error).__name__}: {error}")
+        return api.status("CreateStatus", 1, f"{type(error).__name__}: {error}".encode())
     return 0
 
 
@@ -160,7 +149,7 @@ def domain() -> int:
     api = library()
     made = api.made("CreateCustomOpDomain", DOMAIN.encode())
     for dtype, code in {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}.items():
-        name = ctypes.create_string_buffer(operator_name(dtype).encode())
+        name = ctypes.create_string_buffer(OPERATOR.format(dtype).encode())
         answers = {
             "GetName": ctypes.addressof(name),
             "GetExecutionProviderType": 0,  # null: the processor

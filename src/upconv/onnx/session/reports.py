@@ -15,8 +15,7 @@ class LayerReport:
 
     name: the node's, or its output's where it has none. kind: the operators, with the activation
     that upconv computes along. upconv: whether upconv computes it. before, after: milliseconds in
-    ONNX Runtime and in upconv, inside the running model, for all shapes that were measured; None
-    where it was not.
+    ONNX Runtime and in upconv, inside the running model, for all shapes; None where not measured.
     """
 
     name: str

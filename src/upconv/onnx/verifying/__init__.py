@@ -1,9 +1,4 @@
-"""Whether two models compute the same, checked by running both on the same inputs.
-
-`verify` runs both models in each runtime, and the first in float64; compares every output
-(`differences`), and where one differs the values inside that both have, to name the first layer
-that does. A check on one random input is no proof: what it finds equal is verified.
-"""
+"""Whether two models compute the same, checked by running both on the same inputs."""
 
 from __future__ import annotations
 
@@ -20,20 +15,12 @@ from ..models import Source, from_model
 from ..runtimes import Runtime, ready
 from ..runtimes.inputs import feeds as drawn
 from ..runtimes.inputs import inputs_of
-from ..runtimes.worker import TIME_LIMIT, borrowed
+from ..runtimes.worker import TIME_LIMIT
 from .differences import Comparison, Difference, Run, Tolerances, difference
 
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Run",
-    "Side",
-    "compared",
-    "verify",
-]
+__all__ = ["Comparison", "Run", "Side", "compared", "verify"]
 
-_GROUP = 32
-"""Values that become outputs together, where the first layer that differs is looked for."""
+_GROUP = 32  # values that become outputs together, where the first that differs is looked for
 
 
 def verify(
@@ -126,11 +113,8 @@ class Side:
         """What the model gives, or raises; computed once, since it may take minutes."""
         if runtime not in self._given:
             try:
-                with (
-                    borrowed(self.limit) as worker,
-                    runtime.session(self.model, worker=worker) as run,
-                ):
-                    self._given[runtime] = run.run(self.feeds)
+                with runtime.session(self.model, limit=self.limit) as session:
+                    self._given[runtime] = session.run(self.feeds)
             except UpconvError as error:
                 self._given[runtime] = error
         found = self._given[runtime]
@@ -193,8 +177,8 @@ def _first_layer(
         ours, theirs = (side.inner(runtimes[0], group) for side in (a, b))
         exact = a.inner(runtimes[1], group) if runtimes[1:] else {}
         for name in group:
-            pair = ours[name], theirs[name], tolerances, exact.get(name)
-            found = difference(a.made[name], *pair)
+            pair = ours[name], theirs[name]
+            found = difference(a.made[name], *pair, tolerances, exact.get(name))
             if not found.equal:
                 return found
     return None

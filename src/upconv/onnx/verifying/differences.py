@@ -1,9 +1,5 @@
 """Two values that should be one: how far apart they are, and whether that is rounding.
 
-    Comparison   what a verification found: findings about the interfaces, and one Run per runtime
-    Run          one runtime: its outputs, and the first layer that differs
-    Difference   one value, by
-
     error    the largest distance over the elements that are finite, as a part of the scale
     scale    the largest magnitude of a finite element
     allowed  as a part of the scale, by the first of these rules that applies:
@@ -17,7 +13,6 @@
 
 NaN equals NaN in the same place, and an infinity its like; any other place where one of the two is
 not finite is a difference. Two arrays without a finite element are not verified. Empty ones are.
-Only interfaces and outputs decide whether two models are equal; the layer tells where to look.
 """
 
 from __future__ import annotations
@@ -46,19 +41,13 @@ _FLOAT32 = 2.0**-19
 """Of the largest value: 16 units in the last place of types with sums in their own precision, as
 convolutions by fast algorithms need; 4 of those whose sums are in float32."""
 
-_LOOSE = 64
-"""How much more, where there is nothing in float64 to hold against."""
-
-_COPIES = 80
-"""Bytes that a comparison takes for each element."""
+_LOOSE = 64  # times as much, where there is nothing in float64 to hold against
+_COPIES = 80  # bytes that a comparison takes for each element
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """What was asked for; None for both leaves it to rounding.
-
-    precision: in which the runtime computes, "" for that of the model's own types.
-    """
+    """What was asked for, and in which precision the runtime computes, "" for the model's own."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -77,9 +66,8 @@ _BY_ROUNDING = Tolerances()
 class Difference:
     """One value as two models have it: an output, or the result of a layer.
 
-    `node` and `op` are the node that makes it in the first model; `shape` and `dtype` are what it
-    has there. `rule` says what the error is against: "float64", "exact", "tolerance" or "a".
-    `words` say what differs besides numbers.
+    `node`, `op`, `shape` and `dtype` are the first model's. `rule` says what the error is against:
+    "float64", "exact", "tolerance" or "a". `words` say what differs besides numbers.
     """
 
     name: str
@@ -112,20 +100,14 @@ def difference(
 
     made: the value in the first model. a, b: what the models make of it; exact: what the first
     makes in float64, None for none.
-
-    >>> a, b = np.ones(3, np.float32), np.array([1, 1, 1.5], np.float32)
-    >>> found = difference(ir.Value(name="y"), a, b)
-    >>> round(found.error, 3), found.scale, found.equal
-    (0.333, 1.5, False)
     """
     node = made.producer()
     at = str(made.name), (node and node.name) or "", node.op_type if node else ""
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape:
-        return _compared(at, _step(node), a, b, exact, tolerances)
+    words = "it is no tensor in one of the two; sequences and optionals are not compared"
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        if a.shape == b.shape:
+            return _compared(at, _step(node), a, b, exact, tolerances)
         words = f"the shape {a.shape} became {b.shape}"
-    else:
-        words = "it is no tensor in one of the two; sequences and optionals are not compared"
     shape, dtype = (a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else ((), type(a).__name__)
     return Difference(*at, shape, dtype, "exact", inf, 0.0, 0.0, False, words)
 
@@ -198,8 +180,8 @@ def _largest(values: Array) -> float:
 class Run:
     """Both models in one runtime.
 
-    `first_layer` is the first value inside that differs, where an output does. `findings` are
-    sentences: why the second model does not run here. `remark` says what could not be compared.
+    `first_layer` is the first value inside that differs, where an output does. `findings` say why
+    the second model does not run here, `remark` what could not be compared.
     """
 
     runtime: str
@@ -223,10 +205,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two models on the same inputs.
+    """Two models, a and b, on the same inputs.
 
     `findings` are sentences about the interfaces: inputs and outputs that are missing, or in
-    another order. `inputs` are the shapes of what was fed. `a` is the first model, `b` the second.
+    another order. `inputs` are the shapes of what was fed.
     """
 
     findings: tuple[str, ...]
