@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import upconv
-from upconv import signatures
+from upconv import shapes
 from upconv.engines.reference import ReferenceEngine
 
 PACKAGE = Path(upconv.__file__).parent
@@ -89,9 +89,9 @@ def test_few_modules_take_part(name: str) -> None:
 
 def test_a_repeated_call_is_not_checked_again(monkeypatch, fresh_cache) -> None:
     checked = []
-    original = signatures._problem
+    original = shapes._problem
     monkeypatch.setattr(
-        signatures, "_problem", lambda *a, **k: (checked.append(1), original(*a, **k))[1]
+        shapes, "_problem", lambda *a, **k: (checked.append(1), original(*a, **k))[1]
     )
     for _ in range(3):
         upconv.conv_transpose(X, W, **HOW)

@@ -350,16 +350,16 @@ def test_a_full_disk_is_an_error():
 def test_a_signal_while_an_object_is_finalised_is_not_lost(name, code):
     text = f"""
 import os, signal, time
-from upconv.cli import endings
+from upconv.cli import exits
 
-endings._AGAIN = 0.2
+exits._AGAIN = 0.2
 
 class Last:
     def __del__(self):
         os.kill(os.getpid(), signal.{name})
         time.sleep(0.01)
 
-with endings.ended(traceback=False):
+with exits.ended(traceback=False):
     Last()
     print("lost", flush=True)
     time.sleep(60)

@@ -23,12 +23,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Files of one package may import each other, but not in a circle.
 LAYERS = [
     {"errors", "_version"},
-    {"arguments"},
+    {"checks"},
     {"geometry", "memory", "threads", "forks", "activations", "files"},
     {"problem", "subpixel", "progress", "timing"},
     {"engines", "dialects", "keywords"},
     {"arrays", "choices"},
-    {"signatures", "primitives"},
+    {"shapes", "primitives"},
     {"tuning"},
     {"execution"},
     {"gradients", "roofline"},

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import memory
-from .arguments import frozen, integer
+from .checks import frozen, integer
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .problem import DType
 

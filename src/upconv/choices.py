@@ -15,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from .arguments import boolean, frozen, one_of
+from .checks import boolean, frozen, one_of
 from .engines import ENGINES, load
 from .engines.base import Engine, WinogradEngine
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .arguments import Frozen
 from .arrays import Array, check_out, copied, described, overlap
+from .checks import Frozen
 from .choices import Algorithm, tuning_asked
 from .engines.base import Engine, PackedWeight, Primitive
 from .keywords import Keywords
 from .primitives import Entry, shared_cache
 from .problem import Direction, Problem
-from .signatures import Signature
+from .shapes import Signature
 from .threads import get_num_threads
 from .tuning import selected
 
@@ -134,7 +134,7 @@ def prepared(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> PreparedCall:
-    """The call of a rule of `signatures` on these arrays, as it was prepared or prepared now."""
+    """The call of a rule of `shapes` on these arrays, as it was prepared or prepared now."""
     threads, calls = get_num_threads(), shared_cache().calls
     key = (
         rule,

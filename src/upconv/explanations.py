@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .arguments import boolean, frozen, one_of
 from .arrays import Operand, as_array, as_shape, dtype_of
+from .checks import boolean, frozen, one_of
 from .choices import Algorithm, Refusal, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
@@ -20,7 +20,7 @@ from .keywords import Keywords, frozen_activation
 from .primitives import shared_cache
 from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
-from .signatures import Request
+from .shapes import Request
 from .threads import resolved
 from .tuning import remembered, selected
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from .arguments import LIMIT as LIMIT
+from .checks import LIMIT as LIMIT
 from .errors import ArgumentError, ShapeError
 
 

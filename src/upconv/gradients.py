@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .arguments import Frozen, boolean
 from .arrays import Array, as_array, check_out, copied, described, overlap, shares_memory
+from .checks import Frozen, boolean
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import ArgumentError, DTypeError, brief
@@ -23,7 +23,7 @@ from .execution import PreparedCall, engine_key, new_result, remember
 from .keywords import Keywords
 from .primitives import shared_cache
 from .problem import DataLayout, Direction
-from .signatures import Signature
+from .shapes import Signature
 from .threads import get_num_threads
 
 NEEDS = ("x", "weight", "bias")

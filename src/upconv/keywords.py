@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .activations import Activation
-from .arguments import Frozen, frozen, integer
+from .checks import Frozen, frozen, integer
 from .errors import ArgumentError, DTypeError, ShapeError, brief
 from .geometry import LIMIT, Axis, centred, convolved, fitted, padded, same_padding, scaled, strided
 from .problem import Epilogue

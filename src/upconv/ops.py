@@ -1,7 +1,7 @@
 """Transposed convolution, convolution and their gradients on NumPy arrays.
 
 A call looks at its arrays (`arrays`), freezes its keywords (`arguments`) and runs the prepared call
-that these lead to (`execution`); the first call of its kind is checked (`signatures`) and prepared.
+that these lead to (`execution`); the first call of its kind is checked (`shapes`) and prepared.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .arguments import frozen
 from .arrays import Array, as_array, optional_array
+from .checks import frozen
 from .engines.base import Engine
 from .execution import delivered, prepared, result_array
 from .gradients import NEEDS, Gradients, gradients
 from .keywords import Keywords, frozen_activation
-from .signatures import convolution, convolution_gradient, transposed, transposed_gradient
+from .shapes import convolution, convolution_gradient, transposed, transposed_gradient
 
 
 def conv_transpose(

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .arguments import Frozen
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
+from .checks import Frozen
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
 from .execution import PackedCall, PreparedCall, delivered, result_array
 from .keywords import Keywords, frozen_activation
 from .problem import Problem
-from .signatures import Request
+from .shapes import Request
 from .threads import resolved
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from .arguments import integer_variable
+from .checks import integer_variable
 from .choices import forget_choices
 from .engines import nonfinite
 from .engines.base import Engine, Primitive

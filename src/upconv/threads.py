@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from .arguments import integer, integer_variable
+from .checks import integer, integer_variable
 
 _MOST = 4096
 _chosen: int | None = None

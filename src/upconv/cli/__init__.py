@@ -2,5 +2,5 @@
 rewrite, verify), and one file for each other command.
 
 `options` holds what commands share of arguments, `npy` of arrays in files, `report` of output, and
-`endings` of exit codes. Nothing here computes: it is the library's public functions with words.
+`exits` of exit codes. Nothing here computes: it is the library's public functions with words.
 """

@@ -1,4 +1,4 @@
-"""The commands put together, with what holds for all of them: --version, --traceback, endings."""
+"""The commands put together, with what all of them share: --version, --traceback, exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from .._version import __version__
 from .bench import bench
 from .doctor import doctor
-from .endings import ended
+from .exits import ended
 from .layer import explain, run, shape
 from .lint import lint, rule
 from .models import optimize, rewrite, verify

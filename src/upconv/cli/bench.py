@@ -27,7 +27,7 @@ from ..threads import get_num_threads
 from ..timing import interleaved
 from . import doctor, options, report
 from .cases import PEERS, Candidate, Case, Layer, engine, read
-from .endings import FINDINGS, say
+from .exits import FINDINGS, say
 from .report import Answer, answering
 
 _QUICK_SECONDS = 0.05

@@ -31,7 +31,7 @@ from ..execution import PreparedCall
 from ..files import opened, reported
 from ..geometry import LIMIT, padded
 from ..problem import Direction, DType, Problem
-from ..signatures import Signature
+from ..shapes import Signature
 
 _BUILT_IN = Path(__file__).with_name("layers.json")
 _LEAST = {"p": -LIMIT, "op": 0}

@@ -28,7 +28,7 @@ from ..roofline import roofline
 from ..threads import get_num_threads
 from ..tuning import processor_model, tuning_info
 from ..tuning.store import cache_directory
-from .endings import FINDINGS
+from .exits import FINDINGS
 from .report import Answer, answering, table
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..memory import readable
 from ..ops import conv_transpose
 from ..problem import Direction, DType
 from . import npy, options
-from .endings import ERROR
+from .exits import ERROR
 from .options import Shape
 from .report import Answer, answering
 

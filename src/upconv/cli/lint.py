@@ -16,7 +16,7 @@ from typer import Argument, BadParameter, Exit, Option
 from ..errors import ArgumentError, FileError, ModelError, brief
 from ..files import reported
 from . import options, report
-from .endings import ERROR, FINDINGS, say
+from .exits import ERROR, FINDINGS, say
 from .report import Answer, answering
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typer import Argument, BadParameter, Option
 from ..errors import brief
 from ..files import published, reported
 from . import npy, options, report
-from .endings import FINDINGS
+from .exits import FINDINGS
 from .report import Answer, answering, table
 
 
@@ -24,9 +24,7 @@ from .report import Answer, answering, table
     output=Argument(metavar="OUT", help="Where the result goes; or --dry-run."),
     dry_run=Option("--dry-run", help="Measure, and write no model."),
     runtime=Option(metavar="NAME", help=f"What will run it: {options.RUNTIMES}."),
-    seconds=Option(
-        metavar="S", help="Time per layer and shape; five times as much for the whole."
-    ),
+    seconds=Option(metavar="S", help="Time per layer and shape; five times as much for the whole."),
     time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
     no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
     report_file=Option("--report", metavar="FILE", help="Write a report: .html or .json."),

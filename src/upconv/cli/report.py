@@ -18,7 +18,7 @@ import typer
 
 from .._version import __version__
 from ..errors import FileError
-from .endings import say
+from .exits import say
 from .options import OUTPUT_FORMAT, Command, declaring
 
 SCHEMA = 1

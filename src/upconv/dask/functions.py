@@ -8,7 +8,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import signatures
+from .. import shapes
 from ..arrays import Array, Operand, as_array, described, element_type
 from ..engines.base import Engine
 from ..errors import DTypeError, ShapeError, brief
@@ -57,7 +57,7 @@ def conv_transpose(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    return _called(signatures.transposed, x, weight, bias, keywords, activation, engine, chunks)
+    return _called(shapes.transposed, x, weight, bias, keywords, activation, engine, chunks)
 
 
 def conv(
@@ -83,7 +83,7 @@ def conv(
     ((1,), (3,), (10, 10, 10), (15, 15))
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    return _called(signatures.convolution, x, weight, bias, keywords, activation, engine, chunks)
+    return _called(shapes.convolution, x, weight, bias, keywords, activation, engine, chunks)
 
 
 def conv_transpose_backward(
@@ -117,7 +117,7 @@ def conv_transpose_backward(
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout, weight_layout
     )
-    return _backward(signatures.transposed_gradient, grad, x, weight, keywords, needs, engine)
+    return _backward(shapes.transposed_gradient, grad, x, weight, keywords, needs, engine)
 
 
 def conv_backward(
@@ -142,7 +142,7 @@ def conv_backward(
     array([[[1., 2., 2., 2., 2., 1.]]])
     """
     keywords = Keywords.of(stride, padding, 0, dilation, groups, None, layout, weight_layout)
-    return _backward(signatures.convolution_gradient, grad, x, weight, keywords, needs, engine)
+    return _backward(shapes.convolution_gradient, grad, x, weight, keywords, needs, engine)
 
 
 def _called(

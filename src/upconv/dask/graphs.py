@@ -27,7 +27,7 @@ from ..errors import ArgumentError, brief
 from ..execution import run
 from ..geometry import Axis, scaled, strided
 from ..problem import DataLayout, Direction, Problem
-from ..signatures import Signature
+from ..shapes import Signature
 
 _TOGETHER = 8  # terms of a weight gradient that one task adds
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
 from typing import Any, TypeGuard, TypeVar
 
-from ..arguments import integer as integer
-from ..arguments import one_of
+from ..checks import integer as integer
+from ..checks import one_of
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..geometry import Axis
 

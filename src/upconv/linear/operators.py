@@ -21,7 +21,7 @@ from ..execution import PackedCall, PreparedCall
 from ..geometry import Axis
 from ..keywords import Keywords
 from ..problem import DataLayout, Direction, Problem
-from ..signatures import Request, Signature
+from ..shapes import Request, Signature
 from ..threads import get_num_threads
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import linalg
 
-from .. import memory, signatures
-from ..arguments import number
+from .. import memory, shapes
 from ..arrays import Array, Operand, as_array, described
+from ..checks import number
 from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import Keywords, Same, integers, paddings
@@ -134,7 +134,7 @@ def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) 
 
 def _before(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
     """The shape of what the layer goes back to, whose weight has its channels swapped."""
-    back = signatures.convolution if transposed else signatures.transposed
+    back = shapes.convolution if transposed else shapes.transposed
     order = str(keywords.weight_layout).translate(str.maketrans("IO", "OI"))
     call, operands = keywords._replace(weight_layout=order), (described(y), described(weight))
     try:
@@ -210,7 +210,7 @@ def _by_frequency(
         raise ArgumentError("stride", brief(keywords.stride), "1 for circular borders", remedy)
     wide = keywords._replace(padding="same_upper", output_padding=0)
     shape = _before(y, weight, wide, transposed)
-    call = signatures.transposed if transposed else signatures.convolution
+    call = shapes.transposed if transposed else shapes.convolution
     signature = call(Operand(shape, y.dtype), described(weight), None, None, wide, None)
     problem, rank = signature.problem, signature.problem.rank
     given = paddings(keywords.padding, rank)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import boolean
 from ..arrays import Array, as_array, same_dtype
+from ..checks import boolean
 from ..errors import ShapeError
 from ..execution import delivered
 from ..gradients import fitting, gradient_targets, rounded_total

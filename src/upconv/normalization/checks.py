@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import memory
-from ..arguments import boolean, frozen, number, one_of
 from ..arrays import Array, copied, element_type, optional_array, overlap
+from ..checks import boolean, frozen, number, one_of
 from ..errors import DTypeError, ShapeError, brief
 from ..problem import DType
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import boolean
 from ..arrays import Array, as_array, check_out
+from ..checks import boolean
 from ..errors import ArgumentError
 from ..execution import delivered
 from ..gradients import fitting, gradient_targets

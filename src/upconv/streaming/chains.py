@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..arguments import number
 from ..arrays import Array, as_array
+from ..checks import number
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
 from ..keywords import epilogue, frozen_activation
 from ..problem import Epilogue

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory, signatures
-from ..arguments import frozen, one_of
+from .. import memory, shapes
 from ..arrays import Array, Operand, converted, copied, described
+from ..checks import frozen, one_of
 from ..engines.nonfinite import is_finite
 from ..engines.ordered_sums import ORDERED, InvariantEngine, OrderedEngine, invariant_engine
 from ..errors import ArgumentError, ShapeError
@@ -23,7 +23,7 @@ from ..geometry import Axis, same_padding
 from ..keywords import Keywords, Same, frozen_activation, integers, paddings
 from ..problem import DataLayout, Problem, WeightLayout
 from ..progress import Progress
-from ..signatures import Signature
+from ..shapes import Signature
 from ..threads import resolved
 
 FixedOrder = InvariantEngine | OrderedEngine
@@ -52,7 +52,7 @@ def layer_of(
         remedy = "A stream goes along one axis; give other axes to conv_transpose as a whole."
         expected = "3 axes: two of channels and a kernel"
         raise ShapeError("weight.shape", str(weight.shape), expected, remedy)
-    call = signatures.convolution if convolves else signatures.transposed
+    call = shapes.convolution if convolves else shapes.transposed
     x = Operand(_shape_of(keywords, weight.shape, convolves), weight.dtype)
     signature = call(
         x, described(weight), described(bias), None, keywords, frozen_activation(activation)

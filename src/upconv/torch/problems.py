@@ -20,7 +20,7 @@ from ..arrays import Operand
 from ..errors import ArgumentError, EngineMissing
 from ..keywords import Keywords
 from ..problem import DataLayout, Problem
-from ..signatures import convolution, transposed
+from ..shapes import convolution, transposed
 from .tensors import DTYPES
 
 Shape = tuple[int, ...]

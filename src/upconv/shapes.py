@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arguments import Frozen, integer, one_of
 from .arrays import Operand, as_array, described, element_type, same_dtype
+from .checks import Frozen, integer, one_of
 from .errors import ArgumentError, DTypeError, ShapeError
 from .keywords import Keywords, convolved_axes, epilogue, transposed_axes
 from .problem import DataLayout, Direction, Problem, WeightLayout
