@@ -16,6 +16,7 @@ import pytest
 
 import upconv
 from processes import called, environment, failed, ran
+from upconv.installation import install_command
 
 pytest.importorskip("typer", reason="the command line needs typer")
 pytest.importorskip("rich", reason="the command line needs rich")
@@ -318,7 +319,7 @@ def test_version():
 @pytest.mark.parametrize("package", ["typer", "rich"])
 def test_without_the_extra_one_line_says_how_to_get_it(package):
     said = failed(ran("doctor", driver=f"import sys; sys.modules[{package!r}] = None"), 2)
-    assert said.endswith("pip install 'upconv[cli]'\n")
+    assert said.endswith(install_command("cli") + "\n")
 
 
 @posix

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import upconv
 from processes import printed
+from upconv.installation import install_command
 
-da = pytest.importorskip("dask.array", reason="needs the extra dask: pip install 'upconv[dask]'")
+da = pytest.importorskip("dask.array", reason="needs Dask")
 dask = pytest.importorskip("dask")
 lazy = pytest.importorskip("upconv.dask")
 
@@ -263,4 +264,4 @@ def test_without_dask_the_extra_is_named() -> None:
         "try:\n    import upconv.dask\n"
         "except upconv.EngineMissing as error:\n    print(error)\n"
     )
-    assert "pip install 'upconv[dask]'" in printed(code)
+    assert printed(code).endswith(install_command("dask"))

@@ -21,6 +21,7 @@ import onnx
 from json_schemas import require_schema
 from lint_cases import BAD, S2, W33, W44, deconv, weights
 from processes import called, environment, failed, ran
+from upconv.installation import install_command
 from upconv.onnx.linting import RULES, lint
 from upconv.onnx.linting.sarif import log
 
@@ -201,7 +202,7 @@ def test_without_onnx_s_libraries(folder):
     hidden = "import importlib.util as u; f = u.find_spec\n"
     hidden += "u.find_spec = lambda n, *a: None if n == 'onnx_ir' else f(n, *a)"
     said = failed(ran("lint", "clean.onnx", cwd=folder, driver=hidden), 2)
-    assert said.rstrip().endswith("pip install 'upconv[onnx]'")
+    assert said.rstrip().endswith(install_command("onnx"))
 
 
 # Continuous integration ---------------------------------------------------------------------------
