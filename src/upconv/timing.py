@@ -33,6 +33,23 @@ _HOPELESS = 3.0
 """Early stopping: what takes so many times the best after `_TRIED` rounds does not go on."""
 
 
+_UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three significant digits, in the unit in which people would say it.
+
+    >>> format_seconds(1.0123), format_seconds(0.9996), format_seconds(0.0421), format_seconds(7e-6)
+    ('1.01 s', '1.00 s', '42.1 ms', '7.00 us')
+    """
+    rounded = float(f"{seconds:.2e}")  # first, or 0.9996 s would be 1000 ms
+    unit, factor = next((row for row in _UNITS if rounded * row[1] >= 1), _UNITS[-1])
+    value = rounded * factor
+    if value < 1:
+        return f"{value:.3g} {unit}"
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+
+
 def rest() -> None:
     """Wait until no thread of this process computes, for `_LONGEST_REST` seconds at most.
 
