@@ -93,7 +93,7 @@ def sample() -> Optimization:
 
 def unequal() -> Optimization:
     """Nothing was equal: the model stays as it was."""
-    verdict = "As a whole the model is not equal and faster with any of them: it stays as it is."
+    verdict = "Nothing was both equal and faster in the whole model; the model is unchanged."
     lost = Run("onnxruntime", findings=("b: it failed",))
     return replace(
         sample(), layers=(), whole=(), verified=None, checks=(compared("image", 0.31), lost),

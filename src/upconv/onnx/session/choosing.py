@@ -98,7 +98,7 @@ def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
         if str(event.get("name")).endswith(ending):
             found.setdefault(event["name"].removesuffix(ending), []).append(event["dur"] * 1e-6)
     return {
-        name: sum(min(part) for part in np.array_split(durations, examples) if len(part))
+        name: sum(float(min(part)) for part in np.array_split(durations, examples) if len(part))
         for name, durations in found.items()
     }
 
