@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from processes import python
+from processes import python, require_feature
 from upconv.engines import load
 from upconv.engines.jit.cpu import VARIABLE
 
@@ -135,12 +135,10 @@ def ran(way: Way, code: str) -> subprocess.CompletedProcess[str]:
 
 
 def _require(way: Way) -> None:
-    import llvmlite.binding as llvm
-
     if not sys.platform.startswith("linux"):
         pytest.skip("maps memory as Linux does")
-    if way.needs and not llvm.get_host_cpu_features().get(way.needs):
-        pytest.skip(f"this processor has no {way.needs}")
+    if way.needs:
+        require_feature(way.needs)
 
 
 def verdict(done: subprocess.CompletedProcess[str]) -> str:
