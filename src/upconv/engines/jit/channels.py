@@ -70,7 +70,6 @@ class Channels(Kernel):
         self.correlation = correlation
         self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
         self.predicted_cycles = predicted_cycles(correlation, self.schedule)
-        self.description = str(self.schedule)
         cut, threads = self.schedule.cut, self.schedule.threads
         lanes = lanes_of(correlation, cpu, dots)
         self._packer = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
@@ -93,6 +92,11 @@ class Channels(Kernel):
         self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
         tables = sum(work.resident_bytes for work in works.values()) + self._packer.resident_bytes
         self.resident_bytes = tables + self._codes.nbytes
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""

@@ -36,7 +36,7 @@ class Positions(Kernel):
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
-        self.description, self.predicted_cycles = str(plan), predicted_cycles(correlation, plan)
+        self.predicted_cycles = predicted_cycles(correlation, plan)
         self._type, kind = correlation.dtype.accumulator.numpy, finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
         self._driver = driver_code(cpu)
@@ -55,6 +55,11 @@ class Positions(Kernel):
         self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
         tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""

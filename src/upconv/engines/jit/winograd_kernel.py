@@ -87,7 +87,11 @@ class Winograd:
         tables = self._biases.nbytes + self._weights.resident_bytes
         self.resident_bytes = tables + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
-        self.description = str(plan)
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
 
     def pack(self, weight: Array) -> WinogradWeight:
         """The transform of a weight, in the order in which it is used."""

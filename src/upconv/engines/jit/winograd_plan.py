@@ -17,7 +17,7 @@ from ...problem import DataLayout, DType
 from .correlation import Correlation
 from .cpu import Cpu, costs_of
 from .values import BYTES
-from .winograd import Matrix, Transform, named
+from .winograd import Stages, Transform, named
 from .winograd_window import Window, transforms_of
 
 _MOST_POINTS = 64  # of all axes
@@ -299,14 +299,14 @@ _ONE_SET = 1 << 17  # bytes: lines of 2048 sets
 _REGISTER_TILE, _JOB = 4.0, 500.0
 
 
-def _additions(axes: list[tuple[Matrix, ...]]) -> int:
-    """Those of a transform by the matrices of each axis."""
-    sizes, total = [len(stages[0][0]) for stages in axes], 0
+def _additions(axes: list[Stages]) -> int:
+    """Addition count of a transform by the matrices of each axis."""
+    sizes, total = [stages.columns for stages in axes], 0
     for axis, stages in reversed(list(enumerate(axes))):
-        for matrix in stages:
+        for rows, additions in stages.additions:
             sizes[axis] = 1
-            total += prod(sizes) * sum(sum(c != 0 for c in row) - 1 for row in matrix)
-            sizes[axis] = len(matrix)
+            total += prod(sizes) * additions
+            sizes[axis] = rows
     return total
 
 
