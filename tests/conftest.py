@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import repeating
 import upconv
 from upconv import primitives, threads
 from upconv.engines import load
@@ -25,6 +26,21 @@ settings.register_profile(
 settings.load_profile("quick")
 
 compiling.VERIFYING = True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Print below a failure the one line that repeats it."""
+    report = yield
+    if report.failed and call.excinfo is not None:
+        long = item.get_closest_marker("long") is not None
+        line = repeating.line(item.nodeid, str(call.excinfo.value), long=long)
+        report.sections.append(("repeat it", line))
+    if call.when == "teardown":
+        repeating.forget()
+    return report
 
 
 def remembered(function):

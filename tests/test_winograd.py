@@ -13,6 +13,7 @@ import pytest
 
 import upconv
 import winograd_layers
+from repeating import seeds
 from upconv import testing
 from upconv.activations import Activation
 from upconv.choices import Algorithm, Selection, by_model
@@ -89,7 +90,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return counts, factors
 
     monkeypatch.setattr(winograd_weights, "_terms", wrong)
-    for seed in range(6):
+    for seed in seeds(6):
         problem, threads = winograd_layers.layer(seed)
         variant = winograd_layers.variants(problem, threads)[0]
         assert winograd_layers.ratio(problem, variant, threads, seed) > 16, (problem, variant)
