@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -13,6 +14,7 @@ import upconv
 from upconv import primitives, threads
 from upconv.engines import load
 from upconv.engines.jit import compile as compiling
+from upconv.engines.jit import cpu as cpus
 from upconv.testing import checks
 
 # No verdict depends on the clock: a machine that stands still for 30 s is no slow strategy.
@@ -68,6 +70,15 @@ def fresh_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[primitives.Primitiv
     upconv.cache_clear()
     yield primitives.shared_cache()
     upconv.cache_clear()
+
+
+@pytest.fixture
+def zen4(monkeypatch: pytest.MonkeyPatch) -> cpus.Cpu:
+    """Choose for a Zen 4 with 1 MiB of L2 on any machine. For choices: its code might not run."""
+    known = cpus.target("x86_64-unknown-linux-gnu", "znver4", "", cpus._KNOWN["znver4"])
+    cpu = replace(known, l1=32 << 10, l2=1 << 20)
+    monkeypatch.setattr(cpus, "_host", lambda forced: cpu)
+    return cpu
 
 
 @pytest.fixture

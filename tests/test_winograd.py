@@ -20,6 +20,7 @@ from upconv.choices import Algorithm, Selection, by_model
 from upconv.choices import variants as variants_of
 from upconv.engines import load
 from upconv.engines.jit import winograd_weights
+from upconv.engines.jit.cpu import Cpu
 from upconv.engines.jit.winograd import Transform
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -226,7 +227,7 @@ def chosen(
     return by_model(problem, engine, 2, algorithm, once)
 
 
-def test_auto_and_direct() -> None:
+def test_auto_and_direct(zen4: Cpu) -> None:
     made = layer()
     assert chosen(made, Algorithm.DIRECT).variant == ""
     assert chosen(made, Algorithm.AUTO, "reference").variant == ""
