@@ -1,27 +1,31 @@
-"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, NumPy on
-one thread, and a garbage collector that leaves alone what was there before."""
+"""For every test and doctest: skips where a framework is absent, a tuning file of the run's own,
+signals as in a terminal, NumPy on one thread, and a garbage collector that leaves alone what was
+there before."""
 
 from __future__ import annotations
 
+import doctest
 import gc
 import os
 import signal
 import tempfile
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
-# Doctests of a face need its framework.
+import pytest
+
+# What doctests need beyond the extra `test`. They skip where it is absent; `-rs` shows the reasons.
+_ROOT = Path(__file__).parent
 _NEEDS = {
-    "torch": ("torch",),
-    "onnx": ("onnx", "onnx_ir", "onnxruntime"),
-    "dask": ("dask",),
-    "linear": ("scipy",),
+    "src/upconv/dask": ("dask",),
+    "src/upconv/linear": ("scipy",),
+    "src/upconv/mxnet/to_onnx.py": ("onnx", "onnxruntime"),
+    "src/upconv/onnx": ("onnx", "onnx_ir", "onnxruntime"),
+    "src/upconv/onnx/runtimes/openvino.py": ("openvino",),
+    "src/upconv/torch": ("torch",),
 }
-collect_ignore_glob = [
-    f"src/upconv/{face}/*" for face, needs in _NEEDS.items() if not all(map(find_spec, needs))
-]
-if not all(map(find_spec, ("onnx", "onnxruntime"))):
-    collect_ignore_glob.append("src/upconv/mxnet/to_onnx.py")
+_ABSENT = {name for needs in _NEEDS.values() for name in needs if find_spec(name) is None}
 
 # A folder of its own, so that no test finds, or leaves, anything in the user's cache. The processes
 # of pytest-xdist inherit the variable, and share the file.
@@ -47,3 +51,30 @@ def pytest_collection_finish() -> None:
     all of it again and again, and a test that asks for a collection would wait for a second."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> None:
+    """Skip the doctests of a module that cannot be imported without an absent framework."""
+    folders = [path for path in _NEEDS if collector.path.is_relative_to(_ROOT / path)]
+    absent = _ABSENT.intersection(name for path in folders for name in _NEEDS[path])
+    if absent and isinstance(collector, pytest.Module):
+        collector.collect = lambda: pytest.skip(f"needs {', '.join(sorted(absent))}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a page's examples up to the first that needs an absent framework; skip the rest."""
+    try:
+        return (yield)
+    except doctest.UnexpectedException as failure:
+        error = failure.exc_info[1]
+        if _needs_absent_framework(error):
+            line = (failure.test.lineno or 0) + failure.example.lineno + 1
+            pytest.skip(f"{item.path.name} from line {line} on: {error}")
+        raise
+
+
+def _needs_absent_framework(error: BaseException | None) -> bool:
+    missing = isinstance(error, ImportError) and str(error.name).partition(".")[0] in _ABSENT
+    return missing or (bool(_ABSENT) and type(error).__name__ == "EngineMissing")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from processes import python, require_feature
+from repeating import only
 from upconv.engines import load
 from upconv.engines.jit.cpu import VARIABLE
 
@@ -163,7 +164,7 @@ def test_many_random_geometries(way: str) -> None:
 
 
 def _check(way: Way, seeds: range) -> None:
-    done = checked(way, seeds)
+    done = checked(way, only(seeds))
     assert not verdict(done), verdict(done)
     word, count = done.stdout.splitlines()[-1].split(": ")
     assert word == "done"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import upconv.mxnet as mx
+from repeating import seeds
 from upconv.errors import EngineMissing, FileError, ModelError, UpconvError
 from upconv.installation import install_command
 from upconv.mxnet import symbol
@@ -254,8 +255,8 @@ class TestHostileGraphs:
     def test_mutated(self, block):
         """A byte, a number or a value is another one: a graph or an error, never anything else."""
         words = (b"9", b"-1", b"null", b"[]", b"{}", b'"', b"0.5", b",", b"None", b"(", b"e")
-        for seed in range(50):
-            draw = random.Random(50 * block + seed)
+        for seed in seeds(50 * block, 50 * block + 50):
+            draw = random.Random(seed)
             text = bytearray(SMALL.encode())
             for _ in range(draw.randint(1, 3)):
                 place = draw.randrange(len(text))

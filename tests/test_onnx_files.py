@@ -18,6 +18,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnx_texts
+import repeating
 from test_onnx_models import BIG, W, parsed, written
 from upconv.errors import FileError, ModelError
 from upconv.onnx import models
@@ -354,5 +355,5 @@ def outlived(folder: Path, seed: int) -> bool:
     "count", [100, pytest.param(4000, marks=pytest.mark.long)], ids=["some", "all"]
 )
 def test_damaged_models_are_read_or_refused(count: int, tmp_path: Path) -> None:
-    read = sum(outlived(tmp_path, seed) for seed in range(count))
+    read = sum(outlived(tmp_path, seed) for seed in repeating.seeds(count))
     assert count / 20 < read < count * 0.9

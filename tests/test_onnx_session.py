@@ -20,6 +20,7 @@ import onnxruntime
 
 from onnx_cases import random_case
 from onnx_sessions import decoder, image, model, plain, same, weight
+from repeating import seeds
 from upconv import conv_transpose
 from upconv.errors import (
     ArgumentError,
@@ -62,7 +63,7 @@ def test_a_model_has_the_values_of_onnx_runtime(source: onnx.ModelProto, session
 @pytest.mark.parametrize("first", [0, 25, pytest.param(50, marks=pytest.mark.long)])
 def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
     met = 0
-    for seed in range(first, first + 25):
+    for seed in seeds(first, first + 25):
         case = random_case(seed, opset=13 + seed % 10)
         try:
             wanted = plain(case.model, {"x": case.x})
