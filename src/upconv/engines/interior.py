@@ -125,6 +125,8 @@ class BorderFill:
         self.workspace_bytes = around + (inner.workspace_bytes if inner else 0)
         self.resident_bytes = inner.resident_bytes if inner else 0
         self.predicted_cycles = inner.predicted_cycles if inner else 0.0
+        order = getattr(inner, "order", None)
+        self.order = None if order is None else (order, repr(interior.w))
 
     @property
     def description(self) -> str:

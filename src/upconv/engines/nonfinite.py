@@ -74,6 +74,7 @@ class NonFiniteFallback:
         self._inner, self._problem, self._threads = inner, problem, threads
         self.workspace_bytes, self.resident_bytes = inner.workspace_bytes, inner.resident_bytes
         self.predicted_cycles = inner.predicted_cycles
+        self.order = getattr(inner, "order", None)
 
     @property
     def description(self) -> str:

@@ -22,7 +22,7 @@ from math import prod
 from ...geometry import Phase, Tap
 from ...problem import DataLayout
 from .channel_lanes import POINTS, Along, Lanes, Reach, lanes_of, reach
-from .correlation import Correlation
+from .correlation import Correlation, Line
 from .cpu import Cpu
 from .values import BYTES
 
@@ -118,52 +118,64 @@ class Schedule:
 # Phase groups -------------------------------------------------------------------------------------
 
 
-def taps_of(lanes: Lanes, phase_group: PhaseGroup, phase: int) -> tuple[Tap, ...]:
-    """The taps of a phase of unrolled positions that reach an input at some point."""
-    return _taps(lanes, phase_group)[phase - phase_group.start]
-
-
 @lru_cache(maxsize=4096)
-def _taps(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Tap, ...], ...]:
-    """The same of each phase of a phase group."""
-    last = lanes.step * phase_group.unroll * (points_along(lanes, phase_group) - 1)
+def taps_of(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Tap, ...], ...]:
+    """The taps of each phase of unrolled positions, those that reach no input included."""
     taps = []
     for phase in range(phase_group.start, phase_group.stop):
         position, own = divmod(phase, lanes.stride)
         taps.append(
             tuple(
                 Tap(tap.index, tap.shift - lanes.step * position)
-                for tap in (lanes.phases[own].taps if own < len(lanes.phases) else ())
-                if -lanes.size < tap.shift - lanes.step * position <= last
+                for tap in (lanes.taps[own] if own < len(lanes.taps) else ())
             )
         )
     return tuple(taps)
 
 
-def _shifts(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[int, ...], ...]:
-    """The shifts of the taps of each phase of a phase group."""
-    return tuple(tuple(tap.shift for tap in taps) for taps in _taps(lanes, phase_group))
+@lru_cache(maxsize=4096)
+def _all_shifts(
+    lanes: Lanes, phase_group: PhaseGroup
+) -> tuple[tuple[tuple[int, ...], ...], int, int]:
+    """The shifts of these, the least and the greatest of all."""
+    shifts = tuple(tuple(tap.shift for tap in taps) for taps in taps_of(lanes, phase_group))
+    every = [shift for own in shifts for shift in own]
+    return shifts, min(every, default=0), max(every, default=0)
 
 
-def points_along(lanes: Lanes, phase_group: PhaseGroup) -> int:
+def _shifts(lanes: Lanes, phase_group: PhaseGroup, line: Line) -> tuple[tuple[int, ...], ...]:
+    """For each phase of a phase group, the shifts of the taps that reach an input at some point."""
+    shifts, low, high = _all_shifts(lanes, phase_group)
+    last = lanes.step * phase_group.unroll * (points_along(line, phase_group) - 1)
+    if -line.size < low and high <= last:
+        return shifts
+    return tuple(tuple(shift for shift in own if -line.size < shift <= last) for own in shifts)
+
+
+def points_along(line: Line, phase_group: PhaseGroup) -> int:
     """Points of a phase group along the last axis."""
-    return max(0, -(-(lanes.out - phase_group.start) // (lanes.stride * phase_group.unroll)))
+    return max(0, -(-(line.out - phase_group.start) // (line.stride * phase_group.unroll)))
 
 
-def _phase_groupings(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
+@lru_cache(maxsize=256)
+def _phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
     """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
-    count = len(lanes.phases)
+    return tuple(_cuts(lanes))
+
+
+def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
+    count = len(lanes.taps)
     if lanes.depthwise or not lanes.ungrouped:
         yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
         return
-    shifts = [tuple(t.shift for t in phase.taps) for phase in lanes.phases]
+    shifts = [tuple(tap.shift for tap in taps) for taps in lanes.taps]
     cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
     yield tuple(PhaseGroup(a, b, 1) for a, b in pairwise(cuts))
     yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
     if count < lanes.stride:
         return
     # Counting the taps of unrolled positions takes time where there are many.
-    taps = sum(len(phase.taps) for phase in lanes.phases)
+    taps = sum(map(len, lanes.taps))
     for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
         few = unroll == 1 or unroll * taps <= _MOST_TAPS
         if few and unroll * lanes.stride * lanes.channels <= 8 * lanes.width:
@@ -278,7 +290,12 @@ def _grids(
 ) -> tuple[float, tuple[Grid, ...]]:
     """The grids of one way to cut the last axis, and the cycles of a group."""
     cost, grids, inside = 0.0, [], images_inside(correlation)
-    rows = [(each, _shifts(lanes, each), _along(lanes, each)) for each in phase_groups]
+    last_line = correlation.lines[-1]
+    rows = [
+        (each, shifts, _along(last_line, each, shifts))
+        for each in phase_groups
+        for shifts in (_shifts(lanes, each, last_line),)
+    ]
     for phases in product(*outer):
         axes = [
             Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
@@ -294,11 +311,11 @@ def _grids(
     return cost, tuple(grids)
 
 
-def _along(lanes: Lanes, phase_group: PhaseGroup) -> Along:
+def _along(line: Line, phase_group: PhaseGroup, shifts: tuple[tuple[int, ...], ...]) -> Along:
     """The last axis of a phase group's grids."""
-    shifts = sorted({shift for own in _shifts(lanes, phase_group) for shift in own})
-    count = points_along(lanes, phase_group)
-    return Along(lanes.size, count, lanes.step * phase_group.unroll, tuple(shifts))
+    every = sorted({shift for own in shifts for shift in own})
+    count = points_along(line, phase_group)
+    return Along(line.size, count, line.step * phase_group.unroll, tuple(every))
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:

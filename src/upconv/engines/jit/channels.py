@@ -23,11 +23,12 @@ from .channel_lanes import lanes_of
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_tables import Plan, Tables, points_in
-from .channel_weights import ChannelPacking
+from .channel_weights import ChannelPacking, without_sizes
 from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Kernel
+from .packing import shared
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -72,14 +73,16 @@ class Channels(Kernel):
         self.predicted_cycles = predicted_cycles(correlation, self.schedule)
         cut, threads = self.schedule.cut, self.schedule.threads
         lanes = lanes_of(correlation, cpu, dots)
-        self._packer = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
+        grids = without_sizes(cut.grids)
+        self.order = packing = shared(ChannelPacking, correlation.weight, lanes, grids, cpu)
+        self._pack_threads = threads
         self._codes = Codes(correlation, lanes, cpu)
         self._element = BYTES[correlation.element]
         parts = self._spatial_blocks(cpu)
         plans = {
             kind: Plan(
                 kind.correlation, jobs(kind.correlation, kind.cut, threads, cpu), lanes,
-                self._packer, self._codes, kind.before,
+                packing, self._codes, kind.before,
             )
             for kind in dict.fromkeys(spatial_block.kind for spatial_block in parts)
         }  # fmt: skip
@@ -90,7 +93,7 @@ class Channels(Kernel):
             len(self._biases), np.float64 if self._element == 8 else np.float32
         )
         self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
-        tables = sum(work.resident_bytes for work in works.values()) + self._packer.resident_bytes
+        tables = sum(work.resident_bytes for work in works.values()) + packing.resident_bytes
         self.resident_bytes = tables + self._codes.nbytes
 
     @property

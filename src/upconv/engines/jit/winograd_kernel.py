@@ -8,7 +8,7 @@ looked at as they are made, and if any is not finite, the direct primitive compu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from math import prod
 from typing import Any
 
@@ -19,10 +19,11 @@ from ..addresses import address_of
 from ..base import Array, Maybe, Primitive
 from ..workspace import Workspace
 from .compile import CODE_BYTES
-from .correlation import Correlation
+from .correlation import Correlation, Line
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Operands, strides
+from .packing import shared
 from .rows import Finish, fill_code, finish_code, plain
 from .transpose import transpose_code
 from .values import BYTES
@@ -37,11 +38,11 @@ from .winograd_window import Window
 class WinogradWeight:
     """A weight transformed, and as it was for the direct primitive."""
 
-    __slots__ = ("direct", "given", "transformed")
+    __slots__ = ("__weakref__", "direct", "given", "transformed")
 
     def __init__(self, transformed: Array, given: Array) -> None:
         self.transformed, self.given = transformed, given
-        self.direct: Any = None
+        self.direct: dict[Hashable, Any] = {}  # packed, by the direct primitives' orders
 
 
 class Winograd:
@@ -56,7 +57,7 @@ class Winograd:
         self._lock = threading.Lock()
         element = correlation.element
         self._lanes, self._item = cpu.lanes(BYTES[element]), BYTES[element]
-        self._weights = Weights(correlation, plan, self._lanes, cpu)
+        self.order = self._weights = shared(Weights, correlation.weight, plan.order, cpu)
         self._sizes = _Sizes(correlation, plan, self._lanes, self._item)
         epilogue = correlation.epilogue
         late = epilogue.residual
@@ -66,7 +67,7 @@ class Winograd:
         finish = Finish(element, element, epilogue.activation, epilogue.slope, True, False)
         inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
         last = plan.windows[-1]
-        step = last.line.step * last.apart * self._sizes.chunk * self._item
+        step = last.step * last.apart * self._sizes.chunk * self._item
         kind = Products(element, self._lanes, plan.rows, plan.vectors, self._sizes.v_row)
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
@@ -95,7 +96,7 @@ class Winograd:
 
     def pack(self, weight: Array) -> WinogradWeight:
         """The transform of a weight, in the order in which it is used."""
-        return WinogradWeight(self._weights.pack(weight), weight)
+        return WinogradWeight(self._weights.pack(weight, self._threads), weight)
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
@@ -125,9 +126,10 @@ class Winograd:
     ) -> None:
         with self._lock:
             direct = self._made_direct = self._made_direct or self._direct()
-            if b.direct is None:
-                b.direct = direct.pack(b.given)
-        direct.run(out, a, b.direct, bias, residual)
+            order = getattr(direct, "order", None) or id(direct)
+            if order not in b.direct:
+                b.direct[order] = direct.pack(b.given)
+        direct.run(out, a, b.direct[order], bias, residual)
 
     def _ordered(self, bias: Maybe) -> Array:
         if bias is None:
@@ -173,7 +175,7 @@ def _tables(plan: Schedule, sizes: _Sizes) -> dict[str, Array]:
     point the first of its pieces and how many they are, and the numbers of these."""
     phase = np.zeros(1, np.int64)
     for window, axis in zip(plan.windows, sizes.axes[-len(plan.windows) :], strict=True):
-        phase = (phase[:, None] * axis["span"] + np.arange(window.line.step)).ravel()
+        phase = (phase[:, None] * axis["span"] + np.arange(window.step)).ravel()
     numbers = np.arange(prod(t.pieces for t in plan.transforms))
     numbers = numbers.reshape([t.pieces for t in plan.transforms])
     of_point = [numbers[tuple(map(slice, counts))].ravel() for counts in plan.pieces]
@@ -189,7 +191,7 @@ def _bias_order(correlation: Correlation, plan: Schedule, chunks: int) -> Array:
     there = (np.arange(plan.padded) < plan.channels) & (channel < made)
     numbers = np.arange(correlation.groups)[:, None, None] * made + channel
     numbers = np.where(there, numbers, correlation.made)
-    return np.repeat(numbers[:, :, None], plan.windows[-1].line.stride, 2).ravel()
+    return np.repeat(numbers[:, :, None], plan.windows[-1].stride, 2).ravel()
 
 
 class _Sizes:
@@ -198,7 +200,7 @@ class _Sizes:
 
     def __init__(self, correlation: Correlation, plan: Schedule, lanes: int, item: int) -> None:
         self.chunk = chunk_of(correlation.reduced // correlation.groups, lanes)
-        given = zip(plan.windows, plan.transforms, plan.box[1:], strict=True)
+        given = zip(plan.windows, correlation.lines, plan.transforms, plan.box[1:], strict=True)
         point = dict.fromkeys(OF_AXIS, 1) | {"behind": 0, "tail": 0, "first": 0, "base": 0}
         self.axes = [point] * (3 - correlation.rank) + [_axis(*each) for each in given]
         spans, stages, apart, behind = (
@@ -248,10 +250,10 @@ class _Sizes:
         }  # fmt: skip
 
 
-def _axis(window: Window, transform: Transform, box: int) -> dict[str, int]:
+def _axis(window: Window, line: Line, transform: Transform, box: int) -> dict[str, int]:
     """What the driver knows of an axis (`OF_AXIS`)."""
-    line, makes = window.line, window.apart * transform.m
-    groups, step = window.groups(transform), line.step
+    makes, step = window.apart * transform.m, window.step
+    groups = window.groups(transform, line)
     span = window.span(transform, box)
     return {
         "blocks": -(-groups // box), "box": box, "groups": groups, "behind": transform.pieces - 1,
