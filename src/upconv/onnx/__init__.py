@@ -2,7 +2,7 @@
 
     import upconv.onnx
     rewritten = upconv.onnx.rewrite("model.onnx", ["fold_batch_norm", "replace_deconv"])
-    upconv.onnx.save(rewritten.model, "rewritten.onnx")
+    upconv.onnx.save(rewritten, "rewritten.onnx")
 
 Needs onnx, onnx-ir and ONNX Runtime: `pip install '.[onnx]'` in a checkout of upconv. OpenVINO is
 used where it is installed.
