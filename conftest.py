@@ -10,6 +10,10 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from pages import PageFile
+
 # Doctests of a face need its framework.
 _NEEDS = {
     "torch": ("torch",),
@@ -40,6 +44,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 gc.disable()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> PageFile | None:
+    """Pages of documentation: their Python and their commands."""
+    return PageFile.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
 
 
 def pytest_collection_finish() -> None:
