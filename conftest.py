@@ -4,16 +4,16 @@ there before."""
 
 from __future__ import annotations
 
-import doctest
 import gc
 import os
 import signal
 import tempfile
-from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from pages import PageFile
 
 # What doctests need beyond the extra `test`. They skip where it is absent; `-rs` shows the reasons.
 _ROOT = Path(__file__).parent
@@ -46,6 +46,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 gc.disable()
 
 
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> PageFile | None:
+    """Pages of documentation: their Python and their commands."""
+    return PageFile.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
+
+
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays to the end: the garbage collector would look at
     all of it again and again, and a test that asks for a collection would wait for a second."""
@@ -60,21 +65,3 @@ def pytest_make_collect_report(collector: pytest.Collector) -> None:
     absent = _ABSENT.intersection(name for path in folders for name in _NEEDS[path])
     if absent and isinstance(collector, pytest.Module):
         collector.collect = lambda: pytest.skip(f"needs {', '.join(sorted(absent))}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a page's examples up to the first that needs an absent framework; skip the rest."""
-    try:
-        return (yield)
-    except doctest.UnexpectedException as failure:
-        error = failure.exc_info[1]
-        if _needs_absent_framework(error):
-            line = (failure.test.lineno or 0) + failure.example.lineno + 1
-            pytest.skip(f"{item.path.name} from line {line} on: {error}")
-        raise
-
-
-def _needs_absent_framework(error: BaseException | None) -> bool:
-    missing = isinstance(error, ImportError) and str(error.name).partition(".")[0] in _ABSENT
-    return missing or (bool(_ABSENT) and type(error).__name__ == "EngineMissing")

@@ -1,4 +1,4 @@
-"""pytest collects the pages here; scripts are run by tests/test_docs.py."""
+"""Pages are collected by the conftest.py above; scripts are run by tests/test_docs.py."""
 
 collect_ignore_glob = ["conf.py", "_build/*"]
 collect_ignore_glob += [
