@@ -79,8 +79,13 @@ class Rounds:
         return [*self.samples[0], *self.again]
 
 
-def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
-    """The samples of each call, one per round, in about `seconds` altogether."""
+def interleaved(
+    calls: Sequence[Call], seconds: float, begins: Callable[[int], object] | None = None
+) -> Rounds:
+    """The samples of each call, one per round, in about `seconds` altogether.
+
+    begins: called with the number of each round, from 1, before it.
+    """
     for call in calls:
         call()
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
@@ -91,6 +96,8 @@ def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
         enough = seconds if done >= _ENOUGH_ROUNDS else _PATIENCE * seconds
         if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > enough:
             break
+        if begins is not None:
+            begins(done + 1)
         for i in staying:
             samples[i].append(_sample(calls[i]))
         again.append(_sample(calls[0]))

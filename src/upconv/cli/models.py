@@ -5,15 +5,13 @@ ONNX's libraries are loaded by these commands only.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from typer import Argument, BadParameter, Option
 
 from ..errors import brief
-from ..files import published, reported
-from . import npy, options, report
+from . import npy, options
 from .exits import FINDINGS
 from .report import Answer, answering, table
 
@@ -28,7 +26,7 @@ from .report import Answer, answering, table
     time_limit=Option(min=0.1, metavar="S", help="Time that one run may take."),
     no_float64=Option("--no-float64", help="Leave out the comparison with float64, which is slow."),
     report_file=Option("--report", metavar="FILE", help="Write a report: .html or .json."),
-    session=Option(metavar="FILE", help="Measure upconv.onnx.Session; write its report: .json."),
+    session=Option(metavar="FILE", help="Measure upconv.onnx.Session; save its decisions: .json."),
 )
 def optimize(
     model: Path,
@@ -78,27 +76,24 @@ def optimize(
     from ..onnx.optimizing import optimize as optimized
     from ..onnx.report import as_text, write_report
 
-    with report.progress() as step:
-        found = optimized(
-            model,
-            output,
-            runtime=runtime,
-            sizes=sizes,
-            inputs=npy.read_all(inputs),
-            threads=threads,
-            seed=seed,
-            seconds=seconds,
-            float64=not no_float64,
-            session=session is not None,
-            force=force,
-            time_limit=time_limit,
-            progress=lambda what, number, of: step(f"{what} ({number} of {of})"),
-        )
+    found = optimized(
+        model,
+        output,
+        runtime=runtime,
+        sizes=sizes,
+        inputs=npy.read_all(inputs),
+        threads=threads,
+        seed=seed,
+        seconds=seconds,
+        float64=not no_float64,
+        session=session is not None,
+        force=force,
+        time_limit=time_limit,
+    )
     if report_file is not None:
         write_report(found, report_file, force=force)
-    if session is not None:  # what `upconv.onnx.Session` decided, or why there is nothing
-        with reported(str(session)), published(session, force=force) as file:
-            file.write(json.dumps(found.session, indent=1).encode())
+    if session is not None and found.session is not None:
+        found.session.save(session)
     fields = {name: value for name, value in found.as_json().items() if name != "schema"}
     talk = [] if found.written is None else [f"wrote {found.written}"]
     return Answer(fields, [as_text(found)], talk)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
@@ -174,6 +176,21 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
         return
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
         yield str(save(model, Path(folder, "model.onnx"))[0])
+
+
+def digest(model: ir.Model) -> str:
+    """SHA-256 of all that a model holds, wherever its weights are stored."""
+    total, copy = hashlib.sha256(), model.clone()
+    for graph in copy.graphs():
+        for name, value in graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= SMALL:
+                continue
+            with reported(str(getattr(tensor, "path", name)), "read"):
+                total.update(f"{name} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes())
+            value.const_value = ir.tensor(np.zeros(0, np.uint8), name=name)
+    total.update(ir.to_proto(copy).SerializeToString())
+    return total.hexdigest()
 
 
 def _nbytes(model: ir.Model) -> int:

@@ -124,9 +124,7 @@ def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
     if found.verified:
         told = f"{sum(len(run.outputs) for run in found.checks)} outputs compared, all equal"
     yield "verified", told
-    if found.session:
-        before, after = (found.session.get(key) for key in ("before", "after"))
-        times = f"{before:.3g} ms in ONNX Runtime, {after:.3g} ms in upconv" if after else ""
-        yield "Session", times or str(found.session["why"])
+    for number, line in enumerate(str(found.session).splitlines() if found.session else ()):
+        yield "" if number else "Session", line
     yield from (("remark", remark) for remark in found.remarks)
     yield "verdict", found.verdict
