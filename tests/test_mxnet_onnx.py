@@ -297,6 +297,39 @@ def test_other_shapes_are_refused(shapes):
         to_onnx(Model(mx.sym.relu(X), {}), shapes)
 
 
+@pytest.mark.parametrize(
+    ("net", "shape", "open_shape"),
+    [
+        (mx.sym.Flatten(X), (4, 2, 3), ("N", 2, 3)),
+        (mx.sym.slice_axis(X, axis=2, begin=1, end=4), (4, 2, 9), ("N", 2, 9)),
+        (mx.sym.Activation(X, act_type="relu"), (4, 7, 5), ("N", 7, "T")),
+        (mx.sym.UpSampling(X, scale=2, sample_type="nearest"), (4, 2, 3, 5), ("N", 2, "H", "W")),
+        (
+            mx.sym.Pooling(X, kernel=(2, 2), stride=(2, 2), pool_type="max"),
+            *((3, 2, 8, 6), ("N", 2, "H", "W")),
+        ),
+    ],
+)
+def test_an_open_size_takes_any_number(net, shape, open_shape):
+    import onnxruntime
+
+    model = Model(net, {})
+    proto = to_onnx(model, {"x": open_shape})
+    declared = proto.graph.input[0].type.tensor_type.shape.dim
+    assert tuple(dim.dim_param or dim.dim_value for dim in declared) == open_shape
+    data, provider = proto.SerializeToString(), ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(data, providers=provider)
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    for y, expected in zip(session.run(None, {"x": x}), model.run(x=x), strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+def test_a_graph_that_holds_a_number_made_of_an_open_size_is_refused():
+    net = mx.sym.Reshape(mx.sym.relu(X), shape=(-1, 2), name="rows")
+    with pytest.raises(mx.MXNetError, match=r"rows depends on N: .* Give numbers"):
+        to_onnx(Model(net, {}), {"x": ("N", 4)})
+
+
 def test_what_no_output_needs_is_left_out():
     net = mx.sym.Crop(X, mx.sym.relu(Y, name="unused"), name="crop")
     proto = to_onnx(Model(net, {}), {"x": (1, 2, 5, 5), "y": (1, 1, 3, 3)})

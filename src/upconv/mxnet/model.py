@@ -16,6 +16,13 @@ from .symbol import Symbol
 from .symbol import load as load_symbol
 from .tape import mode
 
+_WEIGHTED = ("Convolution", "Deconvolution", "FullyConnected")
+_SAME_AXES = {
+    "Activation", "BatchNorm", "BlockGrad", "Cast", "Dropout", "LRN", "LeakyReLU", "Pad", "Pooling",
+    "UpSampling", "clip", "identity", "relu", "sigmoid", "tanh",
+}  # fmt: skip
+"""Operators whose result has the axes and the channels of their first input."""
+
 _PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
 
 
@@ -53,6 +60,31 @@ class Model:
         if missing:
             raise MXNetError(f"The parameters have no {', '.join(missing[:9])}.")
 
+    def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """Return the axes of each input, the number of channels by the parameters' shapes.
+
+        The channels of an input are known where a layer with weights reads it, behind layers that
+        keep the axes; the entry of another input is empty.
+
+        >>> import upconv.mxnet as mx
+        >>> net = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(3, 3), num_filter=8, name="up")
+        >>> Model(net, {"up_weight": np.ones((5, 8, 3, 3))}).input_shapes()
+        {'x': ('N', 5, 'H', 'W')}
+        """
+        shapes: dict[str, tuple[int | str, ...]] = dict.fromkeys(self.inputs, ())
+        origins = {id(node): node.name for node in self.graph.nodes() if node.name in shapes}
+        for node in self.graph.nodes():
+            origin = origins.get(id(node.inputs[0][0])) if node.inputs else None
+            if node.row is None or origin is None:
+                continue
+            kind = node.row.name
+            if kind in _WEIGHTED and not shapes[origin]:
+                weight = self.arrays.get(node.inputs[1][0].name)
+                shapes[origin] = () if weight is None else _axes(node.p, weight.shape, kind)
+            elif kind in _SAME_AXES or kind.endswith("_scalar"):
+                origins[id(node)] = origin
+        return shapes
+
     def run(self, /, **inputs: Any) -> list[Array]:
         """The outputs, in inference; raises `MXNetError` for inputs that do not fit the graph."""
         return self.computed(inputs)
@@ -60,7 +92,8 @@ class Model:
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
         """As `run`; `report` is that of `run_graph`."""
         if {*inputs} != {*self.inputs}:
-            raise MXNetError(f"The inputs are {[*inputs]}; expected {self.inputs}.")
+            names = ", ".join(inputs) or "none"
+            raise MXNetError(f"The inputs are {names}; expected {', '.join(self.inputs)}.")
         given = dict[str, Array]()
         try:
             with raised_by("An input"):
@@ -75,6 +108,17 @@ class Model:
             text = str(error).rstrip(".")  # NumPy's have no full stop
             raise MXNetError(f"{text}. The inputs are {shapes or inputs}.") from error
         return [y.asnumpy() for y in found]
+
+
+def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
+    """Return the axes of a layer's input: numbers are known, letters are not."""
+    if kind == "FullyConnected":
+        return ("N", weight[1])
+    layout = p.layout or "NC" + "DHW"[-len(p.kernel) :]
+    first = kind == "Deconvolution"  # the axis of the weight for channels of the input
+    axis = 0 if first else layout.index("C")
+    channels = weight[axis] * (1 if first else p.num_group)
+    return tuple(channels if letter == "C" else letter for letter in layout)
 
 
 def load(symbol_json: Name, params: Name | None = None) -> Model:

@@ -176,6 +176,11 @@ def _pooling(w: Writer) -> Any:
     return w.moved(y if plain else w.op("Mul", y, factor.astype(w.dtype)), 1, w.last)
 
 
+def _kept_batch(w: Writer) -> tuple[int, ...]:
+    """Return the shape of the output; 0 is ONNX's number for a first axis that stays."""
+    return (0, *w.out[1:]) if w.out and w.out[0] == w.shape[0] else w.out
+
+
 def _upsampled(w: Writer) -> Any:
     if w.p.sample_type == "bilinear":
         begin, n = w.p.scale // 2, len(w.size)
@@ -209,9 +214,11 @@ def _slice(w: Writer) -> Any:
         rows = zip(p.begin, p.end, p.step or [None] * w.rank, w.shape, strict=False)
         for i, (*part, size) in enumerate(rows):
             begins[i], _, steps[i] = slice(*part).indices(size)
-    whole = zip(begins, steps, w.out, w.shape, strict=True)
-    ends = [e if e >= 0 else -i - 1 for b, s, o, i in whole for e in [b + s * o]]
-    return w.op("Slice", w.x[0], begins, ends, range(w.rank), steps)
+    whole = [*zip(range(w.rank), begins, steps, w.out, w.shape, strict=True)]
+    cut = [row for row in whole if row[1:4] != (0, 1, row[4])] or whole[:1]
+    ends = [e if e >= 0 else -i - 1 for _, b, s, o, i in cut for e in [b + s * o]]
+    axes, begins, steps = ([row[i] for row in cut] for i in range(3))
+    return w.op("Slice", w.x[0], begins, ends, axes, steps)
 
 
 def _split(w: Writer) -> Any:
@@ -292,7 +299,7 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "Concat": lambda w: w.op("Concat", *w.x, axis=w.p.dim),
         "_npi_concatenate": lambda w: w.op("Concat", *w.x, axis=w.p.axis),
         "Reshape _npi_reshape _npx_reshape expand_dims squeeze _npi_squeeze Flatten":
-            lambda w: w.op("Reshape", w.x[0], w.out),
+            lambda w: w.op("Reshape", w.x[0], _kept_batch(w)),
         "transpose": lambda w: w.op("Transpose", w.x[0], perm=w.p.axes or [*range(w.rank)][::-1]),
         "Pad": lambda w: w.op("Pad", w.x[0], np.reshape(w.p.pad_width, (-1, 2)).T.ravel(),
                               w.p.constant_value, mode=w.p.mode),
