@@ -38,6 +38,8 @@ class Model:
     >>> model = Model(mx.sym.Activation(mx.sym.var("x"), act_type="relu", name="act"), {})
     >>> model.inputs, model.outputs, model.run(x=[[-1, 3]])
     (['x'], ['act_output'], [array([[0., 3.]], dtype=float32)])
+    >>> model
+    <Model: inputs x; outputs act_output; 0 parameters in 0 arrays; float32>
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
@@ -59,6 +61,13 @@ class Model:
         missing = [name for name in self.inputs if arrays and free[name] <= _PARAMETERS]
         if missing:
             raise MXNetError(f"The parameters have no {', '.join(missing[:9])}.")
+
+    def __repr__(self) -> str:
+        size = sum(array.size for array in self.arrays.values())
+        return (
+            f"<Model: inputs {', '.join(self.inputs)}; outputs {', '.join(self.outputs)};"
+            f" {size:,} parameters in {len(self.arrays)} arrays; {self.dtype}>"
+        )
 
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Return the axes of each input, the number of channels by the parameters' shapes.

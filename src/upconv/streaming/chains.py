@@ -125,7 +125,7 @@ class _Composed(Stateful):
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
         kinds = [part.kind for part in parts if part.kind is not None]
-        self.kind: tuple[int, np.dtype[Any]] | None = kinds[0] if kinds else None
+        self.kind = kinds[0] if kinds else None
         for axis, dtype in kinds:
             if (axis, dtype) != kinds[0]:
                 told = " and ".join(f"{d} along axis {a}" for a, d in ((axis, dtype), kinds[0]))
@@ -193,9 +193,6 @@ class _Composed(Stateful):
     def _digest(self) -> bytes:
         parts = b"".join(part._digest() for part in self._parts)
         return hashlib.sha256(type(self).__name__.encode() + parts).digest()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._parts)}>"
 
 
 class Chain(_Composed):
