@@ -8,7 +8,8 @@ from ..arrays import Array
 from ..engines import load
 from ..engines.base import Engine
 from ..problem import NO_EPILOGUE, Direction, Problem
-from .oracle import Operands, expected, finfo_type, operands, tolerance
+from .error_bounds import tolerance
+from .oracle import Operands, expected, finfo_type, operands
 
 
 def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:
