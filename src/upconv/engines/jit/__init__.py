@@ -5,7 +5,7 @@ The files are listed in docs/jit.md.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 
 import llvmlite
@@ -200,6 +200,7 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     return Positions(correlation, threads, host())
 
 
+@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
 def _interior(problem: Problem, *, margins: bool = True) -> Interior:
     """What kernels are given. They make outputs that nothing reaches (`margins`), but by Winograd's
     algorithm with rounding errors of their neighbours; the last axis, which vectors run along,

@@ -182,36 +182,64 @@ def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
             yield (PhaseGroup(0, unroll * lanes.stride, unroll),)
 
 
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A phase group cut into blocks, and for each which of the `kinds`, blocks that are alike but
+    for their lanes, it is one of."""
+
+    blocks: tuple[Block, ...]
+    kinds: tuple[int, ...]
+
+
 @lru_cache(maxsize=1024)
-def _blocks(
-    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], reach: Reach, outer: int
-) -> tuple[float, tuple[Block, ...]]:
-    """The blocks of a phase group and their cycles, as few as possible: from the shifts of each
-    phase, for phase groups that have the same, and `outer` taps for each shift."""
+def _divisions(
+    lanes: Lanes, shifts: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[_Division, ...], tuple[Block, ...]]:
+    """Ways to cut a phase group of these shifts into as few blocks as possible, of 1, 2 and more
+    vectors at most; and one block of each kind."""
     total = len(shifts) * lanes.channels
     vectors = -(-total // lanes.width)
-    # What is known about blocks that are alike: their cycles, and less their points.
-    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]] = {}
-
-    def blocks_of(most: int) -> tuple[float, tuple[Block, ...]]:
-        """Those of at most so many vectors."""
-        count, lane, cost, blocks = -(-vectors // most), 0, 0.0, []
+    kinds: dict[tuple[int, tuple[int, ...], bool], int] = {}
+    first: list[Block] = []
+    divisions = []
+    for most in range(1, min(len(lanes.sums), vectors + 1)):
+        count, lane, blocks, numbers = -(-vectors // most), 0, [], []
         for i in range(count):
             own = vectors // count + (i < vectors % count)
             block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
             alike = (block.vectors, block.shifts, block.masked)
-            if alike not in found:
-                sizes = [p for p in POINTS if p * own <= lanes.sums[own]]
-                each = ((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
-                found[alike] = min(each)
-            cycles, size = found[alike]
-            blocks.append(replace(block, points=-size))
-            cost += cycles
+            if alike not in kinds:
+                kinds[alike] = len(first)
+                first.append(block)
+            blocks.append(block)
+            numbers.append(kinds[alike])
             lane += own * lanes.width
-        return cost, tuple(blocks)
+        divisions.append(_Division(tuple(blocks), tuple(numbers)))
+    return tuple(divisions), tuple(first)
 
-    options = [blocks_of(most) for most in range(1, min(len(lanes.sums), vectors + 1))]
-    return min(options, key=lambda option: option[0])
+
+@lru_cache(maxsize=1024)
+def _blocks(
+    lanes: Lanes, shifts: tuple[tuple[int, ...], ...], reach: Reach, outer: int
+) -> tuple[float, tuple[Block, ...]]:
+    """The cheapest blocks of a phase group and their cycles: from the shifts of each phase, for
+    phase groups that have the same, and `outer` taps for each shift."""
+    divisions, kinds = _divisions(lanes, shifts)
+    best = []
+    for block in kinds:
+        most = lanes.sums[block.vectors] // block.vectors
+        cycles = ((_block_cycles(lanes, block, p, reach, outer), -p) for p in POINTS if p <= most)
+        best.append(min(cycles))
+    costs = []
+    for division in divisions:
+        cost = 0.0
+        for kind in division.kinds:
+            cost += best[kind][0]
+        costs.append(cost)
+    cost = min(costs)
+    division = divisions[costs.index(cost)]
+    pairs = zip(division.blocks, division.kinds, strict=True)
+    return cost, tuple(replace(block, points=-best[kind][1]) for block, kind in pairs)
 
 
 def _block(
@@ -230,20 +258,24 @@ def _block_cycles(lanes: Lanes, block: Block, points: int, reach: Reach, outer: 
     cost = 0.0
     for size, tiles in sizes:
         taps = len(block.shifts) * outer * reach.parts[POINTS.index(size)]
-        cost += tiles * (60 + taps * tap_cycles(lanes, size, block))
+        cost += tiles * (60 + taps * tap_cycles(lanes, size, block.vectors, block.masked))
     return cost
+
+
+_FITTING = tuple(next(p for p in POINTS if p >= rest) for rest in range(POINTS[-1] + 1))
 
 
 def fitting(rest: int) -> int:
     """The smallest tile for so many points."""
-    return next(p for p in POINTS if p >= rest)
+    return _FITTING[rest]
 
 
-def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
+@lru_cache(maxsize=4096)
+def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool) -> float:
     """Cycles of one tap in a tile: multiply-adds, or loads, or weights from the second-level cache,
     or sums that wait for the one before. Finding the inputs of a tap costs some, whatever is done
     with them."""
-    vectors, costs = block.vectors, lanes.costs
+    costs = lanes.costs
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.depthwise:
         return 10 + 0.75 * points + 0.4 * points * vectors
@@ -251,7 +283,7 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
         each = max(points * vectors / lanes.dots, loads, weights, 8)
         return 20 + points + -(-lanes.reduction // 2) * (each + 0.08 * points)
-    adds = points * vectors / costs.adds * (costs.masked if block.masked else 1)
+    adds = points * vectors / costs.adds * (costs.masked if masked else 1)
     each = max(adds, loads, weights, costs.latency)
     return 20 + points + lanes.reduction * (each + 0.08 * points)
 
