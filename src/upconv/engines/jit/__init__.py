@@ -200,9 +200,13 @@ def _kernel(problem: Problem, threads: int, variant: str) -> Primitive:
     return Positions(correlation, threads, host())
 
 
-@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
 def _interior(problem: Problem, *, margins: bool = True) -> Interior:
     """What kernels are given. They make outputs that nothing reaches (`margins`), but by Winograd's
     algorithm with rounding errors of their neighbours; the last axis, which vectors run along,
     should be one that has positions."""
+    return _interior_of(problem, margins)
+
+
+@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+def _interior_of(problem: Problem, margins: bool) -> Interior:
     return Interior.of(problem, margins=margins, points=False)

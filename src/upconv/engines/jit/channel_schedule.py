@@ -13,30 +13,20 @@ there are; on extents, once points are many, nothing that is compiled depends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
-from ...geometry import Phase, Tap
+from ...geometry import Phase
 from ...problem import DataLayout
 from .channel_lanes import POINTS, Along, Lanes, Reach, lanes_of, reach
+from .channel_phases import PhaseGroup, phase_groupings, points_along, shifts_of
 from .correlation import Correlation, Line
 from .cpu import Cpu
 from .values import BYTES
 
 STEP = 24  # a multiple of all of these
-_MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseGroup:
-    """Phases [start, stop) of the last axis, `unroll` positions taken together."""
-
-    start: int
-    stop: int
-    unroll: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,71 +105,7 @@ class Schedule:
         )
 
 
-# Phase groups -------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=4096)
-def taps_of(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Tap, ...], ...]:
-    """The taps of each phase of unrolled positions, those that reach no input included."""
-    taps = []
-    for phase in range(phase_group.start, phase_group.stop):
-        position, own = divmod(phase, lanes.stride)
-        taps.append(
-            tuple(
-                Tap(tap.index, tap.shift - lanes.step * position)
-                for tap in (lanes.taps[own] if own < len(lanes.taps) else ())
-            )
-        )
-    return tuple(taps)
-
-
-@lru_cache(maxsize=4096)
-def _all_shifts(
-    lanes: Lanes, phase_group: PhaseGroup
-) -> tuple[tuple[tuple[int, ...], ...], int, int]:
-    """The shifts of these, the least and the greatest of all."""
-    shifts = tuple(tuple(tap.shift for tap in taps) for taps in taps_of(lanes, phase_group))
-    every = [shift for own in shifts for shift in own]
-    return shifts, min(every, default=0), max(every, default=0)
-
-
-def _shifts(lanes: Lanes, phase_group: PhaseGroup, line: Line) -> tuple[tuple[int, ...], ...]:
-    """For each phase of a phase group, the shifts of the taps that reach an input at some point."""
-    shifts, low, high = _all_shifts(lanes, phase_group)
-    last = lanes.step * phase_group.unroll * (points_along(line, phase_group) - 1)
-    if -line.size < low and high <= last:
-        return shifts
-    return tuple(tuple(shift for shift in own if -line.size < shift <= last) for own in shifts)
-
-
-def points_along(line: Line, phase_group: PhaseGroup) -> int:
-    """Points of a phase group along the last axis."""
-    return max(0, -(-(line.out - phase_group.start) // (line.stride * phase_group.unroll)))
-
-
-@lru_cache(maxsize=256)
-def _phase_groupings(lanes: Lanes) -> tuple[tuple[PhaseGroup, ...], ...]:
-    """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
-    return tuple(_cuts(lanes))
-
-
-def _cuts(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
-    count = len(lanes.taps)
-    if lanes.depthwise or not lanes.ungrouped:
-        yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
-        return
-    shifts = [tuple(tap.shift for tap in taps) for taps in lanes.taps]
-    cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
-    yield tuple(PhaseGroup(a, b, 1) for a, b in pairwise(cuts))
-    yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
-    if count < lanes.stride:
-        return
-    # Counting the taps of unrolled positions takes time where there are many.
-    taps = sum(map(len, lanes.taps))
-    for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
-        few = unroll == 1 or unroll * taps <= _MOST_TAPS
-        if few and unroll * lanes.stride * lanes.channels <= 8 * lanes.width:
-            yield (PhaseGroup(0, unroll * lanes.stride, unroll),)
+# Blocks -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +151,8 @@ def _blocks(
     """The cheapest blocks of a phase group and their cycles: from the shifts of each phase, for
     phase groups that have the same, and `outer` taps for each shift."""
     divisions, kinds = _divisions(lanes, shifts)
-    best = []
-    for block in kinds:
-        most = lanes.sums[block.vectors] // block.vectors
-        cycles = ((_block_cycles(lanes, block, p, reach, outer), -p) for p in POINTS if p <= most)
-        best.append(min(cycles))
+    splits = [divmod(reach.points, points) for points in POINTS]
+    best = [_best_tile(lanes, block, reach.parts, splits, outer) for block in kinds]
     costs = []
     for division in divisions:
         cost = 0.0
@@ -239,7 +162,29 @@ def _blocks(
     cost = min(costs)
     division = divisions[costs.index(cost)]
     pairs = zip(division.blocks, division.kinds, strict=True)
-    return cost, tuple(replace(block, points=-best[kind][1]) for block, kind in pairs)
+    return cost, tuple(replace(block, points=best[kind][1]) for block, kind in pairs)
+
+
+def _best_tile(
+    lanes: Lanes,
+    block: Block,
+    parts: tuple[float, ...],
+    splits: list[tuple[int, int]],
+    outer: int,
+) -> tuple[float, int]:
+    """The cycles of all points of a block, whole tiles and one for the rest, and the points of the
+    tiles that take the fewest, of equal ones the largest. `splits` are whole tiles and rest."""
+    cycles = _tap_cycles(lanes, block.vectors, block.masked)
+    taps, best = len(block.shifts) * outer, (float("inf"), 0)
+    for i in range(len(cycles)):
+        whole, rest = splits[i]
+        cost = whole * (60 + taps * parts[i] * cycles[i])
+        if rest:
+            last = _FITTING[rest]
+            cost += 60 + taps * parts[last] * cycles[last]
+        if cost <= best[0]:
+            best = cost, POINTS[i]
+    return best
 
 
 def _block(
@@ -251,26 +196,23 @@ def _block(
     return Block(lane, active, vectors, 1, tuple(every), any(s != each[0] for s in each))
 
 
-def _block_cycles(lanes: Lanes, block: Block, points: int, reach: Reach, outer: int) -> float:
-    """Cycles of all points of a block: whole tiles, and one for the rest."""
-    full, rest = divmod(reach.points, points)
-    sizes = [(points, full)] + ([(fitting(rest), 1)] if rest else [])
-    cost = 0.0
-    for size, tiles in sizes:
-        taps = len(block.shifts) * outer * reach.parts[POINTS.index(size)]
-        cost += tiles * (60 + taps * tap_cycles(lanes, size, block.vectors, block.masked))
-    return cost
-
-
-_FITTING = tuple(next(p for p in POINTS if p >= rest) for rest in range(POINTS[-1] + 1))
+_FITTING = tuple(
+    next(i for i, points in enumerate(POINTS) if points >= rest) for rest in range(POINTS[-1] + 1)
+)
 
 
 def fitting(rest: int) -> int:
     """The smallest tile for so many points."""
-    return _FITTING[rest]
+    return POINTS[_FITTING[rest]]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
+def _tap_cycles(lanes: Lanes, vectors: int, masked: bool) -> tuple[float, ...]:
+    """`tap_cycles` of the tiles whose sums stay in registers."""
+    most = lanes.sums[vectors] // vectors
+    return tuple(tap_cycles(lanes, points, vectors, masked) for points in POINTS if points <= most)
+
+
 def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool) -> float:
     """Cycles of one tap in a tile: multiply-adds, or loads, or weights from the second-level cache,
     or sums that wait for the one before. Finding the inputs of a tap costs some, whatever is done
@@ -304,7 +246,7 @@ def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
     """The cheapest way to cut the outputs into grids."""
     lanes = lanes_of(correlation, cpu, dots)
     outer = [line.phases for line in correlation.lines[:-1]]
-    options = [_grids(correlation, lanes, outer, groups) for groups in _phase_groupings(lanes)]
+    options = [_grids(correlation, lanes, outer, groups) for groups in phase_groupings(lanes)]
     cycles, grids = options[0]
     for other in options[1:]:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
@@ -326,7 +268,7 @@ def _grids(
     rows = [
         (each, shifts, _along(last_line, each, shifts))
         for each in phase_groups
-        for shifts in (_shifts(lanes, each, last_line),)
+        for shifts in (shifts_of(lanes, each, last_line),)
     ]
     for phases in product(*outer):
         axes = [

@@ -233,8 +233,12 @@ class _Tiles:
         some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
         self._vectors = vectors = next(n for n in some if across % n == 0)
         self._rows = cpu.sums(vectors) // vectors
-        self._groups, self._units = weight.groups, ceil(made / self.channels)
-        self._units *= prod(window.stride for window in windows[:-1])
+        self._units = ceil(made / self.channels) * prod(w.stride for w in windows[:-1])
+        self._runs = {
+            (units, ceil(self._units / units) * weight.groups)
+            for runs in (1, 2, 4, self._units)
+            for units in (ceil(self._units / runs),)
+        }
         self._reduced = weight.reduced // weight.groups
         self._reduced *= prod(window.step for window in windows)
         self._points = points = prod(each.points for each in transforms)
@@ -283,8 +287,7 @@ class _Tiles:
         most, l2, shared = self._rows, self._cpu.l2, shares_sets(correlation)
         room = max(most, int(_L2 * l2 / self._bytes)) // self._residues
         options = []
-        for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
-            box = _box(counts, size)
+        for box in {_box(counts, max(1, n)) for n in (room, room * 2 // 3, room // 2, room // 4)}:
             results, made, transformed = self._counts(box)
             # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
             over = transformed * self._bytes / l2
@@ -294,8 +297,8 @@ class _Tiles:
                 ceil(made / rows) * self._panels * cycles for rows, cycles in self._rows_cycles
             )
             unit = max(products, self._stream) + self._weights + results * self._results[shared]
-            for units in {ceil(self._units / runs) for runs in (1, 2, 4, self._units)}:
-                jobs = blocks * ceil(self._units / units) * self._groups
+            for units, runs in self._runs:
+                jobs = blocks * runs
                 job = units * unit + transformed * self._inputs + _JOB
                 cycles = slower * job * ceil(jobs / threads)
                 options.append((cycles, jobs, box, units))
