@@ -13,6 +13,7 @@ may leave results half written.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +36,12 @@ from .tuning import selected
 
 class Packings:
     """A weight in the orders of primitives: packed once for all sizes whose primitives have one
-    order, and kept as long as a call holds it. `made` counts how often it was packed."""
+    order, and kept as long as a call holds it or it is one of the latest two. `made` counts how
+    often it was packed."""
 
     def __init__(self) -> None:
         self._packed: WeakValueDictionary[Hashable, PackedWeight] = WeakValueDictionary()
+        self._latest: deque[PackedWeight] = deque(maxlen=2)
         self.made = 0
 
     def of(self, primitive: Primitive, weight: Array) -> PackedWeight:
@@ -51,6 +54,7 @@ class Packings:
             # A weight that is not finite is another engine's, which computes it at one size.
             if order is not None and not hasattr(packed, "engine"):
                 self._packed[order] = packed
+                self._latest.append(packed)
         return packed
 
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from ...geometry import Phase
 from .channel_lanes import Lanes
-from .channel_schedule import Block, Grid, PhaseGroup, taps_of
+from .channel_phases import PhaseGroup, taps_of
+from .channel_schedule import Block, Grid
 from .correlation import WeightForm
 from .cpu import Cpu
 from .packing import Numbers, Packer

@@ -6,6 +6,7 @@ transposes. Weights must be finite: inputs outside are rows of zeros, and 0 time
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -44,6 +45,7 @@ Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers o
 predictions' ratio is on the right side of this number for every one of them."""
 
 
+@lru_cache(maxsize=64)
 def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether this kernel should do a correlation with outputs that the one of positions can do.
 

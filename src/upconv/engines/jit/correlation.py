@@ -120,6 +120,7 @@ class Correlation:
         return self._hash
 
     @classmethod
+    @lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
     def of(cls, problem: Problem) -> Correlation:
         """The correlation that a problem, not of a weight gradient, is."""
         forward = problem.direction is Direction.FORWARD

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..addresses import address_of
 from ..base import Array, Maybe, Primitive
 from ..workspace import Workspace
 from .compile import CODE_BYTES
-from .correlation import Correlation, Line
+from .correlation import Correlation, Line, WeightForm
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Operands, strides
@@ -30,7 +31,7 @@ from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
 from .winograd_driver import ARGUMENTS, OF_AXIS, driver_code
-from .winograd_plan import Schedule, chunk_of, reduction_of, shares_sets
+from .winograd_plan import Order, Schedule, chunk_of, reduction_of, shares_sets
 from .winograd_weights import Weights
 from .winograd_window import Window
 
@@ -68,7 +69,8 @@ class Winograd:
         inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
         last = plan.windows[-1]
         step = last.step * last.apart * self._sizes.chunk * self._item
-        kind = Products(element, self._lanes, plan.rows, plan.vectors, self._sizes.v_row)
+        rows = plan.rows, plan.tail, plan.vectors
+        kind = Products(element, self._lanes, *rows, self._sizes.v_row)
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
             "fill": fill_code(element, element, cpu),
@@ -81,7 +83,7 @@ class Winograd:
         }
         self._driver = driver_code(correlation.layout, cpu)
         self._tables = _tables(plan, self._sizes)
-        self._biases = _bias_order(correlation, plan, self._weights.chunks)
+        self._biases = _bias_order(correlation.weight, plan.order)
         self._blocks = Blocks(ARGUMENTS.block(**self._arguments(late)))
         self._threads = plan.threads
         self.workspace_bytes = plan.threads * self._sizes.part
@@ -158,7 +160,7 @@ class Winograd:
             "chunks": weights.chunks, "reduction": weights.reduction,
             "phases": len(self._tables["phase"]), "channels": weights.reduced,
             "chunk": sizes.chunk, "element": item,
-            "points": plan.points, "pieces": weights.pieces, "rows": plan.rows, "panels": panels,
+            "points": plan.points, "pieces": weights.pieces, "panels": panels,
             "w_unit": weights.unit_bytes, "w_point": weights.point_bytes,
             "w_panel": weights.point_bytes // panels,
             "w_piece": weights.point_bytes // panels // weights.pieces,
@@ -176,22 +178,30 @@ def _tables(plan: Schedule, sizes: _Sizes) -> dict[str, Array]:
     phase = np.zeros(1, np.int64)
     for window, axis in zip(plan.windows, sizes.axes[-len(plan.windows) :], strict=True):
         phase = (phase[:, None] * axis["span"] + np.arange(window.step)).ravel()
-    numbers = np.arange(prod(t.pieces for t in plan.transforms))
-    numbers = numbers.reshape([t.pieces for t in plan.transforms])
-    of_point = [numbers[tuple(map(slice, counts))].ravel() for counts in plan.pieces]
+    point, piece = _piece_tables(plan.order)
+    return {"phase": phase, "point": point, "piece": piece}
+
+
+@lru_cache(maxsize=256)
+def _piece_tables(order: Order) -> tuple[Array, Array]:
+    numbers = np.arange(prod(t.pieces for t in order.transforms))
+    numbers = numbers.reshape([t.pieces for t in order.transforms])
+    of_point = [numbers[tuple(map(slice, counts))].ravel() for counts in order.pieces]
     counts = np.array([len(each) for each in of_point], np.int64)
     point = np.stack([np.cumsum(counts) - counts, counts], -1)
-    return {"phase": phase, "point": point, "piece": np.concatenate(of_point).astype(np.int64)}
+    return point, np.concatenate(of_point).astype(np.int64)
 
 
-def _bias_order(correlation: Correlation, plan: Schedule, chunks: int) -> Array:
+@lru_cache(maxsize=256)
+def _bias_order(weight: WeightForm, order: Order) -> Array:
     """For each group, chunk and column the number of its bias; that behind the last for none."""
-    made = correlation.made // correlation.groups
-    channel = np.arange(chunks)[:, None] * plan.channels + np.arange(plan.padded)
-    there = (np.arange(plan.padded) < plan.channels) & (channel < made)
-    numbers = np.arange(correlation.groups)[:, None, None] * made + channel
-    numbers = np.where(there, numbers, correlation.made)
-    return np.repeat(numbers[:, :, None], plan.windows[-1].stride, 2).ravel()
+    made = weight.made // weight.groups
+    channel = np.arange(-(-made // order.channels))[:, None] * order.channels
+    channel = channel + np.arange(order.padded)
+    there = (np.arange(order.padded) < order.channels) & (channel < made)
+    numbers = np.arange(weight.groups)[:, None, None] * made + channel
+    numbers = np.where(there, numbers, weight.made)
+    return np.repeat(numbers[:, :, None], order.windows[-1].stride, 2).ravel()
 
 
 class _Sizes:
@@ -211,7 +221,7 @@ class _Sizes:
             (n + more) * k for n, more, k in zip(boxes, behind, apart, strict=True)
         )
         # Register tiles may reach behind the last tile, and pieces read behind that.
-        rows = tiles + plan.rows
+        rows = tiles + plan.tail
         packed = images * prod(spans) * self.chunk * item
         # An odd number of lines apart, so that points are not all in one set of the cache.
         self.v_row = _odd((-(-reduction_of(correlation) // lanes) + 1) * lanes * item)

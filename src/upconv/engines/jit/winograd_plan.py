@@ -43,6 +43,12 @@ class Order:
     padded: int
 
     @property
+    def pieces(self) -> tuple[tuple[int, ...], ...]:
+        """For each point, which pieces of each axis there are."""
+        axes = [t.pieces_of(w.r) for t, w in zip(self.transforms, self.windows, strict=True)]
+        return tuple(product(*axes))
+
+    @property
     def points(self) -> int:
         """Products of a tile."""
         return prod(each.points for each in self.transforms)
@@ -58,8 +64,8 @@ class Schedule:
     """Everything that is decided about one correlation.
 
     `box` is how many images and tiles of each axis a block has at most; `rows` by `vectors` vectors
-    are a register tile of products. A unit has `channels` channels, padded to `padded`; a job has
-    `units` of them.
+    are a register tile of products, `tail` by `vectors` one where fewer rows are left. A unit has
+    `channels` channels, padded to `padded`; a job has `units` of them.
     """
 
     windows: tuple[Window, ...]
@@ -79,15 +85,14 @@ class Schedule:
         return prod(each.points for each in self.transforms)
 
     @property
+    def tail(self) -> int:
+        """Rows of the smaller register tile: eight sums, as multiply-adds wait for those before."""
+        return max(1, min(self.rows // 2, ceil(8 / self.vectors)))
+
+    @property
     def tiles(self) -> int:
         """Tiles of a block at most."""
         return prod(self.box) * prod(window.apart for window in self.windows)
-
-    @property
-    def pieces(self) -> tuple[tuple[int, ...], ...]:
-        """For each point, which pieces of each axis there are."""
-        axes = [t.pieces_of(w.r) for t, w in zip(self.transforms, self.windows, strict=True)]
-        return tuple(product(*axes))
 
     @property
     def order(self) -> Order:
@@ -117,7 +122,7 @@ class Schedule:
             for each, window in zip(self.transforms, self.windows, strict=True)
         )
         phases = prod(window.stride * window.step for window in self.windows)
-        return sum(map(prod, self.pieces)) * phases, direct
+        return sum(map(prod, self.order.pieces)) * phases, direct
 
     def __str__(self) -> str:
         mine, direct = self.saving
@@ -228,8 +233,12 @@ class _Tiles:
         some = (2, 3, 1) if cpu.registers < 32 else (2, 4, 3, 1)
         self._vectors = vectors = next(n for n in some if across % n == 0)
         self._rows = cpu.sums(vectors) // vectors
-        self._groups, self._units = weight.groups, ceil(made / self.channels)
-        self._units *= prod(window.stride for window in windows[:-1])
+        self._units = ceil(made / self.channels) * prod(w.stride for w in windows[:-1])
+        self._runs = {
+            (units, ceil(self._units / units) * weight.groups)
+            for runs in (1, 2, 4, self._units)
+            for units in (ceil(self._units / runs),)
+        }
         self._reduced = weight.reduced // weight.groups
         self._reduced *= prod(window.step for window in windows)
         self._points = points = prod(each.points for each in transforms)
@@ -249,7 +258,12 @@ class _Tiles:
         nbytes = self._step * weight.made * prod(window.stride for window in windows) * item
         self._stream = weights * _STREAM * (1.6 if nbytes > L3 else 1)
         self._weights = weights * _WEIGHT
-        self._costs = costs_of(cpu.vector_bytes)
+        self._panels, costs = across // vectors, costs_of(cpu.vector_bytes)
+        self._rows_cycles = [
+            (rows, self._step * step + points * _REGISTER_TILE)
+            for rows in range(max(1, self._rows // 2), self._rows + 1)
+            for step in (max(rows * vectors / costs.adds, (rows + 2 * vectors) / costs.loads),)
+        ]
 
     @classmethod
     @lru_cache(maxsize=1024)
@@ -273,25 +287,24 @@ class _Tiles:
         most, l2, shared = self._rows, self._cpu.l2, shares_sets(correlation)
         room = max(most, int(_L2 * l2 / self._bytes)) // self._residues
         options = []
-        for size in {max(1, n) for n in (room, room * 2 // 3, room // 2, room // 4)}:
-            box = _box(counts, size)
+        for box in {_box(counts, max(1, n)) for n in (room, room * 2 // 3, room // 2, room // 4)}:
             results, made, transformed = self._counts(box)
             # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
             over = transformed * self._bytes / l2
             slower = 1 + 0.1 * log2(max(1, over)) + (over * l2 > L3)
             blocks = prod(ceil(n / b) for n, b in zip(counts, box, strict=True))
-            products, rows = min(
-                (self._products(made, rows), rows) for rows in range(max(1, most // 2), most + 1)
+            products = min(
+                ceil(made / rows) * self._panels * cycles for rows, cycles in self._rows_cycles
             )
             unit = max(products, self._stream) + self._weights + results * self._results[shared]
-            for units in {ceil(self._units / runs) for runs in (1, 2, 4, self._units)}:
-                jobs = blocks * ceil(self._units / units) * self._groups
+            for units, runs in self._runs:
+                jobs = blocks * runs
                 job = units * unit + transformed * self._inputs + _JOB
                 cycles = slower * job * ceil(jobs / threads)
-                options.append((cycles, jobs, box, rows, units))
-        cycles, jobs, box, rows, units = min(options)
+                options.append((cycles, jobs, box, units))
+        cycles, jobs, box, units = min(options)
         return Schedule(
-            self.windows, self.transforms, box, rows, self._vectors, self.channels, self.padded,
+            self.windows, self.transforms, box, most, self._vectors, self.channels, self.padded,
             units, min(threads, jobs), cycles,
         )  # fmt: skip
 
@@ -306,13 +319,6 @@ class _Tiles:
             behind += (t.pieces - 1) * window.apart * count
             count *= (n + t.pieces - 1) * window.apart
         return prod(box) * self._residues, box[0] * count - behind, box[0] * count
-
-    def _products(self, tiles: int, rows: int) -> float:
-        """Cycles of a unit's products for so many tiles."""
-        vectors, costs = self._vectors, self._costs
-        step = max(rows * vectors / costs.adds, (rows + 2 * vectors) / costs.loads)
-        count = ceil(tiles / rows) * (self._across // vectors)
-        return count * (self._step * step + self._points * _REGISTER_TILE)
 
 
 _STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
