@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ._version import __version__
-from .errors import FileError, brief
+from .errors import DTypeError, FileError, brief
 from .files import opened, published, reported, require_free
 from .tuning import processor_model
 
@@ -48,14 +48,14 @@ def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, s
 
 def require_writable(path: FilePath) -> None:
     """Raise `FileError` unless decisions may be written here: ask before measuring."""
-    name = os.fspath(path)
+    name = _name(path)
     with reported(name):
         require_free(name, Path(name).resolve(), force=True, inputs=())
 
 
 def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
     """Write decisions, whole or not at all, in place of a file that was there; else `FileError`."""
-    name = os.fspath(path)
+    name = _name(path)
     record = {"format": kind, "version": _VERSION, **content}
     with reported(name), published(Path(name).resolve(), force=True) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
@@ -63,7 +63,7 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
 
 def read(path: FilePath, kind: str) -> dict[str, Any]:
     """Return what `write` was given; `FileError` for a file that is missing or is none of those."""
-    name = os.fspath(path)
+    name = _name(path)
     with reported(name, "read"), opened(Path(name)) as file:
         data = file.read(_MOST_BYTES)
     try:
@@ -89,4 +89,10 @@ def typed(record: Any, types: Mapping[str, tuple[type, ...]]) -> bool:
 
 def damaged(path: FilePath, reason: str) -> FileError:
     """The error for a file that does not hold decisions."""
-    return FileError(f"Cannot read {brief(os.fspath(path))}: {reason}.")
+    return FileError(f"Cannot read {brief(_name(path))}: {reason}.")
+
+
+def _name(path: FilePath) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise DTypeError("The file of decisions", brief(path), "a path")
+    return str(os.fspath(path))

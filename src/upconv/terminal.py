@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from .errors import DTypeError, brief
+
 Progress = Callable[[str, int, int], None]
 """Called with what begins, its number from 1, and of how many."""
 
@@ -14,6 +16,8 @@ Progress = Callable[[str, int, int], None]
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
     """Yield the callback; without one, a line on stderr where that is a terminal, cleared after."""
+    if progress is not None and not callable(progress):
+        raise DTypeError("progress", brief(progress), "a function of (what, number, of), or None")
     if progress is not None or not (sys.stderr and sys.stderr.isatty()):
         yield progress or (lambda *_: None)
         return

@@ -21,9 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ... import memory
-from ...arrays import Array, as_shape
+from ...arrays import Array, as_shape, copied, on_host
 from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from ..models import Source, from_model
+from ..names import one_line
 
 OPEN = 32
 _MOST_AXES = 64  # NumPy's
@@ -67,14 +68,30 @@ def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, A
         argument = f"feeds[{brief(name)}]"
         if name not in feeds:
             raise ArgumentError(argument, "missing", f"an array, {declared(value)}")
-        array: Array = np.ascontiguousarray(feeds[name]).reshape(np.shape(feeds[name]))
-        dtype = dtype_of(value)
+        array, dtype = _taken(argument, feeds[name], value), dtype_of(value)
         if dtype is not None and array.dtype != dtype:
             raise DTypeError(argument, f"an array of {array.dtype}", str(dtype), "Convert it.")
         if not fits(array.shape, value.shape):
             raise ShapeError(f"{argument}.shape", str(array.shape), declared(value))
+        if not array.flags.c_contiguous:
+            array = copied(argument, array)
         found[name] = array
     return found
+
+
+def _taken(argument: str, given: object, value: ir.Value) -> Array:
+    """An array of the machine's byte order, of an array or of numbers in lists."""
+    if not isinstance(given, list | tuple | bool | int | float):
+        array = on_host(argument, given)
+        return array if array.dtype.isnative else copied(argument, array)
+    try:
+        plain, dtype = np.asarray(given), dtype_of(value)
+        if dtype is not None and not np.can_cast(plain.dtype, dtype, "same_kind"):
+            return plain
+        return np.array(given, dtype)
+    except Exception as error:  # foreign code, for objects in lists
+        reason = f"{brief(given)}, of which NumPy says: {one_line(error)}"
+        raise DTypeError(argument, reason, f"an array, {declared(value)}") from None
 
 
 def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
@@ -106,8 +123,12 @@ def feeds(
         inputs: Sequence[ir.Value] = model
     else:
         inputs = inputs_of(model if isinstance(model, ir.Model) else from_model(model))
-    own = {name: np.asarray(array) for name, array in (given or {}).items()}
-    _require_inputs(inputs, own)
+    _require_inputs(inputs, given := given or {})
+    own = {
+        str(value.name): _taken(f"feeds[{brief(value.name)}]", given[str(value.name)], value)
+        for value in inputs
+        if value.name in given
+    }
     shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in own}
     # Narrow floats are drawn in float32 first, one input after the other: one array more at most.

@@ -136,7 +136,7 @@ class Session:
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
 
-        input_feed: an array for each input, by its name.
+        input_feed: an array for each input by its name, or numbers in lists.
 
         Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
         the model, `EngineError` where it fails on them or the session is closed.
@@ -166,7 +166,7 @@ class Session:
         return f"<Session with {sum(ours)} of {len(ours)} layers by upconv>"
 
     def _known(self, names: Any) -> list[str]:
-        if names is None:
+        if names is None or names == []:
             return self._names
         several = isinstance(names, Sequence) and not isinstance(names, str)
         if not (several and all(name in self._names for name in names)):

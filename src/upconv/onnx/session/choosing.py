@@ -172,7 +172,8 @@ def unmeasured(
     """The model with the layers of these names, every ConvTranspose if None, computed by upconv."""
     rows = assembly.rows()
     known = {row.name for row in rows.values()}
-    if names is not None and (isinstance(names, str) or not known.issuperset(names)):
+    several = isinstance(names, list | tuple | set | frozenset)
+    if names is not None and not (several and all(name in [*known] for name in names)):
         listed = ", ".join(map(brief, sorted(known))) or "none"
         raise ArgumentError("layers", brief(names), f"a list of some of {listed}")
     chosen = {
