@@ -35,7 +35,8 @@ def run_graph(
         plain, sources = [x.value for x in given], [x.source for x in given]
         name = f"{node.name} ({node.row.name})"
         outputs, recorded, _ = compute(node.row, node.p, plain, sources, name)
-        found = [type(given[0])(value) for value in outputs]
+        kind = type(given[0]) if given else NDArray
+        found = [kind(value) for value in outputs]
         for i, y in enumerate(found):
             y.source = None if recorded is None else (recorded, i)
             values[id(node), i] = y
@@ -80,9 +81,16 @@ class Executor:
         self.grad_dict = {
             name: None if requests[name] == "null" else grads.get(name) for name in self.arg_dict
         }
-        self.outputs: list[NDArray] = []
+        known = {name: x.shape for name, x in arrays.items()}
+        shapes = symbol.infer_shape_partial(**known)[1]
+        types = symbol.infer_type(**{name: x.dtype for name, x in arrays.items()})[1]
+        self.outputs = [
+            NDArray(np.zeros(shape, kind or np.float32))
+            for shape, kind in zip(shapes, types or [None] * len(shapes), strict=True)
+        ]
         self._symbol, self._version, self._requests = symbol, version, requests
         self._monitor: Report | None = None
+        self._computed = False
 
     @property
     def output_dict(self) -> dict[str, NDArray]:
@@ -98,22 +106,52 @@ class Executor:
     def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
         """Run the graph, after writing these arrays into the arguments; returns `outputs`."""
         for name, value in arrays.items():
-            target = self.arg_dict.get(name)
-            if target is None and self._version == 1:
-                raise MXNetTypeError(
-                    f"{name!r} is no argument; there are {', '.join(self.arg_dict)}."
-                )
-            if target is not None:
-                if np.shape(value) != target.shape:
-                    raise MXNetValueError(
-                        f"{name}: shape {np.shape(value)}; expected {target.shape}."
-                    )
-                target[:] = value
+            if name in self.arg_dict:
+                self._write(self.arg_dict, name, value)
+            elif self._version == 1:
+                known = ", ".join(self.arg_dict)
+                raise MXNetTypeError(f"{name!r} is no argument; there are {known}.")
         leaves = {name: self._leaf(name, x) for name, x in self.arg_dict.items()}
         records = any(grad is not None for grad in self.grad_dict.values())
         with mode(recording=records, training=bool(is_train)):
-            self.outputs = run_graph(self._symbol, leaves | self.aux_dict, self._monitor)
+            results = run_graph(self._symbol, leaves | self.aux_dict, self._monitor)
+        for y, result in zip(self.outputs, results, strict=True):  # the caller may hold them
+            y.value, y.source = result.value, result.source
+        self._computed = True
         return self.outputs
+
+    def copy_params_from(
+        self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None,
+        allow_extra_params: bool = False,
+    ) -> None:  # fmt: skip
+        """Write arrays by name into the arguments and states."""
+        for targets, values in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
+            for name, value in values.items():
+                if name in targets:
+                    self._write(targets, name, value)
+                elif not allow_extra_params:
+                    known = ", ".join(targets)
+                    raise MXNetValueError(f"{name!r} is not in the graph; there are {known}.")
+
+    def reshape(
+        self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
+    ) -> Executor:
+        """An executor for inputs of other shapes; arrays whose shape stays are shared."""
+        arrays = self.arg_dict | self.aux_dict
+        kinds = {name: x.dtype for name, x in arrays.items()}
+        new = simple_bind(self._symbol, None, self._requests, kinds, **shapes)
+        for name in ("arg_dict", "aux_dict", "grad_dict"):
+            mine, theirs = getattr(self, name), getattr(new, name)
+            same = [k for k, x in theirs.items() if x is not None and x.shape == mine[k].shape]
+            theirs.update({k: mine[k] for k in same})
+        return new
+
+    @staticmethod
+    def _write(targets: Mapping[str, Any], name: str, value: Any) -> None:
+        shape = targets[name].shape
+        if np.shape(value) != shape:
+            raise MXNetValueError(f"{name}: shape {np.shape(value)}; expected {shape}.")
+        targets[name][:] = value
 
     def _leaf(self, name: str, array: NDArray) -> NDArray:
         """An argument as a leaf of its own: two names may share one array."""
@@ -125,7 +163,7 @@ class Executor:
         """Compute the gradients from those of the outputs: an array, or one for each."""
         if isinstance(out_grads, (NDArray, np.ndarray)):
             out_grads = [out_grads]
-        if not self.outputs:
+        if not self._computed:
             raise MXNetError("backward comes after forward(is_train=True).")
         losses = all(node.row and node.row.name in _LOSSES for node, _ in self._symbol.entries)
         if out_grads is None and self._version == 1 and not losses:
@@ -200,11 +238,11 @@ def simple_bind(
     arguments, _, others = symbol.infer_shape(**shapes)
     if arguments is None:
         raise MXNetError(f"The shapes given do not say those of all of {', '.join(names)}.")
-    types = type_dict or {}
-    default = next(iter(types.values()), np.float32)  # one type for all, or the types of all
+    types = symbol.infer_type_partial(**(type_dict or {}))
+    known = dict(zip(names + states, types[0] + types[2], strict=True))
     arrays, grads = (
         {
-            name: NDArray(np.zeros(shape, types.get(name, default)))
+            name: NDArray(np.zeros(shape, known.get(name) or np.float32))
             for name, shape in zip(names + states, arguments + others, strict=True)
         }
         for _ in range(2)

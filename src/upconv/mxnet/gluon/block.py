@@ -7,14 +7,15 @@ both versions writes. `hybridize` changes nothing: every call computes at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from .. import ndarray as nd
 from .. import symbol as sym
-from ..base import DeferredInitializationError, MXNetError
+from ..base import DeferredInitializationError, MXNetError, raised_by
 from ..executor import run_graph
+from ..model import save_checkpoint
 from .parameter import Parameter, ParameterDict
 
 
@@ -112,34 +113,67 @@ class HybridBlock(Block):
     `mx.nd`, and the parameters come by the names of their attributes.
     """
 
+    _arity = 0  # inputs of the last call
+
+    def __call__(self, *inputs: Any) -> Any:
+        self._arity = len(inputs)
+        try:
+            return self.forward(*inputs)
+        except DeferredInitializationError:
+            self.infer_shape(*inputs)
+            return self.forward(*inputs)
+
     def forward(self, *inputs: Any) -> Any:
         own = self._own()
-        if isinstance(inputs[0], sym.Symbol):  # within a graph that is to say shapes
-            parts = {name: sym.var(f"{id(self)}_{name}", shape=p.shape) for name, p in own.items()}
-            return self.hybrid_forward(sym, *inputs, **parts)
-        values = values_of(own, lambda: self._infer(own, inputs))
-        return self.hybrid_forward(nd, *inputs, **values)
+        if isinstance(inputs[0], sym.Symbol):
+            variables = {name: p.var() for name, p in own.items()}
+            return self.hybrid_forward(sym, *inputs, **variables)
+        return self.hybrid_forward(nd, *inputs, **{name: p.data() for name, p in own.items()})
 
     def hybrid_forward(self, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
         """What the layer computes, by the functions of F."""
         raise NotImplementedError(f"{type(self).__name__} has neither forward nor hybrid_forward.")
 
-    def _infer(self, own: dict[str, Parameter], inputs: Sequence[Any]) -> None:
-        """Let a graph of the layer say what shapes its parameters have."""
+    def infer_shape(self, *inputs: Any) -> None:
+        """Set the shapes of the parameters from those of the inputs, by a graph of the layer.
+
+        A block whose `forward` is its own defines this, and sets `self.weight.shape` and the like.
+        """
+        if type(self).hybrid_forward is HybridBlock.hybrid_forward:
+            raise MXNetError(
+                f"{type(self).__name__} has a forward of its own and a parameter of unknown shape; "
+                "define infer_shape(self, *inputs), which sets the shape of each parameter."
+            )
         names = [f"input{i}" for i in range(len(inputs))]
-        variables = {name: sym.var(name, shape=p.shape) for name, p in own.items()}
-        result = self.hybrid_forward(sym, *map(sym.var, names), **variables)
-        graph = result if isinstance(result, sym.Symbol) else sym.Group(result)
-        infer_parameters(graph, own, dict(zip(names, inputs, strict=True)))
+        graph, parameters = self._traced(names)
+        infer_parameters(graph, parameters, dict(zip(names, inputs, strict=True)))
 
+    def _traced(self, names: list[str]) -> tuple[sym.Symbol, dict[str, Parameter]]:
+        """The graph of a call with inputs of these names, and parameters by variables' names."""
+        parameters = self.collect_params()
+        for path, parameter in parameters.items():
+            parameter.variable = None  # made anew, by its path, when it is asked for
+            parameter.var(path)
+        result = self.forward(*map(sym.var, names))
+        return result if isinstance(result, sym.Symbol) else sym.Group(result), parameters
 
-def values_of(own: dict[str, Parameter], infer: Callable[[], None]) -> dict[str, Any]:
-    """The arrays of parameters, whose shapes `infer` says where they are not known yet."""
-    try:
-        return {name: p.data() for name, p in own.items()}
-    except DeferredInitializationError:
-        infer()
-        return {name: p.data() for name, p in own.items()}
+    def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
+        """Write the graph to path-symbol.json and the values to path-0000.params, for the epoch.
+
+        The names of both files are returned. `SymbolBlock.imports` and `mx.load` read them, and so
+        does MXNet. The inputs are "data", or "data0", "data1", ... Raises `MXNetError` before a
+        first call of the block, and for a `forward` that computes with arrays alone.
+        """
+        if not self._arity:
+            raise MXNetError("export needs the number of inputs; call the block once before.")
+        count = range(self._arity)
+        with raised_by("export"):
+            graph, parameters = self._traced([f"data{i}" for i in count] if count[1:] else ["data"])
+        states = graph.list_auxiliary_states()
+        arrays = {k: parameters[k].data() for k in graph.list_inputs() if k in parameters}
+        held = {name: arrays.pop(name) for name in states}
+        save_checkpoint(path, epoch, graph, arrays, held)
+        return f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
 
 
 def infer_parameters(graph: sym.Symbol, own: dict[str, Parameter], inputs: dict[str, Any]) -> None:
@@ -212,7 +246,9 @@ class SymbolBlock(HybridBlock):
         return block
 
     def forward(self, *inputs: Any) -> Any:
-        given = dict(zip(self._inputs, inputs, strict=True))
-        infer = lambda: infer_parameters(self._graph, self.params, given)  # noqa: E731
-        found = run_graph(self._graph, values_of(self.params, infer) | given)
+        arrays = {name: p.data() for name, p in self.params.items()}
+        found = run_graph(self._graph, arrays | dict(zip(self._inputs, inputs, strict=True)))
         return found[0] if len(found) == 1 else found
+
+    def infer_shape(self, *inputs: Any) -> None:
+        infer_parameters(self._graph, self.params, dict(zip(self._inputs, inputs, strict=True)))
