@@ -263,6 +263,17 @@ class TestBlocks:
         [z] = mx.load(graph, params).run(data=x.asnumpy())
         np.testing.assert_array_equal(z, y.asnumpy())
 
+    def test_a_call_with_a_symbol_makes_a_graph(self):
+        net = self.generator()
+        for block in (net, nn.Sequential()):
+            if block is not net:
+                block.add(*net)
+            graph = block(sym.var("x"))
+            assert graph.list_arguments()[:3] == ["x", "0.weight", "1.gamma"]
+            assert graph.infer_shape(x=(1, 3, 5, 5))[1] == [(1, 3, 12, 12)]
+        net[0](sym.var("x"))
+        assert net(sym.var("x")).list_arguments()[1] == "0.weight"
+
     def test_export_of_several_inputs(self, tmp_path):
         class Joined(gluon.HybridBlock):
             def hybrid_forward(self, F, x, y):

@@ -103,8 +103,8 @@ class Parameter:
         return self._array
 
     def var(self, name: str | None = None) -> Symbol:
-        """The variable that stands for it in graphs."""
-        if self.variable is None:
+        """The variable that stands for the parameter in graphs; a name begins a new one."""
+        if self.variable is None or name is not None:
             mults = {"lr_mult": self.lr_mult, "wd_mult": self.wd_mult}
             self.variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
         return self.variable

@@ -132,8 +132,8 @@ def _enter(
         pairs = zip(found, c.inputs, strict=True)
         return [np.asarray(summed_to(g, x.shape), x.dtype) for g, x in pairs]
 
-    if not older and not slopes:
-        rest["types"] = lambda p, inputs, outputs: (inputs, [np.dtype(bool)])
+    if not older:  # the types of the operands may differ
+        rest["types"] = lambda p, inputs, outputs: (inputs, [None if slopes else np.dtype(bool)])
     none = lambda c, grad: [None] * len(c.inputs)  # noqa: E731
     row(" ".join(names), forward, backward if slopes else none, **rest)
 
