@@ -9,7 +9,7 @@ import numpy as np
 
 from .base import MXNetError, raised_by
 from .executor import Report, run_graph
-from .ndarray import NDArray
+from .ndarray import NDArray, save
 from .operators import Array
 from .params import Name, read_params
 from .symbol import Symbol
@@ -137,3 +137,32 @@ def load(symbol_json: Name, params: Name | None = None) -> Model:
     """
     arrays = {} if params is None else read_params(params)
     return Model(load_symbol(symbol_json), {k.split(":", 1)[-1]: v for k, v in arrays.items()})
+
+
+def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+    """The parameters and the states of `prefix-0000.params`, for this epoch, by name."""
+    parts: dict[str, dict[str, NDArray]] = {"arg": {}, "aux": {}}
+    for name, value in read_params(f"{prefix}-{epoch:04d}.params").items():
+        kind, _, plain_name = name.partition(":")
+        if kind not in parts:
+            raise MXNetError(f"{name!r} is neither an arg: nor an aux:, as a checkpoint has them.")
+        parts[kind][plain_name] = NDArray(value)
+    return parts["arg"], parts["aux"]
+
+
+def load_checkpoint(
+    prefix: str, epoch: int
+) -> tuple[Symbol, dict[str, NDArray], dict[str, NDArray]]:
+    """The graph of `prefix-symbol.json`, and what `load_params` reads."""
+    return load_symbol(f"{prefix}-symbol.json"), *load_params(prefix, epoch)
+
+
+def save_checkpoint(
+    prefix: str, epoch: int, symbol: Symbol | None, arg_params: Mapping[str, NDArray],
+    aux_params: Mapping[str, NDArray], remove_amp_cast: bool = True,
+) -> None:  # fmt: skip
+    """Write what `load_checkpoint` reads; without a symbol the parameters alone."""
+    if symbol is not None:
+        symbol.save(f"{prefix}-symbol.json")
+    named = {f"arg:{k}": v for k, v in arg_params.items()}
+    save(f"{prefix}-{epoch:04d}.params", named | {f"aux:{k}": v for k, v in aux_params.items()})

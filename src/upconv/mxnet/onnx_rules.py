@@ -48,8 +48,9 @@ class Writer:
     def write(self, node: Any, given: list[NDArray], found: list[NDArray]) -> None:
         """Write an operator that was computed; raises `MXNetError` where there is no rule."""
         self.node, self.p, self.x = node, node.p, [self.value(*each) for each in node.inputs]
-        self.shapes, self.dtype = [x.shape for x in given], given[0].value.dtype
-        self.out, self.shape = found[0].shape, self.shapes[0]
+        first = (given or found)[0]
+        self.shapes, self.shape = [x.shape for x in given], first.shape
+        self.y, self.out, self.dtype = found[0].value, found[0].shape, first.value.dtype
         self.rank = len(self.shape)
         self.last = self.rank - 1 if (getattr(self.p, "layout", None) or "NCX")[-1] == "C" else 1
         self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.last))
@@ -251,6 +252,34 @@ def _stack(w: Writer) -> Any:
     return w.op("Concat", *(w.op("Unsqueeze", x, (axis,)) for x in w.x), axis=axis)
 
 
+def _chosen(w: Writer) -> Any:
+    rows = (*w.shape, *(1,) * (len(w.out) - w.rank))
+    return w.op("Where", w.cast(w.op("Reshape", w.x[0], rows), bool), *w.x[1:])
+
+
+def _expanded(w: Writer) -> Any:
+    return w.op("Expand", w.x[0], w.out)
+
+
+def _tiled(w: Writer) -> Any:
+    rank = len(w.out)
+    whole, reps = ((1,) * (rank - len(each)) + tuple(each) for each in (w.shape, w.p.reps))
+    return w.op("Tile", w.op("Reshape", w.x[0], whole), reps)
+
+
+def _flipped(w: Writer) -> Any:
+    axes = [a % w.rank for a in w.p.axis]
+    first, last = [-1] * len(axes), [-(2**31)] * len(axes)
+    return w.op("Slice", w.x[0], first, last, axes, first)
+
+
+def _extreme(w: Writer) -> Any:
+    kind = "ArgMax" if w.node.row.name == "argmax" else "ArgMin"
+    x = w.x[0] if w.p.axis is not None else w.op("Reshape", w.x[0], (-1,))
+    y = w.op(kind, x, axis=w.p.axis or 0, keepdims=0)
+    return w.op("Reshape", w.cast(y, w.dtype), w.out)
+
+
 _UNARY = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "exp": "Exp",
     "softsign": "Softsign", "log_sigmoid": "Neg Softplus Neg", "negative": "Neg", "abs": "Abs",
@@ -307,7 +336,11 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "clip": lambda w: w.op("Clip", w.x[0], w.p.a_min, w.p.a_max),
         "LRN": lambda w: w.op("LRN", w.x[0], alpha=w.p.alpha, beta=w.p.beta, bias=w.p.knorm,
                               size=w.p.nsize),
+        "where": _chosen, "broadcast_to": _expanded,
+        "tile": _tiled, "reverse": _flipped, "argmax": _extreme, "argmin": _extreme,
+        "InstanceNorm": lambda w: w.op("InstanceNormalization", *w.x, epsilon=w.p.eps),
         "Cast": lambda w: w.cast(w.x[0], w.p.dtype), "add_n": lambda w: w.op("Sum", *w.x),
+        "_zeros _ones _full _arange": lambda w: w.op("Identity", w.y),
         "zeros_like": lambda w: w.op("Expand", 0, w.out),
         "ones_like": lambda w: w.op("Expand", 1, w.out),
         " ".join(f"{k} _npi_{k}" for k in ("sum", "mean", "max", "min", "prod", "norm")): _reduced,
