@@ -13,6 +13,7 @@ from upconv.onnx.optimizing.results import (
     Ratio,
     WholeResult,
 )
+from upconv.onnx.session import LayerReport, Report
 from upconv.onnx.verifying.differences import Difference, Run
 
 HOSTILE = (
@@ -93,12 +94,12 @@ def sample() -> Optimization:
 
 def unequal() -> Optimization:
     """Nothing was equal: the model stays as it was."""
-    verdict = "As a whole the model is not equal and faster with any of them: it stays as it is."
+    verdict = "Nothing was both equal and faster in the whole model; the model is unchanged."
     lost = Run("onnxruntime", findings=("b: it failed",))
     return replace(
         sample(), layers=(), whole=(), verified=None, checks=(compared("image", 0.31), lost),
         verdict=verdict, written=None, remarks=("Not equal in onnxruntime with /mask/up.0: image",),
-        session={"why": "upconv does not take it"},
+        session=Report("onnxruntime", "upconv does not take it"),
     )  # fmt: skip
 
 
@@ -108,10 +109,10 @@ def hostile(name: str) -> Optimization:
     first = one.layers[0]
     candidates = (Candidate(name, name), replace(first.candidates[0], passes=name))
     bad = replace(first, node=name, dtype=name, candidates=candidates, chosen=name, why=name)
-    row = {**dict.fromkeys(("name", "kind", "why"), name), "upconv": True}
+    session = Report("upconv", name, (LayerReport(name, name, upconv=True, why=name),), 2.0, 1.0)
     check = Run(name, (Difference(*[name] * 3, (1,), *[name] * 2, 0.0, 1.0, 1.0, False, name),))
     return replace(
         one, remarks=(name,), model=name, runtime=name, machine=name, verdict=name, written=name,
         folded=(name,), inputs=({name: (1, 2)},), versions={name: name}, checks=(check,),
-        layers=(bad, first), session={"before": 2.0, "after": 1.0, "layers": [row], "why": name},
+        layers=(bad, first), session=session,
     )  # fmt: skip

@@ -23,14 +23,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Files of one package may import each other, but not in a circle.
 LAYERS = [
     {"errors", "_version"},
-    {"checks"},
-    {"geometry", "memory", "threads", "forks", "activations", "files"},
+    {"checks", "installation"},
+    {"geometry", "memory", "threads", "forks", "activations", "files", "terminal"},
     {"problem", "subpixel", "progress", "timing"},
     {"engines", "dialects", "keywords"},
     {"arrays", "choices"},
     {"shapes", "primitives"},
     {"tuning"},
-    {"execution"},
+    {"execution", "decisions"},
     {"gradients", "roofline"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},

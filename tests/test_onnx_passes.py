@@ -36,7 +36,7 @@ dilations=[1,1], group=1, pads=[0,0,0,0], strides=[1,1]
 y = DepthToSpace(Conv) blocksize=2, mode=CRD""",
     ),
     "sub_pixel:unfolded": (
-        """g (float[N,1,L] x) => (float[N,1,M] y)
+        """g (float[2,1,L] x) => (float[2,1,M] y)
         <float[1,1,4] w = {1,2,3,4}>
         { [deconv] y = ConvTranspose<strides=[2], pads=[1,1]>(x, w) }""",
         """Conv = Conv(x, [2x1x2]{3,1,4,2}) dilations=[1], group=1, pads=[1,1], strides=[1]
@@ -50,12 +50,15 @@ y = Slice(Reshape_1, {1}, {-1}, {2})""",
         <float[1,1,4] w = {1,2,3,4}>
         { [deconv] y = ConvTranspose<strides=[2], pads=[1,1]>(x, w) }""",
         """Conv = Conv(x, [2x1x3]{4,2,0,0,3,1}) dilations=[1], group=1, pads=[1,1], strides=[1]
-Reshape = Reshape(Conv, {0,1,2,-1})
+Unsqueeze = Unsqueeze(Conv, {1})
+Reshape = Reshape(Unsqueeze, {-1,1,2,0})
 Transpose = Transpose(Reshape) perm=[0,1,3,2]
-y = Reshape(Transpose, {0,1,-1})""",
+Flatten = Flatten(Transpose) axis=2
+Unsqueeze_1 = Unsqueeze(Flatten, {1})
+y = Reshape(Unsqueeze_1, {-1,1,0})""",
     ),
     "sub_pixel:polyphase": (
-        """g (float[N,1,L] x) => (float[N,1,M] y)
+        """g (float[2,1,L] x) => (float[2,1,M] y)
         <float[1,1,2] w = {1,2}, float[1] b = {7}>
         { [deconv] y = ConvTranspose<strides=[3]>(x, w, b) }""",
         """Conv = Conv(x, [1x1x1]{1}, {7}) dilations=[1], group=1, pads=[0,0], strides=[1]

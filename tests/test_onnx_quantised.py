@@ -120,7 +120,8 @@ def test_scales_and_zero_points_are_repeated_per_phase() -> None:
     assert "({10,10,10,20,20,20}, {1,1,1,2,2,2}, {0,0,0,0,0,0}) axis=0" in text
     assert "Conv = Conv(xd, DequantizeLinear, DequantizeLinear_1) dilations=[1]" in text
     assert [node.op_type for node in after.graph.node][3:] == [
-        *("Conv", "Relu", "QuantizeLinear", "Reshape", "Transpose", "Reshape", "Slice"),
+        *("Conv", "Relu", "QuantizeLinear", "Unsqueeze", "Reshape", "Transpose", "Flatten"),
+        *("Unsqueeze", "Reshape", "Slice"),
     ]
     assert_equal_integers(before, after)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("jinja2", reason="the report is a template")
 import browser as browsers
 import onnx_reports as cases
 from upconv.errors import ArgumentError, FileError
+from upconv.onnx.optimizing.results import Ratio, WholeResult
 from upconv.onnx.report import as_html, as_text, write_report
 
 PROGRAM = browsers.found()
@@ -58,6 +60,9 @@ def test_the_text_has_a_row_per_layer_and_ends_in_the_verdict() -> None:
     ]
     assert any(line.startswith("/loop") and line.endswith("not measured") for line in lines)
     assert lines[-1].startswith("verdict")
+    slow = replace(cases.sample(), whole=(WholeResult(1.0123, 0.9996, Ratio(1.01, 1.0, 1.02)),))
+    assert "whole model     1.01 s before, 1.00 s after: 1.01 times as fast" in as_text(slow)
+    assert "From 1.01 s to 1.00 s a call" in as_html(slow)
     assert all(line.isascii() for line in lines)
 
 

@@ -19,7 +19,8 @@ import onnx
 import onnxruntime
 
 from onnx_cases import random_case
-from onnx_sessions import decoder, image, model, plain, same, weight
+from onnx_sessions import decoder, image, measure_once, model, plain, same, weight
+from repeating import seeds
 from upconv import conv_transpose
 from upconv.errors import (
     ArgumentError,
@@ -33,7 +34,6 @@ from upconv.onnx.models import from_model
 from upconv.onnx.session import choosing, layers, operators
 from upconv.onnx.session.abi import library
 from upconv.plans import Plan
-from upconv.timing import Rounds
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
 
@@ -63,7 +63,7 @@ def test_a_model_has_the_values_of_onnx_runtime(source: onnx.ModelProto, session
 @pytest.mark.parametrize("first", [0, 25, pytest.param(50, marks=pytest.mark.long)])
 def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
     met = 0
-    for seed in range(first, first + 25):
+    for seed in seeds(first, first + 25):
         case = random_case(seed, opset=13 + seed % 10)
         try:
             wanted = plain(case.model, {"x": case.x})
@@ -225,26 +225,13 @@ def test_many_threads_run_at_once(source: onnx.ModelProto, session: Session) -> 
         same(y, z)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure hardly at all."""
-
-    def once(calls: Any, _: float) -> Rounds:
-        for call in calls:
-            call()
-        return Rounds(tuple([1 / (1 + i)] for i in range(len(calls))), [1.0])
-
-    monkeypatch.setattr(choosing, "interleaved", once)
-
-
 # Measuring ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quick")
 def test_what_was_measured_is_reported_and_used_again(
     source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "GAIN", 100.0)
+    measure_once(monkeypatch)
     shapes = [{"x": (1, 16, 4, 4)}, {"H": (6,), "W": (3,)}]
     first = Session(source, threads=2, input_shapes=shapes)
     report = first.report()
@@ -252,7 +239,7 @@ def test_what_was_measured_is_reported_and_used_again(
     assert report.shapes == ({"x": (1, 16, 4, 4)}, {"x": (1, 16, 6, 3)})
     assert all(each.after is not None for each in first.report().layers)
     assert any(each.before is not None for each in first.report().layers)
-    assert "ms in upconv" in str(report)
+    assert "in upconv" in str(report)
     chosen = [each["name"] for each in report.as_json()["layers"] if each["upconv"]]
     monkeypatch.setattr(choosing, "interleaved", None)  # nothing is measured
     again = Session(source, layers=chosen)
@@ -260,7 +247,6 @@ def test_what_was_measured_is_reported_and_used_again(
     same(again.run(None, feeds := image()), plain(source, feeds))
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("gain", "wrong"), [(0.0, 1.0), (100.0, 1.01), (100.0, 0.0)])
 def test_a_model_that_is_not_faster_or_computes_something_else_stays(
     source: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, gain: float, wrong: float
@@ -273,7 +259,7 @@ def test_a_model_that_is_not_faster_or_computes_something_else_stays(
             raise EngineRefusal("no plan")
         return original(shape, w * wrong, *rest, **how)
 
-    monkeypatch.setattr(choosing, "GAIN", gain)
+    measure_once(monkeypatch, gain)
     monkeypatch.setattr(layers, "plan", changed)
     found = Session(source)
     report = found.report()

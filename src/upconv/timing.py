@@ -33,6 +33,23 @@ _HOPELESS = 3.0
 """Early stopping: what takes so many times the best after `_TRIED` rounds does not go on."""
 
 
+_UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three significant digits, in the unit in which people would say it.
+
+    >>> format_seconds(1.0123), format_seconds(0.9996), format_seconds(0.0421), format_seconds(7e-6)
+    ('1.01 s', '1.00 s', '42.1 ms', '7.00 us')
+    """
+    rounded = float(f"{seconds:.2e}")  # first, or 0.9996 s would be 1000 ms
+    unit, factor = next((row for row in _UNITS if rounded * row[1] >= 1), _UNITS[-1])
+    value = rounded * factor
+    if value < 1:
+        return f"{value:.3g} {unit}"
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+
+
 def rest() -> None:
     """Wait until no thread of this process computes, for `_LONGEST_REST` seconds at most.
 
@@ -62,8 +79,13 @@ class Rounds:
         return [*self.samples[0], *self.again]
 
 
-def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
-    """The samples of each call, one per round, in about `seconds` altogether."""
+def interleaved(
+    calls: Sequence[Call], seconds: float, begins: Callable[[int], object] | None = None
+) -> Rounds:
+    """The samples of each call, one per round, in about `seconds` altogether.
+
+    begins: called with the number of each round, from 1, before it.
+    """
     for call in calls:
         call()
     samples: tuple[list[float], ...] = tuple([] for _ in calls)
@@ -74,6 +96,8 @@ def interleaved(calls: Sequence[Call], seconds: float) -> Rounds:
         enough = seconds if done >= _ENOUGH_ROUNDS else _PATIENCE * seconds
         if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > enough:
             break
+        if begins is not None:
+            begins(done + 1)
         for i in staying:
             samples[i].append(_sample(calls[i]))
         again.append(_sample(calls[0]))

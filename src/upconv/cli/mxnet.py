@@ -13,8 +13,10 @@ import numpy as np
 from typer import Argument, Option, Typer
 
 from .. import memory
+from ..timing import format_seconds
 from . import npy, options
 from .report import Answer, answering, table
+from .usage import Command
 
 _MODEL = {
     "symbol": Argument(metavar="SYMBOL", help="The graph: -symbol.json."),
@@ -30,10 +32,10 @@ mxnet = Typer(
 )
 
 
-@mxnet.command()
+@mxnet.command(cls=Command)
 @answering("mxnet info", **_MODEL)
 def info(symbol: Path, params: Path | None = None) -> Answer:
-    """Tell what a model takes and gives, its operators, and its transposed convolutions."""
+    """Show the inputs, outputs, operators and transposed convolutions."""
     model = _load(symbol, params)
     nodes = [node for node in model.graph.nodes() if node.row is not None]
     transposed = (node for node in nodes if node.row.name == "Deconvolution")
@@ -54,7 +56,7 @@ def info(symbol: Path, params: Path | None = None) -> Answer:
     )
 
 
-@mxnet.command()
+@mxnet.command(cls=Command)
 @answering(
     "mxnet run",
     inputs=Option(metavar="FILE", help="Inputs by name, .npz; a single one also .npy."),
@@ -65,12 +67,12 @@ def run(
     output: str | None = None, input_shape: list[str] | None = None, seed: int = 0,
     force: bool = False,
 ) -> Answer:  # fmt: skip
-    """Run a model on arrays in files, or on random ones of the sizes given; outputs are a .npz.
+    """Run a model on arrays in files, or on random ones.
 
     
     Examples:
       upconv mxnet run net-symbol.json net-0000.params --inputs x.npz -o y.npz
-      upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
+      upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,8,8
     """
     target = npy.place(output, (".npz",), force=force, inputs=[symbol, params, inputs])
     sizes, model = _sizes(input_shape), _load(symbol, params)
@@ -89,11 +91,11 @@ def run(
     return Answer(
         {"output": output, "outputs": shapes, "seconds": seconds},
         [f"{name} {_cell(shape)}" for name, shape in shapes.items()],
-        [f"{'' if output is None else f'wrote {output}, '}{seconds * 1e3:.3g} ms"],
+        [f"{'' if output is None else f'wrote {output}, '}{format_seconds(seconds)}"],
     )
 
 
-@mxnet.command("to-onnx")
+@mxnet.command("to-onnx", cls=Command)
 @answering(
     "mxnet to-onnx",
     opset=Option(min=17, metavar="N", help="Version of ONNX's operators."),
@@ -105,11 +107,11 @@ def to_onnx(
     input_shape: list[str] | None = None, opset: int = 17, no_verify: bool = False,
     force: bool = False,
 ) -> Answer:  # fmt: skip
-    """Write a model as ONNX for inputs of these sizes, and verify it in ONNX Runtime.
+    """Write a model as ONNX, verified in ONNX Runtime.
 
     
     Example:
-      upconv mxnet to-onnx net-symbol.json net-0000.params --input-shape data:1,3,64,64 -o net.onnx
+      upconv mxnet to-onnx net.json net.params --input-shape x:1,3,8,8 -o a.onnx
     """
     target = npy.place(output, (".onnx",), force=force, inputs=[symbol, params])
     from ..mxnet.to_onnx import to_onnx as written

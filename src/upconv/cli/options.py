@@ -108,7 +108,7 @@ def _integer(part: str, text: str) -> int:
     return int(part)
 
 
-RUNTIMES = "onnxruntime, onnxruntime:CUDA, openvino, openvino:f32, openvino:GPU, reference"
+RUNTIMES = "onnxruntime, onnxruntime:CUDA, openvino, openvino:f32, openvino:GPU, upconv, reference"
 
 _SHARED: dict[str, Any] = {
     "input_": Argument(

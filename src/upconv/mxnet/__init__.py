@@ -41,3 +41,7 @@ __all__ = [
     "initializer", "load", "nd", "ndarray", "np", "npx", "num_gpus", "numpy", "numpy_extension",
     "random", "sym", "symbol", "test_utils", "to_onnx", "use_np", "util",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import EngineMissing
 from ..files import published, reported, require_free
+from ..installation import install_command
 from .base import MXNetError, raised_by
 from .model import Model
 from .onnx_rules import Writer
@@ -42,8 +43,8 @@ def to_onnx(
 
         runtime = import_module("onnxruntime") if verify else None
     except ImportError:
-        words = "onnx and, to verify, onnxruntime: pip install 'upconv[onnx]'"
-        raise EngineMissing(f"to_onnx needs {words}") from None
+        needed = f"onnx and, to verify, onnxruntime: {install_command('onnx')}"
+        raise EngineMissing(f"to_onnx needs {needed}") from None
     newest = onnx.defs.onnx_opset_version()
     if not 17 <= opset <= newest:
         raise MXNetError(f"opset is {opset}; expected 17 to {newest}.")

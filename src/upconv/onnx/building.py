@@ -112,10 +112,13 @@ class Builder:
         count = parts if self._opset >= 18 else None
         return self._put("Split", [x], parts, None, {"axis": axis, "num_outputs": count})
 
-    def shuffle(self, x: ir.Value, strides: Sequence[int], channels: int, mode: str) -> ir.Value:
+    def shuffle(
+        self, x: ir.Value, strides: Sequence[int], channels: int, mode: str, *, may_be_empty: bool
+    ) -> ir.Value:
         """Depth to space: (N, prod(s)*channels, *n) as (N, channels, *(n*s)), for any rank.
 
         mode: phase r of channel c is channel c*s + r ("CRD") or r*C + c ("DCR").
+        may_be_empty: N may be 0, where Reshape cannot infer a length that is written as -1.
         """
         rank = len(strides)
         if max(strides) == 1:
@@ -131,9 +134,13 @@ class Builder:
             larger = self.op("Mul", [sizes, self.integers(strides)])
         c, first = (1, 2) if mode == "CRD" else (rank + 1, 1)
         apart = [channels, *strides] if mode == "CRD" else [*strides, channels]
-        pairs = [axis for i in range(rank) for axis in (rank + 2 + i, first + i)]
+        perm = [0, c, *(axis for i in range(rank) for axis in (rank + 2 + i, first + i))]
+        if rank == 1 and may_be_empty:  # N is the -1; 0 copies the length along an added axis
+            x = self._reshape(self.squeeze(x, [1], undo=True), [-1, *apart], [0])
+            x = self.op("Flatten", [self.op("Transpose", [x], perm=perm)], axis=2)
+            return self._reshape(self.squeeze(x, [1], undo=True), [-1, channels], [0])
         x = self._reshape(x, [0, *apart], sizes)
-        return self._reshape(self.op("Transpose", [x], perm=[0, c, *pairs]), [0, channels], larger)
+        return self._reshape(self.op("Transpose", [x], perm=perm), [0, channels], larger)
 
     def _reshape(
         self, x: ir.Value, leading: Sequence[int], sizes: Sequence[int] | ir.Value

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
@@ -109,15 +111,21 @@ def to_proto(model: ir.Model) -> ModelProto:
         return _inside(model)
 
 
-def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
-    """Write a model, whole or not at all; the files written, the model's first.
+def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
+    """Write a model, whole or not at all; return the files written, the model's first.
 
+    model: what `load`, `optimize` or `rewrite` returns, a ModelProto, or an `ir.Model`.
     path: links are followed. What exists is overwritten with `force` alone, and files that the
         model was read from never.
 
-    Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be.
+    Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be,
+    and `DTypeError` for any other object.
+
+    >>> save("model.onnx", "copy.onnx")
+    Traceback (most recent call last):
+    upconv.errors.DTypeError: model is 'model.onnx' (str); expected the result of `load`, ...
     """
-    name = os.fspath(path)
+    name, model = os.fspath(path), _held(model)
     with _named(brief(name)):
         with reported(name):
             target = Path(name).resolve()
@@ -136,6 +144,17 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) 
             made.with_name(beside.name).replace(beside)
             made.replace(target)  # last: who finds the model finds both
         return places
+
+
+def _held(model: Any) -> ir.Model:
+    """Return the model in a result of `rewrite` (its `model`) or `optimize` (its `proto`)."""
+    for held in (model, getattr(model, "model", None), getattr(model, "proto", None)):
+        if isinstance(held, ir.Model):
+            return held
+        if isinstance(held, ModelProto):
+            return from_model(held)
+    expected = "the result of `load`, `optimize` or `rewrite`, a ModelProto or an ir.Model"
+    raise DTypeError("model", f"{brief(model)} ({type(model).__name__})", expected)
 
 
 def _inside(model: ir.Model) -> ModelProto:
@@ -157,6 +176,21 @@ def stored(model: ir.Model) -> Iterator[bytes | str]:
         return
     with TemporaryDirectory(prefix="upconv-", ignore_cleanup_errors=True) as folder:
         yield str(save(model, Path(folder, "model.onnx"))[0])
+
+
+def digest(model: ir.Model) -> str:
+    """SHA-256 of all that a model holds, wherever its weights are stored."""
+    total, copy = hashlib.sha256(), model.clone()
+    for graph in copy.graphs():
+        for name, value in graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= SMALL:
+                continue
+            with reported(str(getattr(tensor, "path", name)), "read"):
+                total.update(f"{name} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes())
+            value.const_value = ir.tensor(np.zeros(0, np.uint8), name=name)
+    total.update(ir.to_proto(copy).SerializeToString())
+    return total.hexdigest()
 
 
 def _nbytes(model: ir.Model) -> int:

@@ -68,7 +68,7 @@ def rewrite(
     Raises `ModelError` and `FileError` for what cannot be read, `ArgumentError` for a name that is
     no pass or profile, or for both at once.
 
-    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, L] x) => (float[1, 1, M] y)'
     >>> text += "<float[1, 1, 2] w = {1, 1}> { y = ConvTranspose<strides = [2]>(x, w) }"
     >>> rewritten = rewrite(onnx.parser.parse_model(text))
     >>> [node.op_type for node in rewritten.model.graph]

@@ -58,7 +58,7 @@ def add(*branches: Any, scale: float = 1.0) -> Add:
     """
     made = []
     for i, branch in enumerate(branches):
-        several = isinstance(branch, Sequence) and not isinstance(branch, str)
+        several = isinstance(branch, tuple | list)
         made.append(chain(*branch) if several else chain(_stage(f"branches[{i}]", branch)))
     if not made or len({branch.progress.rate for branch in made}) > 1:
         rates = ", ".join(str(branch.progress.rate) for branch in made) or "none"
@@ -143,6 +143,9 @@ class _Composed(Stateful):
         """
         self._require_open()
         x = as_array("chunk", chunk)
+        if x.ndim < 2:
+            expected = "2 axes, or 3 with a batch"
+            raise ShapeError("chunk.shape", str(x.shape), expected, "One of them is of channels.")
         y = self._pushed(x)
         self._last = _cut(y, self._axis, 0, 0)
         return y.copy() if np.may_share_memory(x, y) else y  # x is the caller's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ..._version import __version__
 from ...errors import ArgumentError, EngineError, MemoryLimitError, brief
 from ...files import reported, require_free
+from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
 from ...tuning import processor_model
 from ..graphs import named
@@ -23,6 +24,7 @@ from ..passes import PASSES
 from ..passes.base import run
 from ..runtimes import Runtime, feeds, ready
 from ..runtimes.worker import TIME_LIMIT, borrowed
+from ..session.reports import Report
 from .candidates import Setup, measured
 from .extract import Layer, layers, mark
 from .results import ORIGINAL, LayerResult, Optimization
@@ -30,13 +32,11 @@ from .select import Selecting, choose
 
 __all__ = ["Optimization", "optimize"]
 
-Progress = Callable[[str, int, int], None]
-"""Called with what begins, its number from 1, and of how many."""
-
 Sizes = Mapping[str, Sequence[int]]
 
 _FOLDS = ("fold_batch_norm", "fold_pad", "fold_slice")  # which only take nodes away: they run first
 _MOST_SECONDS = 3600.0
+_HINT = " upconv.onnx.Session may still be faster: it computes layers by upconv's kernels."
 
 
 def optimize(
@@ -71,7 +71,8 @@ def optimize(
     session: also measure `upconv.onnx.Session` on the model.
     force: overwrite `output`.
     time_limit: seconds that one run may take before its process is ended.
-    progress: called with what begins, its number from 1, and of how many.
+    progress: called with what begins, its number from 1, and of how many. Without it, a line on
+        stderr shows that where stderr is a terminal.
 
     Raises `ModelError`, `FileError`, `ArgumentError`, `EngineMissing`, `EngineRefusal` where the
     runtime does not take the model itself, `EngineError`, `MemoryLimitError`.
@@ -98,11 +99,13 @@ def optimize(
     if not sets:
         raise ArgumentError("sizes", "an empty sequence", "one or more mappings, or None")
     arrays = tuple(feeds(original, one, inputs, seed=seed) for one in sets)
-    say = progress or (lambda *_: None)
-    setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
-    found, folded = _selected(original, setup)
+    with shown(progress) as say:
+        setup = Setup(chosen, arrays, seconds, time_limit, float64, say)
+        found, folded = _selected(original, setup)
+        measured_session = _session(original, setup) if session else None
     result = found.model or original
     proto, changed = to_proto(result), found.model is not None
+    hint = "" if changed or session or chosen.name == "upconv" else _HINT
     versions = {one: version(one) for one in ("onnx", "onnx-ir", "numpy")}
     return Optimization(
         model=os.fspath(path) if path else original.graph.name or "",
@@ -115,12 +118,12 @@ def optimize(
         whole=found.whole,
         verified=True if changed else None,
         checks=found.checks,
-        verdict=found.verdict,
+        verdict=found.verdict + hint,
         bytes_before=to_proto(original).ByteSize(),
         bytes_after=proto.ByteSize(),
         machine=processor_model(),
         versions={"upconv": __version__, **versions, chosen.name: chosen.version},
-        session=_session(original, setup) if session else None,
+        session=measured_session,
         remarks=tuple(dict.fromkeys(found.remarks)),
         proto=proto,
         written=None if output is None else str(save(result, output, force=force)[0]),
@@ -157,9 +160,12 @@ def _result(name: str, layer: Layer | str, setup: Setup) -> LayerResult:
     return LayerResult(name, chosen, why, axes, layer.shapes, channels, groups, dtype, tried)
 
 
-def _session(original: ir.Model, setup: Setup) -> Mapping[str, Any]:
+def _session(original: ir.Model, setup: Setup) -> Report:
+    setup.say("measuring upconv.onnx.Session", 1, 1)
     try:
         with stored(original) as file, borrowed(setup.limit) as worker:
-            return dict(worker.call("session", file, setup.runtime.threads, list(setup.inputs)))
+            inputs = list(setup.inputs)
+            report: Report = worker.call("session", file, setup.runtime.threads, inputs)
+            return report
     except (EngineError, MemoryLimitError) as error:
-        return {"why": str(error)}
+        return Report("onnxruntime", str(error))

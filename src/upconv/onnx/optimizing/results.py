@@ -20,6 +20,7 @@ from ..documents import document
 if TYPE_CHECKING:
     import onnx
 
+    from ..session.reports import Report
     from ..verifying import Run
 
 _RESAMPLES = 1000
@@ -134,10 +135,10 @@ class Optimization:
 
     `inputs` are the shapes of the inputs by name, per set. `folded` are the steps taken before
     anything was measured ("fold_batch_norm at /up1"). `whole` is empty where the model was not
-    measured again. `verified` is None where the model stays as it is, for then there was nothing to
-    verify; `checks` are those of the model that was written, or of the last that was tried.
-    `session` is the JSON of `upconv.onnx.Session`'s report, or `why` there is none. `written` is
-    the output's path. `proto` is the model itself, which is in no other form of this.
+    measured again. `verified` is None where the model is unchanged, for then there was nothing to
+    verify; `checks` and `whole` then are those of the last model that was tried.
+    `session` is the report of `upconv.onnx.Session` if it was asked for. `written` is the output's
+    path. `proto` is the model itself, which is in no other form of this.
     """
 
     model: str
@@ -157,7 +158,7 @@ class Optimization:
     versions: Mapping[str, str]
     seconds: float
     remarks: tuple[str, ...] = ()
-    session: Mapping[str, Any] | None = None
+    session: Report | None = None
     written: str | None = None
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 

@@ -60,7 +60,7 @@ class Selecting:
     """The whole model of one optimisation: assembled, verified, measured.
 
     prepared: the original with neighbours folded, its layers marked. After `select`, `model` is
-    None where it stays as it is; `checks` and `whole` are of what was tried last.
+    None where it is unchanged; `checks` and `whole` are of what was tried last.
     """
 
     def __init__(self, original: ir.Model, prepared: ir.Model, setup: Setup) -> None:
@@ -78,8 +78,8 @@ class Selecting:
         self.layers = tuple(layers)
         kept = {i: layer.chosen for i, layer in enumerate(layers) if layer.rewritten}
         if not kept and not folded:
-            what = "No rewriting of any layer is faster beyond the noise: the model stays as it is."
-            self.verdict = what if layers else "The model has no ConvTranspose: it stays as it is."
+            why = "Nothing was faster" if layers else "The model has no ConvTranspose"
+            self.verdict = f"{why}; the model is unchanged."
             return
         self.model = self._tried(self.original, kept)
         if self.model is None and len(kept) + bool(folded) > 1:
@@ -87,8 +87,8 @@ class Selecting:
             if kept or folded:
                 self.model = self._tried(self.original, kept)
         if self.model is None:
-            kept, why = {}, "As a whole the model is not equal and faster with any of them"
-            self.verdict = f"{why}: it stays as it is."
+            kept, why = {}, "Nothing was both equal and faster in the whole model"
+            self.verdict = f"{why}; the model is unchanged."
         else:
             ratio = min((one.ratio for one in self.whole), key=lambda ratio: ratio.low)
             least = " at least" if len(self.whole) > 1 else ""

@@ -30,7 +30,7 @@ import onnx_ir as ir
 from ...arrays import Array
 from ...subpixel import SubPixel, folded, thriftiest, waste
 from ..building import Builder
-from ..nodes import ConvTransposeNode
+from ..nodes import ConvTransposeNode, known_sizes
 from .base import Refusal, Rewriting
 from .quantised import Operand, before, bias, finish, weight
 
@@ -93,12 +93,14 @@ def _rewriting(conv: ConvTransposeNode, pieces: Sequence[Forms]) -> Rewriting:
         require_affordable(waste(conv.axes, forms), taps * per_tap)
     together, cuts = len(pieces) == 1, [form.cut for form in pieces[0]]
     strides, channels = [axis.stride for axis in conv.axes], conv.groups * w.array.shape[1]
+    [batch, *_] = known_sizes(conv.x) or [None]
 
     def write(builder: Builder) -> None:
         def side_by_side(ys: Sequence[ir.Value]) -> ir.Value:
             x = ys[0] if together else builder.op("Concat", ys, axis=1)
             mode = "CRD" if together else "DCR"  # case 4
-            return builder.cut(builder.shuffle(x, strides, channels, mode), cuts)
+            y = builder.shuffle(x, strides, channels, mode, may_be_empty=not batch)
+            return builder.cut(y, cuts)
 
         parts = [_convolution(conv, builder, forms, w, b) for forms in pieces]
         if max(strides) == 1 and not any(map(any, cuts)):

@@ -14,6 +14,8 @@ from typing import Any
 from ..._version import __version__
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
+from ...installation import install_command
+from ...timing import format_seconds
 from .. import names
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Ratio
 
@@ -56,7 +58,7 @@ def _template() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise EngineMissing("The report needs Jinja: pip install 'upconv[onnx]'") from None
+        raise EngineMissing(f"The report needs Jinja: {install_command('onnx')}") from None
     made = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "."),
         autoescape=True,
@@ -66,7 +68,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     ratio = lambda told: str(Ratio(**told))  # noqa: E731
-    made.filters.update(seconds=seconds, ratio=ratio, short=names.shortened)
+    made.filters.update(seconds=format_seconds, ratio=ratio, short=names.shortened)
     return made.get_template("page.html")
 
 
@@ -83,10 +85,10 @@ def as_text(found: Optimization) -> str:
     """The report in lines: a row for each layer, and what is found; ends without a newline.
 
     >>> print(as_text(Optimization("a.onnx", "reference", 1, 17, (), (), (), (), None, (),
-    ...     "It stays as it is.", 9, 9, "x", {}, 1.0)))
+    ...     "Nothing was faster.", 9, 9, "x", {}, 1.0)))
     a.onnx: reference, 1 thread, opset 17, x
     verified        nothing was changed
-    verdict         It stays as it is.
+    verdict         Nothing was faster.
     """
     threads = f"{found.threads} thread{'s'[: found.threads > 1]}"
     head = f"{found.model}: {found.runtime}, {threads}, opset {found.opset}, {found.machine}"
@@ -103,34 +105,26 @@ def as_text(found: Optimization) -> str:
 def _row(layer: LayerResult) -> tuple[str, ...]:
     times, node = layer.candidate(ORIGINAL).seconds, names.shortened(layer.node, 40, "...")
     if not times:
-        return node, "-", "-", "-", "as it was, not measured"
+        return node, "-", "-", "-", "unchanged, not measured"
     if not (layer.rewritten and layer.best.ratios):
-        return node, seconds(times[0]), "-", "-", "as it was"
+        return node, format_seconds(times[0]), "-", "-", "unchanged"
     gain, now = f"{layer.best.ratios[0].median:.2f}x", names.shortened(layer.chosen, 40, "...")
-    return node, seconds(times[0]), seconds(layer.best.seconds[0]), gain, now
+    after = format_seconds(layer.best.seconds[0])
+    return node, format_seconds(times[0]), after, gain, now
 
 
 def _facts(found: Optimization) -> Iterator[tuple[str, str]]:
     for inputs, whole in zip(found.inputs, found.whole, strict=False):
         sizes = (f"{name} {'x'.join(map(str, size))}" for name, size in inputs.items())
         at = f" at {', '.join(sizes)}" if len(found.whole) > 1 else ""
-        times = f"{seconds(whole.before)} before, {seconds(whole.after)} after"
-        yield "whole model", f"{times}: {whole.ratio}{at}"
+        times = f"{format_seconds(whole.before)} before, {format_seconds(whole.after)} after"
+        label = "whole model" if found.verified else "tried, undone"
+        yield label, f"{times}: {whole.ratio}{at}"
     told = "nothing was changed"
     if found.verified:
         told = f"{sum(len(run.outputs) for run in found.checks)} outputs compared, all equal"
     yield "verified", told
-    if found.session:
-        before, after = (found.session.get(key) for key in ("before", "after"))
-        times = f"{before:.3g} ms in ONNX Runtime, {after:.3g} ms in upconv" if after else ""
-        yield "Session", times or str(found.session["why"])
+    for number, line in enumerate(str(found.session).splitlines() if found.session else ()):
+        yield "" if number else "Session", line
     yield from (("remark", remark) for remark in found.remarks)
     yield "verdict", found.verdict
-
-
-def seconds(value: float) -> str:
-    """A time with three digits: "12.3 ms"."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} us"

@@ -87,10 +87,10 @@ class Host:
         told = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
         return bytes(told.SerializeToString())
 
-    def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> dict[str, Any]:
-        """The report of `upconv.onnx.Session`, measured on these inputs, as JSON."""
+    def session(self, model: bytes | str, threads: int, feeds: list[Feeds]) -> Any:
+        """The report of `upconv.onnx.Session`, measured on these inputs."""
         upconv = import_module(".upconv", __package__)
-        return dict(upconv.Session(model, threads=threads, feeds=feeds).report().as_json())
+        return upconv.Session(model, threads=threads, feeds=feeds).report()
 
     def close(self, number: int) -> None:
         """Forget a model."""

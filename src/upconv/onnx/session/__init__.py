@@ -10,15 +10,18 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
+from ... import decisions as records
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
+from ...terminal import Progress, shown
 from ...threads import checked, get_num_threads
-from ..models import Source, from_model
+from ..models import Source, digest, from_model
+from ..runtimes import RUNTIMES
 from ..runtimes.inputs import dtype_of, fitting, inputs_of
 from ..runtimes.inputs import feeds as drawn
-from .choosing import Assembly, measured, unmeasured
+from .choosing import Assembly, decided, measured, unmeasured
 from .native import Native
-from .reports import LayerReport, Report
+from .reports import LayerReport, Report, Shapes, read
 
 __all__ = ["LayerReport", "NodeArg", "Report", "Session"]
 
@@ -52,13 +55,20 @@ class Session:
     measure: False has upconv compute every ConvTranspose, unmeasured and unchecked.
     layers: the names of the layers that upconv computes, as another session's report has them;
         nothing is measured. Without a name ONNX Runtime runs the model as it was given.
+    decisions: a file that `report().save` wrote; its decisions are applied, nothing is measured.
+        They hold for the model, processor, threads, versions and, if given, shapes they were
+        measured with: others are refused.
+    remeasure: measure again where the file of `decisions` is missing or holds for something else,
+        and write it.
+    progress: called with what begins, its number from 1, and of how many. Without it, a line on
+        stderr shows that where stderr is a terminal.
 
     Inputs may change their shapes from run to run. `run` may be called from many threads at once.
     The child of a fork makes a session of its own.
 
     Raises `FileError`, `ModelError` for what cannot be read, `EngineRefusal` for what ONNX Runtime
     does not take and for inputs or outputs that are not tensors of numbers, `ArgumentError` for
-    arguments that do not fit the model.
+    arguments or decisions that do not fit the model or the machine.
 
     >>> import numpy as np, onnx
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, L] x) => (float[N, 1, M] y)'
@@ -77,23 +87,39 @@ class Session:
         feeds: Any = None,
         measure: bool = True,
         layers: Sequence[str] | None = None,
+        decisions: str | os.PathLike[str] | None = None,
+        remeasure: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         self._threads = get_num_threads() if threads is None else checked(threads)
+        _require_decisions_alone(decisions, layers, measure, remeasure)
         self._process = os.getpid()
         whole = from_model(model)
         self._inputs = tuple(map(_value, inputs_of(whole)))
         self._outputs = tuple(map(_value, whole.graph.outputs))
         self._names = [str(value.name) for value in self._outputs]
+        conditions = records.conditions(
+            self._threads, onnxruntime=RUNTIMES["onnxruntime"].version, model=digest(whole)
+        )
+        examples = self._examples(input_shapes, feeds) if layers is None and measure else []
+        shapes: Shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
+        saved = None
+        if decisions is not None:
+            stated = shapes if input_shapes or feeds else None
+            saved = _restored(decisions, conditions, stated, remeasure)
         assembly = Assembly(whole, self._threads)
-        shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
         self._runner: Native | None
-        if layers is None and measure:
-            examples = self._examples(input_shapes, feeds)
-            shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
-            self._runner, report = measured(assembly, self._names, examples)
+        if saved is not None:
+            self._runner, self._report = decided(assembly, saved), saved
+            return
+        if examples:
+            with shown(progress) as say:
+                self._runner, report = measured(assembly, self._names, examples, say)
         else:
             self._runner, report = unmeasured(assembly, layers)
-        self._report = replace(report, shapes=shapes, threads=self._threads)
+        self._report = replace(report, shapes=shapes, conditions=conditions)
+        if decisions is not None:
+            self._report.save(decisions)
 
     def report(self) -> Report:
         """What was decided about each layer and about the whole model, and why."""
@@ -163,6 +189,34 @@ class Session:
             raise ArgumentError(name, brief(given), "a dict by the names of inputs, or several")
         draw = partial(drawn, self._inputs) if feeds is None else self._arrays
         return [draw(each) for each in several]
+
+
+def _require_decisions_alone(path: object, layers: object, measure: bool, remeasure: bool) -> None:
+    beside = "layers" if layers is not None else "measure" if not measure else ""
+    if path is not None and beside:
+        raise ArgumentError(beside, "given beside decisions", "one of the two")
+    if path is None and remeasure:
+        raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
+
+
+def _restored(
+    path: str | os.PathLike[str], now: Mapping[str, Any], shapes: Shapes | None, remeasure: bool
+) -> Report | None:
+    """The decisions in a file; None where they are to be measured again and written there."""
+    if remeasure and not os.path.lexists(path):
+        records.require_writable(path)
+        return None
+    report = read(path)
+    stated = {} if shapes is None else {"shapes": shapes}
+    other = records.difference({**report.conditions, "shapes": report.shapes}, {**now, **stated})
+    if other is None:
+        return report
+    if remeasure:
+        records.require_writable(path)
+        return None
+    got = f"{brief(os.fspath(path))}, measured with {other[0]}"
+    remedy = "Measure again: remeasure=True writes the file anew."
+    raise ArgumentError("decisions", got, f"decisions measured with {other[1]}", remedy)
 
 
 def _value(value: ir.Value) -> ir.Value:

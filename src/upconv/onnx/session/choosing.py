@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
+from ...terminal import Progress
 from ...timing import interleaved
 from ..models import stored
 from ..verifying.differences import difference
@@ -98,7 +99,7 @@ def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
         if str(event.get("name")).endswith(ending):
             found.setdefault(event["name"].removesuffix(ending), []).append(event["dur"] * 1e-6)
     return {
-        name: sum(min(part) for part in np.array_split(durations, examples) if len(part))
+        name: sum(float(min(part)) for part in np.array_split(durations, examples) if len(part))
         for name, durations in found.items()
     }
 
@@ -106,7 +107,9 @@ def _kernel_times(events: list[Any], examples: int) -> dict[str, float]:
 Choice = tuple[Native, Report]
 
 
-def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]) -> Choice:
+def measured(
+    assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds], say: Progress
+) -> Choice:
     """The fastest way to run the model on the examples."""
     try:
         plain = assembly.plain()
@@ -123,7 +126,9 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     except EngineError as error:
         remedy = "It was run to be measured: pass feeds that it takes, or measure=False."
         raise EngineError(f"{error} {remedy}") from None
+    say("measuring the layers in upconv", 1, 3)
     ours = _own_times(assembly, names, examples, rows)
+    say("measuring the layers in ONNX Runtime", 2, 3)
     theirs = assembly.profiled(None, names, examples) if ours else {}
     for output, seconds in ours.items():
         before = 1e3 * theirs[output] if output in theirs else None
@@ -131,7 +136,9 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
     sets = _sets(assembly, ours, theirs)
     sessions = [assembly.session(chosen) for chosen in sets]
     calls = [partial(_all, session, names, examples) for session in (plain, *sessions)]
-    best, *others = (1e3 * min(samples) for samples in interleaved(calls, _SECONDS).samples)
+    what = f"timing the model with {len(sets)} sets of layers by upconv, round"
+    rounds = interleaved(calls, _SECONDS, lambda number: say(f"{what} {number}", 3, 3))
+    best, *others = (1e3 * min(samples) for samples in rounds.samples)
     for i in sorted(range(len(others)), key=lambda i: others[i]):
         if others[i] >= GAIN * best:
             break
@@ -144,6 +151,19 @@ def measured(assembly: Assembly, names: Sequence[str], examples: Sequence[Feeds]
         rows |= {output: replace(rows[output], why=why) for output in sets[i]}
     told, least = _decided(rows, frozenset()), min(others, default=best)
     return plain, Report("onnxruntime", "it is not faster with upconv", told, best, least)
+
+
+def decided(assembly: Assembly, report: Report) -> Native:
+    """The model as decided by an earlier session; `ArgumentError` for layers of another model."""
+    names, saved = (
+        [row.name for row in rows] for rows in (assembly.rows().values(), report.layers)
+    )
+    if names != saved:
+        raise ArgumentError("decisions", f"for the layers {brief(saved)}", brief(names))
+    chosen = [
+        output for output, row in zip(assembly.layers, report.layers, strict=True) if row.upconv
+    ]
+    return assembly.session(chosen) if report.runs == "upconv" else assembly.plain()
 
 
 def unmeasured(

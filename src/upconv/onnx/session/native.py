@@ -102,5 +102,8 @@ def _result(value: int) -> Array:
     api = library()
     code, shape = api.described(value)
     array = array_at(value, shape, np.dtype(ir.DataType(code).numpy()))
-    weakref.finalize(array.base, api.release, "Value", value).atexit = False
+    if array.base is None:  # NumPy keeps no memory for an empty array
+        api.release("Value", value)
+    else:
+        weakref.finalize(array.base, api.release, "Value", value).atexit = False
     return array
