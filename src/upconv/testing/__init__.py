@@ -10,7 +10,7 @@ for seed in range(1000):                             # of the sizes that models 
 from __future__ import annotations
 
 from .cases import cases
-from .checks import check, check_adjoint, compute
+from .checks import check, check_adjoint, compute, require_engine
 from .layers import FAMILIES, layer
 from .oracle import Expected, Operands, by_taps, expected, operands, scatter, tolerance
 
@@ -26,6 +26,7 @@ __all__ = [
     "expected",
     "layer",
     "operands",
+    "require_engine",
     "scatter",
     "tolerance",
 ]
