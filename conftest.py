@@ -1,5 +1,6 @@
-"""For every test and doctest: a tuning file of the run's own, signals as in a terminal, NumPy on
-one thread, and a garbage collector that leaves alone what was there before."""
+"""For every test and doctest: skips where a framework is absent, a tuning file of the run's own,
+signals as in a terminal, NumPy on one thread, and a garbage collector that leaves alone what was
+there before."""
 
 from __future__ import annotations
 
@@ -10,18 +11,21 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-# Doctests of a face need its framework.
+import pytest
+
+from pages import PageFile
+
+# What doctests need beyond the extra `test`. They skip where it is absent; `-rs` shows the reasons.
+_ROOT = Path(__file__).parent
 _NEEDS = {
-    "torch": ("torch",),
-    "onnx": ("onnx", "onnx_ir", "onnxruntime"),
-    "dask": ("dask",),
-    "linear": ("scipy",),
+    "src/upconv/dask": ("dask",),
+    "src/upconv/linear": ("scipy",),
+    "src/upconv/mxnet/to_onnx.py": ("onnx", "onnxruntime"),
+    "src/upconv/onnx": ("onnx", "onnx_ir", "onnxruntime"),
+    "src/upconv/onnx/runtimes/openvino.py": ("openvino",),
+    "src/upconv/torch": ("torch",),
 }
-collect_ignore_glob = [
-    f"src/upconv/{face}/*" for face, needs in _NEEDS.items() if not all(map(find_spec, needs))
-]
-if not all(map(find_spec, ("onnx", "onnxruntime"))):
-    collect_ignore_glob.append("src/upconv/mxnet/to_onnx.py")
+_ABSENT = {name for needs in _NEEDS.values() for name in needs if find_spec(name) is None}
 
 # A folder of its own, so that no test finds, or leaves, anything in the user's cache. The processes
 # of pytest-xdist inherit the variable, and share the file.
@@ -42,8 +46,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 gc.disable()
 
 
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> PageFile | None:
+    """Pages of documentation: their Python and their commands."""
+    return PageFile.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
+
+
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays to the end: the garbage collector would look at
     all of it again and again, and a test that asks for a collection would wait for a second."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> None:
+    """Skip the doctests of a module that cannot be imported without an absent framework."""
+    folders = [path for path in _NEEDS if collector.path.is_relative_to(_ROOT / path)]
+    absent = _ABSENT.intersection(name for path in folders for name in _NEEDS[path])
+    if absent and isinstance(collector, pytest.Module):
+        collector.collect = lambda: pytest.skip(f"needs {', '.join(sorted(absent))}")

@@ -5,7 +5,7 @@
 `hot` is an empty run of two threads less a call of the same function on one. The table is of a run
 of some 240 us, cut into 100 jobs, after the process has computed (busy) or slept for a while: the
 median, the 9th decile, and how many of the runs had help. `alone` is the same run on one thread.
-With --stay helpers run where the system puts them, see src/upconv/engines/jit/places.py.
+With --stay the system places helper threads; otherwise `upconv.engines.jit.affinity` does.
 """
 
 from __future__ import annotations

@@ -55,15 +55,21 @@ class ResBlock(nn.Module):
         return x
 
 
-class HiFiGan(nn.Module):
-    """The generator of HiFi-GAN V1 (Kong, Kim, Bae 2020), as its paper's table 5 describes it."""
+V1 = ((8, 16), (8, 16), (2, 4), (2, 4))
 
-    def __init__(self, width: int = 512) -> None:
+
+class HiFiGan(nn.Module):
+    """The generator of HiFi-GAN (Kong, Kim, Bae 2020); V1 as its paper's table 5 describes it.
+
+    `ups` are the stride and the kernel of each transposed convolution.
+    """
+
+    def __init__(self, width: int = 512, ups: tuple[tuple[int, int], ...] = V1) -> None:
         super().__init__()
         norm = nn.utils.parametrizations.weight_norm
         self.first = norm(nn.Conv1d(80, width, 7, padding=3))
         self.ups, self.blocks = nn.ModuleList(), nn.ModuleList()
-        for rate, kernel in ((8, 16), (8, 16), (2, 4), (2, 4)):
+        for rate, kernel in ups:
             up = nn.ConvTranspose1d(width, width // 2, kernel, rate, padding=(kernel - rate) // 2)
             self.ups.append(norm(up))
             width //= 2

@@ -22,7 +22,7 @@ decoder (float[1, 64, 16, 16] x) => (float[1, 3, 64, 64] y) {
 def main() -> None:
     """Optimise a decoder, rewrite it by hand, and hold both against the original."""
     if not all(map(find_spec, ("onnx", "onnx_ir", "onnxruntime"))):
-        print("ONNX's libraries are not installed: pip install 'upconv[onnx]'")
+        print("ONNX's libraries are not installed: pip install '.[onnx]'")
         return
     import numpy as np
     import onnx

@@ -16,7 +16,7 @@ from pathlib import Path
 def main() -> None:
     """Build a small DCGAN generator, accelerate it, change it, save decisions, restore it."""
     if find_spec("torch") is None:
-        print("PyTorch is not installed: pip install 'upconv[torch]'")
+        print("PyTorch is not installed: pip install '.[torch]'")
         return
     import torch
     from torch import nn

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import repeating
 import upconv
 from upconv import primitives, threads
 from upconv.engines import load
 from upconv.engines.jit import compile as compiling
+from upconv.engines.jit import cpu as cpus
 from upconv.testing import checks
 
 # No verdict depends on the clock: a machine that stands still for 30 s is no slow strategy.
@@ -25,6 +28,21 @@ settings.register_profile(
 settings.load_profile("quick")
 
 compiling.VERIFYING = True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Print below a failure the one line that repeats it."""
+    report = yield
+    if report.failed and call.excinfo is not None:
+        long = item.get_closest_marker("long") is not None
+        line = repeating.line(item.nodeid, str(call.excinfo.value), long=long)
+        report.sections.append(("repeat it", line))
+    if call.when == "teardown":
+        repeating.forget()
+    return report
 
 
 def remembered(function):
@@ -55,6 +73,15 @@ def fresh_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[primitives.Primitiv
 
 
 @pytest.fixture
+def zen4(monkeypatch: pytest.MonkeyPatch) -> cpus.Cpu:
+    """Choose for a Zen 4 with 1 MiB of L2 on any machine. For choices: its code might not run."""
+    known = cpus.target("x86_64-unknown-linux-gnu", "znver4", "", cpus._KNOWN["znver4"])
+    cpu = replace(known, l1=32 << 10, l2=1 << 20)
+    monkeypatch.setattr(cpus, "_host", lambda forced: cpu)
+    return cpu
+
+
+@pytest.fixture
 def one_torch_thread() -> Iterator[None]:
     """PyTorch's threads wait for each other on a busy machine."""
     import torch
@@ -71,7 +98,7 @@ def upconv_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every trial says: the original takes 2 ms, upconv 1."""
     from upconv.torch import trials
 
-    def clock(ways, seconds=0.0):
+    def clock(ways, *_):
         return [(way(), told)[1] for way, told in zip(ways, (2.0, 1.0), strict=True)]
 
     monkeypatch.setattr(trials, "best_of", clock)

@@ -89,7 +89,8 @@ class Case:
             terms = self.arrays[0].size
         relative = 2.0**-23 * (4 + 2 * sqrt(terms)) + 2 * rounding
         allowed = relative * self.oracle(magnitudes=True) + 1e-30
-        wrong = ~(np.abs(got.astype(np.float64) - wanted.astype(np.float64)) <= allowed) & ~ignore
+        agrees = np.abs(got.astype(np.float64) - wanted.astype(np.float64)) <= allowed
+        wrong = ~agrees & np.logical_not(ignore)
         return f"{self}: {wrong.sum()} of {wrong.size} elements differ" if wrong.any() else ""
 
 

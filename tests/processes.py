@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import upconv
 
 SOURCE = str(Path(upconv.__file__).parents[1])
@@ -49,6 +51,13 @@ def printed(code, *arguments, flags=("ignore",), **how):
     done = python(code, *arguments, flags=flags, **how)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
+
+
+def require_feature(feature):
+    """Skip a test whose code this processor cannot run, by LLVM's name for the feature."""
+    llvm = pytest.importorskip("llvmlite.binding")
+    if not llvm.get_host_cpu_features().get(feature):
+        pytest.skip(f"this processor has no {feature}")
 
 
 def ran(*args, driver=None, cwd=None, stdin=b"", env=None, **how):

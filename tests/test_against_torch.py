@@ -10,11 +10,13 @@ which nothing is compiled, 300: the rules of geometry are those of all engines. 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import upconv
+from repeating import seeds
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle here and is not installed")
 from torch.nn import functional as F  # noqa: E402
@@ -25,6 +27,12 @@ GEOMETRIES, BATCHES = 2_000, 20
 PARTS = [(None, 0), *(("reference", part) for part in range(1, 4))]
 LONG = [pytest.param(None, part, marks=pytest.mark.long) for part in range(1, BATCHES)]
 CLOSE = 1e-12
+
+
+def batch(part: int) -> Iterator[int]:
+    """The seeds of one part of all geometries."""
+    count = GEOMETRIES // BATCHES
+    return seeds(part * count, (part + 1) * count)
 
 
 def geometry(rng: random.Random) -> dict:
@@ -57,6 +65,17 @@ def geometry(rng: random.Random) -> dict:
             }
 
 
+def convolution_geometry(rng: random.Random) -> dict:
+    """A layer of ordinary convolution that PyTorch accepts, with larger inputs."""
+    while True:
+        g = geometry(rng)
+        g["size"], keywords = [n + 4 for n in g["size"]], g["keywords"]
+        del keywords["output_padding"]
+        spans = zip(g["size"], g["kernel"], keywords["dilation"], keywords["padding"], strict=True)
+        if all(n + 2 * p >= d * (k - 1) + 1 for n, k, d, p in spans):
+            return g
+
+
 def assert_close(got: np.ndarray, wanted) -> None:
     wanted = wanted.detach().numpy()
     assert got.shape == wanted.shape
@@ -65,9 +84,8 @@ def assert_close(got: np.ndarray, wanted) -> None:
 
 @pytest.mark.parametrize(("engine", "part"), PARTS + LONG)
 def test_transposed_convolution(engine: str | None, part: int) -> None:
-    rng, draw = random.Random(part), np.random.default_rng(part).standard_normal
-    for _ in range(GEOMETRIES // BATCHES):
-        g = geometry(rng)
+    for seed in batch(part):
+        g, draw = geometry(random.Random(seed)), np.random.default_rng(seed).standard_normal
         keywords = g["keywords"]
         i, per_group = g["channels"]
         x = draw((g["batch"], i, *g["size"]))
@@ -85,19 +103,12 @@ def test_transposed_convolution(engine: str | None, part: int) -> None:
 
 @pytest.mark.parametrize(("engine", "part"), PARTS)
 def test_convolution(engine: str | None, part: int) -> None:
-    rng, draw = random.Random(part), np.random.default_rng(part).standard_normal
-    done = 0
-    while done < 100:
-        g = geometry(rng)
-        keywords = {k: v for k, v in g["keywords"].items() if k != "output_padding"}
+    for seed in batch(part):
+        g = convolution_geometry(random.Random(seed))
+        draw, keywords = np.random.default_rng(seed).standard_normal, g["keywords"]
         i, per_group = g["channels"]
         groups = keywords["groups"]
-        size = [n + 4 for n in g["size"]]
-        spans = zip(size, g["kernel"], keywords["dilation"], keywords["padding"], strict=True)
-        if any(n + 2 * p < d * (k - 1) + 1 for n, k, d, p in spans):
-            continue
-        done += 1
-        x = draw((g["batch"], i, *size))
+        x = draw((g["batch"], i, *g["size"]))
         w, b = draw((per_group * groups, i // groups, *g["kernel"])), draw(per_group * groups)
         tx, tw, tb = (torch.tensor(array, requires_grad=True) for array in (x, w, b))
         ty = getattr(F, f"conv{g['rank']}d")(tx, tw, tb, **keywords)

@@ -140,9 +140,37 @@ KINDS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("plan on no threads", lambda: P(X.shape, W, threads=0), ArgumentError, "threads is 0; expected an integer from 1 to 4096."),
     ("output_shape of a weight's rank", lambda: upconv.output_shape((1, 6, 5), (6, 4)), ShapeError, "weight.shape is (6, 4)"),
     ("explain of a hole in a shape", lambda: upconv.explain((1, 6, None), W), DTypeError, "input_shape[2] is None (NoneType); expected an integer."),
+    # Results in chunks, matrices, streams
+    ("dask with too many chunks", lambda: _lazy("conv_transpose", output_padding=2**31), ArgumentError, "chunks is None, which makes 536870914 tasks; expected at most 1048576 tasks for a result. Pass larger ones"),
+    ("dask with no positions in a chunk", lambda: _lazy("conv_transpose", chunks=0), ArgumentError, "chunks is 0; expected chunks of the result's spatial axes (8, 8), in a form Dask has for them. Dask says: ZeroDivisionError("),
+    ("dask with chunks below zero", lambda: _lazy("conv_transpose", chunks=-5), ArgumentError, "chunks is -5; expected chunks"),
+    ("dask with single positions of a huge result", lambda: _lazy("conv_transpose", output_size=2**40, chunks=1), ArgumentError, "chunks is 1, which makes 1099511627776 tasks"),
+    ("dask without a weight", lambda: _lazy("conv_transpose", weight=None), DTypeError, "weight is None (NoneType); expected an array"),
+    ("a matrix too large for memory", lambda: _linear("as_matrix", (1, 2, 6, 6), W4, output_padding=2**40), MemoryLimitError, "a matrix of 1944 products needs over a million EiB"),
+    ("an operator's order an array", lambda: _linear("operator", (1, 2, 6, 6), W4, weight_layout=X), DTypeError, "weight_layout[0][0] is [1.0, 1.0, 1.0, 1.0, 1.0] (list)"),
+    ("an operator of which kind is unsaid", lambda: _linear("operator", (1, 2, 6, 6), W4, transposed=X), DTypeError, "transposed is array([[[1., 1., 1., 1., 1.], [1., 1.,"),
+    ("deconvolve by an array", lambda: _linear("deconvolve", np.ones((1, 3, 8, 8)), W4, method=X), ArgumentError, "method is array([[[1., 1., 1., 1., 1.], [1., 1.,"),
+    ("deconvolve damped to nothing", lambda: _linear("deconvolve", np.ones((1, 3, 8, 8)), W4, damp=1e308), ArgumentError, "damp is 1e+308; expected a finite number from 0 to 1e+150."),
+    ("a sum's chunk without channels", lambda: upconv.streaming.add((), "relu").push(np.float32(1)), ShapeError, "chunk.shape is (); expected 2 axes, or 3 with a batch."),
+    ("an array where a word belongs", lambda: T(X, W, activation=X), DTypeError, "activation is array([[[1., 1., 1., 1., 1.], [1., 1.,"),
     ("threads none at all", lambda: upconv.set_num_threads(0), ArgumentError, "n is 0; expected an integer from 1 to 4096."),
     ("threads a bool", lambda: upconv.set_num_threads(True), ArgumentError, "n is True"),
 ]  # fmt: skip
+
+
+W4 = np.ones((2, 3, 3, 3), "f")
+
+
+def _lazy(function: str, weight: object = W4, **keywords: object) -> object:
+    """A function of `upconv.dask` on an array in chunks of four by four positions."""
+    da = pytest.importorskip("dask.array", reason="needs the extra dask")
+    x = da.ones((1, 2, 6, 6), chunks=(1, 2, 4, 4), dtype="f4")
+    return getattr(pytest.importorskip("upconv.dask"), function)(x, weight, **keywords)
+
+
+def _linear(function: str, *arguments: object, **keywords: object) -> object:
+    pytest.importorskip("scipy", reason="needs the extra science")
+    return getattr(pytest.importorskip("upconv.linear"), function)(*arguments, **keywords)
 
 
 class OnDevice:

@@ -371,14 +371,6 @@ def test_ctrl_c_in_a_terminal_ends_the_bar():
 
 
 @posix
-def test_results_do_not_go_to_a_terminal_as_bytes():
-    with in_terminal("run", "x.npy", "-w", "w.npy", "-o", "-") as child:
-        shown, code = ended(child)
-    assert "name a file" in shown
-    assert code == 2
-
-
-@posix
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_a_long_bench(tmp_path, number, code):
     with begun("bench", "--peers", "none", cwd=tmp_path) as process:

@@ -1,4 +1,4 @@
-"""`upconv run` on files nobody vouches for: a message and exit code 2, whatever they hold."""
+"""`upconv mxnet run` on untrusted arrays: a message and exit code 2, whatever they hold."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
+import upconv.mxnet as mx
 from processes import called, failed, ran
 
 pytest.importorskip("typer", reason="the command line needs typer")
@@ -19,12 +20,13 @@ posix = pytest.mark.skipif(os.name != "posix", reason="pipes and limits of POSIX
 
 
 @pytest.fixture
-def folder(tmp_path):
-    w = np.ones((6, 4, 3, 2), np.float32)
-    np.save(tmp_path / "w.npy", w)
-    np.save(tmp_path / "x.npy", np.ones((2, 6, 5, 7), np.float32))
-    np.savez(tmp_path / "all.npz", x=w, w=w, b=w, r=w)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mx.sym.relu(mx.sym.var("data")).save("net.json")
     return tmp_path
+
+
+RUN = ["mxnet", "run", "net.json", "-o", "y.npz", "--inputs"]
 
 
 def npy(header, data=b"", version=b"\x01\x00"):
@@ -71,12 +73,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_files_end_in_a_message(folder, monkeypatch, name):
-    monkeypatch.chdir(folder)
+def test_hostile_files_end_in_a_message(folder, name):
     data, words = HOSTILE[name]
     (folder / "bad.npy").write_bytes(data)
     before = sorted(folder.iterdir())
-    said = failed(called("run", "bad.npy", "-w", "w.npy", "-o", "y.npy"), 2)
+    said = failed(called(*RUN, "bad.npy"), 2)
     assert words in said
     assert "bad.npy" in said
     assert sorted(folder.iterdir()) == before
@@ -84,21 +85,13 @@ def test_hostile_files_end_in_a_message(folder, monkeypatch, name):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("missing.npy", "No such file"),
-        ("sub", "is a directory"),
-        ("pipe", "not a regular file"),
-        ("all.npz", "4 arrays"),
-        ("all.npz:q", "no member 'q'"),
-        ("x.npy:a", "No such file"),
-    ],
+    [("missing.npy", "No such file"), ("sub", "is a directory"), ("pipe", "not a regular file")],
 )
 @posix
-def test_names_that_are_no_array(folder, monkeypatch, name, words):
-    monkeypatch.chdir(folder)
+def test_names_that_are_no_array(folder, name, words):
     (folder / "sub").mkdir()
     os.mkfifo(folder / "pipe")
-    assert words in failed(called("run", name, "-w", "w.npy", "-o", "y.npy"), 2)
+    assert words in failed(called(*RUN, name), 2)
 
 
 @posix
@@ -113,8 +106,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(folder):
             member.write(bytes(1 << 20))
     assert (folder / "bomb.npz").stat().st_size < 10 << 20
     limit = 1100 << 20
-    done = ran("run", "bomb.npz", "-w", "w.npy", "-o", "y.npy", cwd=folder,
-               env={"OPENBLAS_NUM_THREADS": "1"},
+    done = ran(*RUN, "bomb.npz", env={"OPENBLAS_NUM_THREADS": "1"},
                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
                )  # fmt: skip
     assert "needs 1.17 GiB" in failed(done, 2)

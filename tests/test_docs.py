@@ -1,6 +1,6 @@
 """The documentation holds: examples run, drawings are made by their scripts, links lead somewhere.
 
-The code blocks of the pages are doctests, which pytest collects from docs/ by itself.
+Each page is a test of its own: its Python and its commands are run, see `pages`.
 """
 
 from __future__ import annotations
@@ -106,17 +106,6 @@ def anchors(page: Path) -> set[str]:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+\s+(.*?)\s*#*$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_are_doctests(page: Path) -> None:
-    """A block of Python without a prompt would never be run."""
-    text = page.read_text(encoding="utf-8")
-    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if language in ("python", "py", "pycon") and page.is_relative_to(DOCS):
-            assert block.lstrip().startswith(">>>"), block
-            # doctest would take the fence for a part of the expected output
-            assert block.endswith("\n\n"), f"leave a blank line at the end of: {block}"
 
 
 def test_contributing_names_files_that_are_there() -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from processes import python
+from processes import python, require_feature
+from repeating import only
 from upconv.engines import load
 from upconv.engines.jit.cpu import VARIABLE
 
@@ -135,12 +136,10 @@ def ran(way: Way, code: str) -> subprocess.CompletedProcess[str]:
 
 
 def _require(way: Way) -> None:
-    import llvmlite.binding as llvm
-
     if not sys.platform.startswith("linux"):
         pytest.skip("maps memory as Linux does")
-    if way.needs and not llvm.get_host_cpu_features().get(way.needs):
-        pytest.skip(f"this processor has no {way.needs}")
+    if way.needs:
+        require_feature(way.needs)
 
 
 def verdict(done: subprocess.CompletedProcess[str]) -> str:
@@ -165,7 +164,7 @@ def test_many_random_geometries(way: str) -> None:
 
 
 def _check(way: Way, seeds: range) -> None:
-    done = checked(way, seeds)
+    done = checked(way, only(seeds))
     assert not verdict(done), verdict(done)
     word, count = done.stdout.splitlines()[-1].split(": ")
     assert word == "done"

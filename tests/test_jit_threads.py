@@ -9,6 +9,7 @@ import pytest
 
 from processes import printed
 from random_problems import case
+from repeating import seeds
 from upconv import testing
 from upconv.engines import load
 from upconv.geometry import Axis
@@ -54,12 +55,13 @@ def test_any_number_of_threads_gives_the_same_bits(problem: Problem) -> None:
 
 
 def test_random_problems_give_the_same_bits_with_threads() -> None:
-    for problem in able([case(seed).problem for seed in range(30)]):
-        given = testing.operands(problem)
-        first = testing.compute(load("jit"), problem, given, threads=1)
-        for threads in (2, 5):
-            again = testing.compute(load("jit"), problem, given, threads)
-            assert again.tobytes() == first.tobytes(), (threads, problem)
+    for seed in seeds(30):
+        for problem in able([case(seed).problem]):
+            given = testing.operands(problem)
+            first = testing.compute(load("jit"), problem, given, threads=1)
+            for threads in (2, 5):
+                again = testing.compute(load("jit"), problem, given, threads)
+                assert again.tobytes() == first.tobytes(), (threads, problem)
 
 
 @pytest.mark.parametrize("problem", able(LARGE)[:3], ids=str)

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from repeating import seeds
 from upconv.errors import ArgumentError, DTypeError, FileError, ModelError, UpconvError
 from upconv.mxnet.params import read_params, write_params
 
@@ -278,11 +279,11 @@ def test_every_beginning_of_a_file_is_refused(name, tmp_path):
 @pytest.mark.parametrize("name", ["dict", "sparse", "np", "oldest", "archive2"])
 def test_whatever_bytes_change_it_is_read_or_refused_in_little_memory(name, tmp_path):
     whole = (STORED / "params" / f"{name}.params").read_bytes()
-    rng, path, refused = random.Random(name), tmp_path / "net.params", 0
+    path, refused = tmp_path / "net.params", 0
     tracemalloc.start()
     try:
-        for _ in range(400):
-            data = bytearray(whole)
+        for seed in seeds(400):
+            rng, data = random.Random(f"{name} {seed}"), bytearray(whole)
             for _ in range(rng.randint(1, 3)):
                 data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
             path.write_bytes(data)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onednn_graph_cases import FUNCTIONS, KINDS, case
+from repeating import seeds
 from upconv import EngineRefusal, onednn_graph
 from upconv.geometry import fitted
 from upconv.problem import DType
@@ -31,7 +32,7 @@ def check(seed: int, kind: str, rule: str) -> None:
 @pytest.mark.parametrize("rule", ["library", "document"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_function_computes_the_definition(kind: str, rule: str) -> None:
-    for seed in range(20):
+    for seed in seeds(20):
         check(seed, kind, rule)
 
 
@@ -39,7 +40,7 @@ def test_every_function_computes_the_definition(kind: str, rule: str) -> None:
 @pytest.mark.parametrize("rule", ["library", "document"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_function_computes_the_definition_at_length(kind: str, rule: str) -> None:
-    for seed in range(1000, 1400):
+    for seed in seeds(1000, 1400):
         check(seed, kind, rule)
 
 
@@ -47,7 +48,7 @@ def test_every_function_computes_the_definition_at_length(kind: str, rule: str) 
 def test_one_position_to_the_side_is_noticed(kind: str) -> None:
     """The oracle, an axis of whose problem is moved, disagrees."""
     noticed = 0
-    for seed in range(12):
+    for seed in seeds(12):
         one = case(seed, kind, beyond=True)
         *others, a = one.problem.axes
         moved = fitted(a.size, a.kernel, a.stride, a.dilation, a.crop_begin + 1, a.out)
@@ -58,7 +59,7 @@ def test_one_position_to_the_side_is_noticed(kind: str) -> None:
 
 def test_any_engine_computes(engine) -> None:
     ran = 0
-    for seed in range(30):
+    for seed in seeds(30):
         one = case(seed, list(KINDS)[seed % 6], beyond=True)
         try:
             got = one.run(engine=engine.name)

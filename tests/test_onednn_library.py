@@ -11,6 +11,7 @@ import processes
 from upconv.engines.onednn import library
 from upconv.engines.onednn.abi import Handle
 from upconv.errors import EngineError, EngineMissing
+from upconv.installation import install_command
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_the_variable_decides_alone(forgetful: pytest.MonkeyPatch, tmp_path: Pat
     said = str(caught.value)
     assert "UPCONV_ONEDNN_PATH names no libdnnl" in said
     assert str(tmp_path) in said
-    assert said.endswith("pip install 'upconv[onednn]'")
+    assert said.endswith(install_command("onednn"))
     assert "the wheel" not in said
 
 
@@ -98,7 +99,7 @@ def test_without_any_the_message_says_how_to_get_one(forgetful: pytest.MonkeyPat
     with pytest.raises(EngineMissing) as caught:
         library.runtime()
     assert "There is no libdnnl.so.3 that upconv can use. the system: " in str(caught.value)
-    assert str(caught.value).endswith("pip install 'upconv[onednn]'")
+    assert str(caught.value).endswith(install_command("onednn"))
 
 
 def test_importing_the_package_loads_no_library() -> None:
@@ -118,7 +119,7 @@ def test_doctor_says_which_was_found() -> None:
     try:
         found = library.runtime()
     except EngineMissing:
-        assert "pip install 'upconv[onednn]'" in line
+        assert install_command("onednn") in line
     else:
         assert found.library.path in line
         assert found.version in line
@@ -129,7 +130,7 @@ def test_doctor_says_how_to_get_one(tmp_path: Path) -> None:
     pytest.importorskip("typer")
     done = processes.ran("doctor", env={"UPCONV_ONEDNN_PATH": str(tmp_path / "none.so")})
     line = next(line for line in done.stdout.decode().splitlines() if line.startswith("libdnnl"))
-    assert line.endswith("pip install 'upconv[onednn]'")
+    assert line.endswith(install_command("onednn"))
 
 
 class TestHandles:

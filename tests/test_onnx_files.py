@@ -6,6 +6,7 @@ import os
 import random
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnx_texts
+import repeating
+from onnx_reports import sample
 from test_onnx_models import BIG, W, parsed, written
-from upconv.errors import FileError, ModelError
-from upconv.onnx import models
+from upconv.errors import DTypeError, FileError, ModelError
+from upconv.onnx import models, rewrite
 from upconv.onnx.constants import constant_value
 from upconv.onnx.models import from_model, load, save, to_proto
 from upconv.onnx.nodes import conv_transpose_nodes
@@ -141,6 +144,23 @@ def test_outside_data_needs_a_path() -> None:
 
 
 # Writing
+
+
+def test_what_the_front_end_returns_is_saved_as_it_is(tmp_path: Path) -> None:
+    proto = parsed("{ y = Mul(x, w) }", w=W)
+    results = [proto, from_model(proto), rewrite(proto), replace(sample(), proto=proto)]
+    for number, result in enumerate(results):
+        (path,) = save(result, tmp_path / f"{number}.onnx")
+        copy = onnx.load(path)
+        assert [node.op_type for node in copy.graph.node] == ["Mul"]
+        (weight,) = copy.graph.initializer
+        np.testing.assert_array_equal(numpy_helper.to_array(weight), W)
+    for wrong in (replace(sample(), proto=None), "m.onnx", None, [proto]):
+        with pytest.raises(DTypeError, match="expected the result of `load`"):
+            save(wrong, tmp_path / "wrong.onnx")
+    with pytest.raises(ModelError, match="holds no graph"):
+        save(ModelProto(), tmp_path / "wrong.onnx")
+    assert files(tmp_path) == {f"{number}.onnx" for number in range(len(results))}
 
 
 def test_nothing_is_written_over_or_left_behind(tmp_path: Path) -> None:
@@ -354,5 +374,5 @@ def outlived(folder: Path, seed: int) -> bool:
     "count", [100, pytest.param(4000, marks=pytest.mark.long)], ids=["some", "all"]
 )
 def test_damaged_models_are_read_or_refused(count: int, tmp_path: Path) -> None:
-    read = sum(outlived(tmp_path, seed) for seed in range(count))
+    read = sum(outlived(tmp_path, seed) for seed in repeating.seeds(count))
     assert count / 20 < read < count * 0.9

@@ -1,9 +1,10 @@
-"""`upconv lint` and `upconv rule`: what they print, how they end, what --fix leaves; CI files."""
+"""`upconv lint`: what it prints and explains, how it ends, what --fix leaves; CI files."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import onnx
 from json_schemas import require_schema
 from lint_cases import BAD, S2, W33, W44, deconv, weights
 from processes import called, environment, failed, ran
+from upconv.installation import install_command
 from upconv.onnx.linting import RULES, lint
 from upconv.onnx.linting.sarif import log
 
@@ -90,11 +92,11 @@ def test_folders_are_searched_and_a_broken_file_hides_no_other(folder):
     (folder / "venv" / "pyvenv.cfg").touch()
     (folder / "deeper" / "still").mkdir(parents=True)
     shutil.copy("uneven.onnx", folder / "deeper" / "still" / "more.onnx")
-    ending, found = codes(".", "gone.onnx", "clean.onnx")
-    names = ["clean", "cut", "double", "foldable", "nasty", "uneven", "deeper/still/more", "gone"]
+    ending, found = codes(".", "clean.onnx")
+    names = ["clean", "cut", "double", "foldable", "nasty", "uneven", "deeper/still/more"]
     assert list(found) == [f"{name}.onnx" for name in names]
     assert ending == 2
-    assert found["cut.onnx"] == found["gone.onnx"] == ["UPC900"]
+    assert found["cut.onnx"] == ["UPC900"]
     assert found["deeper/still/more.onnx"] == ["UPC001"]
     text = called("lint", "--exit-zero")
     assert text.returncode == 2  # a file that cannot be read is no finding to be ignored
@@ -156,16 +158,25 @@ def test_a_project_leaves_rules_out(folder):
 
 
 def test_rules_are_explained():
-    lines = called("rule").stdout.decode().splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(RULES)
-    one = called("rule", "UPC101").stdout.decode()
+    one = called("lint", "--explain", "UPC101").stdout.decode()
     assert one.startswith("### UPC101 runtimes-disagree\n")
     assert "--passes normalise:onnxruntime" in " ".join(one.split())
-    whole = called("rule", "--all").stdout.decode()
+    whole = called("lint", "--explain", "UPC").stdout.decode()
     assert one.strip() in whole
-    listed = json.loads(called("rule", "UPC1", "--output-format", "json").stdout)
+    assert re.findall(r"(?m)^### (\w+)", whole) == list(RULES)
+    listed = json.loads(called("lint", "--explain", "UPC1", "--output-format", "json").stdout)
     assert [rule["rule"] for rule in listed["rules"]] == [c for c in RULES if c[3] == "1"]
-    assert called("rule", "UPX").returncode == 2
+    assert "--explain is 'UPX'" in failed(called("lint", "--explain", "UPX"), 2)
+    said = failed(called("lint", "--explain", "UPC1", "--output-format", "sarif"), 2)
+    assert "it is text or json" in said
+
+
+def test_a_file_that_does_not_exist_is_an_error_before_any_is_checked(folder):
+    content = Path("foldable.onnx").read_bytes()
+    for more in ((), ("--fix",), ("--exit-zero",), ("--output-format", "json")):
+        done = called("lint", "foldable.onnx", "gone.onnx", *more)
+        assert failed(done, 2) == "error: Cannot read 'gone.onnx': No such file or directory.\n"
+    assert Path("foldable.onnx").read_bytes() == content
 
 
 def test_a_terminal_gets_no_escapes_and_no_letters_that_it_lacks(folder):
@@ -201,7 +212,7 @@ def test_without_onnx_s_libraries(folder):
     hidden = "import importlib.util as u; f = u.find_spec\n"
     hidden += "u.find_spec = lambda n, *a: None if n == 'onnx_ir' else f(n, *a)"
     said = failed(ran("lint", "clean.onnx", cwd=folder, driver=hidden), 2)
-    assert said.rstrip().endswith("pip install 'upconv[onnx]'")
+    assert said.rstrip().endswith(install_command("onnx"))
 
 
 # Continuous integration ---------------------------------------------------------------------------

@@ -125,6 +125,17 @@ def test_the_command_writes_what_the_passes_make(folder) -> None:
     assert called("rewrite", "in.onnx", "out.onnx", "--force").returncode == 0
 
 
+@pytest.mark.parametrize("how", [(), ("--passes", "fold_pad"), ("--profile", "tflite")])
+def test_the_command_says_that_there_is_nothing_to_rewrite(folder, how) -> None:
+    onnx.save(parsed("g (float[1,1,5,5] x) => (y) { y = Relu(x) }"), folder / "plain.onnx")
+    done = called("rewrite", "plain.onnx", "out.onnx", *how)
+    said = "nothing to rewrite: the model stays as it is\nwrote out.onnx\n"
+    assert (done.returncode, done.stderr.decode()) == (0, said)
+    assert [node.op_type for node in onnx.load("out.onnx").graph.node] == ["Relu"]
+    applied = called("rewrite", "in.onnx", "out.onnx", "--force")
+    assert b"nothing to rewrite" not in applied.stderr
+
+
 def test_the_command_obeys_a_profile_or_names_what_does_not(folder) -> None:
     done = called(
         "rewrite", "in.onnx", "out.onnx", "--profile", "tflite", "--output-format", "json"

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from onnx_cases import Case, in_half, in_int8, random_case, with_activation, with_crop, with_norm
 from onnx_rewriting import assert_close, rewritten, terms, values
+from repeating import only, seeds
 from upconv.dialects.onnx import Rule
 from upconv.errors import EngineError, EngineRefusal
 from upconv.onnx.models import from_model
@@ -90,7 +91,7 @@ def agree(kind: str, one: Case, y: np.ndarray, z: np.ndarray, *, bits: bool = Tr
 def test_what_is_written_down_is_what_the_rule_reads(rule: str) -> None:
     """The evaluator reads the original by the rule; ONNX Runtime runs what says it explicitly."""
     fired = 0
-    for seed in range(SEEDS):
+    for seed in seeds(SEEDS):
         one = case(seed, "float32")
         after, [step] = rewritten(one.model, f"normalise:{rule}")
         if step.fired:
@@ -154,7 +155,7 @@ def differences(seeds: range, kind: str, runtimes: list[str], met: Counter[str])
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_models_keep_their_values(kind: str) -> None:
     met = Counter[str]()
-    wrong = differences(range(SEEDS), kind, ["onnxruntime"], met)
+    wrong = differences(only(range(SEEDS)), kind, ["onnxruntime"], met)
     assert not wrong, "\n".join(wrong)
     assert met["all"] >= 0.9 * SEEDS, "ONNX Runtime refuses too many of the random models"
     for name in NAMES:
@@ -169,7 +170,7 @@ def test_three_thousand_models_in_every_runtime(first: int, kind: str) -> None:
     names = ("onnxruntime", "openvino:f32")
     runtimes = [name for name in names if Runtime.parse(name).missing() is None]
     met = Counter[str]()
-    wrong = differences(range(first, first + BLOCK), kind, runtimes, met)
+    wrong = differences(only(range(first, first + BLOCK)), kind, runtimes, met)
     assert not wrong, "\n".join(wrong)
     assert met["crashed"] <= 1, "OpenVINO 2026.4 ends with SIGSEGV at one form of seed 185"
 

@@ -33,6 +33,7 @@ from onnx import TensorProto
 
 from onnx_texts import normal, parsed
 from processes import environment
+from upconv.installation import install_command
 from upconv.onnx import models
 from upconv.onnx import runtimes as module
 from upconv.onnx.runtimes import RUNTIMES, Runtime, feeds, ready, worker
@@ -95,7 +96,7 @@ def test_what_is_not_installed_is_refused_with_the_command(monkeypatch):
     monkeypatch.setattr(module, "import_module", lambda name: __import__("no_such_module_at_all"))
     with pytest.raises(EngineMissing, match=r"openvino is not here.*pip install openvino$"):
         ready("openvino")
-    assert RUNTIMES["onnxruntime"].missing().endswith("pip install 'upconv[onnx]'")
+    assert RUNTIMES["onnxruntime"].missing().endswith(install_command("onnx"))
 
 
 # A process of its own -----------------------------------------------------------------------------

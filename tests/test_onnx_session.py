@@ -20,6 +20,7 @@ import onnxruntime
 
 from onnx_cases import random_case
 from onnx_sessions import decoder, image, measure_once, model, plain, same, weight
+from repeating import seeds
 from upconv import conv_transpose
 from upconv.errors import (
     ArgumentError,
@@ -33,6 +34,7 @@ from upconv.onnx import Session
 from upconv.onnx.models import from_model
 from upconv.onnx.session import choosing, layers, operators
 from upconv.onnx.session.abi import library
+from upconv.plans import Plan
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
 
@@ -65,7 +67,7 @@ def test_a_model_has_the_values_of_onnx_runtime(source: onnx.ModelProto, session
 @pytest.mark.parametrize("first", [0, 25, pytest.param(50, marks=pytest.mark.long)])
 def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
     met = 0
-    for seed in range(first, first + 25):
+    for seed in seeds(first, first + 25):
         case = random_case(seed, opset=13 + seed % 10)
         try:
             wanted = plain(case.model, {"x": case.x})
@@ -238,18 +240,22 @@ def test_what_is_known_of_shapes_lets_slices_be_folded() -> None:
 def test_shapes_change_without_packing_again(
     source: onnx.ModelProto, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
-    original = layers.plan
+    """Layers are planned once, and resized for each shape of which no plan is kept."""
+    made, resized = [], []
+    original, again = layers.plan, Plan.resized
     monkeypatch.setattr(layers, "plan", lambda *a, **k: made.append(a[0]) or original(*a, **k))
+    monkeypatch.setattr(Plan, "resized", lambda *a: resized.append(a[1]) or again(*a))
     rounds = [image(n, height, 6) for n, height in ((1, 4), (2, 5), (1, 9))]
     wanted = [plain(source, feeds) for feeds in rounds]
     for _ in range(3):
         for feeds, values in zip(rounds, wanted, strict=True):
             same(session.run(None, feeds), values)
-    assert len(made) == 3 * 3
-    for height in range(3, 3 + 2 * operators._MOST_PLANS):
-        session.run(None, image(1, height))
-    assert len(made) == 3 * 3 + 3 * 2 * operators._MOST_PLANS
+    assert len(made) == 3
+    assert len(resized) == 2 * 3
+    for height in range(10, 10 + 2 * operators._MOST_PLANS):
+        session.run(None, image(1, height, 6))
+    assert len(made) == 3
+    assert len(resized) == (2 + 2 * operators._MOST_PLANS) * 3
 
 
 def test_many_threads_run_at_once(source: onnx.ModelProto, session: Session) -> None:

@@ -13,12 +13,14 @@ import pytest
 
 import upconv
 import winograd_layers
+from repeating import seeds
 from upconv import testing
 from upconv.activations import Activation
 from upconv.choices import Algorithm, Selection, by_model
 from upconv.choices import variants as variants_of
 from upconv.engines import load
 from upconv.engines.jit import winograd_weights
+from upconv.engines.jit.cpu import Cpu
 from upconv.engines.jit.winograd import Transform
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
@@ -89,7 +91,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return counts, factors
 
     monkeypatch.setattr(winograd_weights, "_terms", wrong)
-    for seed in range(6):
+    for seed in seeds(6):
         problem, threads = winograd_layers.layer(seed)
         variant = winograd_layers.variants(problem, threads)[0]
         assert winograd_layers.ratio(problem, variant, threads, seed) > 16, (problem, variant)
@@ -225,7 +227,7 @@ def chosen(
     return by_model(problem, engine, 2, algorithm, once)
 
 
-def test_auto_and_direct() -> None:
+def test_auto_and_direct(zen4: Cpu) -> None:
     made = layer()
     assert chosen(made, Algorithm.DIRECT).variant == ""
     assert chosen(made, Algorithm.AUTO, "reference").variant == ""

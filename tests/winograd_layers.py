@@ -79,7 +79,7 @@ def computed(problem: Problem, variant: str, threads: int, given: testing.Operan
     primitive = load("jit").build(problem, threads, variant)
     packed, out = primitive.pack(given.b), given.before.copy()
     primitive.run(out, given.a, packed, given.bias, given.residual)
-    assert getattr(packed, "direct", None) is None, "it fell back on direct sums"
+    assert not getattr(packed, "direct", None), "it fell back on direct sums"
     primitive.close()
     return out
 

@@ -1,13 +1,13 @@
 """upconv: transposed convolution, solved completely. See `conv_transpose` to begin.
 
-The names listed in `__all__` are the library's interface, with `upconv.dialects` (the spellings of
-every framework), `upconv.streaming` (input by chunks) and `upconv.testing` (for engine authors),
-which are imported when first used.
+The public names are those of `dir(upconv)`. A front end, such as `upconv.torch`, is imported on
+first use; it is in `dir(upconv)` where the library that it needs is installed.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -35,6 +35,12 @@ from .tuning import TuningInfo, tuning_clear, tuning_info
 
 if TYPE_CHECKING:
     from . import dialects, streaming, testing
+
+    # isort: off
+    from . import dask as dask, linear as linear, mxnet as mxnet, onednn_graph as onednn_graph
+    from . import onnx as onnx, torch as torch
+
+    # isort: on
     from .normalization import (
         BatchNormGradients,
         BatchNormResult,
@@ -92,7 +98,19 @@ __all__ = [
     "tuning_info",
 ]
 
-_LAZY_MODULES = ("dialects", "streaming", "testing")
+_LAZY_MODULES = {
+    "dask": "dask",
+    "dialects": "",
+    "linear": "scipy",
+    "mxnet": "",
+    "onednn_graph": "",
+    "onnx": "onnx_ir",
+    "streaming": "",
+    "testing": "",
+    "torch": "torch",
+}
+"""Module -> the library that it needs, if any."""
+
 _LAZY_NAMES = {
     "BatchNormGradients": "normalization",
     "BatchNormResult": "normalization",
@@ -106,16 +124,19 @@ _LAZY_NAMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Modules, and names of modules, that are imported on first use: importing upconv is quick."""
+    """Import a module, or a name of one, on first use: importing upconv is quick."""
+    module = name if name in _LAZY_MODULES else _LAZY_NAMES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'upconv' has no attribute {name!r}")
     with importing:
-        if name in _LAZY_MODULES:
-            return import_module(f".{name}", __name__)
-        if name in _LAZY_NAMES:
-            value = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
-            globals()[name] = value  # found without this function from now on
-            return value
-    raise AttributeError(f"module 'upconv' has no attribute {name!r}")
+        value = import_module(f".{module}", __name__)
+        if module != name:
+            value = getattr(value, name)
+        globals()[name] = value  # this function is not asked for it again
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES, *_LAZY_NAMES})
+    """Return the public names. A module without its library is left out: help() asks for each."""
+    usable = (name for name, needed in _LAZY_MODULES.items() if not needed or find_spec(needed))
+    return [*{*__all__, "geometry", *usable}]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from .installation import install_command
+
 _NEEDED = ("typer", "rich", "threadpoolctl")
 _ERROR = 2
 _INTERRUPTED = 130
@@ -21,7 +23,7 @@ def main() -> None:
         if absent not in _NEEDED:
             raise
         sys.stderr.write(
-            f"error: the command line needs the {absent} package: pip install 'upconv[cli]'\n"
+            f"error: the command line needs the {absent} package: {install_command('cli')}\n"
         )
         sys.exit(_ERROR)
     except KeyboardInterrupt:  # while the commands were being put together

@@ -26,16 +26,24 @@ _LONGEST_VALUE = 120
 
 
 def brief(value: object) -> str:
-    """`repr(value)` cut to a length that fits in a sentence; never raises, whatever the value."""
+    """`repr(value)` as one line, cut to fit in a sentence; never raises, whatever the value."""
     try:
-        text = repr(value)
+        text = joined_lines(repr(value))  # arrays spread over many
     except Exception as error:  # a foreign __repr__ may fail; the report about it must not
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
+def joined_lines(text: str) -> str:
+    """The lines of a text as one, without the spaces that indent them."""
+    return " ".join(map(str.strip, text.splitlines()))
+
+
 class UpconvError(Exception):
-    """The base of everything upconv raises on purpose."""
+    """The base of everything upconv raises on purpose; its message is one line."""
+
+    def __str__(self) -> str:
+        return joined_lines(super().__str__())  # some quote what another library says
 
 
 class ArgumentError(UpconvError, ValueError):
@@ -59,7 +67,7 @@ class ArgumentError(UpconvError, ValueError):
 
     def __str__(self) -> str:
         sentence = f"{self.argument} is {self.got}; expected {self.expected}."
-        return f"{sentence} {self.remedy}" if self.remedy else sentence
+        return joined_lines(f"{sentence} {self.remedy}" if self.remedy else sentence)
 
 
 class ShapeError(ArgumentError):

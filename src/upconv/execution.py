@@ -13,9 +13,11 @@ may leave results half written.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -30,6 +32,30 @@ from .problem import Direction, Problem
 from .shapes import Signature
 from .threads import get_num_threads
 from .tuning import selected
+
+
+class Packings:
+    """A weight in the orders of primitives: packed once for all sizes whose primitives have one
+    order, and kept as long as a call holds it or it is one of the latest two. `made` counts how
+    often it was packed."""
+
+    def __init__(self) -> None:
+        self._packed: WeakValueDictionary[Hashable, PackedWeight] = WeakValueDictionary()
+        self._latest: deque[PackedWeight] = deque(maxlen=2)
+        self.made = 0
+
+    def of(self, primitive: Primitive, weight: Array) -> PackedWeight:
+        """The weight in the primitive's order."""
+        order = getattr(primitive, "order", None)
+        packed = None if order is None else self._packed.get(order)
+        if packed is None:
+            self.made += 1
+            packed = _packed(primitive, weight)
+            # A weight that is not finite is another engine's, which computes it at one size.
+            if order is not None and not hasattr(packed, "engine"):
+                self._packed[order] = packed
+                self._latest.append(packed)
+        return packed
 
 
 class PreparedCall:
@@ -69,10 +95,13 @@ class PreparedCall:
             memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")
         return entry
 
-    def pack(self, weight: Array) -> PackedCall:
-        """The call with `weight`, of the problem's weight shape, packed for all later runs."""
+    def pack(self, weight: Array, packings: Packings | None = None) -> PackedCall:
+        """The call with `weight`, of the problem's weight shape, packed for all later runs.
+
+        packings: of this weight, where other sizes have packed it or will.
+        """
         entry = self.entry()
-        order = _packed(entry.primitive, weight)
+        order = (packings or Packings()).of(entry.primitive, weight)
         # A weight that is not finite is another engine's.
         name = getattr(order, "engine", self.engine.name)
         return PackedCall(self.signature, name, entry, entry.primitive, order)

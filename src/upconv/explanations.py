@@ -22,6 +22,7 @@ from .problem import Direction, Problem
 from .roofline import roofline as roofline_of
 from .shapes import Request
 from .threads import resolved
+from .timing import format_seconds
 from .tuning import remembered, selected
 
 _DIRECTIONS = "A gradient is one of the layer that the other arguments describe."
@@ -91,8 +92,10 @@ class Explanation:
 
     `schedule` is how the engine computes ("" where it does not tell), `variant` the one it was
     tuned to ("" for its own choice). `predicted_seconds` is by the engine's model and this
-    machine's clock, `roofline_seconds` the time no direct algorithm can beat whose data comes from
-    memory: None where the roofline of the machine was not measured. `measured_seconds` is the time
+    machine's clock. `roofline_seconds` is the direct roofline: the time of the multiply-adds at
+    peak FLOP/s, or of reading and writing each array once, whichever is longer. Winograd's
+    algorithm multiplies less and may take less time. Both are None where the roofline of the
+    machine was not measured. `measured_seconds` is the time
     of the winner, `measured_by`, if the problem was ever tuned here.
     """
 
@@ -130,9 +133,9 @@ class Explanation:
         times = (
             ("predicted", self.predicted_seconds, ""),
             ("measured", self.measured_seconds, f" by {self.measured_by}"),
-            ("roofline", self.roofline_seconds, ""),
+            ("direct roofline", self.roofline_seconds, ""),
         )
-        known = [(name, f"{s * 1e3:.3g} ms{by}") for name, s, by in times if s is not None]
+        known = [(name, f"{format_seconds(s)}{by}") for name, s, by in times if s is not None]
         return [("schedule", self.schedule), *known] if self.schedule else known
 
     def _axis_rows(self) -> list[tuple[str, str]]:

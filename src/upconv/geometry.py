@@ -19,7 +19,7 @@ from math import gcd
 from typing import Any
 
 from .checks import LIMIT as LIMIT
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError, ShapeError, brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +224,21 @@ class Axis:
         begin = self.stride * i - self.crop_begin
         return range(begin, begin + self.extent)
 
+    def meeting(self, tap: int) -> tuple[range, range]:
+        """The inputs whose products with a tap lie in the output, and the outputs that these make.
+
+        >>> Axis(size=3, kernel=3, stride=2, crop_begin=1).meeting(0)
+        (range(1, 3), range(1, 5, 2))
+        """
+        begin = self.crop_begin - self.dilation * tap
+        first = max(-(-begin // self.stride), 0)
+        count = max(min((self.out - 1 + begin) // self.stride, self.size - 1) + 1 - first, 0)
+        start = self.stride * first - begin
+        return range(first, first + count), range(start, start + self.stride * count, self.stride)
+
     def meets(self, tap: int) -> bool:
         """Whether a tap makes any output from any input."""
-        begin, last = self.crop_begin - self.dilation * tap, self.size - 1
-        return max(-(-begin // self.stride), 0) <= min((self.out - 1 + begin) // self.stride, last)
+        return bool(self.meeting(tap)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +383,7 @@ def _signed(value: int) -> str:
 
 def _require_integer(name: str, value: object, low: int) -> None:
     if type(value) is not int:
-        raise ArgumentError(name, f"{value!r} ({type(value).__name__})", "an int")
+        raise ArgumentError(name, f"{brief(value)} ({type(value).__name__})", "an int")
     if not low <= value <= LIMIT:
         bounds = f">= {low}" if value < low else f"<= 2**48 = {LIMIT}"
-        raise ArgumentError(name, str(value), f"an integer {bounds}")
+        raise ArgumentError(name, brief(value), f"an integer {bounds}")

@@ -11,7 +11,7 @@ from .checks import Frozen
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
-from .execution import PackedCall, PreparedCall, delivered, result_array
+from .execution import PackedCall, Packings, PreparedCall, delivered, result_array
 from .keywords import Keywords, frozen_activation
 from .problem import Problem
 from .shapes import Request
@@ -147,16 +147,22 @@ class Plan:
         residual: object,
         tune: bool | None = None,
         algorithm: Algorithm = Algorithm.DIRECT,
+        packings: Packings | None = None,
     ) -> None:
-        """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead."""
+        """Prepare `request` on copies of its weight and bias; call `upconv.plan` instead.
+
+        packings: of a plan whose copies these are already.
+        """
         self._request = request
         self._engine = engine
         self._threads = threads
         self._residual = residual = request.takes_residual(residual)
         self._tune = tune
         self._algorithm = algorithm
-        weight = copied("the plan's weight", weight)
-        bias = None if bias is None else copied("the plan's bias", bias)
+        if packings is None:
+            weight = copied("the plan's weight", weight)
+            bias = None if bias is None else copied("the plan's bias", bias)
+        self._packings = packings or Packings()
         form = self._prepared(residual, weight, bias)
         # All that a plan holds, read and replaced as one: another thread may close it at any time.
         self._forms = {residual: form}
@@ -208,6 +214,24 @@ class Plan:
         form.call.run(target, x, form.bias, residual)
         return delivered(target, out)
 
+    def resized(self, input_shape: Sequence[int]) -> Plan:
+        """The same layer for another input shape, on the same copies of weight and bias.
+
+        The weight is not packed again where its order does not depend on the shape, as for most
+        layers: inputs of many lengths take the memory of one. Each plan is closed by itself.
+
+        Raises what `plan` raises.
+
+        >>> import numpy as np, upconv
+        >>> three = upconv.plan((1, 1, 3), np.ones((1, 1, 2), np.float32), stride=2)
+        >>> three.resized((1, 1, 2))(np.array([[[4, 5]]], np.float32))
+        array([[[4., 4., 5., 5.]]], dtype=float32)
+        """
+        form = self._form(self._residual)
+        x = Operand(as_shape("input_shape", input_shape), self._request.x.dtype)
+        how = self._request._replace(x=x), self._engine, self._threads, form.weight, form.bias
+        return Plan(*how, self._residual, self._tune, self._algorithm, self._packings)
+
     def close(self) -> None:
         """Let go of primitives and weights; a call that is running ends as if nothing happened."""
         self._forms = {}
@@ -238,7 +262,7 @@ class Plan:
     def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Form:
         signature = self._request.signature(residual=residual)
         call = PreparedCall(signature, self._engine, self._threads, self._tune, self._algorithm)
-        return _Form(call.pack(weight), weight, bias)
+        return _Form(call.pack(weight, self._packings), weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(name, value)

@@ -12,11 +12,12 @@ from .._version import __version__
 from .bench import bench
 from .doctor import doctor
 from .exits import ended
-from .layer import explain, run, shape
-from .lint import lint, rule
+from .explain import explain
+from .lint import lint
 from .models import optimize, rewrite, verify
 from .mxnet import mxnet
 from .options import declaring
+from .usage import Command
 
 _TRACEBACK = "--traceback"
 
@@ -70,18 +71,18 @@ _OPTIONS = {
 def _whole(version: bool = False, traceback: bool = False) -> None:
     """Transposed convolution, solved completely.
 
-    Results go to stdout, talk to stderr. Exit codes: 0 fine, 1 findings, 2 an
-    error, 130 interrupted.
+    Results go to stdout, messages to stderr. Exit codes: 0 success, 1 findings,
+    2 an error, 130 interrupted.
 
     \b
     Begin with:
       upconv doctor
       upconv bench --quick
-      upconv shape 1,64,32,32 64,16,4,4 --stride 2 --padding 1
+      upconv explain 1,64,32,32 64,16,4,4 --stride 2 --padding 1
     """
 
 
 app.callback()(declaring(_whole, _OPTIONS))
-for _command in (bench, run, shape, explain, lint, rule, rewrite, optimize, verify, doctor):
-    app.command(_command.__name__)(_command)
+for _command in (doctor, bench, explain, lint, rewrite, optimize, verify):
+    app.command(_command.__name__, cls=Command)(_command)
 app.add_typer(mxnet, name="mxnet")

@@ -24,7 +24,7 @@ from ..errors import EngineError, EngineRefusal, MemoryLimitError, brief
 from ..explanations import engines as known_engines
 from ..problem import Direction, DType
 from ..threads import get_num_threads
-from ..timing import interleaved
+from ..timing import format_seconds, interleaved
 from . import doctor, options, report
 from .cases import PEERS, Candidate, Case, Layer, engine, read
 from .exits import FINDINGS, say
@@ -60,19 +60,21 @@ def bench(
     threads: int | None = None,
     seconds: float = 0.3,
 ) -> Answer:
-    """Measure real layers on this machine: every engine, and PyTorch, ONNX Runtime and OpenVINO.
+    """Measure real layers by every engine and other libraries.
 
-    Every result is verified against the reference engine in float64 before it is timed; a wrong one
-    is shown as WRONG and the exit code is 1. Times are the best and the median of interleaved
-    rounds; efficiency is the time that this machine's roofline allows over the best; "x torch" is
-    how many times as fast as PyTorch; memory is the result and the scratch memory of a call.
+    The other libraries are PyTorch, ONNX Runtime and OpenVINO. Every result is verified against the
+    reference engine in float64 before it is timed; a wrong one is shown as WRONG and the exit code
+    is 1. Times are the best and the median of interleaved rounds. Efficiency is the direct roofline
+    time over the best time: more than 1 where Winograd's algorithm multiplies less, or where the
+    data stays in the caches. "x torch" is how many times as fast as PyTorch; memory is the result
+    and the scratch memory of a call.
 
     \b
     Examples:
       upconv bench --quick
       upconv bench --only hifigan_up1,unet_up1 --peers torch --threads 1
       upconv bench --direction weight_grad --engines reference --peers none
-      upconv bench --layers my_layers.json --output-format json > result.json
+      upconv bench --layers my_layers.json --output-format json
     """
     options.use_threads(threads)
     dtype_of(dtype.value)  # raises for bfloat16 where ml_dtypes is missing
@@ -249,7 +251,7 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return geometric_mean(known) if known else None
 
 
-_HEADINGS = ("layer", "by", "best ms", "median", "GFLOP/s", "efficiency")
+_HEADINGS = ("layer", "by", "best", "median", "GFLOP/s", "efficiency")
 
 
 def _table(
@@ -258,7 +260,7 @@ def _table(
     """Rows and headings; every row names its layer, so that it can be searched for by itself."""
     rows = []
     for r in results:
-        times = [f"{t * 1e3:.3f}" if t else "-" for t in (r.best_seconds, r.median_seconds)]
+        times = [format_seconds(t) if t else "-" for t in (r.best_seconds, r.median_seconds)]
         size = memory.readable(r.result_bytes + (r.workspace_bytes or 0))
         error = "-" if r.error is None else f"{r.error:.0e}"
         wrong = "WRONG" if r.reason.startswith("wrong") else "FAILED"

@@ -48,16 +48,16 @@ _ALSO_READ = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NO_
 
 @answering("doctor")
 def doctor() -> Answer:
-    """Report versions, engines, processor, threads, memory, cache, roofline, and look for faults.
+    """Show what is installed, which engines work, and what is wrong.
 
-    Every engine that is present computes a small layer. The machine's roofline, how fast it can
-    multiply and copy, is measured once, in a second, and remembered. The exit code is 1 when
-    something is wrong.
+    Every engine that is present computes a small layer. The machine's roofline (peak FLOP/s and
+    bandwidth) is measured once, in a second, and remembered. The exit code is 1 when something is
+    wrong.
 
     \b
     Examples:
       upconv doctor
-      upconv doctor --output-format json > json
+      upconv doctor --output-format json > doctor.json
     """
     statuses, findings, threads, limits = engines(), [], None, None
     try:

@@ -26,7 +26,9 @@ from ..errors import ArgumentError, UpconvError
 FINDINGS, ERROR = 1, 2
 _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 128 + 2, 128 + 13, 128 + 15
 
-_OPTIONS = {"runtimes": "--runtime", "runtime": "--runtime", "sizes": "--input-shape"}
+_OPTIONS = {"runtimes": "--runtime", "sizes": "--input-shape"} | {
+    name: f"--{name}" for name in ("runtime", "passes", "profile", "engine", "threads")
+}
 """Arguments of the library -> the options that give them, where the words differ."""
 
 

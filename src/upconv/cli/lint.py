@@ -1,4 +1,4 @@
-"""`upconv lint`: what may go wrong with a model's transposed convolutions; `upconv rule`: why."""
+"""`upconv lint`: what may go wrong with a model's transposed convolutions, and why."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from ..errors import ArgumentError, FileError, ModelError, brief
 from ..files import reported
 from . import options, report
 from .exits import ERROR, FINDINGS, say
-from .report import Answer, answering
 
 if TYPE_CHECKING:
     from ..onnx.linting import Findings
 
 _UNREADABLE = "UPC900"
-_COLUMNS = ("rule", "severity", "slug", "summary")
 
 
 def _rules(words: str) -> Any:
@@ -31,7 +29,12 @@ def _rules(words: str) -> Any:
 
 
 _OPTIONS = {
-    "paths": Argument(metavar="PATHS", help="Models, and folders of *.onnx (default: this one)."),
+    "paths": Argument(
+        metavar="PATH...", help="Models, and folders of *.onnx (default: this folder)."
+    ),
+    "explain": Option(
+        metavar="RULE", help="Explain a rule, as UPC101, or all that begin with UPC1, and end."
+    ),
     "select": _rules("Only these rules: UPC001,UPC1 (UPC1 is UPC101 to 199)."),
     "ignore": _rules("Not these rules, even if selected."),
     "runtime": Option(help="Judge for this runtime (default: warn of both)."),
@@ -53,12 +56,13 @@ def lint(
     exit_zero: bool = False,
     output_format: Literal["text", "json", "sarif", "github"] = "text",
     fix: bool = False,
+    explain: str | None = None,
 ) -> None:
-    """Look for what may go wrong with the transposed convolutions of ONNX models.
+    """Find mistakes in the transposed convolutions of ONNX models.
 
     The exit code is 1 when there are findings of --fail-on or worse, 2 when a file cannot be read.
-    `upconv rule UPC101` explains a rule. Rules can also be left out by [tool.upconv.lint] in
-    pyproject.toml and by the metadata of a node.
+    Rules can also be left out by [tool.upconv.lint] in pyproject.toml and by the metadata of a
+    node.
 
     \b
     Examples:
@@ -66,7 +70,11 @@ def lint(
       upconv lint models --runtime openvino --ignore UPC4 --fail-on error
       upconv lint models --output-format sarif --exit-zero > upconv.sarif
       upconv lint models --fix
+      upconv lint --explain UPC101
     """
+    if explain is not None:
+        _explain(explain, output_format)
+        raise Exit
     from ..onnx.linting import Severity, chosen
 
     shapes = options.input_shapes(input_shape)
@@ -79,10 +87,8 @@ def lint(
     chosen(selected, ignored)  # raises for what is no rule, also where there is no model
     left_out = _left_out(Path.cwd())
     how = {"runtime": runtime, "select": selected} | ({} if fix else {"sizes": shapes})
-    reports = [
-        _checked(file, fix, ignore=[*ignored, *left_out(file)], **how)
-        for file in dict.fromkeys(_files(paths or [Path()]))
-    ]
+    files = dict.fromkeys(_files(paths or [Path()]))  # all of them, before the first is fixed
+    reports = [_checked(file, fix, ignore=[*ignored, *left_out(file)], **how) for file in files]
     if not reports:
         say("no .onnx file was found")
     _print(reports, output_format, runtime)
@@ -96,31 +102,20 @@ def lint(
 options.declaring(lint, _OPTIONS)
 
 
-@answering(
-    "rule",
-    code=Argument(metavar="RULE", help="A code, or how some begin: UPC101, UPC1."),
-    all_=Option("--all", help="Explain all rules."),
-)
-def rule(code: str | None = None, *, all_: bool = False) -> Answer:
-    """Explain a rule of `upconv lint`; without one, list them all.
-
-    \b
-    Examples:
-      upconv rule
-      upconv rule UPC101
-      upconv rule --all --output-format json
-    """
+def _explain(code: str, output_format: str) -> None:
+    """Print the explanation of a rule, or of all whose codes begin so."""
     from ..onnx.linting import chosen
 
+    if output_format not in ("text", "json"):
+        raise BadParameter("with --explain it is text or json", param_hint="--output-format")
     try:
-        rules = chosen([code] if code else ())
+        rules = chosen([code])
     except ArgumentError as error:
-        raise error.renamed("select", "RULE") from None
-    fields = {"rules": [found.as_json() for found in rules]}
-    if code or all_:
-        return Answer(fields, ["\n\n".join(found.markdown() for found in rules)])
-    rows = [tuple(one[key] for key in _COLUMNS) for one in fields["rules"]]
-    return Answer(fields, report.table(rows, _COLUMNS, left=4))
+        raise error.renamed("select", "--explain") from None
+    if output_format == "json":
+        report.text(report.document("lint --explain", {"rules": [one.as_json() for one in rules]}))
+    else:
+        report.text("\n\n".join(one.markdown() for one in rules))
 
 
 def _checked(file: Path, fix: bool, **how: Any) -> Findings:
@@ -138,6 +133,8 @@ def _checked(file: Path, fix: bool, **how: Any) -> Findings:
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
     """Files as they are, and those in folders, sorted; hidden folders and environments are not."""
     for path in paths:
+        if not path.exists():
+            raise FileError(f"Cannot read {brief(str(path))}: No such file or directory.")
         if not path.is_dir():
             yield path
             continue

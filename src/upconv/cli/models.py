@@ -45,7 +45,7 @@ def optimize(
     session: Path | None = None,
     force: bool = False,
 ) -> Answer:
-    """Rewrite the transposed convolutions of an ONNX model where that makes it faster.
+    """Make an ONNX model faster, measured and verified.
 
     Every form of every transposed convolution is measured in the runtime that will run the model;
     what is faster beyond the noise is kept, and the whole model verified and measured. A model that
@@ -55,8 +55,8 @@ def optimize(
     \b
     Examples:
       upconv optimize model.onnx faster.onnx --threads 2
-      upconv optimize model.onnx faster.onnx --runtime openvino --report report.html
-      upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200 --input-shape mel:1,80,50
+      upconv optimize model.onnx faster.onnx --runtime openvino --report r.html
+      upconv optimize vocoder.onnx --dry-run --input-shape mel:1,80,200
     """
     if output is None and not dry_run:
         raise BadParameter("is missing: name a file, or give --dry-run", param_hint="OUT")
@@ -122,7 +122,7 @@ def rewrite(
     dry_run: bool = False,
     force: bool = False,
 ) -> Answer:
-    """Rewrite the transposed convolutions of an ONNX model by passes, or for a runtime's limits.
+    """Rewrite an ONNX model by passes, or within a runtime's limits.
 
     Values stay the same up to rounding. The exit code is 1 where nodes still break the profile:
     they are named with the reason, and nothing is written.
@@ -130,9 +130,9 @@ def rewrite(
     \b
     Examples:
       upconv rewrite model.onnx convolutions.onnx
-      upconv rewrite model.onnx folded.onnx --passes fold_batch_norm,fold_pad,fold_slice
+      upconv rewrite model.onnx folded.onnx --passes fold_batch_norm,fold_pad
       upconv rewrite model.onnx mobile.onnx --profile tflite
-      upconv rewrite model.onnx plain.onnx --passes split_groups,no_dilation --dry-run
+      upconv rewrite model.onnx x.onnx --passes split_groups --dry-run
     """
     if passes is not None and profile is not None:
         raise BadParameter("both were given", param_hint="--passes and --profile")
@@ -146,6 +146,9 @@ def rewrite(
     if written:
         save(found.model, out, force=force)
     rows = [(neutral(s.node), s.by, neutral(s.refusal or "done")) for s in found.steps]
+    unchanged = not found.fired and not found.left
+    talk = ["nothing to rewrite: the model stays as it is"] if unchanged else []
+    talk.append(f"wrote {written}" if written else "nothing written")
     fields = {
         "steps": [{"node": s.node, "pass": s.by, "refusal": s.refusal} for s in found.steps],
         "left": found.left,
@@ -157,7 +160,7 @@ def rewrite(
             *table(rows, ("node", "pass", "result"), left=3),
             *(f"breaks the profile: {neutral(words)}" for words in found.left),
         ],
-        [f"wrote {written}" if written else "nothing written"],
+        talk,
         FINDINGS if found.left else 0,
     )
 
@@ -189,19 +192,18 @@ def verify(
     rtol: float | None = None,
     threads: int | None = None,
 ) -> Answer:
-    """Run two ONNX models on the same random inputs and compare what comes out.
+    """Compare the outputs of two ONNX models on the same inputs.
 
-    An output is equal if it is off from A in float64 by at most twice what A is, and a few
-    roundings; integers must be the same, quantised outputs within one step. The exit code is 0
-    where everything is equal, 1 where something differs; then the first layer that does is named.
-    Open dimensions of inputs are 1 for the first axis and 32 for the others, unless --input-shape
-    tells them.
+    An output of B may differ from A in float64 by twice A's own error and a few roundings; integers
+    must be equal, quantised outputs within one step. The exit code is 0 where everything is equal,
+    1 where something differs; the first layer that differs is named. Open dimensions of inputs are
+    1 for the first axis and 32 for the others, unless --input-shape says otherwise.
 
     \b
     Examples:
       upconv verify model.onnx optimised.onnx
-      upconv verify a.onnx b.onnx --runtime onnxruntime --runtime openvino --input-shape x:1,80,100
-      upconv verify a.onnx b.onnx --rtol 1e-3 --atol 1e-5 --output-format json > comparison.json
+      upconv verify a.onnx b.onnx --runtime openvino --input-shape x:1,80,100
+      upconv verify a.onnx b.onnx --rtol 1e-3 --atol 1e-5 --output-format json
     """
     sizes = options.input_shapes(input_shape)
     from ..onnx.names import neutral

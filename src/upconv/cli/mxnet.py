@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typer import Argument, Option, Typer
+from typer import Argument, BadParameter, Option, Typer
 
 from .. import memory
+from ..timing import format_seconds
 from . import npy, options
 from .report import Answer, answering, table
+from .usage import Command
 
 _MODEL = {
     "symbol": Argument(metavar="SYMBOL", help="The graph: -symbol.json."),
@@ -30,10 +32,10 @@ mxnet = Typer(
 )
 
 
-@mxnet.command()
+@mxnet.command(cls=Command)
 @answering("mxnet info", **_MODEL)
 def info(symbol: Path, params: Path | None = None) -> Answer:
-    """Tell what a model takes and gives, its operators, and its transposed convolutions."""
+    """Show the inputs, outputs, operators and transposed convolutions."""
     model = _load(symbol, params)
     nodes = [node for node in model.graph.nodes() if node.row is not None]
     transposed = (node for node in nodes if node.row.name == "Deconvolution")
@@ -42,10 +44,11 @@ def info(symbol: Path, params: Path | None = None) -> Answer:
     size = sum(array.size for array in model.arrays.values())
     rows = [tuple(map(_cell, layer.values())) for layer in layers]
     return Answer(
-        {"inputs": model.inputs, "outputs": model.outputs, "parameters": size}
+        {"inputs": model.inputs, "input_shapes": model.input_shapes()}
+        | {"outputs": model.outputs, "parameters": size}
         | {"operators": counts, "transposed": layers},
         [
-            f"inputs      {', '.join(model.inputs)}",
+            f"inputs      {_inputs(model)}",
             f"outputs     {', '.join(model.outputs)}",
             f"parameters  {size} in {len(model.arrays)} arrays",
             f"operators   {_listed(counts)}",
@@ -54,7 +57,7 @@ def info(symbol: Path, params: Path | None = None) -> Answer:
     )
 
 
-@mxnet.command()
+@mxnet.command(cls=Command)
 @answering(
     "mxnet run",
     inputs=Option(metavar="FILE", help="Inputs by name, .npz; a single one also .npy."),
@@ -65,21 +68,23 @@ def run(
     output: str | None = None, input_shape: list[str] | None = None, seed: int = 0,
     force: bool = False,
 ) -> Answer:  # fmt: skip
-    """Run a model on arrays in files, or on random ones of the sizes given; outputs are a .npz.
+    """Run a model on arrays in files, or on random ones.
 
     
     Examples:
       upconv mxnet run net-symbol.json net-0000.params --inputs x.npz -o y.npz
-      upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,64,64
+      upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,8,8
     """
     target = npy.place(output, (".npz",), force=force, inputs=[symbol, params, inputs])
-    sizes, model = _sizes(input_shape), _load(symbol, params)
+    sizes, model = options.input_shapes(input_shape), _load(symbol, params)
+    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
     found = npy.read_all(inputs) or {}
     if "" in found:  # a .npy is the first input
         found = dict.fromkeys(model.inputs[:1], found[""])
     arrays |= {name: found[name] for name in model.inputs if name in found}
+    _require_all(model, arrays)
     start = time.perf_counter()
     results = dict(zip(model.outputs, model.run(**arrays), strict=True))
     seconds = time.perf_counter() - start
@@ -89,14 +94,19 @@ def run(
     return Answer(
         {"output": output, "outputs": shapes, "seconds": seconds},
         [f"{name} {_cell(shape)}" for name, shape in shapes.items()],
-        [f"{'' if output is None else f'wrote {output}, '}{seconds * 1e3:.3g} ms"],
+        [f"{'' if output is None else f'wrote {output}, '}{format_seconds(seconds)}"],
     )
 
 
-@mxnet.command("to-onnx")
+@mxnet.command("to-onnx", cls=Command)
 @answering(
     "mxnet to-onnx",
     opset=Option(min=17, metavar="N", help="Version of ONNX's operators."),
+    input_shape=Option(
+        metavar="NAME:SIZES",
+        help="The shape of an input, as data:1,3,64,64; may be repeated. A name stands for a size"
+        " that stays open: data:N,3,64,64.",
+    ),
     no_verify=Option("--no-verify", help="Leave out the check in ONNX Runtime."),
     **_MODEL,
 )
@@ -105,16 +115,19 @@ def to_onnx(
     input_shape: list[str] | None = None, opset: int = 17, no_verify: bool = False,
     force: bool = False,
 ) -> Answer:  # fmt: skip
-    """Write a model as ONNX for inputs of these sizes, and verify it in ONNX Runtime.
+    """Write a model as ONNX, verified in ONNX Runtime.
 
     
     Example:
-      upconv mxnet to-onnx net-symbol.json net-0000.params --input-shape data:1,3,64,64 -o net.onnx
+      upconv mxnet to-onnx net.json net.params --input-shape x:1,3,8,8 -o a.onnx
     """
     target = npy.place(output, (".onnx",), force=force, inputs=[symbol, params])
     from ..mxnet.to_onnx import to_onnx as written
 
-    sizes, model = _sizes(input_shape), _load(symbol, params)
+    sizes, model = options.input_shapes(input_shape, options.dimensions), _load(symbol, params)
+    _require_all(model, sizes)
+    numbers = ([n for n in shape if isinstance(n, int)] for shape in sizes.values())
+    memory.require(sum(8 * prod(shape) for shape in numbers), "the array of inputs")
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)
     counts = dict(Counter(node.op_type for node in proto.graph.node).most_common())
     return Answer(
@@ -130,10 +143,18 @@ def _load(symbol: Path, params: Path | None) -> Any:
     return load(symbol, params)
 
 
-def _sizes(given: list[str] | None) -> dict[str, options.Shape]:
-    sizes = options.input_shapes(given)
-    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
-    return sizes
+def _require_all(model: Any, names: Container[str]) -> None:
+    """Raise a usage error for an input that has neither an array nor a shape."""
+    missing = [name for name in model.inputs if name not in names]
+    if missing:
+        words = f"there is none for {', '.join(missing)}; the inputs are {_inputs(model)}"
+        raise BadParameter(words, param_hint="--input-shape")
+
+
+def _inputs(model: Any) -> str:
+    """The inputs with their axes, as far as they are known: "data (N, 3, H, W)"."""
+    axes = ((name, ", ".join(map(str, shape))) for name, shape in model.input_shapes().items())
+    return ", ".join(f"{name} ({letters})" if letters else name for name, letters in axes)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -69,15 +69,10 @@ def _plain(value: Any) -> Any:
 
 def text(words: str) -> None:
     """Print on stdout; `FileError` if it cannot take it, `BrokenPipeError` if its reader left."""
-    write(lambda: sys.stdout.write(words + "\n"))
-
-
-def write(print_: Callable[[], object]) -> None:
-    """Do what writes to stdout, and turn what the system says of it into a `FileError`."""
     if sys.stdout is None:
         raise FileError("Cannot write the standard output: it is closed.")
     try:
-        print_()
+        sys.stdout.write(words + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         raise

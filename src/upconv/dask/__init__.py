@@ -3,14 +3,20 @@
     functions  the public functions, called like upconv's own
     graphs     one task per chunk of a result, with exact halos
 
-Needs the extra: pip install 'upconv[dask]'.
+Needs Dask: `pip install '.[dask]'` in a checkout of upconv.
 """
 
 from ..errors import EngineMissing
+from ..installation import install_command
 
 try:
     from .functions import conv, conv_backward, conv_transpose, conv_transpose_backward
 except ImportError as error:
-    raise EngineMissing(f"upconv.dask needs Dask ({error}): pip install 'upconv[dask]'") from None
+    message = f"upconv.dask needs Dask ({error}): {install_command('dask')}"
+    raise EngineMissing(message) from None
 
 __all__ = ["conv", "conv_backward", "conv_transpose", "conv_transpose_backward"]
+
+
+def __dir__() -> list[str]:
+    return __all__

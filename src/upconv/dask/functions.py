@@ -155,7 +155,7 @@ def _called(
     engine: str | Engine | None,
     chunks: Any,
 ) -> Any:
-    weight, bias = _in_memory("weight", weight), _in_memory("bias", bias)
+    weight, bias = _in_memory("weight", weight), None if bias is None else _in_memory("bias", bias)
     operands = _operand("x", x), described(weight), described(bias), None
     signature = signature_of(*operands, keywords, frozen_activation(activation))
     return mapped(signature, x, weight, bias, engine, chunks)
@@ -203,8 +203,8 @@ def _operand(name: str, value: Any) -> Operand:
     return Operand(tuple(map(int, value.shape)), value.dtype)
 
 
-def _in_memory(name: str, value: Any) -> Array | None:
+def _in_memory(name: str, value: Any) -> Array:
     if isinstance(value, da.Array):
         remedy = f"Every task needs all of it: pass {name}.compute()."
         raise DTypeError(name, "a dask.array.Array", "an array in memory", remedy)
-    return None if value is None else as_array(name, value)
+    return as_array(name, value)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate, pairwise, product
+from math import prod
 from typing import Any
 
 import dask.array as da
@@ -30,6 +31,7 @@ from ..problem import DataLayout, Direction, Problem
 from ..shapes import Signature
 
 _TOGETHER = 8  # terms of a weight gradient that one task adds
+_MOST_TASKS = 1 << 20  # of one result: Dask's schedulers are slow from far fewer on
 
 Span = tuple[int, int]
 Cut = tuple[slice, ...]
@@ -140,6 +142,7 @@ def mapped(
     name, shared = f"upconv-{problem.direction.value}-{token}", f"upconv-weight-{token}"
     graph: dict[Any, Any] = {shared: weight, f"{shared}-bias": bias}
     batches, last = operand.chunks[0], _last(problem)
+    _require_few(prod(map(len, (batches, *spans))), chunks)
     for n, *place in product(*(range(len(each)) for each in (batches, *spans))):
         pieces = [_Piece.of(problem, i, spans[i][at], last=i == last) for i, at in enumerate(place)]
         keys, cuts = _gathered(operand, n, [piece.reads for piece in pieces], problem)
@@ -166,11 +169,7 @@ def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
     forward = problem.direction is Direction.FORWARD
     totals = problem.out_size if forward else problem.size
     if chunks is not None:
-        try:
-            sizes = da.core.normalize_chunks(chunks, shape=totals, dtype=operand.dtype)
-        except (ValueError, TypeError, NotImplementedError) as error:
-            expected = f"chunks of the result's spatial axes {totals}, in a form Dask has for them"
-            raise ArgumentError("chunks", brief(chunks), expected, f"Dask says: {error}") from None
+        sizes = _normalized(chunks, totals, operand.dtype)
         return [_between([0, *accumulate(axis)]) for axis in sizes]
     first = 2 if problem.layout is DataLayout.NCX else 1
     given = operand.chunks[first : first + problem.rank]
@@ -181,12 +180,42 @@ def _spans(problem: Problem, operand: Any, chunks: Any) -> list[list[Span]]:
     ]
 
 
+def _normalized(
+    chunks: Any, totals: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[tuple[int, ...], ...]:
+    """The sizes of chunks that a caller has given for spatial axes of so many positions."""
+    each = chunks if isinstance(chunks, tuple | list) else [chunks] * len(totals)
+    for size, total in zip(each, totals, strict=False):
+        if isinstance(size, int) and size > 0:
+            _require_few(-(-total // size), chunks)
+    expected = f"chunks of the result's spatial axes {totals}, in a form Dask has for them"
+    try:
+        sizes = da.core.normalize_chunks(chunks, shape=totals, dtype=dtype)
+        sizes = tuple(tuple(map(int, axis)) for axis in sizes)
+    except Exception as error:  # Dask raises many kinds, ZeroDivisionError among them
+        remedy = f"Dask says: {brief(error)}."
+        raise ArgumentError("chunks", brief(chunks), expected, remedy) from None
+    if min(map(min, sizes)) < 0 or tuple(map(sum, sizes)) != totals:
+        raise ArgumentError("chunks", brief(chunks), expected, _LARGER)
+    return sizes
+
+
+_LARGER = "Pass larger ones, as in chunks=(256, 256)."
+
+
+def _require_few(count: int, chunks: Any) -> None:
+    if count > _MOST_TASKS:
+        got = f"{brief(chunks)}, which makes {count} tasks"
+        raise ArgumentError("chunks", got, f"at most {_MOST_TASKS} tasks for a result", _LARGER)
+
+
 def _ends(sizes: tuple[int, ...], total: int, moved: list[int]) -> list[int]:
     """Where a result is cut: where the operand is; evenly, as zarr asks for, if that is even.
 
     `moved` are the ends of the operand's chunks as positions of the result, 0 first.
     """
     if moved[1] and set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= sizes[0]:
+        _require_few(-(-total // moved[1]), None)
         moved = list(range(0, total, moved[1]))
     return sorted({0, *(min(end, total) for end in moved), total})
 

@@ -35,3 +35,7 @@ __all__ = [
     "to_torch",
     "translate",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -126,18 +126,17 @@ def _padded(consistent: bool, size: int, k: int, s: int, d: int, pair: tuple[int
 
 def _pairs(padding: object, rank: int) -> tuple[tuple[int, int], ...]:
     expected = f"'SAME', 'VALID' or {rank} pairs (lo, hi)"
-    if not values.is_sequence(padding):
+    entries = values.entries(padding)
+    if entries is None or len(entries) != rank:
         raise ArgumentError("padding", brief(padding), expected)
     pairs = []
-    for i, entry in enumerate(padding):
+    for i, entry in enumerate(entries):
         if not values.is_sequence(entry):
             raise ArgumentError(f"padding[{i}]", brief(entry), "a pair (lo, hi)")
         pair = values.integers(f"padding[{i}]", entry, low=-LIMIT)
         if len(pair) != 2:
             raise ArgumentError(f"padding[{i}]", str(pair), "a pair (lo, hi)")
         pairs.append((pair[0], pair[1]))
-    if len(pairs) != rank:
-        raise ArgumentError("padding", brief(padding), expected)
     return tuple(pairs)
 
 
@@ -149,9 +148,10 @@ def _letters(rank: int) -> str:
 def _layouts(dimension_numbers: object, rank: int) -> tuple[DataLayout, WeightLayout]:
     if dimension_numbers is None:
         return DataLayout.NXC, WeightLayout.XIO
-    if not values.is_sequence(dimension_numbers):
+    entries = values.entries(dimension_numbers)
+    if entries is None:
         raise ArgumentError("dimension_numbers", brief(dimension_numbers), "three strings or None")
-    words = [values.text(f"dimension_numbers[{i}]", w) for i, w in enumerate(dimension_numbers)]
+    words = [values.text(f"dimension_numbers[{i}]", word) for i, word in enumerate(entries)]
     if len(words) != 3 or words[0] != words[2]:
         raise ArgumentError(
             "dimension_numbers",

@@ -28,7 +28,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from ..errors import ArgumentError, ShapeError, TranslationError
+from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import Axis, convolved, same_padding
 from ..problem import DataLayout, WeightLayout
 from . import values
@@ -99,7 +99,7 @@ def from_keras(
     d = values.per_axis_or_one("dilation_rate", dilation_rate, rank, low=1)
     word = values.text("data_format", data_format)
     if word not in LAYOUTS:
-        raise ArgumentError("data_format", repr(word), "one of " + ", ".join(map(repr, LAYOUTS)))
+        raise ArgumentError("data_format", brief(word), "one of " + ", ".join(map(repr, LAYOUTS)))
     if values.integer("groups", groups, low=1) > 1:
         raise ArgumentError("groups", str(groups), "1", "Keras computes no groups in these layers.")
     same = mode is Mode.SAME

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..errors import ArgumentError, ShapeError, TranslationError
+from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import Axis
 from .layer import Layer
 
@@ -48,7 +48,7 @@ class Limits:
         """Raise `ShapeError` for more spatial axes than the dialect knows."""
         if self.most_axes and len(size) > self.most_axes:
             expected = f"at most {self.most_axes} spatial axes"
-            raise ShapeError("size", str(size), expected, f"{self.dialect} has no more.")
+            raise ShapeError("size", brief(size), expected, f"{self.dialect} has no more.")
 
     def check_output_padding(self, axes: tuple[Axis, ...], extra: tuple[int, ...]) -> None:
         """Raise `ArgumentError` for an output padding that the dialect refuses."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ArgumentError, ShapeError, TranslationError
+from ..errors import ArgumentError, ShapeError, TranslationError, brief
 from ..geometry import Axis, centred, padded
 from ..problem import DataLayout, WeightLayout
 from . import values
@@ -97,13 +97,13 @@ def check(p: Attributes) -> None:
     """What MXNet refuses of a Deconvolution or Convolution before it has seen an array."""
     rank = len(p.kernel)
     if not 1 <= rank <= LIMITS.most_axes:
-        raise ArgumentError("kernel", str(p.kernel), "a shape of 1, 2 or 3 axes")
+        raise ArgumentError("kernel", brief(p.kernel), "a shape of 1, 2 or 3 axes")
     for name, low in {"kernel": 1, "stride": 1, "dilate": 1, "pad": 0, "adj": 0}.items():
         value = getattr(p, name, ())
         if value and len(value) != rank:
-            raise ArgumentError(name, str(value), f"{rank} entries, as kernel has")
+            raise ArgumentError(name, brief(value), f"{rank} entries, as kernel has")
         if min(value, default=low) < low:
-            raise ArgumentError(name, str(value), f"integers >= {low}")
+            raise ArgumentError(name, brief(value), f"integers >= {low}")
     if p.layout is not None and len(p.layout) != rank + 2:
         raise ArgumentError("layout", p.layout, f"a layout of {rank} spatial axes")
 
@@ -190,12 +190,12 @@ def _checked(i: int, axis: Axis, name: str) -> Axis:
 
 def _target(target: tuple[int, ...], rank: int) -> tuple[int, ...]:
     if len(target) < rank:
-        raise ArgumentError("target_shape", str(target), f"one size per kernel axis, {rank} here")
+        raise ArgumentError("target_shape", brief(target), f"one size per kernel axis, {rank} here")
     for i, entry in enumerate(target[:rank]):
         if entry <= 0:
             raise ArgumentError(
                 f"target_shape[{i}]",
-                f"{entry} in {target}",
+                f"{brief(entry)} in {brief(target)}",
                 "a size on every axis, or none at all",
                 "MXNet would make this axis empty, not leave it alone: write the size you want.",
             )

@@ -104,33 +104,40 @@ def _scalar(name: str, value: Any) -> float | int:
 
 
 def _boolean(name: str, value: Any) -> bool:
-    word = str(value).strip().lower()
-    if not isinstance(value, (str, int, np.bool_)) or word not in _BOOLEANS:
+    known = isinstance(value, (str, np.bool_)) or (isinstance(value, int) and value in (0, 1))
+    word = str(value).strip().lower() if known else ""
+    if word not in _BOOLEANS:
         raise ArgumentError(name, brief(value), "True, False, 1, 0 or the text of one")
     return _BOOLEANS[word]
 
 
 def _shape(name: str, value: Any, entry: Kind = _integer) -> tuple[Any, ...]:
     value = _literal(name, value, 'a shape such as "(3, 3)"')
-    entries = tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else (value,)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    entries = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     return tuple(entry(f"{name}[{i}]", e) for i, e in enumerate(entries))
 
 
 def _optional(kind: Kind, name: str, value: Any) -> Any:
-    return None if value is None or value == "None" else kind(name, value)
+    absent = value is None or (isinstance(value, str) and value == "None")
+    return None if absent else kind(name, value)
 
 
 def _one_of(words: list[str], name: str, value: Any) -> str:
-    if value not in words:
+    if not isinstance(value, str) or value not in words:
         raise ArgumentError(name, brief(value), "one of " + ", ".join(words))
     return str(value)
 
 
 def _dtype(name: str, value: Any) -> Any:
     try:
-        return np.dtype(value)
+        dtype = np.dtype(value)
     except TypeError:
-        raise DTypeError(name, brief(value), "an element type such as 'float32'") from None
+        dtype = None
+    if dtype is None or dtype.kind not in "biuf":  # another package may add types to NumPy
+        raise DTypeError(name, brief(value), "an element type such as 'float32'")
+    return dtype
 
 
 KINDS: dict[str, Kind] = {

@@ -27,7 +27,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ShapeError, brief
 from ..geometry import Axis, centred, convolved, padded, same_padding, scaled, strided
 from ..problem import DataLayout, WeightLayout
 from . import values
@@ -247,7 +247,7 @@ def weight_order(weights_format: object, operation: Operation) -> WeightLayout:
     if word not in names:
         raise ArgumentError(
             "weights_format",
-            repr(word),
+            brief(word),
             f"one of {', '.join(names)} for {operation.value}",
             "The two operations name the same orders differently: see operation=.",
         )

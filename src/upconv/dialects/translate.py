@@ -68,7 +68,7 @@ class Translation:
 
 def _length(attribute: object) -> int:
     """The axes of a sequence; 0 for what could be of any rank."""
-    return len(tuple(attribute)) if values.is_sequence(attribute) else 0
+    return len(values.entries(attribute) or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
+from itertools import islice
 from typing import Any, TypeGuard, TypeVar
 
 from ..checks import integer as integer
@@ -22,9 +23,26 @@ Member = TypeVar("Member", bound=Enum)
 
 def integers(name: str, value: object, low: int) -> tuple[int, ...]:
     """A list, tuple or array of integers, each of at least `low`, as a tuple."""
-    if not is_sequence(value):
+    read = entries(value)
+    if read is None:
         raise DTypeError(name, f"{brief(value)} ({type(value).__name__})", "a tuple of integers")
-    return tuple(integer(f"{name}[{i}]", entry, low) for i, entry in enumerate(value))
+    if len(read) > _MOST_ENTRIES:
+        expected = f"at most {_MOST_ENTRIES}"
+        raise ArgumentError(name, f"of more than {_MOST_ENTRIES} entries", expected)
+    return tuple(integer(f"{name}[{i}]", entry, low) for i, entry in enumerate(read))
+
+
+_MOST_ENTRIES = 128
+
+
+def entries(value: object) -> tuple[Any, ...] | None:
+    """The entries of a sequence, a few more than allowed at most; None for what has none."""
+    if not is_sequence(value):
+        return None
+    try:
+        return tuple(islice(value, _MOST_ENTRIES + 1))
+    except Exception:  # foreign code: what cannot be read is no sequence
+        return None
 
 
 def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
@@ -53,8 +71,8 @@ def per_axis(
     """
     if value is None and absent is not None:
         return (absent,) * rank
-    entries = integers(name, value, low) if is_sequence(value) else (integer(name, value, low),)
-    return _counted(name, entries, rank)
+    numbers = integers(name, value, low) if is_sequence(value) else (integer(name, value, low),)
+    return _counted(name, numbers, rank)
 
 
 def per_axis_or_one(name: str, value: object, rank: int, low: int) -> tuple[int, ...]:
@@ -64,15 +82,15 @@ def per_axis_or_one(name: str, value: object, rank: int, low: int) -> tuple[int,
     return _counted(name, integers(name, value, low), rank)
 
 
-def _counted(name: str, entries: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    if len(entries) != rank:
+def _counted(name: str, numbers: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    if len(numbers) != rank:
         raise ArgumentError(
             name,
-            f"{brief(entries)} ({len(entries)} of them)",
+            f"{brief(numbers)} ({len(numbers)} of them)",
             f"one integer per spatial axis, {rank} here",
             "The input size, given without N and C, decides how many axes there are.",
         )
-    return entries
+    return numbers
 
 
 def text(name: str, value: object) -> str:

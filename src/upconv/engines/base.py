@@ -46,6 +46,9 @@ class Primitive(Protocol):
         """`weight`, of the problem's weight shape, in the engine's own order.
 
         May raise `nonfinite.NonFinite` inside `NonFiniteFallback`.
+
+        A primitive may have an attribute `order`: a weight that one has packed is then read by all
+        whose orders are equal, such as those of other sizes. None stands for no other.
         """
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:

@@ -124,8 +124,14 @@ class BorderFill:
         around = 2 * whole + SCRATCH_BYTES if whole else 0
         self.workspace_bytes = around + (inner.workspace_bytes if inner else 0)
         self.resident_bytes = inner.resident_bytes if inner else 0
-        self.description = inner.description if inner else "nothing to multiply"
         self.predicted_cycles = inner.predicted_cycles if inner else 0.0
+        order = getattr(inner, "order", None)
+        self.order = None if order is None else (order, repr(interior.w))
+
+    @property
+    def description(self) -> str:
+        """The schedule of the interior."""
+        return self._inner.description if self._inner else "nothing to multiply"
 
     def pack(self, weight: Array) -> Any:
         """The taps of the interior, packed."""

@@ -73,7 +73,13 @@ class NonFiniteFallback:
     def __init__(self, inner: Primitive, problem: Problem, threads: int) -> None:
         self._inner, self._problem, self._threads = inner, problem, threads
         self.workspace_bytes, self.resident_bytes = inner.workspace_bytes, inner.resident_bytes
-        self.description, self.predicted_cycles = inner.description, inner.predicted_cycles
+        self.predicted_cycles = inner.predicted_cycles
+        self.order = getattr(inner, "order", None)
+
+    @property
+    def description(self) -> str:
+        """The primitive's."""
+        return self._inner.description
 
     def pack(self, weight: Array) -> Any:
         """The weight in the primitive's order, or as it is where it is not finite."""

@@ -3,16 +3,21 @@
     operators  a layer as a `LinearOperator` with its exact adjoint, and as a sparse matrix
     solving    deconvolution: the input that makes a result, by least squares
 
-Needs the extra: pip install 'upconv[science]'.
+Needs SciPy: `pip install '.[science]'` in a checkout of upconv.
 """
 
 from ..errors import EngineMissing
+from ..installation import install_command
 
 try:
     from .operators import ConvolutionOperator, as_matrix, operator
     from .solving import Deconvolved, deconvolve
 except ImportError as error:
-    told = f"upconv.linear needs SciPy ({error}): pip install 'upconv[science]'"
-    raise EngineMissing(told) from None
+    message = f"upconv.linear needs SciPy ({error}): {install_command('science')}"
+    raise EngineMissing(message) from None
 
 __all__ = ["ConvolutionOperator", "Deconvolved", "as_matrix", "deconvolve", "operator"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -15,6 +15,7 @@ from scipy.sparse import linalg
 
 from .. import memory
 from ..arrays import Array, Operand, as_array, as_shape, described
+from ..checks import boolean
 from ..engines.base import Engine
 from ..errors import ArgumentError, DTypeError
 from ..execution import PackedCall, PreparedCall
@@ -106,7 +107,7 @@ def operator(
     """
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout,
-        weight_layout or _USUAL[bool(transposed)],
+        order_of(weight_layout, transposed),
     )  # fmt: skip
     return operator_of(input_shape, weight, keywords, transposed, engine)
 
@@ -138,12 +139,13 @@ def as_matrix(
     """
     keywords = Keywords.of(
         stride, padding, output_padding, dilation, groups, output_size, layout,
-        weight_layout or _USUAL[bool(transposed)],
+        order_of(weight_layout, transposed),
     )  # fmt: skip
     weight, signature = _checked(as_shape("input_shape", input_shape), weight, keywords, transposed)
     problem = signature.problem
     each = problem.out_channels // problem.groups
-    o, i, t = _pairs(problem.axes, problem.batch * problem.in_channels * each)
+    shape = prod(problem.y_shape), prod(problem.x_shape)
+    o, i, t = _pairs(problem.axes, problem.batch * problem.in_channels * each, sum(shape))
     n, c, f = np.ogrid[: problem.batch, : problem.in_channels, :each]
     n, c, f = n[..., None], c[..., None], f[..., None]
     iox = weight.transpose(problem.weight_layout.to_iox(problem.rank))
@@ -152,7 +154,6 @@ def as_matrix(
     rows = _flat(problem, n, made, o, problem.out_channels, prod(problem.out_size))
     columns = _flat(problem, n, c, i, problem.in_channels, prod(problem.size))
     entries = np.broadcast_arrays(values, rows, columns)
-    shape = prod(problem.y_shape), prod(problem.x_shape)
     data, at, to = (each.reshape(-1) for each in entries)
     matrix = sparse.coo_array((data, (at, to)), shape=shape)
     return (matrix if problem.direction is Direction.FORWARD else matrix.T).tocsr()
@@ -187,23 +188,30 @@ def _checked(
     return weight, request.signature(residual=False)
 
 
-def _pairs(axes: tuple[Axis, ...], times: int) -> tuple[Array, Array, Array]:
+def order_of(weight_layout: object, transposed: object) -> object:
+    """The weight's order: the usual one where none is given. `transposed` must be a bool."""
+    usual = _USUAL[boolean("transposed", transposed)]
+    return usual if weight_layout is None else weight_layout
+
+
+def _pairs(axes: tuple[Axis, ...], times: int, lines: int) -> tuple[Array, Array, Array]:
     """Output, input and tap of every product over all axes, as flat positions.
 
-    `times`: how often each is met; `MemoryLimitError` where all of them would not fit.
+    `times`: how often each is met. `lines`: the matrix's rows and columns. Raises
+    `MemoryLimitError`, before anything is listed, where the matrix would not fit.
     """
-    found = [
-        [(at, p.input, p.tap) for at in range(axis.out) for p in axis.products(at)] for axis in axes
-    ]
-    count = times * prod(len(each) for each in found)
-    memory.require(count * 40, f"a matrix of {count} products")
+    meetings = [[axis.meeting(tap) for tap in range(axis.kernel)] for axis in axes]
+    count = times * prod(sum(len(inputs) for inputs, _ in each) for each in meetings)
+    memory.require(40 * count + 8 * lines, f"a matrix of {count} products")
     o, i, t = (np.zeros(1, np.int64) for _ in range(3))
-    for axis, products in zip(axes, found, strict=True):
-        each = np.array(products, np.int64).reshape(-1, 3).T
-        sizes = axis.out, axis.size, axis.kernel
+    for axis, each in zip(axes, meetings, strict=True):
+        inputs = np.concatenate([np.asarray(inputs, np.int64) for inputs, _ in each])
+        outputs = np.concatenate([np.asarray(outputs, np.int64) for _, outputs in each])
+        taps = np.repeat(np.arange(axis.kernel), [len(inputs) for inputs, _ in each])
+        sizes, positions = (axis.out, axis.size, axis.kernel), (outputs, inputs, taps)
         o, i, t = (
             (flat[:, None] * size + along).reshape(-1)
-            for flat, size, along in zip((o, i, t), sizes, each, strict=True)
+            for flat, size, along in zip((o, i, t), sizes, positions, strict=True)
         )
     return o, i, t
 

@@ -13,15 +13,16 @@ from scipy.sparse import linalg
 
 from .. import memory, shapes
 from ..arrays import Array, Operand, as_array, described
-from ..checks import number
+from ..checks import number, one_of
 from ..engines.base import Engine
 from ..errors import ArgumentError, ShapeError, brief
 from ..keywords import Keywords, Same, integers, paddings
-from ..problem import Problem
-from .operators import ConvolutionOperator, operator_of
+from ..problem import Problem, WeightLayout
+from .operators import ConvolutionOperator, operator_of, order_of
 
 _METHODS = ("lsqr", "cg")
 _BORDERS = ("zero", "circular")
+_MOST_DAMP = 1e150  # whose square is a number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,9 +92,12 @@ def deconvolve(
     y, weight = given.astype(np.float64), as_array("weight", weight).astype(np.float64)
     _require("method", method, _METHODS)
     _require("border", border, _BORDERS)
-    damp, tolerance = number("damp", damp, 0), number("tolerance", tolerance, 0)
-    words = weight_layout or ("IOX" if transposed else "OIX")
-    keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, words)
+    damp, tolerance = (
+        number("damp", damp, 0, _MOST_DAMP, "0 is no damping."),
+        number("tolerance", tolerance, 0, remedy="It is a part of the first gradient."),
+    )
+    order = order_of(weight_layout, transposed)
+    keywords = Keywords.of(stride, padding, output_padding, dilation, groups, None, layout, order)
     if border == "circular":
         return _cast(_by_frequency(y, weight, keywords, transposed, damp), given.dtype)
     shape = _input_shape(y, weight, keywords, transposed) if input_shape is None else input_shape
@@ -108,7 +112,7 @@ def deconvolve(
 
 
 def _require(argument: str, value: object, names: tuple[str, ...]) -> None:
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         expected = f"one of {', '.join(map(repr, names))}"
         raise ArgumentError(argument, brief(value), expected, "Leave it out for the first of them.")
 
@@ -135,7 +139,8 @@ def _input_shape(y: Array, weight: Array, keywords: Keywords, transposed: bool) 
 def _before(y: Array, weight: Array, keywords: Keywords, transposed: bool) -> tuple[int, ...]:
     """The shape of what the layer goes back to, whose weight has its channels swapped."""
     back = shapes.convolution if transposed else shapes.transposed
-    order = str(keywords.weight_layout).translate(str.maketrans("IO", "OI"))
+    order = one_of("weight_layout", keywords.weight_layout, WeightLayout).value
+    order = order.translate(str.maketrans("IO", "OI"))
     call, operands = keywords._replace(weight_layout=order), (described(y), described(weight))
     try:
         return back(*operands, None, None, call, None).shape
@@ -205,6 +210,8 @@ def _by_frequency(
     W[f, c] = sum over t of w[c, f, t] exp(-i omega (d*t - p)); a convolution's is the conjugate
     transpose of its transposed one's.
     """
+    if not np.isfinite(weight).all():
+        raise ArgumentError("weight", "not finite", "finite numbers", "Use border='zero'.")
     if any(stride > 1 for stride in integers("stride", keywords.stride, weight.ndim - 2, 1)):
         remedy = "With a stride there is no closed form: use border='zero'."
         raise ArgumentError("stride", brief(keywords.stride), "1 for circular borders", remedy)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -118,6 +118,17 @@ def require_processor(ctx: Any) -> None:
         raise MXNetError(f"ctx is {device}; upconv.mxnet computes on the processor: use mx.cpu().")
 
 
+def absent(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module that has a part of what MXNet's has."""
+
+    def missing(name: str) -> Any:
+        raise AttributeError(
+            f"upconv.mxnet has no {module}{name}; docs/mxnet.md lists what it has."
+        )
+
+    return missing
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """Nothing: every call computes at once, and arrays of `mx.np` always have NumPy's rules."""
 
@@ -133,9 +144,20 @@ def use_np(func: Any) -> Any:
 use_np_array = use_np_shape = use_np
 
 
+def np_shape(active: bool = True) -> AbstractContextManager[None]:
+    """A block of code in which MXNet 1 has arrays without axes; here they always exist."""
+    return nullcontext()
+
+
+np_array = np_shape
+
+
 def is_np_array() -> bool:
     """True: both kinds of arrays are there at any time."""
     return True
+
+
+is_np_shape = is_np_array
 
 
 def py_str(value: bytes | str) -> str:

@@ -9,12 +9,19 @@ import numpy as np
 
 from .base import MXNetError, raised_by
 from .executor import Report, run_graph
-from .ndarray import NDArray
+from .ndarray import NDArray, save
 from .operators import Array
 from .params import Name, read_params
 from .symbol import Symbol
 from .symbol import load as load_symbol
 from .tape import mode
+
+_WEIGHTED = ("Convolution", "Deconvolution", "FullyConnected")
+_SAME_AXES = {
+    "Activation", "BatchNorm", "BlockGrad", "Cast", "Dropout", "LRN", "LeakyReLU", "Pad", "Pooling",
+    "UpSampling", "clip", "identity", "relu", "sigmoid", "tanh",
+}  # fmt: skip
+"""Operators whose result has the axes and the channels of their first input."""
 
 _PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
 
@@ -31,6 +38,8 @@ class Model:
     >>> model = Model(mx.sym.Activation(mx.sym.var("x"), act_type="relu", name="act"), {})
     >>> model.inputs, model.outputs, model.run(x=[[-1, 3]])
     (['x'], ['act_output'], [array([[0., 3.]], dtype=float32)])
+    >>> model
+    <Model: inputs x; outputs act_output; 0 parameters in 0 arrays; float32>
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
@@ -53,6 +62,38 @@ class Model:
         if missing:
             raise MXNetError(f"The parameters have no {', '.join(missing[:9])}.")
 
+    def __repr__(self) -> str:
+        size = sum(array.size for array in self.arrays.values())
+        return (
+            f"<Model: inputs {', '.join(self.inputs)}; outputs {', '.join(self.outputs)};"
+            f" {size:,} parameters in {len(self.arrays)} arrays; {self.dtype}>"
+        )
+
+    def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """Return the axes of each input, the number of channels by the parameters' shapes.
+
+        The channels of an input are known where a layer with weights reads it, behind layers that
+        keep the axes; the entry of another input is empty.
+
+        >>> import upconv.mxnet as mx
+        >>> net = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(3, 3), num_filter=8, name="up")
+        >>> Model(net, {"up_weight": np.ones((5, 8, 3, 3))}).input_shapes()
+        {'x': ('N', 5, 'H', 'W')}
+        """
+        shapes: dict[str, tuple[int | str, ...]] = dict.fromkeys(self.inputs, ())
+        origins = {id(node): node.name for node in self.graph.nodes() if node.name in shapes}
+        for node in self.graph.nodes():
+            origin = origins.get(id(node.inputs[0][0])) if node.inputs else None
+            if node.row is None or origin is None:
+                continue
+            kind = node.row.name
+            if kind in _WEIGHTED and not shapes[origin]:
+                weight = self.arrays.get(node.inputs[1][0].name)
+                shapes[origin] = () if weight is None else _axes(node.p, weight.shape, kind)
+            elif kind in _SAME_AXES or kind.endswith("_scalar"):
+                origins[id(node)] = origin
+        return shapes
+
     def run(self, /, **inputs: Any) -> list[Array]:
         """The outputs, in inference; raises `MXNetError` for inputs that do not fit the graph."""
         return self.computed(inputs)
@@ -60,7 +101,8 @@ class Model:
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
         """As `run`; `report` is that of `run_graph`."""
         if {*inputs} != {*self.inputs}:
-            raise MXNetError(f"The inputs are {[*inputs]}; expected {self.inputs}.")
+            names = ", ".join(inputs) or "none"
+            raise MXNetError(f"The inputs are {names}; expected {', '.join(self.inputs)}.")
         given = dict[str, Array]()
         try:
             with raised_by("An input"):
@@ -77,6 +119,17 @@ class Model:
         return [y.asnumpy() for y in found]
 
 
+def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
+    """Return the axes of a layer's input: numbers are known, letters are not."""
+    if kind == "FullyConnected":
+        return ("N", weight[1])
+    layout = p.layout or "NC" + "DHW"[-len(p.kernel) :]
+    first = kind == "Deconvolution"  # the axis of the weight for channels of the input
+    axis = 0 if first else layout.index("C")
+    channels = weight[axis] * (1 if first else p.num_group)
+    return tuple(channels if letter == "C" else letter for letter in layout)
+
+
 def load(symbol_json: Name, params: Name | None = None) -> Model:
     """The model of a -symbol.json and a .params file; see `Model`. Without params all are inputs.
 
@@ -84,3 +137,32 @@ def load(symbol_json: Name, params: Name | None = None) -> Model:
     """
     arrays = {} if params is None else read_params(params)
     return Model(load_symbol(symbol_json), {k.split(":", 1)[-1]: v for k, v in arrays.items()})
+
+
+def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+    """The parameters and the states of `prefix-0000.params`, for this epoch, by name."""
+    parts: dict[str, dict[str, NDArray]] = {"arg": {}, "aux": {}}
+    for name, value in read_params(f"{prefix}-{epoch:04d}.params").items():
+        kind, _, plain_name = name.partition(":")
+        if kind not in parts:
+            raise MXNetError(f"{name!r} is neither an arg: nor an aux:, as a checkpoint has them.")
+        parts[kind][plain_name] = NDArray(value)
+    return parts["arg"], parts["aux"]
+
+
+def load_checkpoint(
+    prefix: str, epoch: int
+) -> tuple[Symbol, dict[str, NDArray], dict[str, NDArray]]:
+    """The graph of `prefix-symbol.json`, and what `load_params` reads."""
+    return load_symbol(f"{prefix}-symbol.json"), *load_params(prefix, epoch)
+
+
+def save_checkpoint(
+    prefix: str, epoch: int, symbol: Symbol | None, arg_params: Mapping[str, NDArray],
+    aux_params: Mapping[str, NDArray], remove_amp_cast: bool = True,
+) -> None:  # fmt: skip
+    """Write what `load_checkpoint` reads; without a symbol the parameters alone."""
+    if symbol is not None:
+        symbol.save(f"{prefix}-symbol.json")
+    named = {f"arg:{k}": v for k, v in arg_params.items()}
+    save(f"{prefix}-{epoch:04d}.params", named | {f"aux:{k}": v for k, v in aux_params.items()})

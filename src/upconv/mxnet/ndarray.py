@@ -6,7 +6,7 @@ Operators compute at once; `waitall` and the like have nothing to wait for. Ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
@@ -14,11 +14,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..dialects.mxnet_attributes import KINDS
 from ..errors import brief
 from .base import (
     Context,
     MXNetError,
     MXNetKeyError,
+    MXNetTypeError,
     MXNetValueError,
     cpu,
     nothing,
@@ -28,7 +30,7 @@ from .base import (
 from .fluent import Fluent, named
 from .operators import OPERATORS, Array, Operator
 from .packed import written
-from .params import read_params, write_params
+from .params import read_arrays, write_params
 from .random import generator
 from .tape import REQUESTS, STATE, Leaf, compute, gradients
 
@@ -66,16 +68,19 @@ class NDArray(Fluent):
         return np.array(self.value, dtype)
 
     def asscalar(self) -> Any:
-        """The one element."""
+        """The one element, as a number of NumPy."""
         if self.value.size != 1:
             raise MXNetValueError(f"The array has {self.value.size} elements; expected one.")
-        return self.value.item()
+        return self.value.reshape(-1)[0]
 
-    item = asscalar
+    def item(self) -> Any:
+        """The one element, as a number of Python."""
+        return self.asscalar().item()
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
-        """The same values with elements of another type."""
-        return self.call("Cast", dtype=dtype)
+        """The same values with elements of another type; without copy, self if it has that."""
+        result = self.call("Cast", dtype=dtype)
+        return result if copy or result.dtype != self.dtype else self
 
     def copy(self) -> Any:
         """A copy, which gradients pass."""
@@ -153,7 +158,9 @@ class NDArray(Fluent):
         if STATE.recording and self.source is not None:
             raise MXNetError("An array that is recorded was to be written; pause() recording.")
         with raised_by("an assignment"):
-            self.value[_plain_key(key)] = value.value if isinstance(value, NDArray) else value
+            values = np.asarray(plain(value))
+            # One element fits everywhere, as in MXNet, whatever axes it has.
+            self.value[_plain_key(key)] = values.reshape(()) if values.size == 1 else values
         written(self.value)
 
     def __len__(self) -> int:
@@ -163,7 +170,7 @@ class NDArray(Fluent):
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
-        return bool(self.asscalar())
+        return bool(self.value.size and self.asscalar())
 
     def __float__(self) -> float:
         return float(self.asscalar())
@@ -268,6 +275,8 @@ def function(name: str, row: Operator) -> Any:
 
 def plain(value: Any) -> Any:
     """NumPy's arrays for ours, within lists and tuples as well."""
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain, value))
     return value.value if isinstance(value, NDArray) else value
@@ -289,10 +298,12 @@ def creating(name: str, kind: type[NDArray]) -> Any:
         with raised_by(name):
             spelt = {_AS_NUMPY.get(key, key): plain(value) for key, value in named.items()}
             found = getattr(np, name)(*given, **spelt)
-        typed = any(isinstance(value, (str, type, np.dtype)) for value in given[1:])
-        typed = typed or any(isinstance(value, NDArray) for value in values[:1])
-        keeps = typed or (kind.numpy_like and found.dtype == bool)
-        return kind(np.asarray(found, dtype or (None if keeps else np.float32)))
+            typed = any(isinstance(value, (str, type, np.dtype)) for value in given[1:])
+            typed = typed or any(isinstance(value, NDArray) for value in values[:1])
+            keeps = typed or (kind.numpy_like and found.dtype == bool)
+            default = None if keeps else np.float32
+            wanted = default if dtype is None else KINDS["dtype"]("dtype", dtype)
+            return kind(np.asarray(found, wanted))
 
     create.__name__ = create.__qualname__ = name
     create.__doc__ = f"As numpy.{name}, with float32 for the default of `dtype`."
@@ -307,14 +318,30 @@ array, zeros, ones, empty, full, arange = (
 waitall = nothing
 
 
-def load(fname: Any) -> dict[str, NDArray]:
-    """The arrays of a .params file by name."""
-    return {name: NDArray(value) for name, value in read_params(fname).items()}
+def load(fname: Any, kind: type[NDArray] = NDArray) -> Any:
+    """The arrays of a .params file: by name, or a list where they have none."""
+    arrays = read_arrays(fname)
+    if isinstance(arrays, list):
+        return [kind(value) for value in arrays]
+    return {name: kind(value) for name, value in arrays.items()}
+
+
+def load_frombuffer(buf: bytes) -> Any:
+    """The arrays of a .params file from its bytes; see `load`."""
+    if not isinstance(buf, bytes):
+        raise MXNetTypeError(f"buf is {brief(buf)}; expected bytes.")
+    return load(buf)
 
 
 def save(fname: Any, data: Any) -> None:
-    """Write arrays by name to a .params file."""
-    write_params(fname, {name: x.asnumpy() for name, x in data.items()}, force=True)
+    """Write arrays to a .params file: by name from a dict, without names from a list or one."""
+    data = [data] if isinstance(data, NDArray) else data
+    listed = isinstance(data, (list, tuple))
+    values = data if listed else data.values() if isinstance(data, Mapping) else [data]
+    for x in values:
+        if not isinstance(x, NDArray):
+            raise MXNetTypeError(f"data has {brief(x)}; expected NDArrays, in a dict or a list.")
+    write_params(fname, plain(data), force=True)
 
 
 def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
@@ -335,6 +362,7 @@ def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
 random = SimpleNamespace(
     uniform=drawing("uniform", NDArray, (1,)), normal=drawing("normal", NDArray, (1,))
 )
+random_uniform, random_normal = random.uniform, random.normal
 _sync = function("SyncBatchNorm", OPERATORS["_contrib_SyncBatchNorm"])
 contrib = SimpleNamespace(SyncBatchNorm=_sync)
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy
+
+from ..files import published, reported
 from .base import (
     MXNetTypeError,
     cpu,
     current_device,
     gpu,
     is_np_array,
+    is_np_shape,
     num_gpus,
     require,
     reset_np,
     set_np,
 )
-from .ndarray import function, invoke, waitall
+from .ndarray import function, invoke, plain, save, waitall
+from .ndarray import load as load_as
+from .np import ndarray
 from .operators import OPERATORS
 
 __all__ = [
-    "convolution", "cpu", "current_device", "deconvolution", "gpu", "is_np_array", "num_gpus",
-    "reset_np", "set_np", "waitall",
+    "convolution", "cpu", "current_device", "deconvolution", "gpu", "is_np_array", "is_np_shape",
+    "load", "num_gpus", "reset_np", "save", "savez", "set_np", "waitall",
 ]  # fmt: skip
 
 
@@ -51,6 +58,18 @@ def _windowed(name: str) -> Any:
         "attribute that is not given. Raises `AssertionError` where MXNet's wrapper does."
     )
     return apply
+
+
+def load(file: Any) -> Any:
+    """The arrays of a .params or .npz file: by name, or a list where they have none."""
+    return load_as(file, ndarray)
+
+
+def savez(file: Any, *arrays: Any, **named: Any) -> None:
+    """Write arrays to a .npz file, by name or as arr_0, arr_1, ..."""
+    values = {f"arr_{i}": x for i, x in enumerate(arrays)} | named
+    with reported(str(file)), published(Path(file), force=True) as handle:
+        numpy.savez(handle, **plain(values))
 
 
 deconvolution, convolution = _windowed("Deconvolution"), _windowed("Convolution")

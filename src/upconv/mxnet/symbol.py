@@ -20,9 +20,12 @@ import numpy as np
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, published, reported
+from .attributes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
 from .fluent import Fluent, named
-from .operators import OPERATORS, Operator, Shape, operator, unified
+from .inference import Key, infer_shapes, infer_types
+from .operators import OPERATORS, Operator, operator
+from .params import type_number
 
 _COUNTS: dict[str, int] = {}
 
@@ -31,9 +34,11 @@ class Node:
     """A variable (without a row) or an operator applied to outputs of other nodes."""
 
     def __init__(
-        self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any]
-    ) -> None:
+        self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any],
+        attrs: Mapping[str, str],
+    ) -> None:  # fmt: skip
         self.row, self.name, self.attributes, self.inputs = row, name, attributes, inputs
+        self.attrs = dict(attrs)  # text that no operator reads
         self.p: Any = row.parse(attributes, len(inputs)) if row else None
 
     def outputs(self) -> tuple[str, ...]:
@@ -48,7 +53,7 @@ class Node:
 
     def texts(self) -> dict[str, str]:
         """The attributes that were given, as MXNet writes them."""
-        return {key: kinds.text(value) for key, value in self.attributes.items()}
+        return {key: kinds.text(value) for key, value in self.attributes.items()} | self.attrs
 
     def visible(self) -> list[tuple[Node, int]]:
         """The outputs that a caller sees."""
@@ -126,8 +131,20 @@ class Symbol(Fluent):
         return Symbol([entry for node in self.nodes() for entry in node.visible()])
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """Attributes as text, those given, by node."""
-        return {n.name: n.texts() for n in self.nodes() if n.attributes}
+        """The attributes that were given, as text, by node."""
+        texts = {node.name: with_short_names(node.texts()) for node in self.nodes()}
+        return {name: attrs for name, attrs in texts.items() if attrs}
+
+    def list_attr(self) -> dict[str, str]:
+        """The attributes of this one node."""
+        return self.attr_dict().get(self.name or "", {})
+
+    def attr(self, key: str) -> str | None:
+        """An attribute of this one node, or None."""
+        return self.list_attr().get(key)
+
+    def _set_attr(self, **attrs: str) -> None:
+        self.entries[0][0].attrs.update(stored(attrs))
 
     def infer_shape(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
         """Shapes of arguments, outputs and states; three times None where they do not follow."""
@@ -141,45 +158,34 @@ class Symbol(Fluent):
         return [s or () for s in first], [s or () for s in second], [s or () for s in third]
 
     def _inferred(self, shapes: Any, named: Any) -> tuple[Any, Any, Any]:
+        sizes = {name: tuple(s) for name, s in self._by_name(shapes, named).items() if s}
+        return self._parts(infer_shapes(self.nodes(), sizes))
+
+    def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
+        """What is said of the variables, in the order of `list_arguments` or by name."""
         arguments, states = self._variables()
-        given = dict(zip(arguments, shapes, strict=False)) | named
+        result = dict(zip(arguments, values, strict=False)) | named
         names = [*arguments, *states]
-        for name in (*given, *names):
+        for name in (*result, *names):
             if name not in names or names.count(name) > 1:
                 raise MXNetError(f"{name!r} is not one variable; there are {', '.join(names)}.")
-        known = self.shapes({name: tuple(shape) for name, shape in given.items() if shape})
-        keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
-        outputs = [known.get((id(node), i)) for node, i in self.entries]
-        return [known[keys[n]] for n in arguments], outputs, [known[keys[n]] for n in states]
+        return {name: value for name, value in result.items() if value is not None}
 
-    def shapes(self, given: Mapping[str, Shape]) -> dict[tuple[int, int], Shape | None]:
-        """The shapes of all outputs, by the node's id and the output's number."""
-        nodes, known = self.nodes(), {}
-        for node in nodes:
-            if node.row is None:
-                shape = given.get(node.name, node.attributes.get("__shape__"))
-                sizes = kinds.KINDS["shape"]("shape", shape) if shape else None
-                known[id(node), 0] = sizes and tuple(max(0, size) for size in sizes)
-        before: dict[tuple[int, int], Shape | None] = {}
-        while before != known:  # what an operator says of its inputs may be news to others
-            before = dict(known)
-            for node in nodes:
-                if node.row and (node.row.shapes is not None or (id(node), 0) not in known):
-                    _infer(node, node.row, known)
-        return known
+    def _parts(self, known: Mapping[Key, Any]) -> tuple[Any, Any, Any]:
+        """What is known of arguments, outputs and states."""
+        keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
+        arguments, states = ([known[keys[n]] for n in names] for names in self._variables())
+        return arguments, [known.get((id(node), i)) for node, i in self.entries], states
 
     def infer_type(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """Types of arguments, outputs and states: the first one given, or float32, until a Cast."""
-        given = dict(zip(self.list_arguments(), types, strict=False)) | named
-        default = next((t for t in given.values() if t is not None), np.float32)
-        known: dict[int, Any] = {}
-        for node in self.nodes():
-            first = known[id(node.inputs[0][0])] if node.inputs else given.get(node.name) or default
-            known[id(node)] = np.dtype(getattr(node.p, "dtype", None) or first).type
-        by_name = {node.name: known[id(node)] for node in self.nodes() if node.row is None}
-        outputs = [known[id(node)] for node, _ in self.entries]
-        arguments, states = self._variables()
-        return [by_name[n] for n in arguments], outputs, [by_name[n] for n in states]
+        """Types of arguments, outputs and states; three times None where they do not follow."""
+        result = self.infer_type_partial(*types, **named)
+        return (None, None, None) if any(None in part for part in result) else result
+
+    def infer_type_partial(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
+        """As `infer_type`, with None for unknown types."""
+        known = infer_types(self.nodes(), self._by_name(types, named))
+        return self._parts({key: kind and kind.type for key, kind in known.items()})
 
     def bind(self, ctx: Any = None, args: Any = None, *values: Any, **named: Any) -> Any:
         """An executor on these arrays; see `executor.bind`."""
@@ -191,6 +197,10 @@ class Symbol(Fluent):
 
     _bind, _simple_bind = partialmethod(bind, version=2), partialmethod(simple_bind, version=2)
 
+    def eval(self, ctx: Any = None, **arrays: Any) -> Any:
+        """The outputs for these arrays by name."""
+        return self.bind(ctx, arrays, None, "null").forward()
+
     def tojson(self) -> str:
         """The graph as MXNet's JSON."""
         nodes = self.nodes()
@@ -199,8 +209,8 @@ class Symbol(Fluent):
         for node in nodes:
             inputs = [[place[id(parent)], i, 0] for parent, i in node.inputs]
             row = {"op": node.row.name if node.row else "null", "name": node.name}
-            texts = {"attrs": node.texts()} if node.attributes else {}
-            rows.append({**row, **texts, "inputs": inputs})
+            texts = node.texts()
+            rows.append({**row, **({"attrs": texts} if texts else {}), "inputs": inputs})
         graph = {
             "nodes": rows,
             "arg_nodes": [i for i, node in enumerate(nodes) if node.row is None],
@@ -236,21 +246,12 @@ class Symbol(Fluent):
         return f"<Symbol {self.name or ', '.join(self.list_outputs())}>"
 
 
-def _infer(node: Node, row: Operator, known: dict[tuple[int, int], Any]) -> None:
-    """Add what one operator says of the shapes around it."""
-    keys = [(id(parent), i) for parent, i in node.inputs]
-    with raised_by(f"{node.name} ({row.name})"):
-        inputs, outputs = row.infer(node.p, [known.get(key) for key in keys])
-        for key, shape in zip(keys, inputs, strict=True):
-            known[key] = unified("the shape of an input", known.get(key), shape)
-        for i, shape in enumerate(outputs):
-            known[id(node), i] = unified("the shape of the output", known.get((id(node), i)), shape)
-
-
 def compose(
-    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None
-) -> Symbol:
+    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:  # fmt: skip
     """The outputs of an operator on symbols; an input that is None becomes a variable."""
+    attrs = scoped(attr)
     if name is None:  # as MXNet names them: convolution0, convolution1, ...
         hint = row.name.lower().lstrip("_")
         _COUNTS[hint] = _COUNTS.get(hint, -1) + 1
@@ -266,27 +267,42 @@ def compose(
             if extra:
                 raise MXNetError(f"{row.inputs[extra[0]]} is given, but these attributes say not.")
             inputs = [inputs[i] if i < len(inputs) else None for i in places]
-        entries = [_entry(x, f"{name}_{each}") for x, each in zip(inputs, names, strict=True)]
+        pairs = zip(inputs, names, strict=True)
+        entries = [_entry(x, f"{name}_{each}", attrs) for x, each in pairs]
         if row.variadic:
             given.setdefault("num_args", len(inputs))
-        node = Node(row, name, given, entries)
+        node = Node(row, name, given, entries, attrs)
     return Symbol(node.visible())
 
 
-def _entry(x: Any, name: str) -> tuple[Node, int]:
+def _entry(x: Any, name: str, attrs: dict[str, str]) -> tuple[Node, int]:
     if x is None:
-        return Node(None, name, {}, []), 0
+        return Node(None, name, {}, [], attrs), 0
     if not isinstance(x, Symbol) or len(x.entries) != 1:
         raise MXNetError(f"an input is {brief(x)}; expected a Symbol with one output.")
     return x.entries[0]
 
 
-def var(name: str, attr: Any = None, shape: Any = None, **unused: Any) -> Symbol:
-    """A variable, which an array is bound to."""
+def var(
+    name: str, attr: Any = None, shape: Any = None, lr_mult: Any = None, wd_mult: Any = None,
+    dtype: Any = None, init: Any = None, stype: Any = None, **more: Any,
+) -> Symbol:  # fmt: skip
+    """A variable, which an array is bound to; all but its name is kept as attributes.
+
+    `infer_shape` and `infer_type` use shape and dtype. more: attributes named as `__name__`.
+    """
     if not isinstance(name, str):
         raise MXNetTypeError(f"name is {brief(name)}; expected text.")
-    given = {**(attr or {})} | ({"__shape__": tuple(shape)} if shape is not None else {})
-    return Symbol([(Node(None, name, given, []), 0)])
+    unknown = [key for key in more if not is_free(key)]
+    if unknown:
+        text = f"{unknown[0]} is no argument of var; an attribute of yours is __{unknown[0]}__."
+        raise MXNetValueError(text)
+    more |= {"lr_mult": lr_mult, "wd_mult": wd_mult}
+    more["__shape__"] = None if shape is None else kinds.text(tuple(shape))
+    more["__dtype__"] = None if dtype is None else type_number(np.dtype(dtype))
+    more["__init__"] = init.dumps() if hasattr(init, "dumps") else init
+    texts = {key: str(value) for key, value in more.items() if value is not None}
+    return Symbol([(Node(None, name, {}, [], scoped({**(attr or {}), **texts})), 0)])
 
 
 Variable = var
@@ -302,9 +318,10 @@ def function(name: str, row: Operator) -> Any:
     """An operator as a function of symbols."""
 
     def apply(*values: Any, name: Any = None, attr: Any = None, **named: Any) -> Symbol:
+        attrs = {key: str(named.pop(key)) for key in [*named] if is_free(key)}
         with raised_by(row.name):
             inputs, attributes = row.bind(values, named)
-        return compose(row, inputs, attributes, name)
+        return compose(row, inputs, attributes, name, {**(attr or {}), **attrs})
 
     apply.__name__ = apply.__qualname__ = name
     return apply
@@ -332,6 +349,9 @@ def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
         raise ModelError(f"{name} is not a graph of MXNet: {brief(error)}.") from None
 
 
+fromjson = load_json
+
+
 def _entries(places: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
     """Outputs of nodes, from the file's [node, output, ...]."""
     if not places:
@@ -348,13 +368,14 @@ def _node(row: dict[str, Any], before: list[Node]) -> Node:
     if not isinstance(texts, dict) or not isinstance(row["name"], str):
         raise ValueError("a node is not as it should be")
     inputs = _entries(row["inputs"], before) if row["inputs"] else []
-    if row["op"] == "null":
-        kept = {key: texts[key] for key in ("__shape__",) if key in texts}
-        return Node(None, row["name"], kept, [])
+    variable = row["op"] == "null"
+    attrs = {k: kinds.text(v) for k, v in texts.items() if variable or k.startswith("__")}
+    if variable:
+        return Node(None, row["name"], {}, [], attrs)
     kind = operator(row["op"])
-    known = {k: v for k, v in texts.items() if not k.startswith("__") and v != "None"}
+    known = {k: v for k, v in texts.items() if k not in attrs and v != "None"}
     with raised_by(f"{row['name']} ({kind.name})"):
-        node = Node(kind, row["name"], known, inputs)
+        node = Node(kind, row["name"], known, inputs, attrs)
         if len(inputs) != len(kind.named_inputs(node.p)):
             raise MXNetError(f"{node.name}: it has {len(inputs)} inputs.")
     return node

@@ -60,7 +60,7 @@ class ChannelAxis:
         if not -x.ndim <= where < x.ndim:
             expected = f"an axis of x, whose shape is {x.shape}: from {-x.ndim} to {x.ndim - 1}"
             remedy = "It is the axis of the channels: 1 in (N, C, *size), -1 in (N, *size, C)."
-            raise ShapeError("axis", str(where), expected if x.ndim else "an axis of x", remedy)
+            raise ShapeError("axis", brief(where), expected if x.ndim else "an axis of x", remedy)
         where %= x.ndim
         channels = x.shape[where]
         if channels < 1:

@@ -27,3 +27,7 @@ __all__ = [
     "convtranspose_backward_data",
     "convtranspose_backward_weights",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,9 +2,10 @@
 
     import upconv.onnx
     rewritten = upconv.onnx.rewrite("model.onnx", ["fold_batch_norm", "replace_deconv"])
-    upconv.onnx.save(rewritten.model, "rewritten.onnx")
+    upconv.onnx.save(rewritten, "rewritten.onnx")
 
-Needs onnx, onnx-ir and ONNX Runtime: `pip install 'upconv[onnx]'`. OpenVINO is used where it is.
+Needs onnx, onnx-ir and ONNX Runtime: `pip install '.[onnx]'` in a checkout of upconv. OpenVINO is
+used where it is installed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ..errors import EngineMissing
+from ..installation import install_command
 
 if find_spec("onnx") is None or find_spec("onnx_ir") is None:
-    raise EngineMissing("upconv.onnx needs onnx and onnx-ir: pip install 'upconv[onnx]'")
+    raise EngineMissing(f"upconv.onnx needs onnx and onnx-ir: {install_command('onnx')}")
 
 from .linting import Finding, Findings, Severity, lint
 from .models import Source, load, save, to_proto
@@ -54,3 +56,7 @@ __all__ = [
     "verify",
     "write_report",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

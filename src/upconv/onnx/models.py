@@ -111,15 +111,21 @@ def to_proto(model: ir.Model) -> ModelProto:
         return _inside(model)
 
 
-def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
-    """Write a model, whole or not at all; the files written, the model's first.
+def save(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
+    """Write a model, whole or not at all; return the files written, the model's first.
 
+    model: what `load`, `optimize` or `rewrite` returns, a ModelProto, or an `ir.Model`.
     path: links are followed. What exists is overwritten with `force` alone, and files that the
         model was read from never.
 
-    Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be.
+    Raises `FileError` for a place that cannot be written, `ModelError` for a model that cannot be,
+    and `DTypeError` for any other object.
+
+    >>> save("model.onnx", "copy.onnx")
+    Traceback (most recent call last):
+    upconv.errors.DTypeError: model is 'model.onnx' (str); expected the result of `load`, ...
     """
-    name = os.fspath(path)
+    name, model = os.fspath(path), _held(model)
     with _named(brief(name)):
         with reported(name):
             target = Path(name).resolve()
@@ -138,6 +144,17 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False) 
             made.with_name(beside.name).replace(beside)
             made.replace(target)  # last: who finds the model finds both
         return places
+
+
+def _held(model: Any) -> ir.Model:
+    """Return the model in a result of `rewrite` (its `model`) or `optimize` (its `proto`)."""
+    for held in (model, getattr(model, "model", None), getattr(model, "proto", None)):
+        if isinstance(held, ir.Model):
+            return held
+        if isinstance(held, ModelProto):
+            return from_model(held)
+    expected = "the result of `load`, `optimize` or `rewrite`, a ModelProto or an ir.Model"
+    raise DTypeError("model", f"{brief(model)} ({type(model).__name__})", expected)
 
 
 def _inside(model: ir.Model) -> ModelProto:

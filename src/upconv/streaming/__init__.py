@@ -12,3 +12,7 @@ from .chains import Add, Chain, Stage, add, chain
 from .streams import Stream, conv_stream, stream
 
 __all__ = ["Add", "Chain", "Stage", "Stream", "add", "chain", "conv_stream", "stream"]
+
+
+def __dir__() -> list[str]:
+    return __all__

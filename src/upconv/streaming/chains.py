@@ -58,7 +58,7 @@ def add(*branches: Any, scale: float = 1.0) -> Add:
     """
     made = []
     for i, branch in enumerate(branches):
-        several = isinstance(branch, Sequence) and not isinstance(branch, str)
+        several = isinstance(branch, tuple | list)
         made.append(chain(*branch) if several else chain(_stage(f"branches[{i}]", branch)))
     if not made or len({branch.progress.rate for branch in made}) > 1:
         rates = ", ".join(str(branch.progress.rate) for branch in made) or "none"
@@ -125,7 +125,7 @@ class _Composed(Stateful):
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
         kinds = [part.kind for part in parts if part.kind is not None]
-        self.kind: tuple[int, np.dtype[Any]] | None = kinds[0] if kinds else None
+        self.kind = kinds[0] if kinds else None
         for axis, dtype in kinds:
             if (axis, dtype) != kinds[0]:
                 told = " and ".join(f"{d} along axis {a}" for a, d in ((axis, dtype), kinds[0]))
@@ -143,6 +143,9 @@ class _Composed(Stateful):
         """
         self._require_open()
         x = as_array("chunk", chunk)
+        if x.ndim < 2:
+            expected = "2 axes, or 3 with a batch"
+            raise ShapeError("chunk.shape", str(x.shape), expected, "One of them is of channels.")
         y = self._pushed(x)
         self._last = _cut(y, self._axis, 0, 0)
         return y.copy() if np.may_share_memory(x, y) else y  # x is the caller's
@@ -190,9 +193,6 @@ class _Composed(Stateful):
     def _digest(self) -> bytes:
         parts = b"".join(part._digest() for part in self._parts)
         return hashlib.sha256(type(self).__name__.encode() + parts).digest()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._parts)}>"
 
 
 class Chain(_Composed):

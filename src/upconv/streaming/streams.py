@@ -105,11 +105,11 @@ class Stream(Stateful):
     (array([[2.]], dtype=float32), array([[7.]], dtype=float32))
     """
 
-    __slots__ = ("_batched", "_ended", "_layer", "_tail", "_taken")
+    __slots__ = ("_batched", "_ended", "_layer", "_tail", "_taken", "kind")
 
     def __init__(self, layer: Layer) -> None:
         """At the begin; call `upconv.stream` instead."""
-        self._layer = layer
+        self._layer, self.kind = layer, (layer.axis, layer.dtype)
         self._tail: Array | None = None  # (N, C, kept) once a chunk has said N
         self._batched, self._ended, self._taken = True, False, 0
 
@@ -122,11 +122,6 @@ class Stream(Stateful):
     def progress(self) -> Progress:
         """The axis: after how many inputs a result is final."""
         return self._layer.progress
-
-    @property
-    def kind(self) -> tuple[int, np.dtype[Any]]:
-        """The axis of arrays that chunks follow each other along, from the end; their dtype."""
-        return self._layer.axis, self._layer.dtype
 
     @property
     def taken(self) -> int:
@@ -177,9 +172,6 @@ class Stream(Stateful):
     def reset(self) -> None:
         """Go back to the begin; what was prepared stays."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
-
-    def __repr__(self) -> str:
-        return f"<Stream {self._layer.progress}, {self._taken} inputs so far>"
 
     def _digest(self) -> bytes:
         return self._layer.digest()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from .cases import cases
 from .checks import check, check_adjoint, compute, require_engine
+from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
-from .oracle import Expected, Operands, by_taps, expected, operands, scatter, tolerance
+from .oracle import Expected, Operands, by_taps, expected, operands, scatter
 
 __all__ = [
     "FAMILIES",
@@ -23,6 +24,7 @@ __all__ = [
     "check",
     "check_adjoint",
     "compute",
+    "error_bound",
     "expected",
     "layer",
     "operands",
@@ -30,3 +32,7 @@ __all__ = [
     "scatter",
     "tolerance",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,7 +9,8 @@ from ..engines import load
 from ..engines.base import Engine
 from ..errors import EngineError
 from ..problem import NO_EPILOGUE, Direction, Problem
-from .oracle import Operands, expected, finfo_type, operands, tolerance
+from .error_bounds import tolerance
+from .oracle import Operands, expected, finfo_type, operands
 
 
 def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:

@@ -4,7 +4,7 @@
     model = upconv.torch.accelerate(model, example_inputs)
     fast = torch.compile(model, backend="upconv")
 
-Needs PyTorch 2.4 or later: `pip install 'upconv[torch]'`. `import upconv` never comes here.
+Needs PyTorch 2.4 or later: `pip install '.[torch]'` in a checkout of upconv.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ..errors import EngineMissing
+from ..installation import install_command
 
 if find_spec("torch") is None:
-    raise EngineMissing("upconv.torch needs PyTorch: pip install 'upconv[torch]'")
+    raise EngineMissing(f"upconv.torch needs PyTorch: {install_command('torch')}")
 
 from .acceleration import accelerate, report, restore
 from .functional import conv, conv_transpose
@@ -43,3 +44,7 @@ __all__ = [
     "restore",
     "rewrite",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..execution import PackedCall
+from ..execution import PackedCall, Packings
 from ..problem import Direction, Problem
 from . import packing
 from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
@@ -85,7 +85,8 @@ def forward(
     )
     call = None if table is None else table.calls.get(signature)
     if call is None:
-        call = _prepared(x, weight, bias, geometry, residual, activation, table is not None)
+        packings = None if table is None else table.packings
+        call = _prepared(x, weight, bias, geometry, residual, activation, packings)
         if table is not None:
             table.keep(signature, call or _ATENS)
     if not isinstance(call, _Call):
@@ -104,7 +105,7 @@ def _prepared(
     how: Geometry,
     residual: Tensor,
     activation: str,
-    kept: bool,
+    packings: Packings | None,
 ) -> _Call | None:
     """A call made ready; None where PyTorch's operator is to be called."""
     last = channels_last(x) or channels_last(weight)
@@ -118,7 +119,7 @@ def _prepared(
         return None
     if residual is not None and (tuple(residual.shape) != shape or residual.dtype is not x.dtype):
         return None
-    ready = packing.ready(problem, weight, thread_count(), kept=kept)
+    ready = packing.ready(problem, weight, thread_count(), packings)
     if ready is None:
         return None
     order = axis_order(problem)

@@ -10,7 +10,8 @@ inference mode, are not counted. So up to 64 elements, spread over the weight, a
 2. For weights without such a module a small table holds the latest, up to `_MOST_BYTES` in all.
    Nothing is packed there for a weight that is seen for the first time: it may be a new one in
    every step of a training. The second call with the same key packs.
-3. One weight's calls take at most `_MOST_BYTES`, or eight calls where the weight is larger.
+3. Calls of one weight share what is packed of it, as most sizes do. They are at most `_MOST_CALLS`,
+   and hold at most `_MOST_BYTES` of packed weights, or eight where the weight is larger.
 
 `counts()` tells how often weights were packed.
 """
@@ -20,25 +21,36 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..choices import Algorithm
-from ..execution import PackedCall, PreparedCall, prepared_problem
+from ..execution import PackedCall, Packings, PreparedCall, prepared_problem
 from ..problem import Problem
 from .tensors import DTYPES, Tensor, array
 
 _MOST_BYTES = 64 << 20
-_LEAST_CALLS = 8
+_MOST_CALLS, _LEAST_CALLS = 64, 8
 _PROBES = 64
 
 
 class Packed:
     """What is prepared of one weight; copied or pickled it is None: a copy has another weight."""
 
-    __slots__ = ("__weakref__", "_key", "_memory", "_probe", "alias", "calls", "casts", "owned")
+    __slots__ = (
+        "__weakref__",
+        "_key",
+        "_memory",
+        "_probe",
+        "alias",
+        "calls",
+        "casts",
+        "owned",
+        "packings",
+    )
 
     def __init__(self, weight: Tensor) -> None:
         self.owned = False
@@ -51,6 +63,7 @@ class Packed:
         self._probe = self._memory.tobytes()
         self._key = key_of(weight)
         self.calls: dict[Any, Any] = {}
+        self.packings = Packings()
         self.casts: dict[Any, Tensor] = {}
 
     @property
@@ -62,11 +75,18 @@ class Packed:
         """Whether it is of this weight as it is now."""
         return self._key == key_of(weight) and self._memory.tobytes() == self._probe
 
+    @property
+    def held(self) -> int:
+        """Bytes of the weight and of what is packed of it, about."""
+        return self.nbytes * (1 + len(_distinct(self.calls.values())))
+
     def keep(self, call: Any, made: Any) -> None:
         """Remember a call's preparation in place of the oldest, where there are too many."""
         most = max(_LEAST_CALLS, _MOST_BYTES // max(1, self.nbytes))
-        others = list(self.calls.items())[-most + 1 :]
-        self.calls = dict([*others, (call, made)])  # replaced: other threads may read the old one
+        calls = [*self.calls.items(), (call, made)][-_MOST_CALLS:]
+        while len(_distinct(made for _, made in calls)) > most:
+            del calls[0]
+        self.calls = dict(calls)  # replaced: other threads may read the old one
 
     def cast(self, dtype: Any) -> Tensor:
         """The weight in another dtype, made once."""
@@ -77,6 +97,11 @@ class Packed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
+
+
+def _distinct(calls: Iterable[Any]) -> set[int]:
+    """The packed weights of some calls, by their identity."""
+    return {id(call.ready.weight) for call in calls if hasattr(call, "ready")}
 
 
 def key_of(tensor: Tensor) -> tuple[Any, ...]:
@@ -128,10 +153,10 @@ def found(weight: Tensor) -> Packed | None:
     made = _by_address[pointer] = Packed(weight)
     with _lock:
         _latest[pointer] = made
-        held = sum(each.nbytes * (1 + len(each.calls)) for each in _latest.values())
+        held = sum(each.held for each in _latest.values())
         while held > _MOST_BYTES and len(_latest) > 1:
             _, dropped = _latest.popitem(last=False)
-            held -= dropped.nbytes * (1 + len(dropped.calls))
+            held -= dropped.held
     return None
 
 
@@ -142,18 +167,20 @@ def prepared(problem: Problem, threads: int, *, once: bool = True) -> PreparedCa
 
 
 def ready(
-    problem: Problem, weight: Tensor, threads: int, *, kept: bool = False
+    problem: Problem, weight: Tensor, threads: int, packings: Packings | None = None
 ) -> PackedCall | None:
-    """`prepared` with the weight packed now, and None too for a weight that is not finite.
+    """`prepared` with the weight packed, and None too for a weight that is not finite.
 
-    kept: whether the packed weight will be used again: then packing may take longer.
+    packings: where the packed weight is kept; then packing may take longer.
     """
     global _count
-    call = prepared(problem, threads, once=not kept)
+    call = prepared(problem, threads, once=packings is None)
     if call is None:
         return None
-    _count += 1
-    found = call.pack(array(weight))
+    packings = packings or Packings()
+    before = packings.made
+    found = call.pack(array(weight), packings)
+    _count += packings.made - before
     return None if found.engine == "reference" else found
 
 

@@ -94,11 +94,12 @@ def _problem(operands: Operands, how: Geometry, keywords: Keywords, layout: Data
     weight = Operand(operands.weight, kind)
     call = transposed if how.transposed else convolution
     end = operands.activation or None
-    bare = call(x, weight, None, None, keywords, end)
-    outputs = bare.problem.result_channels
+    outputs = operands.weight[1] * how.groups if how.transposed else operands.weight[0]
     bias = Operand((outputs,), kind) if operands.bias else None
-    residual = Operand(bare.shape, kind) if operands.residual else None
-    return call(x, weight, bias, residual, keywords, end).problem
+    bare = call(x, weight, bias, None, keywords, end)
+    if not operands.residual:
+        return bare.problem
+    return call(x, weight, bias, Operand(bare.shape, kind), keywords, end).problem
 
 
 def _regular(operands: Operands, how: Geometry) -> bool:

@@ -37,8 +37,8 @@ _TABLE = (
 )
 _INSERT = "INSERT INTO records (section, key, record) VALUES (?, ?, ?)"
 _BOUND = (
-    "DELETE FROM records WHERE section = ?1 AND number <= (SELECT number FROM records"
-    " WHERE section = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)"
+    "DELETE FROM records WHERE section = ? AND number <= (SELECT number FROM records"
+    " WHERE section = ? ORDER BY number DESC LIMIT 1 OFFSET ?)"
 )
 _FIND = "SELECT record FROM records WHERE section = ? AND key = ?"
 _KEYS = "SELECT key FROM records WHERE section = ?"
@@ -81,7 +81,7 @@ class TuningStore:
 
         self._own[section, key] = dict(record)
         values = section, key, json.dumps(record, allow_nan=False)
-        self._run("written", (_INSERT, values), (_BOUND, (section, _MOST_RECORDS)))
+        self._run("written", (_INSERT, values), (_BOUND, (section, section, _MOST_RECORDS)))
 
     def clear(self) -> None:
         """Forget everything, here and in the file."""

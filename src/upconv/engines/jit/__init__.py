@@ -5,7 +5,7 @@ The files are listed in docs/jit.md.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 
 import llvmlite
@@ -204,4 +204,9 @@ def _interior(problem: Problem, *, margins: bool = True) -> Interior:
     """What kernels are given. They make outputs that nothing reaches (`margins`), but by Winograd's
     algorithm with rounding errors of their neighbours; the last axis, which vectors run along,
     should be one that has positions."""
+    return _interior_of(problem, margins)
+
+
+@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+def _interior_of(problem: Problem, margins: bool) -> Interior:
     return Interior.of(problem, margins=margins, points=False)

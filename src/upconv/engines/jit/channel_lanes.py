@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ...geometry import Phase
+from ...geometry import Tap
 from ...problem import DType
-from .correlation import Correlation
+from .correlation import Correlation, WeightForm
 from .cpu import Costs, Cpu, costs_of
 from .values import BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What the choice of phase groups depends on: the last axis's phases, lanes, and the processor.
+    """What the choice of phase groups depends on beside sizes: taps of the last axis by phase,
+    lanes, and the processor.
 
     `ungrouped` says that no other group's channels lie between those of two positions. `reduction`
     is the input channels of a group; `sums` are registers for sums, by the vectors of a tile, as
@@ -31,11 +32,9 @@ class Lanes:
     float32.
     """
 
-    size: int
     step: int
     stride: int
-    out: int
-    phases: tuple[Phase, ...]
+    taps: tuple[tuple[Tap, ...], ...]
     channels: int
     width: int
     sums: tuple[int, ...]
@@ -47,19 +46,19 @@ class Lanes:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        # What is cached by it is asked for often, and hashing hundreds of phases takes long.
-        object.__setattr__(self, "_hash", hash((self.size, self.out, self.phases, self.channels)))
+        # What is cached by it is asked for often, and hashing hundreds of taps takes long.
+        object.__setattr__(self, "_hash", hash((self.taps, self.channels, self.reduction)))
 
     def __hash__(self) -> int:
         return self._hash
 
 
-def is_depthwise(correlation: Correlation, cpu: Cpu) -> bool:
+def is_depthwise(weight: WeightForm, cpu: Cpu) -> bool:
     """Whether lanes run over the channels of all groups, each with weights of its own."""
-    own_in = correlation.reduced // correlation.groups
-    multiplier = correlation.made // correlation.groups
-    width = cpu.lanes(BYTES[correlation.element])
-    return own_in == 1 and correlation.groups > 1 and width % multiplier == 0 and width > multiplier
+    own_in = weight.reduced // weight.groups
+    multiplier = weight.made // weight.groups
+    width = cpu.lanes(BYTES[weight.element])
+    return own_in == 1 and weight.groups > 1 and width % multiplier == 0 and width > multiplier
 
 
 def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
@@ -68,17 +67,30 @@ def can_dot(correlation: Correlation, cpu: Cpu) -> bool:
     return cpu.dots > 0 and paired
 
 
-@lru_cache(maxsize=64)
 def lanes_of(correlation: Correlation, cpu: Cpu, dots: bool | None = None) -> Lanes:
     """What a correlation's lanes are made of: with `dots` or without, or as is faster on `cpu`."""
     dots = can_dot(correlation, cpu) and (cpu.dots > 1 if dots is None else dots)
-    last, own = correlation.lines[-1], is_depthwise(correlation, cpu)
+    last = correlation.lines[-1]
+    taps = tuple(phase.taps for phase in last.phases)
+    return _lanes(correlation.weight, last.step, last.stride, taps, cpu, dots)
+
+
+@lru_cache(maxsize=256)
+def _lanes(
+    weight: WeightForm,
+    step: int,
+    stride: int,
+    taps: tuple[tuple[Tap, ...], ...],
+    cpu: Cpu,
+    dots: bool,
+) -> Lanes:
+    own = is_depthwise(weight, cpu)
     return Lanes(
-        last.size, last.step, last.stride, last.out, last.phases,
-        correlation.made // (1 if own else correlation.groups),
-        cpu.lanes(BYTES[correlation.element]),
+        step, stride, taps,
+        weight.made // (1 if own else weight.groups),
+        cpu.lanes(BYTES[weight.element]),
         tuple(cpu.sums(n) for n in range(9) if cpu.sums(n) >= n), costs_of(cpu.vector_bytes), own,
-        correlation.groups == 1, 1 if own else correlation.reduced // correlation.groups,
+        weight.groups == 1, 1 if own else weight.reduced // weight.groups,
         cpu.dots if dots else 0.0,
     )  # fmt: skip
 
@@ -122,6 +134,8 @@ def reach(axes: tuple[Along, ...], images: int, inside: bool) -> Reach:
     points = images * prod(axis.count for axis in axes)
     if not 0 < points * taps <= _SMALL:
         return Reach(min(points, _MANY), taps, (1.0,) * len(POINTS))
+    if len(axes) == 1 and (inside or images == 1):
+        return Reach(points, taps, _parts_of_axis(axes[0], images))
     whole = np.ones((1, 1), bool)
     for axis in axes:
         each = _valid(axis)
@@ -129,6 +143,21 @@ def reach(axes: tuple[Along, ...], images: int, inside: bool) -> Reach:
         whole = both.reshape(len(whole) * len(each), -1)
     whole = np.repeat(whole, images, axis=0) if inside else np.tile(whole, (images, 1))
     return Reach(points, taps, _parts(whole))
+
+
+def _parts_of_axis(axis: Along, images: int) -> tuple[float, ...]:
+    """`_parts` of one axis, of whose points each is one of every image: a tap's are a run."""
+    runs = [
+        (max(0, -(-shift // axis.step)), min(axis.count, -(-(axis.size + shift) // axis.step)))
+        for shift in axis.shifts
+    ]
+    runs = [(start * images, stop * images) for start, stop in runs if start < stop]
+    parts = []
+    for size in POINTS:
+        tiles = sum((stop - 1) // size - start // size + 1 for start, stop in runs)
+        number = -(-axis.count * images // size)
+        parts.append(round(tiles / (number * len(axis.shifts)), 3))
+    return tuple(parts)
 
 
 def _valid(axis: Along) -> Flags:

@@ -13,30 +13,20 @@ there are; on extents, once points are many, nothing that is compiled depends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
-from ...geometry import Phase, Tap
+from ...geometry import Phase
 from ...problem import DataLayout
 from .channel_lanes import POINTS, Along, Lanes, Reach, lanes_of, reach
-from .correlation import Correlation
+from .channel_phases import PhaseGroup, phase_groupings, points_along, shifts_of
+from .correlation import Correlation, Line
 from .cpu import Cpu
 from .values import BYTES
 
 STEP = 24  # a multiple of all of these
-_MANY_TAPS, _MOST_TAPS = 1 << 6, 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseGroup:
-    """Phases [start, stop) of the last axis, `unroll` positions taken together."""
-
-    start: int
-    stop: int
-    unroll: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,91 +105,86 @@ class Schedule:
         )
 
 
-# Phase groups -------------------------------------------------------------------------------------
+# Blocks -------------------------------------------------------------------------------------------
 
 
-def taps_of(lanes: Lanes, phase_group: PhaseGroup, phase: int) -> tuple[Tap, ...]:
-    """The taps of a phase of unrolled positions that reach an input at some point."""
-    return _taps(lanes, phase_group)[phase - phase_group.start]
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A phase group cut into blocks, and for each which of the `kinds`, blocks that are alike but
+    for their lanes, it is one of."""
+
+    blocks: tuple[Block, ...]
+    kinds: tuple[int, ...]
 
 
-@lru_cache(maxsize=4096)
-def _taps(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[Tap, ...], ...]:
-    """The same of each phase of a phase group."""
-    last = lanes.step * phase_group.unroll * (points_along(lanes, phase_group) - 1)
-    taps = []
-    for phase in range(phase_group.start, phase_group.stop):
-        position, own = divmod(phase, lanes.stride)
-        taps.append(
-            tuple(
-                Tap(tap.index, tap.shift - lanes.step * position)
-                for tap in (lanes.phases[own].taps if own < len(lanes.phases) else ())
-                if -lanes.size < tap.shift - lanes.step * position <= last
-            )
-        )
-    return tuple(taps)
-
-
-def _shifts(lanes: Lanes, phase_group: PhaseGroup) -> tuple[tuple[int, ...], ...]:
-    """The shifts of the taps of each phase of a phase group."""
-    return tuple(tuple(tap.shift for tap in taps) for taps in _taps(lanes, phase_group))
-
-
-def points_along(lanes: Lanes, phase_group: PhaseGroup) -> int:
-    """Points of a phase group along the last axis."""
-    return max(0, -(-(lanes.out - phase_group.start) // (lanes.stride * phase_group.unroll)))
-
-
-def _phase_groupings(lanes: Lanes) -> Iterator[tuple[PhaseGroup, ...]]:
-    """Ways to cut the last axis: each phase alone, phases of equal shifts, all of n positions."""
-    count = len(lanes.phases)
-    if lanes.depthwise or not lanes.ungrouped:
-        yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
-        return
-    shifts = [tuple(t.shift for t in phase.taps) for phase in lanes.phases]
-    cuts = [r for r in range(count) if r == 0 or shifts[r] != shifts[r - 1]] + [count]
-    yield tuple(PhaseGroup(a, b, 1) for a, b in pairwise(cuts))
-    yield tuple(PhaseGroup(r, r + 1, 1) for r in range(count))
-    if count < lanes.stride:
-        return
-    # Counting the taps of unrolled positions takes time where there are many.
-    taps = sum(len(phase.taps) for phase in lanes.phases)
-    for unroll in range(1, 17) if taps <= _MANY_TAPS else (1, 2, 4, 8, 16):
-        few = unroll == 1 or unroll * taps <= _MOST_TAPS
-        if few and unroll * lanes.stride * lanes.channels <= 8 * lanes.width:
-            yield (PhaseGroup(0, unroll * lanes.stride, unroll),)
+@lru_cache(maxsize=1024)
+def _divisions(
+    lanes: Lanes, shifts: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[_Division, ...], tuple[Block, ...]]:
+    """Ways to cut a phase group of these shifts into as few blocks as possible, of 1, 2 and more
+    vectors at most; and one block of each kind."""
+    total = len(shifts) * lanes.channels
+    vectors = -(-total // lanes.width)
+    kinds: dict[tuple[int, tuple[int, ...], bool], int] = {}
+    first: list[Block] = []
+    divisions = []
+    for most in range(1, min(len(lanes.sums), vectors + 1)):
+        count, lane, blocks, numbers = -(-vectors // most), 0, [], []
+        for i in range(count):
+            own = vectors // count + (i < vectors % count)
+            block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
+            alike = (block.vectors, block.shifts, block.masked)
+            if alike not in kinds:
+                kinds[alike] = len(first)
+                first.append(block)
+            blocks.append(block)
+            numbers.append(kinds[alike])
+            lane += own * lanes.width
+        divisions.append(_Division(tuple(blocks), tuple(numbers)))
+    return tuple(divisions), tuple(first)
 
 
 @lru_cache(maxsize=1024)
 def _blocks(
     lanes: Lanes, shifts: tuple[tuple[int, ...], ...], reach: Reach, outer: int
 ) -> tuple[float, tuple[Block, ...]]:
-    """The blocks of a phase group and their cycles, as few as possible: from the shifts of each
-    phase, for phase groups that have the same, and `outer` taps for each shift."""
-    total = len(shifts) * lanes.channels
-    vectors = -(-total // lanes.width)
-    # What is known about blocks that are alike: their cycles, and less their points.
-    found: dict[tuple[int, tuple[int, ...], bool], tuple[float, int]] = {}
+    """The cheapest blocks of a phase group and their cycles: from the shifts of each phase, for
+    phase groups that have the same, and `outer` taps for each shift."""
+    divisions, kinds = _divisions(lanes, shifts)
+    splits = [divmod(reach.points, points) for points in POINTS]
+    best = [_best_tile(lanes, block, reach.parts, splits, outer) for block in kinds]
+    costs = []
+    for division in divisions:
+        cost = 0.0
+        for kind in division.kinds:
+            cost += best[kind][0]
+        costs.append(cost)
+    cost = min(costs)
+    division = divisions[costs.index(cost)]
+    pairs = zip(division.blocks, division.kinds, strict=True)
+    return cost, tuple(replace(block, points=best[kind][1]) for block, kind in pairs)
 
-    def blocks_of(most: int) -> tuple[float, tuple[Block, ...]]:
-        """Those of at most so many vectors."""
-        count, lane, cost, blocks = -(-vectors // most), 0, 0.0, []
-        for i in range(count):
-            own = vectors // count + (i < vectors % count)
-            block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
-            alike = (block.vectors, block.shifts, block.masked)
-            if alike not in found:
-                sizes = [p for p in POINTS if p * own <= lanes.sums[own]]
-                each = ((_block_cycles(lanes, block, p, reach, outer), -p) for p in sizes)
-                found[alike] = min(each)
-            cycles, size = found[alike]
-            blocks.append(replace(block, points=-size))
-            cost += cycles
-            lane += own * lanes.width
-        return cost, tuple(blocks)
 
-    options = [blocks_of(most) for most in range(1, min(len(lanes.sums), vectors + 1))]
-    return min(options, key=lambda option: option[0])
+def _best_tile(
+    lanes: Lanes,
+    block: Block,
+    parts: tuple[float, ...],
+    splits: list[tuple[int, int]],
+    outer: int,
+) -> tuple[float, int]:
+    """The cycles of all points of a block, whole tiles and one for the rest, and the points of the
+    tiles that take the fewest, of equal ones the largest. `splits` are whole tiles and rest."""
+    cycles = _tap_cycles(lanes, block.vectors, block.masked)
+    taps, best = len(block.shifts) * outer, (float("inf"), 0)
+    for i in range(len(cycles)):
+        whole, rest = splits[i]
+        cost = whole * (60 + taps * parts[i] * cycles[i])
+        if rest:
+            last = _FITTING[rest]
+            cost += 60 + taps * parts[last] * cycles[last]
+        if cost <= best[0]:
+            best = cost, POINTS[i]
+    return best
 
 
 def _block(
@@ -211,27 +196,28 @@ def _block(
     return Block(lane, active, vectors, 1, tuple(every), any(s != each[0] for s in each))
 
 
-def _block_cycles(lanes: Lanes, block: Block, points: int, reach: Reach, outer: int) -> float:
-    """Cycles of all points of a block: whole tiles, and one for the rest."""
-    full, rest = divmod(reach.points, points)
-    sizes = [(points, full)] + ([(fitting(rest), 1)] if rest else [])
-    cost = 0.0
-    for size, tiles in sizes:
-        taps = len(block.shifts) * outer * reach.parts[POINTS.index(size)]
-        cost += tiles * (60 + taps * tap_cycles(lanes, size, block))
-    return cost
+_FITTING = tuple(
+    next(i for i, points in enumerate(POINTS) if points >= rest) for rest in range(POINTS[-1] + 1)
+)
 
 
 def fitting(rest: int) -> int:
     """The smallest tile for so many points."""
-    return next(p for p in POINTS if p >= rest)
+    return POINTS[_FITTING[rest]]
 
 
-def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
+@lru_cache(maxsize=1024)
+def _tap_cycles(lanes: Lanes, vectors: int, masked: bool) -> tuple[float, ...]:
+    """`tap_cycles` of the tiles whose sums stay in registers."""
+    most = lanes.sums[vectors] // vectors
+    return tuple(tap_cycles(lanes, points, vectors, masked) for points in POINTS if points <= most)
+
+
+def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool) -> float:
     """Cycles of one tap in a tile: multiply-adds, or loads, or weights from the second-level cache,
     or sums that wait for the one before. Finding the inputs of a tap costs some, whatever is done
     with them."""
-    vectors, costs = block.vectors, lanes.costs
+    costs = lanes.costs
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.depthwise:
         return 10 + 0.75 * points + 0.4 * points * vectors
@@ -239,7 +225,7 @@ def tap_cycles(lanes: Lanes, points: int, block: Block) -> float:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
         each = max(points * vectors / lanes.dots, loads, weights, 8)
         return 20 + points + -(-lanes.reduction // 2) * (each + 0.08 * points)
-    adds = points * vectors / costs.adds * (costs.masked if block.masked else 1)
+    adds = points * vectors / costs.adds * (costs.masked if masked else 1)
     each = max(adds, loads, weights, costs.latency)
     return 20 + points + lanes.reduction * (each + 0.08 * points)
 
@@ -260,7 +246,7 @@ def _cut(correlation: Correlation, cpu: Cpu, dots: bool | None) -> Cut:
     """The cheapest way to cut the outputs into grids."""
     lanes = lanes_of(correlation, cpu, dots)
     outer = [line.phases for line in correlation.lines[:-1]]
-    options = [_grids(correlation, lanes, outer, groups) for groups in _phase_groupings(lanes)]
+    options = [_grids(correlation, lanes, outer, groups) for groups in phase_groupings(lanes)]
     cycles, grids = options[0]
     for other in options[1:]:
         # The first ones write to memory in longer runs: others must be clearly cheaper.
@@ -278,7 +264,12 @@ def _grids(
 ) -> tuple[float, tuple[Grid, ...]]:
     """The grids of one way to cut the last axis, and the cycles of a group."""
     cost, grids, inside = 0.0, [], images_inside(correlation)
-    rows = [(each, _shifts(lanes, each), _along(lanes, each)) for each in phase_groups]
+    last_line = correlation.lines[-1]
+    rows = [
+        (each, shifts, _along(last_line, each, shifts))
+        for each in phase_groups
+        for shifts in (shifts_of(lanes, each, last_line),)
+    ]
     for phases in product(*outer):
         axes = [
             Along(line.size, phase.length, line.step, tuple(tap.shift for tap in phase.taps))
@@ -294,11 +285,11 @@ def _grids(
     return cost, tuple(grids)
 
 
-def _along(lanes: Lanes, phase_group: PhaseGroup) -> Along:
+def _along(line: Line, phase_group: PhaseGroup, shifts: tuple[tuple[int, ...], ...]) -> Along:
     """The last axis of a phase group's grids."""
-    shifts = sorted({shift for own in _shifts(lanes, phase_group) for shift in own})
-    count = points_along(lanes, phase_group)
-    return Along(lanes.size, count, lanes.step * phase_group.unroll, tuple(shifts))
+    every = sorted({shift for own in shifts for shift in own})
+    count = points_along(line, phase_group)
+    return Along(line.size, count, line.step * phase_group.unroll, tuple(every))
 
 
 def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule:

@@ -11,7 +11,7 @@ behind a block's last, have zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ...geometry import Phase
 from .channel_lanes import Lanes
-from .channel_schedule import Block, Grid, PhaseGroup, taps_of
-from .correlation import Correlation
+from .channel_phases import PhaseGroup, taps_of
+from .channel_schedule import Block, Grid
+from .correlation import WeightForm
 from .cpu import Cpu
 from .packing import Numbers, Packer
 
@@ -64,37 +66,40 @@ def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
 @lru_cache(maxsize=64)
 def _taps_by_shift(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
     """For each phase of a phase group its taps' indices by their shifts."""
-    numbers = range(phase_group.start, phase_group.stop)
-    phases = (taps_of(lanes, phase_group, phase) for phase in numbers)
-    return tuple({tap.shift: tap.index for tap in taps} for taps in phases)
+    return tuple({tap.shift: tap.index for tap in taps} for taps in taps_of(lanes, phase_group))
+
+
+def without_sizes(grids: tuple[Grid, ...]) -> tuple[Grid, ...]:
+    """The grids as packing sees them: equal where weights are read in one order."""
+    return tuple(
+        Grid(
+            tuple(Phase(0, 0, phase.taps) for phase in grid.outer),
+            grid.phase_group,
+            (),
+            tuple(replace(block, points=0) for block in grid.blocks),
+        )
+        for grid in grids
+    )
 
 
 class ChannelPacking(Packer):
-    """Packs the weights of one correlation; `places` are where blocks begin, in bytes."""
+    """Packs a weight for grids `without_sizes`; `places` are where blocks begin, in bytes."""
 
-    def __init__(
-        self,
-        correlation: Correlation,
-        lanes: Lanes,
-        grids: tuple[Grid, ...],
-        threads: int,
-        cpu: Cpu,
-    ) -> None:
-        channels = 1 if lanes.depthwise else correlation.reduced // correlation.groups
-        double = correlation.dtype.itemsize == 8
+    def __init__(self, weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], cpu: Cpu) -> None:
+        channels = 1 if lanes.depthwise else weight.reduced // weight.groups
+        double = weight.dtype.itemsize == 8
         compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
         self.row_channels = channels + (channels % 2 if lanes.dots else 0)
         self.itemsize = compute.itemsize
         *self.places, group_bytes = _places(lanes, grids, self.row_channels * compute.itemsize)
-        found = _block_table(correlation, lanes, grids, self.places)
-        taps = None if found is None else _transposed_taps(correlation)
-        pieces, tables = found, np.zeros(1, np.int64)
+        pieces, tables = _block_table(weight, lanes, grids, self.places), np.zeros(1, np.int64)
+        taps = None if pieces is None else prod(map(len, _axes(lanes, grids[0])))
         if pieces is None:
             pieces, tables = _lay_out(
-                correlation, lanes, grids, self.places, self.row_channels * compute.itemsize
+                weight, lanes, grids, self.places, self.row_channels * compute.itemsize
             )
-        own = (1 if lanes.depthwise else correlation.groups, channels, group_bytes)
-        super().__init__(correlation, compute, *own, pieces, tables, threads, cpu, taps)
+        own = (1 if lanes.depthwise else weight.groups, channels, group_bytes)
+        super().__init__(weight, compute, *own, pieces, tables, cpu, taps)
 
 
 def _places(lanes: Lanes, grids: tuple[Grid, ...], channels: int) -> list[int]:
@@ -110,12 +115,12 @@ def _places(lanes: Lanes, grids: tuple[Grid, ...], channels: int) -> list[int]:
 
 
 def _lay_out(
-    correlation: Correlation, lanes: Lanes, grids: tuple[Grid, ...], begin: list[int], channels: int
+    weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], begin: list[int], channels: int
 ) -> tuple[Numbers, Numbers]:
     """The pieces, and the numbers of the elements that they gather.
 
     Uses whose taps differ by as much in all phases share a table."""
-    itemsize, (*outer, by_tap) = correlation.dtype.itemsize, correlation.weight_strides[3:]
+    itemsize, (*outer, by_tap) = weight.dtype.itemsize, weight.strides[3:]
     begins: dict[tuple[Any, ...], int] = {}
     tables: list[Numbers] = []
     pieces, places, size = [], iter(begin), 0
@@ -130,7 +135,7 @@ def _lay_out(
                 key = (*which, tuple(max(-1, tap - first) for tap in taps))
                 if key not in begins:
                     begins[key] = size
-                    tables.append(_elements(correlation, lanes, use) - first * by_tap)
+                    tables.append(_elements(weight, lanes, use) - first * by_tap)
                     size += width
                 source = sum(i * s for i, s in zip(use.indices, outer, strict=True))
                 source += first * by_tap
@@ -140,13 +145,13 @@ def _lay_out(
     return np.array(pieces, np.int64).reshape(-1, 4), np.maximum(numbers, -1)
 
 
-def _elements(correlation: Correlation, lanes: Lanes, use: Use) -> Numbers:
+def _elements(weight: WeightForm, lanes: Lanes, use: Use) -> Numbers:
     """For each lane the number of its element from a piece's first, or less than any."""
     taps = taps_of_lanes(lanes, use)
-    by_group, _, by_made, *_, by_tap = correlation.weight_strides
+    by_group, _, by_made, *_, by_tap = weight.strides
     numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % lanes.channels
     if lanes.depthwise:
-        multiplier = correlation.made // correlation.groups
+        multiplier = weight.made // weight.groups
         base = numbers // multiplier * by_group + numbers % multiplier * by_made
     else:
         base = numbers * by_made
@@ -155,25 +160,23 @@ def _elements(correlation: Correlation, lanes: Lanes, use: Use) -> Numbers:
 
 
 def _block_table(
-    correlation: Correlation, lanes: Lanes, grids: tuple[Grid, ...], places: list[int]
+    weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], places: list[int]
 ) -> Numbers | None:
     """For each block its place, the bytes to its first lane's weights, lanes, and width; None where
     weights are to be gathered."""
-    by_reduced, by_made, *by_tap = correlation.weight_strides[1:]
+    by_reduced, by_made, *by_tap = weight.strides[1:]
     grid = grids[0]
     if len(grids) > 1 or grid.phase_group != PhaseGroup(0, 1, 1) or lanes.depthwise or lanes.dots:
         return None
-    used = sorted(taps_of(lanes, grid.phase_group, 0), key=lambda tap: -tap.shift)
-    last = [tap.index for tap in used]
-    axes = [*([tap.index for tap in phase.taps] for phase in grid.outer), last]
+    axes = _axes(lanes, grid)
     steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
     in_order = all(indices == list(range(len(indices))) for indices in axes)
-    taps = _transposed_taps(correlation)
-    if correlation.reduced == correlation.groups:
+    taps = prod(map(len, axes))
+    if weight.reduced == weight.groups:
         by_reduced = taps  # from one to the next where there is no other
     if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
         return None
-    itemsize, width = correlation.dtype.itemsize, lanes.width
+    itemsize, width = weight.dtype.itemsize, lanes.width
     rows = (
         (place, block.lane * by_made * itemsize, block.active, block.vectors * width)
         for place, block in zip(places, grid.blocks, strict=True)
@@ -181,6 +184,9 @@ def _block_table(
     return np.array(list(rows), np.int64)
 
 
-def _transposed_taps(correlation: Correlation) -> int:
-    """How many taps a result has, of a correlation with one phase along each axis."""
-    return prod(len(line.phases[0].taps) for line in correlation.lines if line.phases)
+def _axes(lanes: Lanes, grid: Grid) -> list[list[int]]:
+    """The indices of a grid's taps along each axis, of the last one for its only phase."""
+    shifts = {shift for block in grid.blocks for shift in block.shifts}
+    (taps,) = taps_of(lanes, grid.phase_group)
+    last = sorted((tap for tap in taps if tap.shift in shifts), key=lambda tap: -tap.shift)
+    return [[tap.index for tap in taps] for taps in (*(p.taps for p in grid.outer), last)]

@@ -6,6 +6,7 @@ transposes. Weights must be finite: inputs outside are rows of zeros, and 0 time
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -23,11 +24,12 @@ from .channel_lanes import lanes_of
 from .channel_schedule import Schedule, jobs, predicted_cycles
 from .channel_schedule import schedule as channel_schedule
 from .channel_tables import Plan, Tables, points_in
-from .channel_weights import ChannelPacking
+from .channel_weights import ChannelPacking, without_sizes
 from .correlation import Correlation
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Kernel
+from .packing import shared
 from .values import BYTES
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
@@ -43,6 +45,7 @@ Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers o
 predictions' ratio is on the right side of this number for every one of them."""
 
 
+@lru_cache(maxsize=64)
 def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
     """Whether this kernel should do a correlation with outputs that the one of positions can do.
 
@@ -70,17 +73,18 @@ class Channels(Kernel):
         self.correlation = correlation
         self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
         self.predicted_cycles = predicted_cycles(correlation, self.schedule)
-        self.description = str(self.schedule)
         cut, threads = self.schedule.cut, self.schedule.threads
         lanes = lanes_of(correlation, cpu, dots)
-        self._packer = ChannelPacking(correlation, lanes, cut.grids, threads, cpu)
+        grids = without_sizes(cut.grids)
+        self.order = packing = shared(ChannelPacking, correlation.weight, lanes, grids, cpu)
+        self._pack_threads = threads
         self._codes = Codes(correlation, lanes, cpu)
         self._element = BYTES[correlation.element]
         parts = self._spatial_blocks(cpu)
         plans = {
             kind: Plan(
                 kind.correlation, jobs(kind.correlation, kind.cut, threads, cpu), lanes,
-                self._packer, self._codes, kind.before,
+                packing, self._codes, kind.before,
             )
             for kind in dict.fromkeys(spatial_block.kind for spatial_block in parts)
         }  # fmt: skip
@@ -91,8 +95,13 @@ class Channels(Kernel):
             len(self._biases), np.float64 if self._element == 8 else np.float32
         )
         self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
-        tables = sum(work.resident_bytes for work in works.values()) + self._packer.resident_bytes
+        tables = sum(work.resident_bytes for work in works.values()) + packing.resident_bytes
         self.resident_bytes = tables + self._codes.nbytes
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""

@@ -74,6 +74,24 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightForm:
+    """A correlation's weight, of which no size says anything: channels, over all groups, and
+    elements of a contiguous one from one to the next group, reduced channel, made channel, and tap
+    of each axis."""
+
+    reduced: int
+    made: int
+    groups: int
+    dtype: DType
+    strides: tuple[int, ...]
+
+    @property
+    def element(self) -> str:
+        """The type of computing."""
+        return computed(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class Correlation:
     """A problem as kernels see it; channels are whole counts, over all groups. Neighbouring axes
     along which it is pointwise are one.
@@ -102,6 +120,7 @@ class Correlation:
         return self._hash
 
     @classmethod
+    @lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
     def of(cls, problem: Problem) -> Correlation:
         """The correlation that a problem, not of a weight gradient, is."""
         forward = problem.direction is Direction.FORWARD
@@ -128,6 +147,12 @@ class Correlation:
             problem.epilogue,
             problem.accumulate,
         )
+
+    @property
+    def weight(self) -> WeightForm:
+        """What packing needs to know."""
+        strides = self.weight_strides
+        return WeightForm(self.reduced, self.made, self.groups, self.dtype, strides)
 
     @property
     def element(self) -> str:

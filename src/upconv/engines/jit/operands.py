@@ -82,12 +82,13 @@ class Kernel:
     """A correlation by one kernel: weights packed, operands laid out, biases in its own order."""
 
     correlation: Correlation
-    _packer: Packer
+    order: Packer
+    _pack_threads: int
     _no_bias: Array
 
     def pack(self, weight: Array) -> Array:
         """The weight in the kernel's order of use."""
-        return self._packer.pack(weight)
+        return self.order.pack(weight, self._pack_threads)
 
     def _given(self, out: Array, a: Array, bias: Maybe, residual: Maybe) -> tuple[Operands, Array]:
         """The arrays of a call, and its biases as code reads them."""

@@ -8,27 +8,29 @@ the cache for each number. There squares are transposed in registers (`transpose
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ... import memory
-from ...geometry import Phase
+from ...geometry import Tap
 from ..addresses import address_of
 from ..base import Array
 from ..copies import contiguous
 from ..nonfinite import NonFinite, is_finite
 from ..workspace import KEPT_BYTES, warm
 from .compile import compiled
-from .correlation import Correlation
+from .correlation import WeightForm
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Blocks, jobs
 from .rows import gather_code
-from .schedule import Schedule
 from .tile import Tile
+from .tiling import Block
 from .transpose import transpose_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I32, I64, LINE, PTR, STORED, Value, split, vector
 
@@ -45,30 +47,44 @@ _FEW, _WARM = 1 << 16, 1 << 20  # numbers; bytes
 _PAST = 4 << 20  # bytes
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Made = TypeVar("Made")
+
+
+_shared: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+
+
+def shared(make: Callable[..., Made], *key: Hashable) -> Made:
+    """`make(*key)`, one object for equal keys as long as anybody holds it.
+
+    So primitives that read a weight in one order have one packer, whatever their sizes are.
+    """
+    made: Made | None = _shared.get((make, key))
+    if made is None:
+        made = _shared.setdefault((make, key), make(*key))
+    return made
 
 
 class Packer:
-    """Packs the weights of a correlation, of `groups` groups of `channels` input channels, into
-    numbers of type `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a
-    result, pieces are blocks of lanes, and their third number is how many lanes there are."""
+    """Packs a weight, of `groups` groups of `channels` input channels, into numbers of type
+    `compute`; pairs of 16 bits are one. With `transposed_taps`, the taps of a result, pieces are
+    blocks of lanes, and their third number is how many lanes there are."""
 
     def __init__(
         self,
-        correlation: Correlation,
+        weight: WeightForm,
         compute: np.dtype[Any],
         groups: int,
         channels: int,
         group_bytes: int,
         pieces: Numbers,
         tables: Numbers,
-        threads: int,
         cpu: Cpu,
         transposed_taps: int | None = None,
     ) -> None:
         self.group_bytes, self.nbytes = group_bytes, groups * group_bytes
         self.resident_bytes = int(pieces.nbytes + tables.nbytes)
-        self._compute, self._threads, self._read = compute, threads, (pieces, tables)
-        stored = STORED[correlation.dtype]
+        self._compute, self._read = compute, (pieces, tables)
+        stored = STORED[weight.dtype]
         kept = {2: I16, 4: FLOAT, 8: DOUBLE}[compute.itemsize]
         if transposed_taps is not None:  # which may be 0, where crops leave a result no tap
             self._move, name = transpose_code(stored, kept, cpu), "transpose"
@@ -78,8 +94,8 @@ class Packer:
             self._move, name = gather_code(stored, kept, cpu), "gather"
             self._code = packing_code(kept, cpu)
             columns, part, count = channels, _PART, 1
-        parts, itemsize = -(-columns // part), correlation.dtype.itemsize
-        by_group, by_reduced, by_made = (s * itemsize for s in correlation.weight_strides[:3])
+        parts, itemsize = -(-columns // part), weight.dtype.itemsize
+        by_group, by_reduced, by_made = (s * itemsize for s in weight.strides[:3])
         self._blocks = Blocks(_ARGUMENTS.block(
             gather=self._move.addresses[name],
             pieces=pieces.ctypes.data, tables=tables.ctypes.data, count=len(pieces),
@@ -89,7 +105,7 @@ class Packer:
             src_lane=by_made, stored=itemsize,
         ))  # fmt: skip
 
-    def pack(self, weight: Array) -> Array:
+    def pack(self, weight: Array, threads: int) -> Array:
         """A weight of the correlation's shape in the order of use; `NonFinite` if it is not."""
         memory.require(self.nbytes, "the packed weight")
         if not weight.flags.c_contiguous:
@@ -98,7 +114,7 @@ class Packer:
             raise NonFinite  # pairs are not looked at as they are packed
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._compute.itemsize + 64, self._compute)
-        threads = threads_for(packed, self._threads)
+        threads = threads_for(packed, threads)
         where = {"dst": packed.ctypes.data, "src": address_of(weight)}
         if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
             raise NonFinite
@@ -249,65 +265,72 @@ def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: 
 
 
 class Packing(Packer):
-    """Packs the weights of one correlation; places[combination][block] are byte offsets."""
+    """Packs a weight for some tiles and blocks; places[combination][block] are byte offsets.
+
+    `axes` are the taps of each phase of each axis.
+    """
 
     def __init__(
         self,
-        correlation: Correlation,
-        plan: Schedule,
-        compute: np.dtype[Any],
-        threads: int,
+        weight: WeightForm,
+        tiles: tuple[Tile, ...],
+        blocks: tuple[Block, ...],
+        axes: tuple[tuple[tuple[Tap, ...], ...], ...],
         cpu: Cpu,
     ) -> None:
-        channels = correlation.reduced // correlation.groups
-        by_tap = correlation.weight_strides[3:-1]
+        channels, compute = weight.reduced // weight.groups, weight.dtype.accumulator.numpy
+        *outer_axes, last = axes
         phase_tuples = [
             [
-                sum(tap.index * step for tap, step in zip(taps, by_tap, strict=True))
-                for taps in product(*(phase.taps for phase in phases))
+                sum(tap.index * step for tap, step in zip(taps, weight.strides[3:-1], strict=True))
+                for taps in product(*phases)
             ]
-            for phases in plan.padded.phase_tuples()
+            for phases in product(*outer_axes)
         ]
         outer = np.array([tap for taps in phase_tuples for tap in taps], np.int64)
         before = np.cumsum([0, *map(len, phase_tuples)])
-        entries = np.array([plan.tiles[block.kind].entries for block in plan.blocks])
+        entries = np.array([tiles[block.kind].entries for block in blocks])
         piece_bytes = entries * channels * compute.itemsize
         starts = np.cumsum([0, *(piece_bytes * len(outer))])
         self.places = starts[None, :-1] + before[:-1, None] * piece_bytes[None, :]
         first = starts[:-1, None] + np.arange(len(outer)) * piece_bytes[:, None]
-        tables = _piece_table(correlation, plan, first, outer)
-        own = correlation.groups, channels, int(starts[-1])
-        super().__init__(correlation, compute, *own, *tables, threads, cpu)
+        tables = _piece_table(weight, tiles, blocks, last, first, outer)
+        super().__init__(weight, compute, weight.groups, channels, int(starts[-1]), *tables, cpu)
 
 
 def _piece_table(
-    correlation: Correlation, plan: Schedule, first: Numbers, outer: Numbers
+    weight: WeightForm,
+    tiles: tuple[Tile, ...],
+    blocks: tuple[Block, ...],
+    last: tuple[tuple[Tap, ...], ...],
+    first: Numbers,
+    outer: Numbers,
 ) -> tuple[Numbers, Numbers]:
     """The pieces of all blocks, and the element numbers their entries gather."""
-    by_made, by_tap = correlation.weight_strides[2], correlation.weight_strides[-1]
+    by_made, by_tap = weight.strides[2], weight.strides[-1]
     found: dict[tuple[int, int, int], int] = {}
     numbers: list[int] = []
     pieces = np.zeros((*first.shape, 4), np.int64)
-    for b, block in enumerate(plan.blocks):
-        tile, key = plan.tiles[block.kind], (block.kind, block.phase, block.active)
+    for b, block in enumerate(blocks):
+        tile, key = tiles[block.kind], (block.kind, block.phase, block.active)
         if key not in found:
             found[key] = len(numbers)
-            phases = plan.padded.last.phases[block.phase : block.phase + tile.phases]
+            phases = last[block.phase : block.phase + tile.phases]
             numbers += [
                 channel * by_made + tap * by_tap if channel < block.active else -1
                 for channel, tap in _entries(tile, phases)
             ]
         pieces[b, :, 0] = first[b]
-        pieces[b, :, 1] = (block.channel * by_made + outer) * correlation.dtype.itemsize
+        pieces[b, :, 1] = (block.channel * by_made + outer) * weight.dtype.itemsize
         pieces[b, :, 2:] = found[key], tile.entries
     return pieces.reshape(-1, 4), np.array(numbers or [0], np.int64)
 
 
 @lru_cache(maxsize=256)
-def _entries(tile: Tile, phases: tuple[Phase, ...]) -> tuple[tuple[int, int], ...]:
+def _entries(tile: Tile, phases: tuple[tuple[Tap, ...], ...]) -> tuple[tuple[int, int], ...]:
     """(channel of the tile, tap of the last axis) of every weight of one input channel."""
     return tuple(
-        (channel, next(t.index for t in phases[number].taps if t.shift == step.shift))
+        (channel, next(t.index for t in phases[number] if t.shift == step.shift))
         for step in tile.steps
         for channel in range(tile.channels)
         for number in step.phases

@@ -69,12 +69,24 @@ class PlaneTile:
 
     @property
     def lines(self) -> dict[int, list[tuple[int, int]]]:
-        """For each line of the input, counted from the first row's, (row, row tap) it is for."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        """For each line of the input, counted from the first row's, (row, row tap) it is for.
+
+        The order of the lines is the order in which each row adds up its taps. The other kernels
+        take outer axes by tap and the last axis by falling shift. With the same order here a layer
+        has the same bits in all of them.
+        """
+        users: dict[int, list[tuple[int, int]]] = {}
         for row in range(self.rows):
             for tap, shift in enumerate(self.shifts[0]):
-                found.setdefault(self.steps[0] * row - shift, []).append((row, tap))
-        return dict(sorted(found.items()))
+                users.setdefault(self.steps[0] * row - shift, []).append((row, tap))
+        rising = self.shifts[0][0] < self.shifts[0][-1]
+        return dict(sorted(users.items(), reverse=rising and not self.last))
+
+    @property
+    def across(self) -> list[tuple[int, int, int]]:
+        """The taps of a row by falling shift, as (tap, shift, how many results before)."""
+        taps = enumerate(zip(self.shifts[1], self.back, strict=True))
+        return sorted(((tap, *each) for tap, each in taps), key=lambda each: -each[1])
 
     @property
     def back(self) -> tuple[int, ...]:
@@ -206,7 +218,7 @@ class _Tiles:
         for number, uses in tile.lines.items():
             f.order()
             parts = self.parts(line(number), masks)
-            for tap, (shift, back) in enumerate(zip(tile.shifts[1], tile.back, strict=True)):
+            for tap, shift, back in tile.across:
                 part = parts[back * tile.steps[1] - shift]
                 for v in range(tile.vectors):
                     place, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)

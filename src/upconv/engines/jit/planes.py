@@ -14,11 +14,11 @@ from ...problem import DataLayout
 from ..addresses import address_of
 from ..base import Array, Maybe
 from .compile import CODE_BYTES
-from .correlation import Correlation, Line
+from .correlation import Correlation, Line, WeightForm
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Kernel
-from .packing import Numbers, Packer
+from .packing import Numbers, Packer, shared
 from .plane_tile import ARGUMENTS, PlaneTile, plane_code
 from .rows import finish_code
 from .schedule import WORTH_A_THREAD
@@ -44,14 +44,17 @@ class Planes(Kernel):
         self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
         self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
         self._type = correlation.dtype.accumulator.numpy
-        self._packer = _packer(correlation, tile, self._type, threads, cpu)
+        axes = tuple(line.phases[0].taps for line in correlation.lines)
+        lanes = _lane_count(correlation, tile) if tile.last else 0
+        self.order = shared(PlanePacking, correlation.weight, axes, lanes, cpu)
+        self._pack_threads = threads
         self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
         self._tables = _tables(correlation, self._tap_bytes)
         self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
         self.workspace_bytes, self.description = 0, str(self)
         self.predicted_cycles = _cycles(correlation, tile) / self._threads
         tables = sum(table.nbytes for table in self._tables)
-        self.resident_bytes = tables + self._packer.resident_bytes + CODE_BYTES
+        self.resident_bytes = tables + self.order.resident_bytes + CODE_BYTES
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
@@ -90,7 +93,7 @@ class Planes(Kernel):
         return {
             "finish": self._finish.addresses["finish"] if self._finish else 0,
             "ranges": ranges.ctypes.data, "taps": taps.ctypes.data,
-            "w_channel": 0 if tile.last else self._packer.nbytes // correlation.made,
+            "w_channel": 0 if tile.last else self.order.nbytes // correlation.made,
             "w_tap": self._tap_bytes,
             "x_row": x_row, "y_row": y_row, "y_plane": y_row * rows.out,
             "made": channels, "each": correlation.made // correlation.groups,
@@ -120,27 +123,31 @@ def _lane_count(correlation: Correlation, tile: PlaneTile) -> int:
     return -(-correlation.made // width) * width
 
 
-def _packer(
-    correlation: Correlation, tile: PlaneTile, compute: np.dtype[Any], threads: int, cpu: Cpu
-) -> Packer:
-    by_group, _, by_made, *by_tap = correlation.weight_strides
-    taps = product(*(line.phases[0].taps for line in correlation.lines))
-    entries = np.array([
-        sum(tap.index * step for tap, step in zip(each, by_tap, strict=True)) for each in taps
-    ])  # fmt: skip
-    itemsize = correlation.dtype.itemsize
-    if tile.last:
-        lanes = _lane_count(correlation, tile)
-        numbers = np.arange(lanes) * by_group
-        numbers[correlation.made :] = -1
-        nbytes = lanes * compute.itemsize
-        pieces = np.array([(i * nbytes, n * itemsize, 0, lanes) for i, n in enumerate(entries)])
-        groups = 1, 1, len(entries) * nbytes
-        return Packer(correlation, compute, *groups, pieces, numbers, threads, cpu)
-    nbytes, own = len(entries) * compute.itemsize, correlation.made // correlation.groups
-    pieces = np.array([(m * nbytes, m * by_made * itemsize, 0, len(entries)) for m in range(own)])
-    groups = correlation.groups, 1, own * nbytes
-    return Packer(correlation, compute, *groups, pieces, entries, threads, cpu)
+class PlanePacking(Packer):
+    """Packs a depthwise weight, `axes` being the taps of each axis: [channel][tap], or of
+    channels-last data [tap][lane], where there are so many `lanes`."""
+
+    def __init__(
+        self, weight: WeightForm, axes: tuple[tuple[Tap, ...], ...], lanes: int, cpu: Cpu
+    ) -> None:
+        by_group, _, by_made, *by_tap = weight.strides
+        entries = np.array([
+            sum(tap.index * step for tap, step in zip(taps, by_tap, strict=True))
+            for taps in product(*axes)
+        ])  # fmt: skip
+        compute, itemsize = weight.dtype.accumulator.numpy, weight.dtype.itemsize
+        if lanes:
+            numbers = np.arange(lanes) * by_group
+            numbers[weight.made :] = -1
+            each = lanes * compute.itemsize
+            rows = [(i * each, n * itemsize, 0, lanes) for i, n in enumerate(entries)]
+            groups = 1, 1, len(entries) * each
+        else:
+            numbers, own = entries, weight.made // weight.groups
+            each = len(entries) * compute.itemsize
+            rows = [(m * each, m * by_made * itemsize, 0, len(entries)) for m in range(own)]
+            groups = weight.groups, 1, own * each
+        super().__init__(weight, compute, *groups, np.array(rows), numbers, cpu)
 
 
 def _tables(correlation: Correlation, tap_bytes: int) -> tuple[Numbers, Numbers]:

@@ -18,7 +18,7 @@ from .cpu import Cpu
 from .driver import driver_code, inner_code
 from .kernel_arguments import Blocks
 from .operands import Kernel
-from .packing import Numbers, Packing
+from .packing import Numbers, Packing, shared
 from .result_stores import ARGUMENTS
 from .rows import fill_code, finish_code
 from .schedule import Schedule, most_tail_vectors, predicted_cycles, schedule
@@ -31,19 +31,21 @@ _MOST_CHANNELS = 64  # of a tile, which reads the biases of all its channels
 class Positions(Kernel):
     """A correlation without steps in its operand, compiled and laid out."""
 
-    _packer: Packing
+    order: Packing
 
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
-        self.description, self.predicted_cycles = str(plan), predicted_cycles(correlation, plan)
+        self.predicted_cycles = predicted_cycles(correlation, plan)
         self._type, kind = correlation.dtype.accumulator.numpy, finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
         self._driver = driver_code(cpu)
         fill = fill_code(kind.stored, kind.computed, cpu)
         self._called = fill, finish_code(kind, cpu), inner_code(cpu)
         self._tables: list[Numbers] = []
-        self._packer = Packing(correlation, plan, self._type, threads, cpu)
+        axes = tuple(tuple(phase.taps for phase in line.phases) for line in correlation.lines)
+        form = correlation.weight, plan.tiles, plan.blocks, axes
+        self.order, self._pack_threads = shared(Packing, *form, cpu), threads
         # An odd number of lines: no two channels in one cache set.
         lines = -(-plan.buffer_positions // 16) | 1
         self._channel_bytes = lines * 16 * self._type.itemsize
@@ -53,8 +55,13 @@ class Positions(Kernel):
         self.workspace_bytes = 0 if plan.in_place else parts * self._part_bytes + 64
         self._no_bias = np.zeros(correlation.made + _MOST_CHANNELS, self._type)
         self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
-        tables = sum(table.nbytes for table in self._tables) + self._packer.resident_bytes
+        tables = sum(table.nbytes for table in self._tables) + self.order.resident_bytes
         self.resident_bytes = tables + CODE_BYTES * len(self._codes)
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
@@ -101,14 +108,14 @@ class Positions(Kernel):
             "yrows": self._table(_output_rows(correlation, plan)),
             **self._tap_tables(),
             "blocks": self._table(self._block_rows()),
-            "places": self._table(self._packer.places),
+            "places": self._table(self.order.places),
             "images": correlation.batch, "rows": plan.padded.rows,
             "channels": own, "row_stride": plan.padded.row_stride,
             "limit": plan.padded.last.out, "stride": plan.padded.last.stride,
             "block_count": len(plan.blocks),
             "x_bytes": stored, "y_bytes": stored,
             "bias_group": correlation.made // correlation.groups,
-            "w_group": self._packer.group_bytes, "element": itemsize,
+            "w_group": self.order.group_bytes, "element": itemsize,
             "buffer_part": self._part_bytes, "buffer_channel": self._channel_bytes,
             "total": plan.padded.total,
             "halo_before": plan.halo_before, "halo_after": plan.halo_after,

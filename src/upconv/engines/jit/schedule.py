@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -94,6 +95,7 @@ def can_vectorise_positions(correlation: Correlation) -> bool:
     return first and all(line.step == 1 for line in lines) and len(shifts) <= _MOST_SHIFTS
 
 
+@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
 def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     """The schedule of a correlation that has outputs."""
     padded = PaddedPositions.of(correlation)

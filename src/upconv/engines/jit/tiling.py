@@ -14,8 +14,8 @@ from functools import lru_cache
 from math import prod
 
 from ...activations import Activation
-from ...geometry import Phase
-from .correlation import Correlation, Line
+from ...geometry import Tap
+from .correlation import Correlation, Line, WeightForm
 from .cpu import Costs, Cpu, costs_of
 from .rows import Finish
 from .tile import Step, Tile
@@ -33,51 +33,62 @@ class Block:
     phase: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """What tiles depend on: the weight, the rank, taps of outer axes for each phase on average,
+    stride and taps by phase of the last axis, and the activation that tiles apply."""
+
+    weight: WeightForm
+    rank: int
+    outer_taps: float
+    stride: int
+    taps: tuple[tuple[Tap, ...], ...]
+    activation: tuple[Activation, float]
+
+
 def tiles_for(
     correlation: Correlation, last: Line, cpu: Cpu
 ) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
     """The tile classes of a correlation and the blocks of one group that they compute."""
-    phases, most = len(last.phases), cpu.sums(1)
+    of_phase = prod(
+        sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
+        for line in correlation.lines[:-1]
+    )
+    taps = tuple(phase.taps for phase in last.phases)
+    own = in_tile(correlation)
+    kind = _Class(correlation.weight, correlation.rank, of_phase, last.stride, taps, own)
+    return _tiles(kind, cpu)
+
+
+@lru_cache(maxsize=256)
+def _tiles(kind: _Class, cpu: Cpu) -> tuple[tuple[Tile, ...], tuple[Block, ...]]:
+    """The tiles of a class and its blocks."""
+    phases, most = len(kind.taps), cpu.sums(1)
     runs = [n for n in (phases, *(1 << i for i in range(6))) if n <= min(phases, most)]
-    options = [_tiling(correlation, last, cpu, n) for n in dict.fromkeys(runs)]
+    options = [_tiling(kind, cpu, n) for n in dict.fromkeys(runs)]
     _, tiles, blocks = min(options, key=lambda option: option[0])
     return tiles, blocks
 
 
-def _tiling(
-    correlation: Correlation, last: Line, cpu: Cpu, most: int
-) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
+def _tiling(kind: _Class, cpu: Cpu, most: int) -> tuple[float, tuple[Tile, ...], tuple[Block, ...]]:
     """Tiles of at most so many phases, and the cycles of a vector of positions of all of them."""
-    lanes = cpu.lanes(BYTES[correlation.element])
-    of_phase = (
-        sum(len(phase.taps) for phase in line.phases) / max(1, len(line.phases))
-        for line in correlation.lines[:-1]
-    )
-    sums = correlation.reduced // correlation.groups * prod(of_phase)
-    own = correlation.made // correlation.groups
+    weight = kind.weight
+    lanes = cpu.lanes(BYTES[weight.element])
+    sums = weight.reduced // weight.groups * kind.outer_taps
+    own = weight.made // weight.groups
     kinds: dict[Tile, int] = {}
     blocks, total, vectors = [], 0.0, 0
-    for start, count in _chunks(len(last.phases), most):
-        steps = _steps(last.phases[start : start + count])
-        dense = count == last.stride
+    for start, count in _chunks(len(kind.taps), most):
+        steps = _steps(kind.taps[start : start + count])
+        dense = count == kind.stride
         pieces = 0 if dense else lanes
-        cost, vectors, channels = _shape(
-            own, count, steps, cpu, correlation.rank, sums, pieces, vectors
-        )
+        cost, vectors, channels = _shape(own, count, steps, cpu, kind.rank, sums, pieces, vectors)
         total += cost
-        tile = Tile(
-            correlation.element,
-            lanes,
-            vectors,
-            channels,
-            count,
-            steps,
-            dense,
-            *in_tile(correlation),
-        )
-        kind = kinds.setdefault(tile, len(kinds))
+        sizes = lanes, vectors, channels, count
+        tile = Tile(weight.element, *sizes, steps, dense, *kind.activation)
+        number = kinds.setdefault(tile, len(kinds))
         blocks += [
-            Block(kind, channel, min(channels, own - channel), start)
+            Block(number, channel, min(channels, own - channel), start)
             for channel in range(0, own, channels)
         ]
     blocks.sort(key=lambda block: block.channel)
@@ -112,11 +123,11 @@ def _chunks(phases: int, most: int) -> Iterator[tuple[int, int]]:
         start += count
 
 
-def _steps(phases: tuple[Phase, ...]) -> tuple[Step, ...]:
+def _steps(phases: tuple[tuple[Tap, ...], ...]) -> tuple[Step, ...]:
     """For each shift the phases that use it, in order of memory."""
     users: dict[int, list[int]] = {}
-    for number, phase in enumerate(phases):
-        for tap in phase.taps:
+    for number, taps in enumerate(phases):
+        for tap in taps:
             users.setdefault(tap.shift, []).append(number)
     return tuple(Step(shift, tuple(users[shift])) for shift in sorted(users, reverse=True))
 

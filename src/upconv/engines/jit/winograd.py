@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import prod, sqrt
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -36,11 +36,45 @@ _POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2))
 `growth` with these. With -2 for -1/2 the second has 1.7 times as much."""
 
 
-@dataclass(frozen=True, slots=True)
+class Stages(tuple[Matrix, ...]):
+    """Matrices that are applied one after another.
+
+    Code is kept by them. Hashing and comparing fractions takes long, so they are hashed once, and
+    `of` gives equal ones as one object.
+    """
+
+    @classmethod
+    @cache
+    def of(cls, *matrices: Matrix) -> Stages:
+        """The stages of these matrices."""
+        return cls(matrices)
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def columns(self) -> int:
+        """How many numbers the first matrix takes."""
+        return len(self[0][0])
+
+    @cached_property
+    def additions(self) -> tuple[tuple[int, int], ...]:
+        """For each matrix its rows, and the additions of a product by it."""
+        return tuple(
+            (len(matrix), sum(sum(map(bool, row)) - 1 for row in matrix)) for matrix in self
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Transform:
     """A correlation of r taps along one axis, in `pieces` of r / pieces taps.
 
-    `a` and `b` are applied one matrix after another; `g` is that of one piece.
+    `a` and `b` are stages; `g` is the matrix of one piece. A transform equals itself alone. What
+    models ask of it is computed once: fractions take long.
 
     >>> print(Transform.of(2, 2))
     F(2,2)
@@ -58,9 +92,9 @@ class Transform:
     m: int
     r: int
     pieces: int
-    a: tuple[Matrix, ...]
+    a: Stages
     g: Matrix
-    b: tuple[Matrix, ...]
+    b: Stages
 
     @classmethod
     @cache
@@ -74,7 +108,8 @@ class Transform:
         )
         b = tuple((*_from_roots([q for q in points if q != p]), Fraction(0)) for p in points)
         last = tuple(Fraction(k == r - 1) for k in range(r))
-        return cls(f"F({m},{r})", m, r, 1, (a,), (*g, last), ((*b, _from_roots(points)),))
+        stages = Stages.of(a), (*g, last), Stages.of((*b, _from_roots(points)))
+        return cls(f"F({m},{r})", m, r, 1, *stages)
 
     def around(self, inner: Transform) -> Transform:
         """This one of blocks, and in them `inner`, which makes as many outputs as it has taps.
@@ -88,14 +123,15 @@ class Transform:
         if self.m == self.r == 1:
             return inner
         size, (a,), (b,), points = inner.m, self.a, self.b, _identity(self.points)
+        ones = _identity(size)
         return Transform(
             f"{self.name}*{inner.name}",
             self.m * size,
             self.r * size,
             1,
-            (*(_kronecker(points, each) for each in inner.a), _kronecker(a, _identity(size))),
+            Stages.of(*(_kronecker(points, each) for each in inner.a), _kronecker(a, ones)),
             _kronecker(self.g, inner.g),
-            (_overlapping(b, size), *(_kronecker(points, each) for each in inner.b)),
+            Stages.of(_overlapping(b, size), *(_kronecker(points, each) for each in inner.b)),
         )
 
     def in_pieces(self, pieces: int) -> Transform:
@@ -117,26 +153,31 @@ class Transform:
         (first, *more), (*before, last) = self.a, self.b
         columns = tuple(tuple(row[p] for p in kept) for row in first)
         g, rows = (tuple(matrix[p] for p in kept) for matrix in (self.g, last))
-        return replace(self, a=(columns, *more), g=g, b=(*before, rows))
+        return replace(self, a=Stages.of(columns, *more), g=g, b=Stages.of(*before, rows))
 
     def pieces_of(self, r: int) -> tuple[int, ...]:
         """For each point, how many pieces r taps need: the last one has zeros for some."""
         rest = r - (self.pieces - 1) * self.r // self.pieces
-        return tuple(self.pieces - (not any(row[:rest])) for row in self.g)
+        return tuple(self.pieces - (first >= rest) for first in self._first_taps)
+
+    @cached_property
+    def _first_taps(self) -> tuple[int, ...]:
+        """For each point, the first tap of a piece that it adds up."""
+        return tuple(next(k for k, number in enumerate(row) if number) for row in self.g)
 
     @property
     def points(self) -> int:
         """Products of a piece, for m outputs."""
         return len(self.g)
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether "auto" may take it: halves are the finest fractions, so errors are about those of
         direct sums, and whole numbers stay whole or are halves."""
         numbers = (n for matrix in (self.g, *self.a) for row in matrix for n in row)
         return all(number.denominator <= 2 for number in numbers)
 
-    @property
+    @cached_property
     def growth(self) -> float:
         """By how much the rounding errors of random data exceed those of direct sums, as a model.
 

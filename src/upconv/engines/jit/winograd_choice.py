@@ -28,8 +28,8 @@ def variants_of(
     correlation: Correlation, threads: int, cpu: Cpu, *, exact: bool
 ) -> tuple[str, ...]:
     """The names of all choices of tiles, the fastest first."""
-    found = schedules(correlation, threads, cpu)
-    return tuple(_name(each) for each in found if each.exact or not exact)[:_MOST_VARIANTS]
+    found = schedules(correlation, threads, cpu, exact=exact)
+    return tuple(map(_name, found))[:_MOST_VARIANTS]
 
 
 def is_winograd(variant: str) -> bool:
@@ -61,8 +61,8 @@ def ahead(correlation: Correlation, threads: int, cpu: Cpu, *, once: bool, defer
         return ""
     found = [
         (each.cycles + (_pack_cycles(correlation, each, threads, cpu) if once else 0.0), each)
-        for each in schedules(correlation, threads, cpu)
-        if each.exact and _numbers(correlation, each) <= _MOST_NUMBERS
+        for each in schedules(correlation, threads, cpu, exact=True)
+        if _numbers(correlation, each) <= _MOST_NUMBERS
     ]
     if not found:
         return ""

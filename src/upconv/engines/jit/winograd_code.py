@@ -40,7 +40,7 @@ _PRODUCTS = signature(
     " pieces* count"  # numbers of those that this point has
     " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
     " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
-    " channels rows panels z_row"  # rows: groups of them
+    " channels rows panels z_row"
 )
 _INVERSE = signature(
     "src* dst*"
@@ -52,12 +52,13 @@ _INVERSE = signature(
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The class of a register tile: `rows` by `vectors`, rows of V being `row_stride` bytes
-    apart."""
+    """The class of a register tile: `rows` by `vectors`, and `tail` by `vectors` where fewer rows
+    are left, rows of V being `row_stride` bytes apart."""
 
     element: str
     lanes: int
     rows: int
+    tail: int
     vectors: int
     row_stride: int
 
@@ -75,34 +76,43 @@ class Inverse:
 @compiled("products", kept=64)
 def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
     """`products` of one class."""
+    with module.function("products", _PRODUCTS) as f, f.loop(0, f["panels"]) as panel:
+        # As many whole groups of rows as leave no more than small ones take less time for.
+        whole = (f["rows"] + (kind.tail - 1)) // kind.rows
+        done = whole * kind.rows
+        rest = (f.max(f["rows"] - done, 0) + (kind.tail - 1)) // kind.tail
+        with f.loop(0, whole) as group:
+            _emit_group(f, kind, kind.rows, panel.index, group.index * kind.rows, group.index)
+        with f.loop(0, rest) as group:
+            first = done + group.index * kind.tail
+            _emit_group(f, kind, kind.tail, panel.index, first, whole + group.index)
+
+
+def _emit_group(
+    f: Function, kind: Products, rows: int, panel: Value, first: Value, number: Value
+) -> None:
+    """A group of rows from `first` on, of a panel: the sums of all pieces, to Z."""
     line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
-    width = kind.vectors * kind.lanes * size
-    zeros = [Value(line, "zeroinitializer")] * (kind.rows * kind.vectors)
-    with (
-        module.function("products", _PRODUCTS) as f,
-        f.loop(0, f["panels"]) as panel,
-        f.loop(0, f["rows"]) as group,
-    ):
-        at_panel = f["u"] + panel.index * f["panel_bytes"]
-        at_rows = f["v"] + group.index * (kind.rows * kind.row_stride)
-        with f.loop(0, f["count"], carried=zeros) as piece:
-            number = f.word(f["pieces"], piece.index)
-            u = at_panel + number * f["piece_bytes"]
-            v = at_rows + f.word(f["shifts"], number)
-            # The panel that comes next is asked for by the first groups of this one.
-            part = group.index % kind.vectors * (f["channels"] * (kind.lanes * size))
-            ahead = u + f["panel_bytes"] + part
-            piece.next(_product(f, kind, [u, v, ahead, *piece.carried]))
-        z = f["z"] + panel.index * width
-        z = z + group.index * kind.rows * f["z_row"]
-        for r in range(kind.rows):
-            for i in range(kind.vectors):
-                total = piece.results[r * kind.vectors + i]
-                f.store(total, z + i * kind.lanes * size)
-            z = z + f["z_row"]
+    zeros = [Value(line, "zeroinitializer")] * (rows * kind.vectors)
+    at_panel = f["u"] + panel * f["panel_bytes"]
+    at_rows = f["v"] + first * kind.row_stride
+    with f.loop(0, f["count"], carried=zeros) as piece:
+        index = f.word(f["pieces"], piece.index)
+        u = at_panel + index * f["piece_bytes"]
+        v = at_rows + f.word(f["shifts"], index)
+        # The panel that comes next is asked for by the first groups of this one.
+        part = number % kind.vectors * (f["channels"] * (kind.lanes * size))
+        ahead = u + f["panel_bytes"] + part
+        piece.next(_product(f, kind, rows, [u, v, ahead, *piece.carried]))
+    z = f["z"] + panel * (kind.vectors * kind.lanes * size) + first * f["z_row"]
+    for r in range(rows):
+        for i in range(kind.vectors):
+            total = piece.results[r * kind.vectors + i]
+            f.store(total, z + i * kind.lanes * size)
+        z = z + f["z_row"]
 
 
-def _product(f: Function, kind: Products, given: list[Value]) -> list[Value]:
+def _product(f: Function, kind: Products, rows: int, given: list[Value]) -> list[Value]:
     """The sums of a register tile after one piece; `given` are the addresses of its weights, its
     rows and what to ask for, and the sums before."""
     line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
@@ -110,7 +120,7 @@ def _product(f: Function, kind: Products, given: list[Value]) -> list[Value]:
         u, v, ahead, *sums = loop.carried
         f.prefetch(ahead)
         weights = [f.load(line, u + i * kind.lanes * size) for i in range(kind.vectors)]
-        for r in range(kind.rows):
+        for r in range(rows):
             number = f.load(kind.element, v + r * kind.row_stride)
             factor = f.broadcast(number, kind.lanes)
             for i, weight in enumerate(weights):

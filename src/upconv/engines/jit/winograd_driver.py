@@ -46,7 +46,7 @@ ARGUMENTS = ArgumentLayout(
     " part v_at z_at stage_at transposed_at tile_at made_at shift_at"
     " jobs blocks blocks_n box_n groups_n "
     + " ".join(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS)
-    + " runs units all_units chunks reduction phases channels chunk element points pieces rows"
+    + " runs units all_units chunks reduction phases channels chunk element points pieces"
     " panels"
     " x_image x_channel x_position y_image y_channel y_position"
     " w_unit w_point w_panel w_piece v_point v_row z_point z_row"
@@ -245,7 +245,6 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
     u, z, stage = a["w"] + number * a["w_unit"], work.at("z_at"), work.at("stage_at")
     last = f.load(I64, f.at(work.at("shift_at"), a["pieces"] - 1, I64))
     tiles = work.transformed() - last // a["v_row"]
-    rows = (tiles + (a["rows"] - 1)) // a["rows"]
     with f.loop(0, a["points"]) as point:
         entry = f.at(a["point"], point.index * 2, I64)
         first, count = f.load(I64, entry), f.word(entry, 1)
@@ -253,7 +252,7 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
             a["products"], work.at("v_at") + point.index * a["v_point"],
             u + point.index * a["w_point"], z + point.index * a["z_point"],
             f.at(a["piece"], first, I64), count, work.at("shift_at"), a["w_piece"], a["w_panel"],
-            a["reduction"], rows, a["panels"], a["z_row"],
+            a["reduction"], tiles, a["panels"], a["z_row"],
         )  # fmt: skip
     biases = (work.group * a["chunks"] + chunk) * a["columns"]
     tiles = reduce(mul, (*work.counts, *work.each("apart")), work.images)

@@ -8,7 +8,8 @@ looked at as they are made, and if any is not finite, the direct primitive compu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -19,17 +20,18 @@ from ..addresses import address_of
 from ..base import Array, Maybe, Primitive
 from ..workspace import Workspace
 from .compile import CODE_BYTES
-from .correlation import Correlation
+from .correlation import Correlation, Line, WeightForm
 from .cpu import Cpu
 from .kernel_arguments import Blocks
 from .operands import Operands, strides
+from .packing import shared
 from .rows import Finish, fill_code, finish_code, plain
 from .transpose import transpose_code
 from .values import BYTES
 from .winograd import Transform
 from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
 from .winograd_driver import ARGUMENTS, OF_AXIS, driver_code
-from .winograd_plan import Schedule, chunk_of, reduction_of, shares_sets
+from .winograd_plan import Order, Schedule, chunk_of, reduction_of, shares_sets
 from .winograd_weights import Weights
 from .winograd_window import Window
 
@@ -37,11 +39,11 @@ from .winograd_window import Window
 class WinogradWeight:
     """A weight transformed, and as it was for the direct primitive."""
 
-    __slots__ = ("direct", "given", "transformed")
+    __slots__ = ("__weakref__", "direct", "given", "transformed")
 
     def __init__(self, transformed: Array, given: Array) -> None:
         self.transformed, self.given = transformed, given
-        self.direct: Any = None
+        self.direct: dict[Hashable, Any] = {}  # packed, by the direct primitives' orders
 
 
 class Winograd:
@@ -56,7 +58,7 @@ class Winograd:
         self._lock = threading.Lock()
         element = correlation.element
         self._lanes, self._item = cpu.lanes(BYTES[element]), BYTES[element]
-        self._weights = Weights(correlation, plan, self._lanes, cpu)
+        self.order = self._weights = shared(Weights, correlation.weight, plan.order, cpu)
         self._sizes = _Sizes(correlation, plan, self._lanes, self._item)
         epilogue = correlation.epilogue
         late = epilogue.residual
@@ -66,8 +68,9 @@ class Winograd:
         finish = Finish(element, element, epilogue.activation, epilogue.slope, True, False)
         inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
         last = plan.windows[-1]
-        step = last.line.step * last.apart * self._sizes.chunk * self._item
-        kind = Products(element, self._lanes, plan.rows, plan.vectors, self._sizes.v_row)
+        step = last.step * last.apart * self._sizes.chunk * self._item
+        rows = plan.rows, plan.tail, plan.vectors
+        kind = Products(element, self._lanes, *rows, self._sizes.v_row)
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
             "fill": fill_code(element, element, cpu),
@@ -80,18 +83,22 @@ class Winograd:
         }
         self._driver = driver_code(correlation.layout, cpu)
         self._tables = _tables(plan, self._sizes)
-        self._biases = _bias_order(correlation, plan, self._weights.chunks)
+        self._biases = _bias_order(correlation.weight, plan.order)
         self._blocks = Blocks(ARGUMENTS.block(**self._arguments(late)))
         self._threads = plan.threads
         self.workspace_bytes = plan.threads * self._sizes.part
         tables = self._biases.nbytes + self._weights.resident_bytes
         self.resident_bytes = tables + 2 * CODE_BYTES
         self.predicted_cycles = plan.cycles
-        self.description = str(plan)
+
+    @property
+    def description(self) -> str:
+        """The schedule in one line."""
+        return str(self.schedule)
 
     def pack(self, weight: Array) -> WinogradWeight:
         """The transform of a weight, in the order in which it is used."""
-        return WinogradWeight(self._weights.pack(weight), weight)
+        return WinogradWeight(self._weights.pack(weight, self._threads), weight)
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
@@ -121,9 +128,10 @@ class Winograd:
     ) -> None:
         with self._lock:
             direct = self._made_direct = self._made_direct or self._direct()
-            if b.direct is None:
-                b.direct = direct.pack(b.given)
-        direct.run(out, a, b.direct, bias, residual)
+            order = getattr(direct, "order", None) or id(direct)
+            if order not in b.direct:
+                b.direct[order] = direct.pack(b.given)
+        direct.run(out, a, b.direct[order], bias, residual)
 
     def _ordered(self, bias: Maybe) -> Array:
         if bias is None:
@@ -152,7 +160,7 @@ class Winograd:
             "chunks": weights.chunks, "reduction": weights.reduction,
             "phases": len(self._tables["phase"]), "channels": weights.reduced,
             "chunk": sizes.chunk, "element": item,
-            "points": plan.points, "pieces": weights.pieces, "rows": plan.rows, "panels": panels,
+            "points": plan.points, "pieces": weights.pieces, "panels": panels,
             "w_unit": weights.unit_bytes, "w_point": weights.point_bytes,
             "w_panel": weights.point_bytes // panels,
             "w_piece": weights.point_bytes // panels // weights.pieces,
@@ -169,23 +177,31 @@ def _tables(plan: Schedule, sizes: _Sizes) -> dict[str, Array]:
     point the first of its pieces and how many they are, and the numbers of these."""
     phase = np.zeros(1, np.int64)
     for window, axis in zip(plan.windows, sizes.axes[-len(plan.windows) :], strict=True):
-        phase = (phase[:, None] * axis["span"] + np.arange(window.line.step)).ravel()
-    numbers = np.arange(prod(t.pieces for t in plan.transforms))
-    numbers = numbers.reshape([t.pieces for t in plan.transforms])
-    of_point = [numbers[tuple(map(slice, counts))].ravel() for counts in plan.pieces]
+        phase = (phase[:, None] * axis["span"] + np.arange(window.step)).ravel()
+    point, piece = _piece_tables(plan.order)
+    return {"phase": phase, "point": point, "piece": piece}
+
+
+@lru_cache(maxsize=256)
+def _piece_tables(order: Order) -> tuple[Array, Array]:
+    numbers = np.arange(prod(t.pieces for t in order.transforms))
+    numbers = numbers.reshape([t.pieces for t in order.transforms])
+    of_point = [numbers[tuple(map(slice, counts))].ravel() for counts in order.pieces]
     counts = np.array([len(each) for each in of_point], np.int64)
     point = np.stack([np.cumsum(counts) - counts, counts], -1)
-    return {"phase": phase, "point": point, "piece": np.concatenate(of_point).astype(np.int64)}
+    return point, np.concatenate(of_point).astype(np.int64)
 
 
-def _bias_order(correlation: Correlation, plan: Schedule, chunks: int) -> Array:
+@lru_cache(maxsize=256)
+def _bias_order(weight: WeightForm, order: Order) -> Array:
     """For each group, chunk and column the number of its bias; that behind the last for none."""
-    made = correlation.made // correlation.groups
-    channel = np.arange(chunks)[:, None] * plan.channels + np.arange(plan.padded)
-    there = (np.arange(plan.padded) < plan.channels) & (channel < made)
-    numbers = np.arange(correlation.groups)[:, None, None] * made + channel
-    numbers = np.where(there, numbers, correlation.made)
-    return np.repeat(numbers[:, :, None], plan.windows[-1].line.stride, 2).ravel()
+    made = weight.made // weight.groups
+    channel = np.arange(-(-made // order.channels))[:, None] * order.channels
+    channel = channel + np.arange(order.padded)
+    there = (np.arange(order.padded) < order.channels) & (channel < made)
+    numbers = np.arange(weight.groups)[:, None, None] * made + channel
+    numbers = np.where(there, numbers, weight.made)
+    return np.repeat(numbers[:, :, None], order.windows[-1].stride, 2).ravel()
 
 
 class _Sizes:
@@ -194,7 +210,7 @@ class _Sizes:
 
     def __init__(self, correlation: Correlation, plan: Schedule, lanes: int, item: int) -> None:
         self.chunk = chunk_of(correlation.reduced // correlation.groups, lanes)
-        given = zip(plan.windows, plan.transforms, plan.box[1:], strict=True)
+        given = zip(plan.windows, correlation.lines, plan.transforms, plan.box[1:], strict=True)
         point = dict.fromkeys(OF_AXIS, 1) | {"behind": 0, "tail": 0, "first": 0, "base": 0}
         self.axes = [point] * (3 - correlation.rank) + [_axis(*each) for each in given]
         spans, stages, apart, behind = (
@@ -205,7 +221,7 @@ class _Sizes:
             (n + more) * k for n, more, k in zip(boxes, behind, apart, strict=True)
         )
         # Register tiles may reach behind the last tile, and pieces read behind that.
-        rows = tiles + plan.rows
+        rows = tiles + plan.tail
         packed = images * prod(spans) * self.chunk * item
         # An odd number of lines apart, so that points are not all in one set of the cache.
         self.v_row = _odd((-(-reduction_of(correlation) // lanes) + 1) * lanes * item)
@@ -244,10 +260,10 @@ class _Sizes:
         }  # fmt: skip
 
 
-def _axis(window: Window, transform: Transform, box: int) -> dict[str, int]:
+def _axis(window: Window, line: Line, transform: Transform, box: int) -> dict[str, int]:
     """What the driver knows of an axis (`OF_AXIS`)."""
-    line, makes = window.line, window.apart * transform.m
-    groups, step = window.groups(transform), line.step
+    makes, step = window.apart * transform.m, window.step
+    groups = window.groups(transform, line)
     span = window.span(transform, box)
     return {
         "blocks": -(-groups // box), "box": box, "groups": groups, "behind": transform.pieces - 1,

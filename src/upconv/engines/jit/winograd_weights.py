@@ -20,7 +20,7 @@ from ..copies import contiguous
 from ..nonfinite import NonFinite
 from ..workspace import Workspace
 from .compile import compiled
-from .correlation import Correlation
+from .correlation import WeightForm
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Arguments, Blocks, jobs
@@ -29,7 +29,7 @@ from .rows import converted, gather_code
 from .transpose import transpose_code
 from .values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
 from .winograd import Transform
-from .winograd_plan import Schedule, chunk_of, reduction_of
+from .winograd_plan import Order, chunk_of
 from .winograd_window import Window
 
 _ARGUMENTS = ArgumentLayout(
@@ -46,33 +46,31 @@ class Weights:
     """The order of a transformed weight: [group][unit][point][panel][piece][reduction][panel's
     columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
 
-    def __init__(self, correlation: Correlation, schedule: Schedule, lanes: int, cpu: Cpu) -> None:
-        self._correlation, self._schedule = correlation, schedule
-        self._dtype, self._threads = correlation.dtype.numpy, schedule.threads
-        self.reduced, self.reduction = (
-            correlation.reduced // correlation.groups,
-            reduction_of(correlation),
-        )
+    def __init__(self, weight: WeightForm, order: Order, cpu: Cpu) -> None:
+        self._weight, self._order, self._dtype = weight, order, weight.dtype.numpy
+        lanes = cpu.lanes(self._dtype.itemsize)
+        self.reduced = weight.reduced // weight.groups
+        self.reduction = self.reduced * prod(window.step for window in order.windows)
         self.chunk = chunk_of(self.reduced, lanes)
-        self._made = correlation.made // correlation.groups
-        self.chunks = ceil(self._made / schedule.channels)
-        self._panel = schedule.vectors * lanes
-        self.pieces = prod(transform.pieces for transform in schedule.transforms)
-        self.units = self.chunks * prod(w.line.stride for w in schedule.windows[:-1])
-        self.point_bytes = self.pieces * self.reduction * schedule.columns * self._dtype.itemsize
-        self.unit_bytes = schedule.points * self.point_bytes
-        self.nbytes = correlation.groups * self.units * self.unit_bytes
+        self._made = weight.made // weight.groups
+        self.chunks = ceil(self._made / order.channels)
+        self._panel = order.vectors * lanes
+        self.pieces = prod(transform.pieces for transform in order.transforms)
+        self.units = self.chunks * prod(window.stride for window in order.windows[:-1])
+        self.point_bytes = self.pieces * self.reduction * order.columns * self._dtype.itemsize
+        self.unit_bytes = order.points * self.point_bytes
+        self.nbytes = weight.groups * self.units * self.unit_bytes
         self._tables, arguments = self._laid_out(lanes, cpu)
         self._part = arguments["part"]
         self.resident_bytes = sum(table.nbytes for table in self._tables.values())
         self._blocks = Blocks(_ARGUMENTS.block(**arguments))
 
-    def pack(self, weight: Array) -> Array:
+    def pack(self, weight: Array, threads: int) -> Array:
         """The transform of a weight of the correlation's shape; `NonFinite` if it is not finite."""
-        memory.require(self.nbytes + self._threads * self._part, "the transformed weight")
+        memory.require(self.nbytes + threads * self._part, "the transformed weight")
         weight = contiguous(weight)
         packed = aligned(self.nbytes // self._dtype.itemsize, self._dtype)
-        threads = threads_for(packed, self._threads)
+        threads = threads_for(packed, threads)
         with Workspace(threads * self._part) as buffer:
             where = {"dst": packed.ctypes.data, "src": address_of(weight), "buffer": buffer}
             if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
@@ -81,10 +79,10 @@ class Weights:
 
     def _laid_out(self, lanes: int, cpu: Cpu) -> tuple[dict[str, Array], dict[str, int]]:
         """The tables that `pack` reads, and its arguments."""
-        schedule, element = self._schedule, self._correlation.element
-        item, padded = self._dtype.itemsize, schedule.padded
-        by_group, by_reduced, by_made, *by_tap = self._correlation.weight_strides
-        axes = [_terms(*pair) for pair in zip(schedule.windows, schedule.transforms, strict=True)]
+        order, element = self._order, self._weight.element
+        item, padded = self._dtype.itemsize, order.padded
+        by_group, by_reduced, by_made, *by_tap = self._weight.strides
+        axes = [_terms(*pair) for pair in zip(order.windows, order.transforms, strict=True)]
         kernel = [1 + int(taps.max()) for taps, _ in axes]
         taps = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
         lines, numbers, name = taps, np.zeros(1, np.int64), "transpose"
@@ -98,7 +96,7 @@ class Weights:
             lines = taps = prod(kernel)
             places = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
             starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
-            numbers = (starts[:, None] + np.arange(schedule.channels) * by_made).ravel()
+            numbers = (starts[:, None] + np.arange(order.channels) * by_made).ravel()
         each = lines * padded * item
         sizes = (n for n in range(self.chunk, 0, -1) if self.chunk % n == 0)
         batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
@@ -110,9 +108,9 @@ class Weights:
         arguments = {
             **{key: table.ctypes.data for key, table in tables.items()},
             "move": self._move.addresses[name], "part": (batch * each + 8191) // 64 * 64,
-            "jobs": self._correlation.groups * self.chunks * batches,
+            "jobs": self._weight.groups * self.chunks * batches,
             "batches": batches, "batch": batch, "chunks": self.chunks, "count": len(runs),
-            "channels": schedule.channels, "made": self._made, "reduced": self.reduced,
+            "channels": order.channels, "made": self._made, "reduced": self.reduced,
             "chunk": self.chunk, "phases": self.reduction // self.reduced,
             "row": self._panel * item, "unit": self.unit_bytes,
             "group": self.units * self.unit_bytes,
@@ -128,13 +126,13 @@ class Weights:
         """What `pack` writes of each channel (`_RUN`), for all phases, points, pieces and parts of
         a unit's columns within a panel; and the terms of all sums: bytes from a channel's first
         tap, and factors. `places` are bytes from tap to tap of each axis."""
-        schedule, item = self._schedule, self._dtype.itemsize
+        order, item = self._order, self._dtype.itemsize
         taps, factors = axes[0][0] * places[0], axes[0][1]
         for (more, other), place in zip(axes[1:], places[1:], strict=True):
             taps, factors = _outer(np.add, taps, more * place), _outer(np.multiply, factors, other)
         # The phases of results along the last axis lie side by side, in the columns of a unit.
-        parts = _parts(schedule.windows[-1].line.stride, schedule.padded, self._panel)
-        shape = (-1, schedule.windows[-1].line.stride, *taps.shape[1:])
+        parts = _parts(order.windows[-1].stride, order.padded, self._panel)
+        shape = (-1, order.windows[-1].stride, *taps.shape[1:])
         taps, factors = (
             np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
         )
@@ -142,7 +140,7 @@ class Weights:
         counts = kept.sum(-1)
         stops = counts.cumsum().reshape(counts.shape)
         g, h, point, piece, part = np.indices(counts.shape)
-        panel = self.point_bytes * self._panel // schedule.columns
+        panel = self.point_bytes * self._panel // order.columns
         to = g * (self.chunks * self.unit_bytes) + point * self.point_bytes
         to += piece * (panel // self.pieces) + parts[part, 2] * panel + parts[part, 3] * item
         runs = (h, to, parts[part, 1] * item, parts[part, 4] * item, stops - counts, stops)
@@ -164,8 +162,8 @@ def _parts(phases: int, padded: int, panel: int) -> Numbers:
 def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
     """The taps of an axis that a phase of results, one of operands, a point and a piece add up,
     and their factors, of which some are zero."""
-    line, each = window.line, transform.r // transform.pieces
-    shape = line.stride, line.step, transform.points, transform.pieces, each
+    each = transform.r // transform.pieces
+    shape = window.stride, window.step, transform.points, transform.pieces, each
     taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
     for g, h, place, index in window.taps:
         piece, tap = divmod(place, each)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from math import ceil, gcd
 
+from ...geometry import Tap
 from .correlation import Line
 from .winograd import Transform
 
@@ -22,53 +23,70 @@ _MOST_OF_AXIS = 36  # points, which are registers or places on the stack of the 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One axis: `steps` values of q, which reads r places from q + low on, `apart` from each other;
-    `taps` are (phase g, phase h, number of the place, index in the kernel)."""
+    """The window of one axis, whatever its sizes: q reads r places from q + low on, `apart` from
+    each other; `taps` are (phase g, phase h, number of the place, index in the kernel)."""
 
-    line: Line
+    step: int
+    stride: int
     base: int
     start: int
     low: int
     apart: int
     r: int
-    steps: int
     taps: tuple[tuple[int, int, int, int], ...]
 
     @classmethod
     def of(cls, line: Line) -> Window:
-        """The numbering that needs the shortest window.
+        """The numbering that needs the shortest window."""
+        phases = tuple((phase.offset, phase.taps) for phase in line.phases)
+        return _shortest(line.step, line.stride, phases, line.high, line.out % line.stride)
 
-        Phases may begin where shifts change, or with the first operand.
-        """
-        bases, starts = {0}, {0, -(line.high % line.step)}
-        for before, phase in pairwise(line.phases):
-            if {tap.shift for tap in before.taps} != {tap.shift for tap in phase.taps}:
-                bases.add(phase.offset - line.stride)
-        options = (_numbered(line, *each) for each in product(bases, starts))
-        return min(options, key=lambda option: (option.r, option.steps, option.base))
+    def steps(self, line: Line) -> int:
+        """How many values of q a line has."""
+        return (line.out - 1 - self.base) // self.stride + 1
 
-    def groups(self, transform: Transform) -> int:
-        """How many groups of tiles there are."""
-        return ceil(self.steps / (self.apart * transform.m))
+    def groups(self, transform: Transform, line: Line) -> int:
+        """How many groups of tiles a line has."""
+        return -(-self.steps(line) // (self.apart * transform.m))
 
     def span(self, transform: Transform, groups: int) -> int:
         """How many operands so many groups read."""
-        return self.line.step * self.apart * (transform.m * groups + transform.r - 1)
+        return self.step * self.apart * (transform.m * groups + transform.r - 1)
 
 
-def _numbered(line: Line, base: int, start: int) -> Window:
+Phases = tuple[tuple[int, tuple[Tap, ...]], ...]
+"""Offset and taps of each phase."""
+
+
+@lru_cache(maxsize=256)
+def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> Window:
+    """The shortest window; of equal ones that with the fewest values of q, which for lines of equal
+    `rest`, their results modulo the stride, is the same one.
+
+    Phases may begin where shifts change, or with the first operand.
+    """
+    bases, starts = {0}, {0, -(high % step)}
+    for (_, before), (offset, taps) in pairwise(phases):
+        if {tap.shift for tap in before} != {tap.shift for tap in taps}:
+            bases.add(offset - stride)
+    options = (_numbered(step, stride, phases, *each) for each in product(bases, starts))
+    return min(
+        options, key=lambda option: (option.r, (rest - 1 - option.base) // stride, option.base)
+    )
+
+
+def _numbered(step: int, stride: int, phases: Phases, base: int, start: int) -> Window:
     found = []
-    for phase in line.phases:
-        lead = int(phase.offset >= base + line.stride)  # q - j
-        for tap in phase.taps:
-            place, h = divmod(-tap.shift - start, line.step)
-            found.append((phase.offset - base - lead * line.stride, h, place - lead, tap.index))
+    for offset, taps in phases:
+        lead = int(offset >= base + stride)  # q - j
+        for tap in taps:
+            place, h = divmod(-tap.shift - start, step)
+            found.append((offset - base - lead * stride, h, place - lead, tap.index))
     places = [place for _, _, place, _ in found]
     low, high = min(places, default=0), max(places, default=0)
     apart = gcd(*(place - low for place in places)) or 1
-    taps = tuple((g, h, (place - low) // apart, index) for g, h, place, index in found)
-    steps = (line.out - 1 - base) // line.stride + 1
-    return Window(line, base, start, low, apart, (high - low) // apart + 1, steps, taps)
+    numbered = tuple((g, h, (place - low) // apart, index) for g, h, place, index in found)
+    return Window(step, stride, base, start, low, apart, (high - low) // apart + 1, numbered)
 
 
 @lru_cache(maxsize=64)

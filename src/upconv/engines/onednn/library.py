@@ -25,13 +25,13 @@ from pathlib import Path
 
 from ... import forks
 from ...errors import EngineError, EngineMissing, brief
+from ...installation import install_command
 from ...problem import Direction
 from .abi import Library, Threading
 
 VARIABLE = "UPCONV_ONEDNN_PATH"
 FILE = "libdnnl.so.3"
 WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn")
-INSTALL = "pip install 'upconv[onednn]'"
 _CPU = 1
 
 
@@ -99,12 +99,13 @@ def _found(asked: str) -> Runtime | str:
             return _loaded(path, source)
         except (OSError, AttributeError, EngineError) as error:
             complaints.append(f"{source}: {brief(str(error))[1:-1]}")
+    command = install_command("onednn")
     if asked:
         return (
             f"{VARIABLE} names no libdnnl that upconv can use. {complaints[0]}. Correct or unset"
-            f" it, or install one: {INSTALL}"
+            f" it, or install one: {command}"
         )
-    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get one by: {INSTALL}"
+    return f"There is no {FILE} that upconv can use. {'; '.join(complaints)}. Get one by: {command}"
 
 
 def _loaded(path: str, source: str) -> Runtime:

@@ -15,11 +15,12 @@ from ..base import (
     require,
     require_processor,
 )
+from ..initializer import Constant, InitDesc, Uniform, create
 from ..ndarray import NDArray
 from ..np import ndarray
 from ..operators import Shape, unified
 from ..params import read_params, write_params
-from ..random import Uniform, initializer
+from ..symbol import Symbol, var
 from ..tape import REQUESTS
 
 
@@ -32,9 +33,13 @@ class Parameter:
 
     def __init__(
         self, name: str = "weight", grad_req: str = "write", shape: Any = None,
-        dtype: Any = np.float32, init: Any = None, differentiable: bool = True, **unused: Any,
+        dtype: Any = np.float32, lr_mult: float = 1.0, wd_mult: float = 1.0, init: Any = None,
+        allow_deferred_init: bool = False, differentiable: bool = True, stype: str = "default",
+        grad_stype: str = "default",
     ) -> None:  # fmt: skip
         self.name, self.init, self.dtype = name, init, dtype
+        self.lr_mult, self.wd_mult = lr_mult, wd_mult
+        self.variable: Symbol | None = None
         sizes = (shape,) if isinstance(shape, int) else shape
         self._shape: Shape | None = None if sizes is None else tuple(max(0, s) for s in sizes)
         self._array: NDArray | None = None
@@ -73,12 +78,15 @@ class Parameter:
             text = f"Parameter {self.name} is initialized; force_reinit=True does it again."
             warnings.warn(text, stacklevel=3)
             return
-        self._pending = initializer(init or self.init or default_init or Uniform())
+        words = (each for each in (init, self.init, default_init) if each is not None)
+        self._pending = create(next(words, Uniform()))
         self._make()
 
     def _make(self) -> None:
         if self._pending is not None and self._shape is not None and 0 not in self._shape:
-            self._hold(self._pending(self._shape))
+            array = NDArray(np.zeros(self._shape, self.dtype))
+            self._pending._init_weight(InitDesc(self.name), array)
+            self._hold(array.value)
 
     def _hold(self, values: Any) -> None:
         self._pending, self._array = None, ndarray(np.array(values, self.dtype))
@@ -93,6 +101,13 @@ class Parameter:
                 f"The shape of {self.name} is {self._shape}; a first forward call will say it."
             )
         return self._array
+
+    def var(self, name: str | None = None) -> Symbol:
+        """The variable that stands for the parameter in graphs; a name begins a new one."""
+        if self.variable is None or name is not None:
+            mults = {"lr_mult": self.lr_mult, "wd_mult": self.wd_mult}
+            self.variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
+        return self.variable
 
     def grad(self, ctx: Any = None) -> Any:
         """The gradient."""
@@ -155,6 +170,11 @@ class ParameterDict(dict[str, Parameter]):
         if name not in self and named:
             self[name] = Parameter(name, **named)
         return super().get(name, default)
+
+    def get_constant(self, name: str, value: Any = None) -> Any:
+        """The parameter of this name, which holds these values and has no gradient."""
+        shape = np.shape(value)
+        return self.get(name, grad_req="null", shape=shape, init=Constant(np.asarray(value)))
 
     def save(self, filename: Any) -> None:
         """Write the values to a .params file."""

@@ -18,7 +18,8 @@ from ...errors import ShapeError, UpconvError
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-Shapes = list[Shape | None]
+Shapes = Sequence[Shape | None]
+Types = Sequence[Any]
 
 
 @dataclass(slots=True)
@@ -43,8 +44,9 @@ class Operator:
     backward(call, *grads): the gradients of the inputs from those of the outputs, None for none.
     inputs: their names, or (name + "{}",) for any number. absent(p): names that attributes leave
         out. auxiliary: those that are state and not learned.
-    shapes(p, inputs): shapes of inputs and outputs as far as they follow, such as `same_shape` and
-        `following`; None: those of inputs are given, and of outputs what zeros lead to.
+    shapes(p, inputs, outputs): shapes of inputs and outputs as far as they follow, such as
+        `same_shape` and `following`; None: those of the outputs are found by running it on zeros.
+    types(p, inputs, outputs): the same for element types, None for an unknown one.
     outputs(p): names of the outputs; visible(p): how many of them a caller sees.
     check(p): raises for attributes that do not fit together, before there is any array.
     """
@@ -56,7 +58,8 @@ class Operator:
         backward: Callable[..., Sequence[Array | None]] | None = None,
         inputs: str = "data",
         attributes: str = "",
-        shapes: Callable[[Attributes, Shapes], tuple[Shapes, Shapes]] | None = None,
+        shapes: Callable[..., tuple[Shapes, Shapes]] | None = None,
+        types: Callable[..., tuple[Types, Types]] | None = None,
         absent: Callable[[Attributes], tuple[str, ...]] = lambda p: (),
         auxiliary: tuple[str, ...] = (),
         outputs: Callable[[Attributes], Sequence[str]] = lambda p: ("output",),
@@ -66,6 +69,7 @@ class Operator:
         self.name, self.forward, self.backward = name, forward, backward
         self.inputs, self.attributes = tuple(inputs.split()), declared(attributes)
         self.shapes, self.absent, self.auxiliary = shapes, absent, auxiliary
+        self.types = types or same_type
         self.outputs, self.visible, self.check = outputs, visible, check
         self.variadic = inputs.endswith("{}")
 
@@ -110,10 +114,10 @@ class Operator:
         call.outputs = tuple(map(np.asarray, found))
         return call.outputs
 
-    def infer(self, p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-        """The shapes of inputs and outputs, as far as those of the inputs say."""
+    def infer(self, p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shapes, Shapes]:
+        """The shapes of inputs and outputs, as far as the known ones determine them."""
         if self.shapes is not None:
-            return self.shapes(p, inputs)
+            return self.shapes(p, inputs, outputs)
         given = [shape for shape in inputs if shape is not None]
         if len(given) < len(inputs):
             return inputs, []
@@ -126,8 +130,7 @@ class Operator:
                 raise
             return inputs, []
         pairs = zip(first, *second or [first], strict=True)
-        outputs = [tuple(a if a == b else 0 for a, b in zip(*pair, strict=True)) for pair in pairs]
-        return inputs, list[Shape | None](outputs)
+        return inputs, [tuple(a if a == b else 0 for a, b in zip(*p, strict=True)) for p in pairs]
 
     def _tried(self, p: Attributes, shapes: list[Shape], guess: int) -> list[Shape]:
         """The shapes of the outputs for zeros, whose sizes are `guess` where they are not known."""
@@ -158,25 +161,34 @@ def unified(name: str, first: Shape | None, second: Shape | None) -> Shape | Non
     return found
 
 
-def same_shape(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    """All inputs and the output have one shape."""
+def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:
+    """All inputs and the first output have one shape."""
     shape: Shape | None = None
-    for i, other in enumerate(inputs):
+    for i, other in enumerate((*inputs, *outputs[:1])):
         shape = unified(f"the shape of input {i}", shape, other)
     return [shape] * len(inputs), [shape]
 
 
+def same_type(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
+    """All inputs and outputs have one element type; an attribute `dtype` sets the outputs'."""
+    kind = getattr(p, "dtype", None)
+    first = next((t for t in (*inputs, *(() if kind else outputs)) if t is not None), None)
+    return [first] * len(inputs), [kind or first] * len(outputs)
+
+
 def following(follow: Callable[..., Any], out: Callable[..., Any]) -> Callable[..., Any]:
-    """`shapes` of an operator whose data says all other shapes.
+    """`shapes` of an operator whose data determines all other shapes, and the output the batch.
 
     follow(p, data): those of the other inputs, of which there may be fewer; out(p, data): those of
     the outputs.
     """
 
-    def shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    def shapes(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:
         data, *rest = inputs
         if data is None:
             return inputs, []
+        if outputs and outputs[0]:
+            data = (data[0] or outputs[0][0], *data[1:])
         said = zip(rest, follow(p, data), strict=False)
         known = [unified(f"the shape of input {i}", f, s) for i, (s, f) in enumerate(said, 1)]
         return [data, *known], out(p, data)

@@ -6,9 +6,9 @@
     UPC4..   neighbouring operators that could be part of the node
     UPC9..   what could not be checked
 
-A rule is a function on a `Context`; its docstring is the explanation that `upconv rule` and
-docs/onnx-lint.md show: one sentence, a paragraph, and what to do after "Fix:". A new rule is such a
-function, a line in the table, its test and its section of the page (`upconv rule --all`).
+A rule is a function on a `Context`; its docstring is the explanation that `upconv lint --explain`
+and docs/onnx-lint.md show: one sentence, a paragraph, and what to do after "Fix:". A new rule is a
+function, a line in the table, its test and its section of the page (`upconv lint --explain UPC`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Rule:
         }
 
     def markdown(self) -> str:
-        """The explanation, as `upconv rule` prints it and docs/onnx-lint.md has it."""
+        """The explanation, as `upconv lint --explain` prints it and docs/onnx-lint.md has it."""
         told = self.as_json()
         parts = (
             f"### {self.code} {self.slug}",
@@ -159,5 +159,7 @@ def _prefixes(argument: str, given: Iterable[str]) -> tuple[str, ...]:
     for prefix in found:
         if not prefix or not any(code.startswith(prefix) for code in RULES):
             expected = "the code of a rule, or how some begin, such as UPC001 or UPC1"
-            raise ArgumentError(argument, brief(prefix), expected, "`upconv rule` lists them.")
+            raise ArgumentError(
+                argument, brief(prefix), expected, "`upconv lint --explain UPC` lists them."
+            )
     return found

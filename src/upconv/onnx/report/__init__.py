@@ -14,6 +14,7 @@ from typing import Any
 from ..._version import __version__
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
+from ...installation import install_command
 from ...timing import format_seconds
 from .. import names
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Ratio
@@ -57,7 +58,7 @@ def _template() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise EngineMissing("The report needs Jinja: pip install 'upconv[onnx]'") from None
+        raise EngineMissing(f"The report needs Jinja: {install_command('onnx')}") from None
     made = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "."),
         autoescape=True,

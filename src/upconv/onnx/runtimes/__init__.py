@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ... import memory
 from ...dialects.onnx import Rule
 from ...errors import ArgumentError, EngineError, EngineMissing, EngineRefusal, brief
+from ...installation import install_command
 from ...threads import checked, get_num_threads
 from ...timing import Rounds
 from ..models import Source, from_model, stored
@@ -34,23 +35,22 @@ PROVIDERS = {
 }
 """Our word for a provider of ONNX Runtime -> its name there, and the package that has it."""
 
-_ONNX = "pip install 'upconv[onnx]'"
 _KINDS = {
     "onnxruntime": (
-        *("onnxruntime", _ONNX),
+        *("onnxruntime", "onnx"),
         rf"(?P<provider>(?i:{'|'.join(PROVIDERS)}))?(:(?P<device>\d+))?",
         f"a provider of {', '.join(PROVIDERS)} and the number of a device",
     ),
     "openvino": (
-        *("openvino", "pip install openvino"),
+        *("openvino", ""),
         r"(?P<device>[A-Z][A-Z.\d]*)?:?(?P<precision>f32|f16|bf16)?",
         "a device (CPU, GPU, NPU) and a precision of f32, f16, bf16",
     ),
-    "reference": ("onnx.reference", _ONNX, "(?P<precision>f64)?", "f64 or nothing"),
-    "upconv": ("onnxruntime", _ONNX, "", "nothing"),
+    "reference": ("onnx.reference", "onnx", "(?P<precision>f64)?", "f64 or nothing"),
+    "upconv": ("onnxruntime", "onnx", "", "nothing"),
 }
-"""Runtime -> the module that must be there, and what installs it; what may follow the name, as a
-pattern whose groups are fields, and in words."""
+"""Runtime -> the module that it needs; the extra with that module, or "" for the package of the
+runtime's name; what may follow the name, as a pattern whose groups are fields, and in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class Runtime:
 
     def missing(self) -> str | None:
         """None where it can be used here; else one sentence that ends in what to install."""
-        module, command, *_ = _KINDS[self.name]
+        module, extra, *_ = _KINDS[self.name]
+        command = install_command(extra) if extra else f"pip install {self.name}"
         try:
             loaded = import_module(module)
         except (ImportError, OSError) as error:  # OSError: a library of it that does not load

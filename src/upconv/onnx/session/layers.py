@@ -31,6 +31,8 @@ from ..passes.base import run
 
 DOMAIN = "upconv.session"
 OPERATOR = "Convolution_{}"  # of an element type
+_MOST_KNOWN = 4
+Known = tuple[dict[str, Any], Plan]
 _FOLDS = ("fold_batch_norm", "fold_slice", "fold_pad")
 _DTYPES = ("float32", "float16", "float64", "bfloat16")
 
@@ -61,15 +63,29 @@ class Layer:
         said = said if self.slopes is None else "prelu"
         return f"{self.kind} + {said}" if said else self.kind
 
-    def plan(self, shape: tuple[int, ...], threads: int) -> Plan:
-        """The layer for an input of this shape; `EngineRefusal` where the JIT engine refuses it."""
-        # Other engines have threads of their own, which ONNX Runtime's leave no processor to.
-        bias, end = self.bias, {"activation": self.activation, "threads": threads, "engine": "jit"}
+    def keywords(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """The layer for an input of this shape in the words of `plan` or `conv_plan`."""
         if self.kind == "Conv":
-            return conv_plan(shape, self.weight, bias, **conv_keywords(self.attributes), **end)
+            return conv_keywords(self.attributes)
         kernel, rule = self.weight.shape[2:], Rule.ONNXRUNTIME.value
-        layer = from_onnx(shape[2:], kernel, **self.attributes, rule=rule)
-        return plan(shape, self.weight, bias, **layer.keywords(), **end)
+        return from_onnx(shape[2:], kernel, **self.attributes, rule=rule).keywords()
+
+    def plan(self, shape: tuple[int, ...], threads: int, known: list[Known]) -> Plan:
+        """The layer for an input of this shape; `EngineRefusal` where the JIT engine refuses it.
+
+        known: plans of other shapes, which it shares the weight with where they differ in the shape
+        alone; a new one is added.
+        """
+        keywords = self.keywords(shape)
+        for others, first in known:
+            if others == keywords:
+                return first.resized(shape)
+        # Other engines have threads of their own, which ONNX Runtime's leave no processor to.
+        end = {"activation": self.activation, "threads": threads, "engine": "jit"}
+        make = conv_plan if self.kind == "Conv" else plan
+        made = make(shape, self.weight, self.bias, **keywords, **end)
+        known[:] = [*known[-_MOST_KNOWN + 1 :], (keywords, made)]
+        return made
 
 
 def prepared(model: ir.Model) -> tuple[ir.Model, bool]:

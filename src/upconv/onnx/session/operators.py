@@ -21,9 +21,9 @@ from ...arrays import Array
 from ...errors import UpconvError
 from ...threads import lend
 from .abi import VERSION, Library, library
-from .layers import DOMAIN, OPERATOR, Layer
+from .layers import DOMAIN, OPERATOR, Known, Layer
 
-_MOST_PLANS = 8  # of a layer, one per shape of its input; each has the weights, packed
+_MOST_PLANS = 64  # of a layer, one per shape of its input; most share the packed weight
 _PIECE = 1 << 15
 
 _FIELDS = """CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
@@ -58,7 +58,8 @@ class Kernel:
     def __init__(self, layer: Layer, threads: int) -> None:
         self.name = layer.name
         self._dtype, self._slopes = layer.weight.dtype, layer.slopes
-        self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads))
+        known: list[Known] = []
+        self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads, known=known))
         self.number = next(_numbers)
         self.failed: UpconvError | None = None
         _kernels[self.number] = self

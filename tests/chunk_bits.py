@@ -1,0 +1,120 @@
+"""Results in chunks beside results of the whole, bit by bit: random layers of every direct kernel.
+
+`main` is for a process of its own, in which code is made for one processor.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import upconv
+from upconv.engines import load
+
+FAMILIES = {
+    # channels of x and of y, groups, convolution, layout, the longest last axis
+    "depthwise": (6, 6, 6, False, "NCX", 60),
+    "depthwise, several results": (3, 6, 3, False, "NCX", 60),
+    "depthwise, channels last": (19, 19, 19, False, "NXC", 20),
+    "depthwise convolution": (5, 5, 5, True, "NCX", 60),
+    "grouped": (6, 4, 2, False, "NCX", 40),
+    "grouped, channels last": (18, 36, 3, False, "NXC", 12),
+    "plain": (3, 5, 1, False, "NCX", 60),
+    "plain, many channels": (48, 40, 1, False, "NCX", 9),
+    "plain, channels last": (17, 9, 1, False, "NXC", 20),
+    "convolution": (4, 7, 1, True, "NCX", 50),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer and its input."""
+
+    convolves: bool
+    x: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+    keywords: dict[str, Any]
+
+    def whole(self) -> tuple[str, np.ndarray]:
+        """The kernel that computes the whole, and the result."""
+        make = upconv.conv_plan if self.convolves else upconv.plan
+        how = {"engine": "jit", "algorithm": "direct"} | self.keywords
+        with make(self.x.shape, self.weight, self.bias, **how) as plan:
+            description = load("jit").build(plan.problem, 1).description
+            return description.split()[0].strip(":"), plan(self.x)
+
+
+def layer(seed: int) -> tuple[str, Layer]:
+    """A layer made by a seed; neighbouring seeds take the families in turn."""
+    rng = random.Random(seed)
+    family = list(FAMILIES)[seed % len(FAMILIES)]
+    c, f, groups, convolves, layout, longest = FAMILIES[family]
+    rank = rng.choice((1, 2, 2, 3))
+    size = (*(rng.randint(7, 9) for _ in range(rank - 1)), rng.randint(longest // 2, longest))
+    kernel = tuple(rng.randint(2, 3) for _ in range(rank))
+    own = (f, c // groups) if convolves else (c, f // groups)
+    keywords = {
+        "stride": rng.choice((1, 1, 2)),
+        "padding": tuple((rng.randint(-1, 1), rng.randint(-1, 1)) for _ in range(rank)),
+        "dilation": rng.choice((1, 1, 2)),
+        "groups": groups,
+        "layout": layout,
+        "weight_layout": "OIX" if convolves else "IOX",
+    }
+    if not convolves:
+        keywords["output_padding"] = rng.choice((0, 1))
+    values = np.random.default_rng(seed)
+    x_shape = (2, c, *size) if layout == "NCX" else (2, *size, c)
+    arrays = (values.standard_normal(shape, np.float32) for shape in (x_shape, (*own, *kernel), f))
+    return family, Layer(convolves, *arrays, keywords)
+
+
+def cut(rng: random.Random, total: int) -> tuple[int, ...]:
+    """Any sizes that make up the total."""
+    sizes: list[int] = []
+    while sum(sizes) < total:
+        sizes.append(min(rng.choice((1, 2, 5, 17)), total - sum(sizes)))
+    return tuple(sizes) or (0,)
+
+
+def in_chunks(rng: random.Random, each: Layer) -> np.ndarray:
+    """The result by Dask's tasks, of random chunks."""
+    import dask.array as da
+
+    from upconv import dask as lazy
+
+    chunks = tuple(cut(rng, size) for size in each.x.shape)
+    call = lazy.conv if each.convolves else lazy.conv_transpose
+    y = call(da.from_array(each.x, chunks=chunks), each.weight, each.bias, **each.keywords)
+    result: np.ndarray = y.compute(scheduler="synchronous")
+    return result
+
+
+def as_stream(rng: random.Random, each: Layer) -> np.ndarray:
+    """The result by a stream, of random chunks."""
+    axis = -1 if each.keywords["layout"] == "NCX" else -2
+    make = upconv.conv_stream if each.convolves else upconv.stream
+    stream = make(each.weight, each.bias, length=each.x.shape[axis], **each.keywords)
+    ends = np.cumsum(cut(rng, each.x.shape[axis]))[:-1]
+    parts = [stream.push(part) for part in np.split(each.x, ends, axis)]
+    return np.concatenate([*parts, stream.finish()], axis)
+
+
+def main(seeds: range) -> None:
+    """Print every difference, and then the kernels that computed the layers."""
+    kernels: set[str] = set()
+    for seed in seeds:
+        rng, (family, each) = random.Random(seed), layer(seed)
+        kernel, whole = each.whole()
+        kernels.add(kernel)
+        ways = [in_chunks, as_stream] if each.weight.ndim == 3 else [in_chunks]
+        for way in ways:
+            wrong = int((way(rng, each).view("i4") != whole.view("i4")).sum())
+            if wrong:
+                name = f"seed {seed}, {family}, {kernel}, {way.__name__}"
+                print(f"{name}: {wrong} of {whole.size} values differ")
+    print(*sorted(kernels))

@@ -1,0 +1,249 @@
+"""Every parameter of the public functions with every kind of value that somebody passes by mistake.
+
+A call ends in a result or in an `UpconvError` of one line, at once. What no parameter takes is
+refused by name. `test_bad_input.py` holds the words of single messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import upconv
+from upconv import dialects, streaming
+from upconv.errors import brief
+
+SECONDS = 2.0  # of processor time: a refusal takes a millisecond
+
+
+class BrokenArray:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise RuntimeError("not\ntoday")
+
+
+class BrokenRepr:
+    def __repr__(self) -> str:
+        return "on\nmany\nlines" * 50
+
+
+class BrokenIndex:
+    def __index__(self) -> int:
+        raise RuntimeError("no index")
+
+    __bool__ = __index__
+
+
+class BrokenSequence:
+    def __iter__(self) -> Any:
+        raise RuntimeError("no entries")
+
+    def __len__(self) -> int:
+        return 3
+
+
+class BrokenLength(BrokenSequence):
+    def __iter__(self) -> Any:
+        return iter((1, 2, 3))
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+def _endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+NEVER = {  # what nothing takes
+    "an object": object(),
+    "a broken array": BrokenArray(),
+    "a repr of many lines": BrokenRepr(),
+    "a broken index": BrokenIndex(),
+    "a broken sequence": BrokenSequence(),
+    "a broken length": BrokenLength(),
+    "a set": {1, 2},
+    "a complex number": 1j,
+    "records": np.zeros(3, "f4,f4"),
+    "an array of objects": np.array([None, object()], object),
+}
+SOMETIMES = {
+    "None": None,
+    "an array": np.arange(6.0).reshape(2, 3),
+    "a long array": np.zeros((40, 40)),
+    "an array of words": np.array(["a", "b"]),
+    "an array without axes": np.array(2),
+    "an empty array": np.zeros(0),
+    "an array of nine axes": np.zeros((1,) * 9, "f"),
+    "a tuple of arrays": (np.zeros((3, 3)), np.zeros(2)),
+    "a word": "hello",
+    "no word": "",
+    "words": ("a", "b"),
+    "a long word": "x" * 10_000,
+    "bytes": b"NCX",
+    "2**31": 2**31,
+    "2**40": 2**40,
+    "2**40 twice": [2**40] * 2,
+    "more digits than Python prints": 10**5000,
+    "-1": -1,
+    "-2**63": -(2**63),
+    "0": 0,
+    "True": True,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "1e308": 1e308,
+    "nothing": (),
+    "nested": [[1, 2], [3, 4]],
+    "endless": _endless(),
+    "a long list": [1] * 200,
+    "a long range": range(2**40),
+}
+
+X, W, V = np.ones((1, 2, 6, 6), "f"), np.ones((2, 3, 3, 3), "f"), np.ones((3, 2, 3, 3), "f")
+Y, Z = np.ones((1, 3, 8, 8), "f"), np.ones((1, 3, 4, 4), "f")
+ONE, TWO, B = np.ones((1, 2, 9), "f"), np.ones(2, "f"), np.ones(3, "f")
+STREAM = upconv.stream(np.ones((2, 3, 3), "f"))
+LAYER = dialects.from_torch((5, 5), 3)
+NORM = {"x": X, "gamma": TWO, "beta": TWO}
+SAVED = {"saved_mean": np.zeros(2), "saved_invstd": np.ones(2)}
+
+# The function, and arguments that it takes.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "conv_transpose": (upconv.conv_transpose, {"x": X, "weight": W}),
+    "conv": (upconv.conv, {"x": X, "weight": V}),
+    "conv_transpose_backward": (
+        upconv.conv_transpose_backward, {"grad": Y, "x": X, "weight": W}
+    ),
+    "conv_backward": (upconv.conv_backward, {"grad": Z, "x": X, "weight": V}),
+    "plan": (upconv.plan, {"input_shape": X.shape, "weight": W}),
+    "conv_plan": (upconv.conv_plan, {"input_shape": X.shape, "weight": V}),
+    "a plan": (upconv.plan(X.shape, W).__call__, {"x": X}),
+    "explain": (upconv.explain, {"input_shape": X.shape, "weight": W}),
+    "output_shape": (upconv.output_shape, {"input_shape": X.shape, "weight_shape": W.shape}),
+    "stream": (upconv.stream, {"weight": np.ones((2, 3, 3), "f")}),
+    "conv_stream": (upconv.conv_stream, {"weight": np.ones((3, 2, 3), "f")}),
+    "a stream's push": (lambda chunk: STREAM.copy().push(chunk), {"chunk": ONE}),
+    "a stream's from_bytes": (STREAM.from_bytes, {"data": STREAM.to_bytes()}),
+    "chain": (lambda stages: streaming.chain(stages), {"stages": STREAM}),
+    "add": (lambda branches, scale: streaming.add(branches, scale=scale),
+            {"branches": STREAM, "scale": 1.0}),
+    "a chain's push": (lambda chunk: streaming.chain(STREAM).push(chunk), {"chunk": ONE}),
+    "a sum's push": (lambda chunk: streaming.add((), "relu").push(chunk), {"chunk": ONE}),
+    "batch_norm": (upconv.batch_norm, {**NORM, "mean": TWO, "var": TWO}),
+    "batch_norm_backward": (upconv.batch_norm_backward, {"grad": X, **SAVED, **NORM}),
+    "fold_batch_norm": (
+        upconv.fold_batch_norm, {"weight": W, "gamma": B, "beta": B, "mean": B, "var": B}
+    ),
+    "translate": (
+        dialects.translate,
+        {"config": {"kernel_size": (3, 3)}, "source": "torch", "target": "onnx"},
+    ),
+    "from_torch": (dialects.from_torch, {"size": (5, 5), "kernel_size": 3}),
+    "from_onnx": (dialects.from_onnx, {"size": (5, 5), "kernel_shape": (3, 3)}),
+    "from_mxnet": (dialects.from_mxnet, {"size": (5, 5), "kernel": (3, 3)}),
+    "from_keras": (dialects.from_keras, {"size": (5, 5), "kernel_size": 3}),
+    "from_jax": (
+        dialects.from_jax, {"size": (5, 5), "kernel": (3, 3), "strides": (1, 1), "padding": "SAME"}
+    ),
+    "from_onednn_graph": (
+        dialects.from_onednn_graph,
+        {"size": (5, 5), "kernel": (3, 3), "strides": (1, 1), "pads_begin": (0, 0),
+         "pads_end": (0, 0), "dilations": (1, 1)},
+    ),
+    **{f"to_{name}": (getattr(dialects, f"to_{name}"), {"layer": LAYER})
+       for name in ("torch", "onnx", "mxnet", "keras", "jax", "onednn_graph")},
+    "set_num_threads": (upconv.set_num_threads, {"n": None}),
+}  # fmt: skip
+
+
+def dask_functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    da = pytest.importorskip("dask.array", reason="needs the extra dask")
+    lazy = pytest.importorskip("upconv.dask")
+    x, y, z = (da.from_array(array, chunks=(1, 3, 4, 4)) for array in (X, Y, Z))
+    return {
+        "conv_transpose": (lazy.conv_transpose, {"x": x, "weight": W}),
+        "conv": (lazy.conv, {"x": x, "weight": V}),
+        "conv_transpose_backward": (
+            lazy.conv_transpose_backward, {"grad": y, "x": x, "weight": W}
+        ),
+        "conv_backward": (lazy.conv_backward, {"grad": z, "x": x, "weight": V}),
+    }  # fmt: skip
+
+
+def linear_functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    pytest.importorskip("scipy", reason="needs the extra science")
+    linear = pytest.importorskip("upconv.linear")
+    return {
+        "operator": (linear.operator, {"input_shape": X.shape, "weight": W}),
+        "as_matrix": (linear.as_matrix, {"input_shape": X.shape, "weight": W}),
+        "deconvolve": (linear.deconvolve, {"y": Y, "weight": W}),
+        "deconvolve, circular": (
+            linear.deconvolve, {"y": X, "weight": W[:, :2], "border": "circular"}
+        ),
+    }  # fmt: skip
+
+
+def attack(call: Callable[..., Any], right: dict[str, Any]) -> list[str]:
+    """What went wrong with one argument after another replaced by each value."""
+    faults = []
+    call(**right)
+    names = [
+        name
+        for name, parameter in inspect.signature(call).parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
+    for argument in dict.fromkeys((*names, *right)):
+        for name, value in {**NEVER, **SOMETIMES}.items():
+            start, fault = time.process_time(), ""
+            try:
+                call(**{**right, argument: value})
+            except upconv.UpconvError as error:
+                message = str(error)
+                if "\n" in message or len(message) > 600:
+                    fault = f"not one line to read: {message[:80]!r}"
+                elif name in NEVER and argument not in message:
+                    fault = f"the argument is not named: {message}"
+            except Exception as error:  # what the test is there to see
+                fault = f"{type(error).__name__}: {brief(error)}"
+            if time.process_time() - start > SECONDS:
+                fault = "it takes long"
+            if fault:
+                faults.append(f"{argument} = {name}: {fault}")
+    return faults
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_result_or_a_refusal(function: str, own_threads: None) -> None:
+    assert attack(*FUNCTIONS[function]) == []
+
+
+@pytest.mark.parametrize("functions", [dask_functions, linear_functions])
+def test_a_result_or_a_refusal_with_an_extra(functions: Callable[[], Any]) -> None:
+    for name, function in functions().items():
+        assert attack(*function) == [], name
+
+
+def test_the_attack_sees_faults() -> None:
+    """Errors that are raw, of many lines or without a name, and no others."""
+
+    def right(argument: Any) -> None:
+        raise upconv.ArgumentError("argument", "x", "y")
+
+    def raw(argument: Any) -> None:
+        {}[argument]
+
+    def unnamed(argument: Any) -> None:
+        raise upconv.ArgumentError("it", "x", "y")
+
+    for function, faults in ((right, 0), (raw, len(NEVER) + len(SOMETIMES)), (unnamed, len(NEVER))):
+        assert len(attack(_taking_one(function), {"argument": STREAM})) == faults
+
+
+def _taking_one(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The function, and nothing for the argument that is right."""
+    return lambda argument: None if argument is STREAM else function(argument)

@@ -1,0 +1,180 @@
+"""A new size of a known layer: what is made of the class is not made again.
+
+Code, packed weights, tiles and transforms belong to a class of layers. Work is counted; the one
+bound of time is of a thread's processor time, some ten times what was measured, the best of several
+sizes.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from types import FrameType
+
+import numpy as np
+import pytest
+
+import upconv
+from test_jit_classes import CPU
+from upconv import testing
+from upconv.choices import Algorithm
+from upconv.engines import jit, load
+from upconv.engines.jit import channel_schedule, packing, schedule, winograd_plan
+from upconv.engines.jit import compile as compiling
+from upconv.execution import Packings, prepared_problem
+from upconv.geometry import Axis, convolved
+from upconv.primitives import shared_cache
+from upconv.problem import DataLayout, Direction, Problem
+
+NCX, NXC = DataLayout.NCX, DataLayout.NXC
+
+
+def convolution(size: int, channels: int, kernel: int, dilation: int = 1, **more) -> Problem:
+    axis = convolved(size, kernel, 1, dilation, *[dilation * (kernel - 1) // 2] * 2)
+    return Problem(Direction.INPUT_GRAD, (axis,), 1, channels, channels, bias=True, **more)
+
+
+def transposed(size: int, channels: int, rank: int, **more) -> Problem:
+    axes = tuple(Axis(size + 3 * i, 4, 2, 1, 1, 1) for i in range(rank))
+    return Problem(Direction.FORWARD, axes, 1, 2 * channels, channels, bias=True, **more)
+
+
+LAYERS = {
+    "convolution": lambda size: convolution(size, 64, 7),
+    "dilated convolution": lambda size: convolution(size, 64, 3, 5),
+    "few channels": lambda size: convolution(size, 4, 7),
+    "channels last": lambda size: convolution(size, 24, 5, layout=NXC),
+    "depthwise": lambda size: convolution(size, 24, 5, groups=24),
+    "transposed": lambda size: transposed(size, 48, 1),
+    "image": lambda size: transposed(size // 25, 32, 2),
+    "image, channels last": lambda size: transposed(size // 25, 32, 2, layout=NXC),
+}
+KNOWN, NEW = 1400, (1500, 1625, 1775)  # enough for the choices to be those of all larger sizes
+layers = pytest.mark.parametrize("layer", LAYERS)
+
+
+@pytest.fixture
+def one_processor(monkeypatch: pytest.MonkeyPatch, fresh_cache: None) -> Iterator[None]:
+    """Models choose for AVX-512 and 1 MiB of L2. What is built for it is not run."""
+    monkeypatch.setattr(jit, "host", lambda: CPU)
+    yield
+    upconv.cache_clear()
+
+
+def entry(problem: Problem):
+    return prepared_problem(problem, "jit", 1, Algorithm.AUTO).entry()
+
+
+@layers
+def test_nothing_is_compiled_and_no_fraction_met(layer, one_processor, monkeypatch) -> None:
+    make, calls = LAYERS[layer], list[str]()
+    first = entry(make(KNOWN))
+    monkeypatch.setattr(compiling, "Code", lambda *_: pytest.fail("a module is compiled"))
+    fractions = Fraction.__init_subclass__.__module__, sys.modules[Fraction.__module__].__file__
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in fractions:
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(look)
+    try:
+        for size in NEW:
+            again = entry(make(size))
+            assert again.primitive.order is first.primitive.order, "weights are packed once"
+    finally:
+        sys.setprofile(None)
+    assert not calls
+
+
+@layers
+def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
+    make = LAYERS[layer]
+    entry(make(KNOWN))
+    looks = schedule.schedule, channel_schedule._cut, winograd_plan.schedules, jit._interior_of
+    before = [look.cache_info().misses for look in looks]
+    entry(make(NEW[0]))
+    *kernels, interiors = (
+        look.cache_info().misses - count for look, count in zip(looks, before, strict=True)
+    )
+    assert max(kernels) <= 1
+    assert interiors <= 2, "with the outputs that nothing reaches and without"
+
+
+@layers
+def test_processor_time(layer, one_processor) -> None:
+    make, times = LAYERS[layer], []
+    entry(make(KNOWN))
+    for size in range(NEW[0], NEW[0] + 200, 25):
+        problem, start = make(size), time.thread_time()
+        entry(problem)
+        times.append(time.thread_time() - start)
+    assert min(times) < 0.01
+
+
+@layers
+def test_values_with_a_weight_packed_for_another_size(layer) -> None:
+    """By every variant on this processor, bit for bit those with a weight packed for this size."""
+    engine, make = load("jit"), LAYERS[layer]
+    sizes = [make(size) for size in (200, 325, 500)]
+    given = [testing.operands(problem, seed) for seed, problem in enumerate(sizes)]
+    weight, packings, read, held = given[0].b, dict[str, Packings](), 0, []
+    for problem, operands in zip(sizes, given, strict=True):
+        names = engine.variants(problem, 1) + engine.winograd(problem, 1)[:2]
+        for name in names:
+            primitive = engine.build(problem, 1, name)
+            shared = packings.setdefault(name, Packings())
+            packs = shared.made
+            results = []
+            held.append(shared.of(primitive, weight))  # as calls hold it
+            for packed in (held[-1], primitive.pack(weight)):
+                results.append(np.zeros_like(operands.before))
+                primitive.run(results[-1], operands.a, packed, operands.bias)
+            assert results[0].tobytes() == results[1].tobytes(), (problem, name)
+            read += shared.made == packs
+    assert read, "some weight is read that another size has packed"
+
+
+def test_a_weight_packed_in_another_order_is_not_read() -> None:
+    engine, packings = load("jit"), Packings()
+    problem = LAYERS["image"](500)
+    weight = testing.operands(problem).b
+    names = "positions", "channels", *engine.winograd(problem, 1)[:2]
+    held = [packings.of(engine.build(problem, 1, name), weight) for name in names * 2]
+    assert packings.made == len({id(packed) for packed in held}) == len(names)
+
+
+def test_weights_that_are_not_finite_are_packed_for_each_size(fresh_cache) -> None:
+    packings = Packings()
+    for size in (50, 60):
+        problem = LAYERS["convolution"](size)
+        operands = testing.operands(problem)
+        weight = operands.b.copy()
+        weight.flat[5] = np.inf
+        call = prepared_problem(problem, "jit", 1).pack(weight, packings)
+        out = np.zeros_like(operands.before)
+        call.run(out, operands.a, operands.bias)
+        expected = np.zeros_like(out)
+        prepared_problem(problem, "reference", 1).run(expected, operands.a, weight, operands.bias)
+        np.testing.assert_array_equal(out, expected)
+    assert packings.made == 2
+
+
+def test_a_thousand_sizes_take_the_memory_of_some(fresh_cache, monkeypatch) -> None:
+    monkeypatch.setattr(shared_cache(), "_max_entries", 50)
+    # So many channels that there are few ways to vectorise them: planning takes little time.
+    weight = np.ones((130, 130, 1), np.float32)
+    plan = first = upconv.plan((1, 130, 1), weight)
+    for size in range(2, 1002):
+        plan = first.resized((1, 130, size))
+    assert (plan(np.ones(plan.input_shape, np.float32)) == 130).all()
+    gc.collect()
+    assert first._packings.made <= 8, "weights are packed for few orders"
+    assert upconv.cache_info().entries <= 50
+    assert len(packing._shared) <= 50
+    kept = [each for name, module in sys.modules.items() if name.startswith("upconv.engines")
+            for each in vars(module).values() if hasattr(each, "cache_info")]  # fmt: skip
+    assert all(each.cache_info().maxsize for each in kept if each.cache_info().currsize > 100)
+    assert sum(each.cache_info().currsize for each in kept) < 10_000
