@@ -77,14 +77,16 @@ def test_an_accelerated_layer_that_pytorch_computes_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch", reason="the benchmark needs PyTorch")
-    from upconv.torch import swaps, trials
+    from upconv.torch import swaps
+    from upconv.torch.reports import LayerReport, Report
 
-    monkeypatch.setattr(trials, "GAIN", float("inf"))  # every layer is taken
     module = script("torch_models", monkeypatch)
     model = torch.nn.Sequential(torch.nn.ConvTranspose1d(2, 3, 4, stride=2)).eval()
     example = (torch.randn(1, 2, 9),)
-    monkeypatch.setattr("upconv.torch.acceleration._NOISE", float("inf"))
-    module.accelerate(model, example)
+    [candidate] = swaps.candidates(model)
+    candidate.install(inference=True, training=0)
+    row = LayerReport("0", "ConvTranspose1d", (2, 3, 4), inference=True)
+    vars(model)["_report"] = Report((row,))
     module.require_layers("model", model, example)
     swaps.remove(model[0])
     with pytest.raises(EngineError, match="model: one of 0 is computed by torch"):
