@@ -150,6 +150,18 @@ def test_layers_that_are_not_ours() -> None:
     same(found.run(None, feeds), plain(made, feeds))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_weight_that_is_not_finite_stays_with_onnx_runtime() -> None:
+    """No machine code computes with it; upconv's reference engine would, on one thread."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 3] x) => (float[1, 1, M] y)
+    { y = ConvTranspose <strides = [2]> (x, w) }"""
+    source = model(text, w=np.float32([[[1, np.inf, 3]]]))
+    session = Session(source, measure=False)
+    assert session.report().layers == ()
+    feeds = {"x": weight(1, 1, 3)}
+    np.testing.assert_array_equal(session.run(None, feeds), plain(source, feeds))
+
+
 # As ONNX Runtime's --------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ for seed in range(1000):                             # of the sizes that models 
 from __future__ import annotations
 
 from .cases import cases
-from .checks import check, check_adjoint, compute
+from .checks import check, check_adjoint, compute, require_engine
 from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
 from .oracle import Expected, Operands, by_taps, expected, operands, scatter
@@ -28,6 +28,7 @@ __all__ = [
     "expected",
     "layer",
     "operands",
+    "require_engine",
     "scatter",
     "tolerance",
 ]
