@@ -71,6 +71,10 @@ class TestTypes:
         with pytest.raises(mx.MXNetError, match=r"the type of .* is float16; expected float32"):
             graph.infer_type(**types)
 
+    def test_other_words_are_refused(self):
+        with pytest.raises(mx.MXNetError, match="'foo'"):
+            sym.var("x", dtype="foo")
+
     def test_of_batch_normalisation(self):
         graph = sym.BatchNorm(sym.var("x"), name="b")
         assert graph.infer_type(x="float16") == ([F16, F32, F32], [F16], [F32, F32])
@@ -78,7 +82,7 @@ class TestTypes:
 
     def test_of_an_executor(self):
         graph = self.dense(sym.Cast(sym.var("x"), dtype="float32"))
-        exe = graph.simple_bind(mx.cpu(), x=(2, 3), type_dict={"x": "int32"})
+        exe = graph.simple_bind(mx.cpu(), x=(2, 3), type_dict={"x": "int32", "no": "int8"})
         assert [x.dtype for x in exe.arg_arrays] == [np.int32, F32, F32]
         assert exe.outputs[0].dtype is F32
 

@@ -38,7 +38,9 @@ class AttrScope:
 
 
 def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes by the names they are stored by."""
+    """Attributes by the names they are stored by; raises `MXNetValueError`."""
+    if not isinstance(attrs, Mapping):
+        raise MXNetValueError(f"attr is {brief(attrs)}; expected a dict of texts.")
     for key, value in attrs.items():
         if not isinstance(value, str):
             raise MXNetValueError(f"The attribute {key} is {brief(value)}; expected text.")

@@ -237,7 +237,8 @@ def simple_bind(
     arguments, _, others = symbol.infer_shape(**shapes)
     if arguments is None:
         raise MXNetError(f"From {shapes} the shapes of {', '.join(names)} do not all follow.")
-    types = symbol.infer_type_partial(**(type_dict or {}))
+    kinds = {name: kind for name, kind in (type_dict or {}).items() if name in names + states}
+    types = symbol.infer_type_partial(**kinds)
     known = [*zip(names + states, arguments + others, types[0] + types[2], strict=True)]
     arrays, grads = (
         {name: NDArray(np.zeros(shape, kind or np.float32)) for name, shape, kind in known}

@@ -29,8 +29,8 @@ class InitDesc(str):
 class Initializer:
     """Base of all initializers. A subclass defines `_init_weight(name, array)`, which fills it.
 
-    A call fills an array by the end of the parameter's name: bias, beta and mean become zeros,
-    gamma and var ones, and weight what `_init_weight` makes it. Gluon calls `_init_weight` itself.
+    A call goes by the end of the parameter's name: bias, beta and mean become zeros, gamma and var
+    ones, and weight is filled by `_init_weight`. Gluon calls `_init_weight` for every parameter.
 
     >>> import upconv.mxnet as mx
     >>> array = mx.nd.zeros((2,))
@@ -150,7 +150,7 @@ class Bilinear(Initializer):
 
 
 _BY_END = {"bias": 0, "beta": 0, "gamma": 1, "mean": 0, "var": 1}
-"""What parameters that are no weights begin with, by the ends of their names."""
+"""Initial values of other parameters by the ends of their names."""
 _KINDS: dict[str, Any] = {
     "zeros": Zero, "ones": One, "zero": Zero, "one": One, "constant": Constant, "normal": Normal,
     "uniform": Uniform, "xavier": Xavier, "msraprelu": MSRAPrelu, "bilinear": Bilinear,
@@ -167,7 +167,7 @@ def register(kind: Any) -> Any:
 
 
 def create(value: Any, **kwargs: Any) -> Any:
-    """An initializer, from itself, from a name, from `dumps`, or from a number or an array.
+    """Make an initializer from a name, the text of `dumps`, a number or an array.
 
     >>> create('["xavier", {"magnitude": 2}]').dumps()
     '["xavier", {"rnd_type": "uniform", "factor_type": "avg", "magnitude": 2}]'

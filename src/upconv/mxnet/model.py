@@ -1,4 +1,4 @@
-"""Saved models, run as they are: a graph and its parameters, on NumPy arrays, without a tape."""
+"""Saved models, run on NumPy arrays, and the files of checkpoints."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
 
 
 class Model:
-    """A graph with arrays for its parameters; made once, it may be run by several threads.
+    """A graph with arrays for its parameters; several threads may run it.
 
-    graph: what `mx.sym.load` reads. arrays: parameters and states by name, of which `arrays` has
-    copies not to be written to. `inputs` names the graph's other variables but for the labels of
-    losses, which are not needed; `outputs` names what `run` returns. Inputs are made `dtype`, the
-    narrowest floating type of the parameters. Raises `MXNetError` for a parameter that is missing.
+    graph: a symbol, as `mx.sym.load` returns it. arrays: parameters and states by name; the
+    attribute `arrays` has read-only copies. `inputs` names the other variables, without the labels
+    of losses, which inference does not need. `outputs` names the results of `run`. Inputs are
+    converted to `dtype`, the narrowest floating type of the parameters. Raises `MXNetError` for a
+    missing parameter.
 
     >>> import upconv.mxnet as mx
     >>> model = Model(mx.sym.Activation(mx.sym.var("x"), act_type="relu", name="act"), {})
@@ -95,7 +96,7 @@ class Model:
         return shapes
 
     def run(self, /, **inputs: Any) -> list[Array]:
-        """The outputs, in inference; raises `MXNetError` for inputs that do not fit the graph."""
+        """Compute the outputs; raises `MXNetError` for inputs that do not fit the graph."""
         return self.computed(inputs)
 
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
@@ -103,20 +104,20 @@ class Model:
         if {*inputs} != {*self.inputs}:
             names = ", ".join(inputs) or "none"
             raise MXNetError(f"The inputs are {names}; expected {', '.join(self.inputs)}.")
-        given = dict[str, Array]()
+        converted = dict[str, Array]()
         try:
             with raised_by("An input"):
                 for name, x in inputs.items():
-                    given[name] = np.asarray(x).astype(self.dtype, copy=False).view()
-                    given[name].flags.writeable = False  # it is the caller's
-            arrays = self._fixed | {name: NDArray(x) for name, x in given.items()}
+                    converted[name] = np.asarray(x).astype(self.dtype, copy=False).view()
+                    converted[name].flags.writeable = False  # it is the caller's
+            arrays = self._fixed | {name: NDArray(x) for name, x in converted.items()}
             with mode(recording=False, training=False):
-                found = run_graph(self.graph, arrays, report)
+                outputs = run_graph(self.graph, arrays, report)
         except MXNetError as error:
-            shapes = ", ".join(f"{k} {x.shape}" for k, x in given.items())
+            shapes = ", ".join(f"{k} {x.shape}" for k, x in converted.items())
             text = str(error).rstrip(".")  # NumPy's have no full stop
             raise MXNetError(f"{text}. The inputs are {shapes or inputs}.") from error
-        return [y.asnumpy() for y in found]
+        return [y.asnumpy() for y in outputs]
 
 
 def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
@@ -131,16 +132,16 @@ def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
 
 
 def load(symbol_json: Name, params: Name | None = None) -> Model:
-    """The model of a -symbol.json and a .params file; see `Model`. Without params all are inputs.
+    """Read the model of a -symbol.json and a .params file; without params all variables are inputs.
 
-    Raises `FileError`, `ModelError` for a damaged file, and `MXNetError`.
+    Raises `FileError`, `ModelError` for a damaged file, and `MXNetError`; see `Model`.
     """
     arrays = {} if params is None else read_params(params)
     return Model(load_symbol(symbol_json), {k.split(":", 1)[-1]: v for k, v in arrays.items()})
 
 
 def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-    """The parameters and the states of `prefix-0000.params`, for this epoch, by name."""
+    """Read parameters and states by name from `prefix-0000.params`, 0000 being the epoch."""
     parts: dict[str, dict[str, NDArray]] = {"arg": {}, "aux": {}}
     for name, value in read_params(f"{prefix}-{epoch:04d}.params").items():
         kind, _, plain_name = name.partition(":")
@@ -153,7 +154,7 @@ def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, 
 def load_checkpoint(
     prefix: str, epoch: int
 ) -> tuple[Symbol, dict[str, NDArray], dict[str, NDArray]]:
-    """The graph of `prefix-symbol.json`, and what `load_params` reads."""
+    """Read the graph of `prefix-symbol.json`, and what `load_params` returns."""
     return load_symbol(f"{prefix}-symbol.json"), *load_params(prefix, epoch)
 
 
@@ -161,7 +162,7 @@ def save_checkpoint(
     prefix: str, epoch: int, symbol: Symbol | None, arg_params: Mapping[str, NDArray],
     aux_params: Mapping[str, NDArray], remove_amp_cast: bool = True,
 ) -> None:  # fmt: skip
-    """Write what `load_checkpoint` reads; without a symbol the parameters alone."""
+    """Write the files that `load_checkpoint` reads; without a symbol the parameters alone."""
     if symbol is not None:
         symbol.save(f"{prefix}-symbol.json")
     named = {f"arg:{k}": v for k, v in arg_params.items()}

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, published, reported
@@ -31,7 +29,7 @@ _COUNTS: dict[str, int] = {}
 
 
 class Node:
-    """A variable (without a row) or an operator applied to outputs of other nodes."""
+    """A variable, whose row is None, or an operator applied to outputs of other nodes."""
 
     def __init__(
         self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any],
@@ -48,7 +46,7 @@ class Node:
         return tuple(f"{self.name}_{name}" for name in self.row.outputs(self.p))
 
     def named_inputs(self) -> tuple[str, ...]:
-        """The operator's names of the inputs."""
+        """The names of the inputs."""
         return self.row.named_inputs(self.p) if self.row else ()
 
     def texts(self) -> dict[str, str]:
@@ -66,7 +64,7 @@ class Node:
 
 
 class Symbol(Fluent):
-    """Outputs of a graph: pairs of a node and which of its outputs it is.
+    """Outputs of a graph: pairs of a node and the number of one of its outputs.
 
     >>> import upconv.mxnet as mx
     >>> y = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(4, 4), stride=(2, 2), num_filter=8)
@@ -97,8 +95,8 @@ class Symbol(Fluent):
     @cached_property
     def reads(self) -> Counter[tuple[int, int]]:
         """How often each value is read, by its node's id and number."""
-        read = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
-        return Counter((id(node), i) for node, i in read)
+        entries = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
+        return Counter((id(node), i) for node, i in entries)
 
     def _variables(self) -> tuple[list[str], list[str]]:
         """Names of arguments and of auxiliary states."""
@@ -148,9 +146,9 @@ class Symbol(Fluent):
 
     def infer_shape(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
         """Shapes of arguments, outputs and states; three times None where they do not follow."""
-        found = self._inferred(shapes, named)
-        unknown = any(shape is None or 0 in shape for part in found for shape in part)
-        return (None, None, None) if unknown else found
+        result = self._inferred(shapes, named)
+        unknown = any(shape is None or 0 in shape for part in result for shape in part)
+        return (None, None, None) if unknown else result
 
     def infer_shape_partial(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
         """As `infer_shape`, with 0 for sizes that do not follow and () for unknown shapes."""
@@ -162,7 +160,7 @@ class Symbol(Fluent):
         return self._parts(infer_shapes(self.nodes(), sizes))
 
     def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
-        """What is said of the variables, in the order of `list_arguments` or by name."""
+        """Shapes or types by name, from positions in `list_arguments` and from names."""
         arguments, states = self._variables()
         result = dict(zip(arguments, values, strict=False)) | named
         names = [*arguments, *states]
@@ -172,7 +170,7 @@ class Symbol(Fluent):
         return {name: value for name, value in result.items() if value is not None}
 
     def _parts(self, known: Mapping[Key, Any]) -> tuple[Any, Any, Any]:
-        """What is known of arguments, outputs and states."""
+        """The shapes or types of arguments, outputs and states."""
         keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
         arguments, states = ([known[keys[n]] for n in names] for names in self._variables())
         return arguments, [known.get((id(node), i)) for node, i in self.entries], states
@@ -188,34 +186,34 @@ class Symbol(Fluent):
         return self._parts({key: kind and kind.type for key, kind in known.items()})
 
     def bind(self, ctx: Any = None, args: Any = None, *values: Any, **named: Any) -> Any:
-        """An executor on these arrays; see `executor.bind`."""
+        """Make an executor on these arrays; see `executor.bind`."""
         return import_module("..executor", __name__).bind(self, ctx, args, *values, **named)
 
     def simple_bind(self, ctx: Any = None, *values: Any, **named: Any) -> Any:
-        """An executor on new arrays, from the shapes of some; see `executor.simple_bind`."""
+        """Make an executor on new arrays, from the shapes of some; see `executor.simple_bind`."""
         return import_module("..executor", __name__).simple_bind(self, ctx, *values, **named)
 
     _bind, _simple_bind = partialmethod(bind, version=2), partialmethod(simple_bind, version=2)
 
     def eval(self, ctx: Any = None, **arrays: Any) -> Any:
-        """The outputs for these arrays by name."""
+        """Compute the outputs from arrays by name."""
         return self.bind(ctx, arrays, None, "null").forward()
 
     def tojson(self) -> str:
         """The graph as MXNet's JSON."""
         nodes = self.nodes()
-        place = {id(node): i for i, node in enumerate(nodes)}
+        number = {id(node): i for i, node in enumerate(nodes)}
         rows = []
         for node in nodes:
-            inputs = [[place[id(parent)], i, 0] for parent, i in node.inputs]
+            inputs = [[number[id(parent)], i, 0] for parent, i in node.inputs]
             row = {"op": node.row.name if node.row else "null", "name": node.name}
             texts = node.texts()
-            rows.append({**row, **({"attrs": texts} if texts else {}), "inputs": inputs})
+            rows.append(row | ({"attrs": texts} if texts else {}) | {"inputs": inputs})
         graph = {
             "nodes": rows,
             "arg_nodes": [i for i, node in enumerate(nodes) if node.row is None],
             "node_row_ptr": list(range(len(nodes) + 1)),
-            "heads": [[place[id(node)], i, 0] for node, i in self.entries],
+            "heads": [[number[id(node)], i, 0] for node, i in self.entries],
             "attrs": {"mxnet_version": ["int", 10901]},
         }
         return json.dumps(graph, indent=2)
@@ -250,28 +248,28 @@ def compose(
     row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:  # fmt: skip
-    """The outputs of an operator on symbols; an input that is None becomes a variable."""
+    """Apply an operator to symbols; an input that is None becomes a variable."""
     attrs = scoped(attr)
     if name is None:  # as MXNet names them: convolution0, convolution1, ...
         hint = row.name.lower().lstrip("_")
         _COUNTS[hint] = _COUNTS.get(hint, -1) + 1
         name = f"{hint}{_COUNTS[hint]}"
-    given = dict(attributes)
+    attributes = dict(attributes)
     with raised_by(f"{name} ({row.name})"):
-        names = row.named_inputs(row.parse(given, len(inputs)))
+        names = row.named_inputs(row.parse(attributes, len(inputs)))
         if row.variadic:
             inputs = [*inputs, *[None] * (len(names) - len(inputs))]
         else:
-            places = [row.inputs.index(each) for each in names]
-            extra = [i for i, x in enumerate(inputs) if x is not None and i not in places]
+            indices = [row.inputs.index(each) for each in names]
+            extra = [i for i, x in enumerate(inputs) if x is not None and i not in indices]
             if extra:
-                raise MXNetError(f"{row.inputs[extra[0]]} is given, but these attributes say not.")
-            inputs = [inputs[i] if i < len(inputs) else None for i in places]
+                raise MXNetError(f"{row.inputs[extra[0]]} does not belong to these attributes.")
+            inputs = [inputs[i] if i < len(inputs) else None for i in indices]
         pairs = zip(inputs, names, strict=True)
         entries = [_entry(x, f"{name}_{each}", attrs) for x, each in pairs]
         if row.variadic:
-            given.setdefault("num_args", len(inputs))
-        node = Node(row, name, given, entries, attrs)
+            attributes.setdefault("num_args", len(inputs))
+        node = Node(row, name, attributes, entries, attrs)
     return Symbol(node.visible())
 
 
@@ -287,9 +285,10 @@ def var(
     name: str, attr: Any = None, shape: Any = None, lr_mult: Any = None, wd_mult: Any = None,
     dtype: Any = None, init: Any = None, stype: Any = None, **more: Any,
 ) -> Symbol:  # fmt: skip
-    """A variable, which an array is bound to; all but its name is kept as attributes.
+    """Make a variable, to which an array is bound; the other arguments become attributes.
 
     `infer_shape` and `infer_type` use shape and dtype. more: attributes named as `__name__`.
+    Raises `MXNetError` for other names and for values of attr that are not text.
     """
     if not isinstance(name, str):
         raise MXNetTypeError(f"name is {brief(name)}; expected text.")
@@ -299,10 +298,12 @@ def var(
         raise MXNetValueError(text)
     more |= {"lr_mult": lr_mult, "wd_mult": wd_mult}
     more["__shape__"] = None if shape is None else kinds.text(tuple(shape))
-    more["__dtype__"] = None if dtype is None else type_number(np.dtype(dtype))
+    with raised_by("var"):
+        kind = None if dtype is None else kinds.KINDS["dtype"]("dtype", dtype)
+    more["__dtype__"] = None if kind is None else type_number(kind)
     more["__init__"] = init.dumps() if hasattr(init, "dumps") else init
     texts = {key: str(value) for key, value in more.items() if value is not None}
-    return Symbol([(Node(None, name, {}, [], scoped({**(attr or {}), **texts})), 0)])
+    return Symbol([(Node(None, name, {}, [], scoped(attr) | stored(texts)), 0)])
 
 
 Variable = var
@@ -352,21 +353,21 @@ def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
 fromjson = load_json
 
 
-def _entries(places: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
+def _entries(pairs: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
     """Outputs of nodes, from the file's [node, output, ...]."""
-    if not places:
+    if not pairs:
         raise ValueError("there are no heads")
-    for place, index, *_ in places:
-        if not 0 <= place < len(nodes) or not 0 <= index < len(nodes[place].outputs()):
-            raise ValueError(f"[{place}, {index}] is no output of a node before")
-    return [(nodes[place], index) for place, index, *_ in places]
+    for number, index, *_ in pairs:
+        if not 0 <= number < len(nodes) or not 0 <= index < len(nodes[number].outputs()):
+            raise ValueError(f"[{number}, {index}] is no output of an earlier node")
+    return [(nodes[number], index) for number, index, *_ in pairs]
 
 
 def _node(row: dict[str, Any], before: list[Node]) -> Node:
-    """A node of the file, whose inputs are among those before it."""
+    """A node of the file, whose inputs are among the nodes before it."""
     texts = row.get("attrs") or row.get("attr") or row.get("param") or {}
     if not isinstance(texts, dict) or not isinstance(row["name"], str):
-        raise ValueError("a node is not as it should be")
+        raise ValueError("a node has no name that is text, or attributes that are no dict")
     inputs = _entries(row["inputs"], before) if row["inputs"] else []
     variable = row["op"] == "null"
     attrs = {k: kinds.text(v) for k, v in texts.items() if variable or k.startswith("__")}

@@ -49,9 +49,13 @@ class _Layer(HybridBlock):
         result = getattr(F, self.op)(x, *parameters.values(), **self._attributes)
         return result if self.act is None else self.act(result)
 
+    def _learn(self, name: str, learned: bool, size: int, init: Any) -> None:
+        """Add a parameter, in the order of the operator's inputs."""
+        setattr(self, name, Parameter(name, "write" if learned else "null", (size,), init=init))
+
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value}" for name, value in self._attributes.items())
-        return f"{type(self).__name__}({given})"
+        attributes = ", ".join(f"{name}={value}" for name, value in self._attributes.items())
+        return f"{type(self).__name__}({attributes})"
 
 
 class Activation(_Layer):
@@ -64,7 +68,7 @@ class Activation(_Layer):
 
 
 class LeakyReLU(_Layer):
-    """x where it is positive, else alpha * x."""
+    """x where it is positive, alpha * x elsewhere."""
 
     op, fixed = "LeakyReLU", {"act_type": "leaky"}
 
@@ -73,7 +77,7 @@ class LeakyReLU(_Layer):
 
 
 class ELU(LeakyReLU):
-    """x where it is positive, else alpha * (exp(x) - 1)."""
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
     fixed = {"act_type": "elu"}  # noqa: RUF012
 
@@ -82,7 +86,7 @@ class ELU(LeakyReLU):
 
 
 class PReLU(_Layer):
-    """x where it is positive, else alpha * x with a learned alpha, of each channel or of all."""
+    """LeakyReLU with a learned alpha, one for each channel or one for all."""
 
     op, fixed = "LeakyReLU", {"act_type": "prelu"}
 
@@ -113,11 +117,7 @@ class Swish(_Layer):
         return x * F.sigmoid(x * self._attributes["beta"])
 
 
-class SiLU(Swish):
-    """x * sigmoid(x)."""
-
-    def __init__(self, **named: Any) -> None:
-        super().__init__(1.0, **named)
+SiLU = Swish
 
 
 class HybridLambda(HybridBlock):
@@ -150,13 +150,13 @@ class Lambda(HybridLambda):
 
 
 class Flatten(_Layer):
-    """All axes but the first made one."""
+    """Join all axes but the first."""
 
     op = "Flatten"
 
 
 class Dropout(_Layer):
-    """In training, zeros at a rate."""
+    """Set elements to zero at a rate, in training only."""
 
     op = "Dropout"
 
@@ -178,7 +178,7 @@ class _Weighted(_Layer):
 
 
 class Dense(_Weighted):
-    """x W^T + b, after making all axes but the first one if `flatten`."""
+    """x W^T + b; with `flatten` all axes of x but the first are joined."""
 
     op = "FullyConnected"
 
@@ -206,7 +206,7 @@ def _each(name: str, value: Any, rank: int) -> tuple[int, ...]:
 
 
 class _Convolution(_Weighted):
-    """A convolution of a rank, transposed or not."""
+    """A convolution over `rank` axes, transposed or not."""
 
     rank, transposed = 0, False
     layouts: tuple[str, ...] = ()
@@ -216,27 +216,27 @@ class _Convolution(_Weighted):
         **named: Any,
     ) -> None:  # fmt: skip
         order = list(_DEFAULTS) if self.transposed else _PLAIN
-        given = {**_DEFAULTS, **dict(zip(order, values, strict=False)), **named}
+        options = {**_DEFAULTS, **dict(zip(order, values, strict=False)), **named}
         unknown = named.keys() - {*order, "prefix", "params"}
         if unknown or len(values) > len(order):
             raise MXNetTypeError(f"{type(self).__name__} has no arguments {sorted(unknown)}.")
-        layout = given["layout"] or self.layouts[0]
+        layout = options["layout"] or self.layouts[0]
         require(layout in self.layouts, f"layout is {layout!r}; expected one of {self.layouts}")
-        kernel, groups = _each("kernel_size", kernel_size, self.rank), given["groups"]
-        self.outpad = _each("output_padding", given["output_padding"], self.rank)
-        attributes = {
-            "kernel": kernel, "stride": _spread(strides, self.rank),
-            "pad": _spread(padding, self.rank), "dilate": _spread(given["dilation"], self.rank),
-            "num_filter": channels, "num_group": groups,
-            "no_bias": not given["use_bias"], "layout": layout,
-        }  # fmt: skip
+        kernel, groups = _each("kernel_size", kernel_size, self.rank), options["groups"]
+        self.outpad = _each("output_padding", options["output_padding"], self.rank)
         self.op = "Deconvolution" if self.transposed else "Convolution"
-        super().__init__(**attributes, **({"adj": self.outpad} if self.transposed else {}))
-        inputs = given["in_channels"]
+        super().__init__(
+            kernel=kernel, stride=_spread(strides, self.rank), pad=_spread(padding, self.rank),
+            dilate=_spread(options["dilation"], self.rank), num_filter=channels, num_group=groups,
+            no_bias=not options["use_bias"], layout=layout,
+            **({"adj": self.outpad} if self.transposed else {}),
+        )  # fmt: skip
+        inputs = options["in_channels"]
         ends = (inputs, channels // groups) if self.transposed else (channels, inputs // groups)
         shape = (ends[0], *kernel, ends[1]) if layout[-1] == "C" else (*ends, *kernel)
-        self.weight = Parameter("weight", shape=shape, init=given["weight_initializer"])
-        self._finish(channels, given["use_bias"], given["bias_initializer"], given["activation"])
+        self.weight = Parameter("weight", shape=shape, init=options["weight_initializer"])
+        bias, init = options["use_bias"], options["bias_initializer"]
+        self._finish(channels, bias, init, options["activation"])
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -317,12 +317,8 @@ class InstanceNorm(_Layer):
     ) -> None:  # fmt: skip
         require(axis == 1, f"axis is {axis}; upconv.mxnet normalises instances along axis 1 only")
         super().__init__(**named, eps=epsilon)
-        for name, learned, init in (
-            ("gamma", scale, gamma_initializer),
-            ("beta", center, beta_initializer),
-        ):
-            request = "write" if learned else "null"
-            setattr(self, name, Parameter(name, request, (in_channels,), init=init))
+        self._learn("gamma", scale, in_channels, gamma_initializer)
+        self._learn("beta", center, in_channels, beta_initializer)
 
 
 class BatchNorm(_Layer):
@@ -340,14 +336,10 @@ class BatchNorm(_Layer):
             **named, axis=axis, momentum=momentum, eps=epsilon, fix_gamma=not scale,
             use_global_stats=use_global_stats,
         )  # fmt: skip
-        for name, learned, init in (  # in the order of the operator's inputs
-            ("gamma", scale, gamma_initializer),
-            ("beta", center, beta_initializer),
-            ("running_mean", False, running_mean_initializer),
-            ("running_var", False, running_variance_initializer),
-        ):
-            request = "write" if learned else "null"
-            setattr(self, name, Parameter(name, request, (in_channels,), init=init))
+        self._learn("gamma", scale, in_channels, gamma_initializer)
+        self._learn("beta", center, in_channels, beta_initializer)
+        self._learn("running_mean", False, in_channels, running_mean_initializer)
+        self._learn("running_var", False, in_channels, running_variance_initializer)
 
     def cast(self, dtype: Any) -> None:
         super().cast(np.float32 if np.dtype(dtype) == np.float16 else dtype)
