@@ -379,13 +379,14 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("args", "code", "says"),
         [
-            (("run", *files("vocoder")), 2, b"none for mel; the inputs are mel (N, 10, W)"),
-            (("to-onnx", *files("vocoder")), 2, b"none for mel; the inputs are mel (N, 10, W)"),
+            (("run", *files("vocoder")), 2, b"there is no mel; the inputs are mel (N, 10, W)"),
+            (("to-onnx", *files("vocoder")), 2, b"there is no mel; the inputs are mel (N, 10, W)"),
             (("to-onnx", *files("fcn"), "--input-shape", "data:1,3,H,W"), 2, b"depends on H, W"),
             (("to-onnx", *files("vocoder"), "--input-shape", "mel:N,?,T"), 2, b"expected integers"),
             (("run", *files("vocoder"), "--input-shape", "mel:N,10,9"), 2, b"expected integers"),
             (("run", *files("vocoder"), "--input-shape", "mel:1,2,3"), 2, b"pre (Convolution)"),
             (("run", *files("vocoder"), "-o", "y.npy"), 2, b".npz"),
+            (("run", files("vocoder")[0]), 2, b"without PARAMS, parameters are inputs too"),
             (("info", "nowhere.json"), 2, b"No such file"),
             (("info", files("vocoder")[1]), 2, b"is not a graph of MXNet"),
             (("info", *files("vocoder")[::-1]), 2, b"error: "),

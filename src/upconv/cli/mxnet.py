@@ -147,7 +147,9 @@ def _require_all(model: Any, names: Container[str]) -> None:
     """Raise a usage error for an input that has neither an array nor a shape."""
     missing = [name for name in model.inputs if name not in names]
     if missing:
-        words = f"there is none for {', '.join(missing)}; the inputs are {_inputs(model)}"
+        words = f"there is no {', '.join(missing[:9])}; the inputs are {_inputs(model)[:400]}"
+        if not model.arrays:
+            words += "; without PARAMS, parameters are inputs too"
         raise BadParameter(words, param_hint="--input-shape")
 
 

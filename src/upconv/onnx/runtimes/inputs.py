@@ -173,7 +173,7 @@ def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -
     for name, size in given.items():
         if name not in dims and name not in known:
             listed = ", ".join(map(brief, sorted(dims) + sorted(known))) or "none"
-            raise ArgumentError("sizes", f"with {brief(name)}", f"inputs or symbols: {listed}")
+            raise ArgumentError("sizes", f"given for {brief(name)}", f"inputs or symbols: {listed}")
         if name not in dims and len(size) != 1:
             raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
         symbols |= {} if name in dims else {name: size[0]}
