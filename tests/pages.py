@@ -245,9 +245,15 @@ class Runner(doctest.DocTestRunner):
 
     def report_unexpected_exception(self, out, test, example, exc_info) -> None:
         error = exc_info[1]
-        if absent() and isinstance(error, ImportError):
-            pytest.skip(str(error))
+        if isinstance(error, ImportError) and _names_an_absent_library(error):
+            line = (test.lineno or 0) + example.lineno + 1
+            pytest.skip(f"from line {line} on: {error}")
         super().report_unexpected_exception(out, test, example, exc_info)
+
+
+def _names_an_absent_library(error: ImportError) -> bool:
+    """Python's errors name a module, upconv's the command that installs it."""
+    return error.name in absent() or (bool(absent()) and "pip install" in str(error))
 
 
 def absent() -> list[str]:

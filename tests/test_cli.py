@@ -369,7 +369,7 @@ def test_a_signal_while_an_object_is_finalised_is_not_lost(name, code):
 import os, signal, time
 from upconv.cli import exits
 
-exits._AGAIN = 0.2
+exits._AGAIN = 0.5
 
 class Last:
     def __del__(self):
@@ -378,7 +378,7 @@ class Last:
 
 with exits.ended(traceback=False):
     Last()
-    print("lost", flush=True)
+    os.write(1, b"lost\\n")  # whole, whenever the signal comes
     time.sleep(60)
 """
     done = subprocess.run(

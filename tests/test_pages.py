@@ -53,9 +53,11 @@ def test_files_are_made_and_found():
 
 
 def test_what_needs_an_absent_library_is_skipped(monkeypatch):
-    monkeypatch.setattr(pages, "absent", lambda: ["torch"])
-    with pytest.raises(pytest.skip.Exception, match="absent_library"):
+    monkeypatch.setattr(pages, "absent", lambda: ["absent_library"])
+    with pytest.raises(pytest.skip.Exception, match=r"from line 2 on: .*absent_library"):
         run_page("```pycon\n>>> import absent_library\n>>> 1 / 0\n\n```\n")
+    with pytest.raises(AssertionError, match="ModuleNotFoundError"):
+        run_page("```pycon\n>>> import absent_librari\n\n```\n")
     monkeypatch.setattr(pages, "_run", lambda _: print("pip install absent_library") or 2)
     command = "```console\n$ absent\n```\n"
     with pytest.raises(pytest.skip.Exception, match="pip install absent_library"):
