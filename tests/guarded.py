@@ -60,7 +60,7 @@ class StrayError(AssertionError):
 # The fence ----------------------------------------------------------------------------------------
 
 
-class _Allocator(ctypes.Structure):
+class Allocator(ctypes.Structure):
     """NumPy's PyDataMem_Handler."""
 
     _fields_ = (
@@ -119,20 +119,18 @@ class Fence:
             _FREE(lambda _, place, n: self.given_back(place)),
         )
         addresses = [ctypes.cast(call, _POINTER).value for call in self._calls]
-        self._allocator = _Allocator(b"guarded", 1, None, *addresses)
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [_POINTER, ctypes.c_char_p, _POINTER]
-        self._capsule = make(ctypes.addressof(self._allocator), b"mem_handler", None)
+        self._allocator = Allocator(b"guarded", 1, None, *addresses)
+        self._capsule = handler(self._allocator)
 
     @contextmanager
     def raised(self, side: Side) -> Iterator[None]:
         """In this thread, NumPy's new arrays are fenced on one side."""
         self.side = side
-        before = _set_handler(self._capsule)
+        before = set_handler(self._capsule)
         try:
             yield
         finally:
-            _set_handler(before)
+            set_handler(before)
 
     def taken(self, nbytes: int, fill: int = POISON, align: int = 1) -> int:
         """The address of new memory, at the fence but for the alignment."""
@@ -181,7 +179,14 @@ class Fence:
             raise StrayError("; ".join(stray))
 
 
-def _set_handler(capsule: Any) -> Any:
+def handler(allocator: Allocator) -> Any:
+    """A capsule of a handler, which must live as long as arrays of its memory do."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [_POINTER, ctypes.c_char_p, _POINTER]
+    return make(ctypes.addressof(allocator), b"mem_handler", None)
+
+
+def set_handler(capsule: Any) -> Any:
     """Make NumPy allocate with a handler; returns the one before."""
     return _numpy_function(304)(capsule)  # PyDataMem_SetHandler in numpy's table of functions
 

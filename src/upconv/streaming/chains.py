@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array, as_array
 from ..checks import number
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
@@ -136,6 +137,7 @@ class _Composed(Stateful):
         self._ended = False
         self._last: Array | None = None  # an empty result, for its shape
 
+    @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change; see `Stream.push`.
 
@@ -150,6 +152,7 @@ class _Composed(Stateful):
         self._last = _cut(y, self._axis, 0, 0)
         return y.copy() if np.may_share_memory(x, y) else y  # x is the caller's
 
+    @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results; see `Stream.finish`."""
         self._require_open()

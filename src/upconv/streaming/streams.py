@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError, ShapeError
 from ..keywords import Keywords
@@ -128,6 +129,7 @@ class Stream(Stateful):
         """Inputs so far."""
         return self._taken
 
+    @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change and that were not returned yet.
 
@@ -151,6 +153,7 @@ class Stream(Stateful):
         self._taken, self._batched = taken, batched
         return y if batched else y[0]
 
+    @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results, as no more inputs come; `reset` begins anew.
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from ... import decisions as records
+from ... import memory
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...terminal import Progress, shown
@@ -78,6 +79,7 @@ class Session:
     [array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)]
     """
 
+    @memory.bounded("the session")
     def __init__(
         self,
         model: Source,
@@ -133,6 +135,7 @@ class Session:
         """The outputs, in the order in which `run` gives them."""
         return [*map(_told, self._outputs)]
 
+    @memory.bounded("what the model computes")
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
 
