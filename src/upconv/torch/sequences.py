@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as base
 from torch.nn.utils.weight_norm import WeightNorm
@@ -96,7 +97,8 @@ class Sequential(nn.Sequential):  # type: ignore[misc]  # PyTorch is untyped her
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the modules one after the other, and each run at once."""
-        runs: Any = {} if any(_HOOKS_OF_ALL) else vars(self).get("_runs", {})
+        apart = any(_HOOKS_OF_ALL) or torch.jit.is_tracing()  # a trace reads parameters, too
+        runs: Any = {} if apart else vars(self).get("_runs", {})
         modules = list(self)
         at = 0
         while at < len(modules):
