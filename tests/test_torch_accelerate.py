@@ -194,6 +194,38 @@ class TestRuns:
 
 
 @pytest.mark.usefixtures("upconv_is_faster")
+def test_a_normalisation_without_a_batch_axis_is_pytorchs() -> None:
+    """`BatchNorm1d` takes (F, L) for a batch of F with L channels; other ranks are refused."""
+    plain = stirred(nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4)))
+    model, square = ut.accelerate(copy.deepcopy(plain), torch.randn(2, 3, 5)), torch.randn(3, 4)
+    with torch.no_grad():
+        assert close(model(square), plain(square))
+        for each in (model, plain):
+            with pytest.raises(RuntimeError, match="running_mean"):
+                each(torch.randn(3, 5))
+        with pytest.raises(ValueError, match="expected 4D input"):
+            ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))(torch.randn(6, 1, 1))
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("name", ["dcgan", "vocoder"])
+def test_a_traced_model_follows_its_parameters(name, warm) -> None:
+    model, plain, x = pair(name)
+    ut.accelerate(model, x)
+    with torch.no_grad():
+        for _ in range(warm):
+            model(x)
+        traced = torch.jit.trace(model, x)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            one.mul_(1.5)
+            other.mul_(1.5)
+        assert close(traced(x), plain(x))
+
+
+@pytest.mark.usefixtures("upconv_is_faster")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_folded_normalisation_is_rounded_once(dtype) -> None:
     """In 16 bits the folded weight and bias are float64's, rounded to the nearest."""

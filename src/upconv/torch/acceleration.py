@@ -93,7 +93,7 @@ def _shown(progress: Progress | None) -> Iterator[Progress]:
         return
 
     def write(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")  # to the begin of the line, and delete it
+        sys.stderr.write(f"\r\x1b[K{text}")  # replaces the line
         sys.stderr.flush()
 
     try:

@@ -146,7 +146,7 @@ def _computed(layer: Any, x: Tensor, end: End | None, *output_size: Any) -> Tens
     activation, folded = "", None if end is None else _folded(layer, end.norm, x, weight, bias)
     if end is not None and folded is not None:
         (weight, bias), activation, end = folded, end.activation, None
-    if not layer.training and weight.is_cpu and not torch.compiler.is_compiling():
+    if not layer.training and weight.is_cpu and not _in_graph():
         # What is packed of the weight ends with the layer, which holds it.
         vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
     return _ended(convolved(x, weight, bias, how, activation=activation), end)
@@ -240,7 +240,7 @@ def _fold(
 def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
     """What is made of some tensors, made anew only where one of them has changed."""
     graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
-    if graded or torch.compiler.is_compiling() or not all(each.is_cpu for each in sources):
+    if graded or _in_graph() or not all(each.is_cpu for each in sources):
         return make()
     packed, value = vars(layer).get(name, ((), None))
     now = _watched(sources, value)
@@ -252,6 +252,11 @@ def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], An
         value = make()
     vars(layer)[name] = [Packed(each) for each in _watched(sources, value)], value
     return value
+
+
+def _in_graph() -> bool:
+    """Whether a graph is made of this call, in which what is made of a weight is no constant."""
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def _watched(sources: list[Tensor], value: Any) -> list[Tensor]:

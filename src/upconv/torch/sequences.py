@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as base
 from torch.nn.utils.weight_norm import WeightNorm
@@ -35,6 +36,13 @@ _SETTINGS: dict[type, str] = {
 }
 """The attribute that the result of a follower in eval mode depends on. The layer's attributes, and
 all tensors, are read anew in every call."""
+
+_HOOKS_OF_ALL = (
+    base._global_forward_pre_hooks,
+    base._global_forward_hooks,
+    base._global_backward_pre_hooks,
+    base._global_backward_hooks,
+)
 
 Signature = tuple[tuple[Any, ...], ...]
 
@@ -89,7 +97,8 @@ class Sequential(nn.Sequential):  # type: ignore[misc]  # PyTorch is untyped her
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the modules one after the other, and each run at once."""
-        runs: Any = {} if base._has_any_global_hook() else vars(self).get("_runs", {})
+        apart = any(_HOOKS_OF_ALL) or torch.jit.is_tracing()  # a trace reads parameters, too
+        runs: Any = {} if apart else vars(self).get("_runs", {})
         modules = list(self)
         at = 0
         while at < len(modules):

@@ -33,7 +33,7 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        """The name of the layer's class in PyTorch."""
+        """The name of the layer's class, without what a parametrization adds."""
         return str(parametrize.type_before_parametrizations(self.layer).__name__)
 
     @property
