@@ -46,6 +46,23 @@ def on_host(argument: str, value: object) -> Array:
     return value if type(value) is np.ndarray else _foreign(argument, value)
 
 
+def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) -> Array:
+    """An array of any element type in native byte order, of an array, or of numbers in lists.
+
+    dtype: the type for numbers, which stay as NumPy takes them where they do not fit it, or None.
+    """
+    if not isinstance(value, list | tuple | bool | int | float):
+        array = on_host(argument, value)
+        return array if array.dtype.isnative else copied(argument, array)
+    try:
+        plain = np.asarray(value)
+        fits = dtype is None or np.can_cast(plain.dtype, dtype, "same_kind")
+        return np.array(value, dtype) if fits else plain
+    except Exception as error:  # foreign code, for objects in lists
+        reason = f"{brief(value)}, of which NumPy says: {' '.join(str(error).split())[:200]}"
+        raise DTypeError(argument, reason, "an array, or numbers in lists") from None
+
+
 def converted(argument: str, value: object, dtype: object) -> Array:
     """`as_array`, and then in `dtype` unless that is None."""
     array = as_array(argument, value)

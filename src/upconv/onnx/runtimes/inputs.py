@@ -21,10 +21,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ... import memory
-from ...arrays import Array, as_shape, copied, on_host
+from ...arrays import Array, array_or_numbers, as_shape, copied
 from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from ..models import Source, from_model
-from ..names import one_line
 
 OPEN = 32
 _MOST_AXES = 64  # NumPy's
@@ -68,7 +67,8 @@ def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, A
         argument = f"feeds[{brief(name)}]"
         if name not in feeds:
             raise ArgumentError(argument, "missing", f"an array, {declared(value)}")
-        array, dtype = _taken(argument, feeds[name], value), dtype_of(value)
+        dtype = dtype_of(value)
+        array = array_or_numbers(argument, feeds[name], dtype)
         if dtype is not None and array.dtype != dtype:
             raise DTypeError(argument, f"an array of {array.dtype}", str(dtype), "Convert it.")
         if not fits(array.shape, value.shape):
@@ -77,21 +77,6 @@ def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, A
             array = copied(argument, array)
         found[name] = array
     return found
-
-
-def _taken(argument: str, given: object, value: ir.Value) -> Array:
-    """An array of the machine's byte order, of an array or of numbers in lists."""
-    if not isinstance(given, list | tuple | bool | int | float):
-        array = on_host(argument, given)
-        return array if array.dtype.isnative else copied(argument, array)
-    try:
-        plain, dtype = np.asarray(given), dtype_of(value)
-        if dtype is not None and not np.can_cast(plain.dtype, dtype, "same_kind"):
-            return plain
-        return np.array(given, dtype)
-    except Exception as error:  # foreign code, for objects in lists
-        reason = f"{brief(given)}, of which NumPy says: {one_line(error)}"
-        raise DTypeError(argument, reason, f"an array, {declared(value)}") from None
 
 
 def _require_inputs(inputs: Sequence[ir.Value], names: Iterable[str]) -> None:
@@ -125,9 +110,9 @@ def feeds(
         inputs = inputs_of(model if isinstance(model, ir.Model) else from_model(model))
     _require_inputs(inputs, given := given or {})
     own = {
-        str(value.name): _taken(f"feeds[{brief(value.name)}]", given[str(value.name)], value)
+        name: array_or_numbers(f"feeds[{brief(name)}]", given[name], dtype_of(value))
         for value in inputs
-        if value.name in given
+        if (name := str(value.name)) in given
     }
     shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in own}

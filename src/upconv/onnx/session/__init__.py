@@ -94,7 +94,11 @@ class Session:
         progress: Progress | None = None,
     ) -> None:
         self._threads = get_num_threads() if threads is None else checked(threads)
-        _require_decisions_alone(decisions, layers, measure, remeasure)
+        if decisions is not None and (layers is not None or not measure):
+            beside = "measure" if layers is None else "layers"
+            raise ArgumentError(beside, "given beside decisions", "one of the two")
+        if remeasure and decisions is None:
+            raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
         self._process = os.getpid()
         whole = from_model(model)
         self._inputs = tuple(map(_value, inputs_of(whole)))
@@ -103,23 +107,25 @@ class Session:
         conditions = records.conditions(
             self._threads, onnxruntime=RUNTIMES["onnxruntime"].version, model=digest(whole)
         )
-        examples = self._examples(input_shapes, feeds) if layers is None and measure else []
-        shapes: Shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
+        measures, stated = layers is None and measure, bool(input_shapes or feeds)
+        draw = partial(self._examples, input_shapes, feeds)
+        examples = draw() if measures and (stated or decisions is None) else []
         saved = None
         if decisions is not None:
-            stated = shapes if input_shapes or feeds else None
-            saved = _restored(decisions, conditions, stated, remeasure)
+            now = conditions | ({"shapes": _shapes(examples)} if stated else {})
+            saved = records.restored(decisions, read, now, remeasure)
         assembly = Assembly(whole, self._threads)
         self._runner: Native | None
         if saved is not None:
             self._runner, self._report = decided(assembly, saved), saved
             return
-        if examples:
+        if measures:
+            examples = examples or draw()
             with shown(progress) as say:
                 self._runner, report = measured(assembly, self._names, examples, say)
         else:
             self._runner, report = unmeasured(assembly, layers)
-        self._report = replace(report, shapes=shapes, conditions=conditions)
+        self._report = replace(report, shapes=_shapes(examples), conditions=conditions)
         if decisions is not None:
             self._report.save(decisions)
 
@@ -194,32 +200,8 @@ class Session:
         return [draw(each) for each in several]
 
 
-def _require_decisions_alone(path: object, layers: object, measure: bool, remeasure: bool) -> None:
-    beside = "layers" if layers is not None else "measure" if not measure else ""
-    if path is not None and beside:
-        raise ArgumentError(beside, "given beside decisions", "one of the two")
-    if path is None and remeasure:
-        raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
-
-
-def _restored(
-    path: str | os.PathLike[str], now: Mapping[str, Any], shapes: Shapes | None, remeasure: bool
-) -> Report | None:
-    """The decisions in a file; None where they are to be measured again and written there."""
-    if remeasure and not os.path.lexists(path):
-        records.require_writable(path)
-        return None
-    report = read(path)
-    stated = {} if shapes is None else {"shapes": shapes}
-    other = records.difference({**report.conditions, "shapes": report.shapes}, {**now, **stated})
-    if other is None:
-        return report
-    if remeasure:
-        records.require_writable(path)
-        return None
-    got = f"{brief(os.fspath(path))}, measured with {other[0]}"
-    remedy = "Measure again: remeasure=True writes the file anew."
-    raise ArgumentError("decisions", got, f"decisions measured with {other[1]}", remedy)
+def _shapes(examples: Sequence[Mapping[str, Array]]) -> Shapes:
+    return tuple({name: x.shape for name, x in each.items()} for each in examples)
 
 
 def _value(value: ir.Value) -> ir.Value:
