@@ -315,6 +315,9 @@ class TestCheckpoints:
         nd.save(tmp_path / "g-0000.params", {"w": nd.ones((1,))})
         with pytest.raises(mx.MXNetError, match="'w' is neither"):
             mx.model.load_params(str(tmp_path / "g"), 0)
+        with pytest.raises(mx.MXNetError, match="epoch"):
+            mx.model.save_checkpoint(str(tmp_path / "h"), "0", dense(), {}, {})
+        assert not [*tmp_path.glob("h*")]
 
 
 @pytest.mark.parametrize("call", [
