@@ -285,6 +285,8 @@ class TestBlocks:
         net(nd.ones((1, 2)), nd.ones((1, 1)))
         graph, _ = net.export(str(tmp_path / "g"))
         assert sym.load(graph).list_arguments() == ["data0", "data1"]
+        with pytest.raises(UpconvError, match="Cannot write"):
+            net.export(str(tmp_path / "no" / "g"))
 
     def test_export_of_arrays_alone_is_refused(self, tmp_path):
         class New(gluon.HybridBlock):
