@@ -106,3 +106,8 @@ class TestConstants:
         assert y.dtype is dtype
         assert y.asnumpy().tolist() == np.asarray(values).tolist()
         assert sym.fromjson(graph.tojson()).infer_shape() == graph.infer_shape()
+
+    def test_shapes_need_no_memory(self):
+        assert sym.ones((10**12,)).infer_shape() == ([], [(10**12,)], [])
+        with pytest.raises(mx.MXNetError, match="the outputs: Unable to allocate"):
+            sym.ones((10**14,)).eval()

@@ -59,6 +59,9 @@ def test_a_call_goes_by_the_name():
     (lambda: filled(init.Bilinear(), (4,)), "four axes"),
     (lambda: init.Xavier(rnd_type="foo"), "'foo'"),
     (lambda: init.Xavier(factor_type="foo"), "'foo'"),
+    (lambda: filled(init.Normal(-1)), "initial values of up_weight"),
+    (lambda: filled(init.Constant([1, 2, 3]), (2,)), "an assignment"),
+    (lambda: init.create("[broken"), "init: "),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(call, words):
     with pytest.raises(ValueError, match=words):

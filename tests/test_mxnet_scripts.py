@@ -285,6 +285,8 @@ class TestBlocks:
         net(nd.ones((1, 2)), nd.ones((1, 1)))
         graph, _ = net.export(str(tmp_path / "g"))
         assert sym.load(graph).list_arguments() == ["data0", "data1"]
+        with pytest.raises(UpconvError, match="Cannot write"):
+            net.export(str(tmp_path / "no" / "g"))
 
     def test_export_of_arrays_alone_is_refused(self, tmp_path):
         class New(gluon.HybridBlock):
@@ -315,6 +317,9 @@ class TestCheckpoints:
         nd.save(tmp_path / "g-0000.params", {"w": nd.ones((1,))})
         with pytest.raises(mx.MXNetError, match="'w' is neither"):
             mx.model.load_params(str(tmp_path / "g"), 0)
+        with pytest.raises(mx.MXNetError, match="epoch"):
+            mx.model.save_checkpoint(str(tmp_path / "h"), "0", dense(), {}, {})
+        assert not [*tmp_path.glob("h*")]
 
 
 @pytest.mark.parametrize("call", [

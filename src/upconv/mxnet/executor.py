@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import brief
-from .base import MXNetError, MXNetKeyError, MXNetTypeError, MXNetValueError, require
+from .base import (
+    MXNetError,
+    MXNetKeyError,
+    MXNetTypeError,
+    MXNetValueError,
+    raised_by,
+    require,
+)
 from .ndarray import NDArray, differentiate
 from .symbol import Node, Symbol
 from .tape import REQUESTS, Leaf, compute, mode
@@ -83,10 +90,11 @@ class Executor:
         }
         shapes = symbol.infer_shape_partial(**{name: x.shape for name, x in arrays.items()})[1]
         types = symbol.infer_type_partial(**{name: x.dtype for name, x in arrays.items()})[1]
-        self.outputs = [
-            NDArray(np.zeros(shape, kind or np.float32))
-            for shape, kind in zip(shapes, types, strict=True)
-        ]
+        with raised_by("the outputs"):
+            self.outputs = [
+                NDArray(np.zeros(shape, kind or np.float32))
+                for shape, kind in zip(shapes, types, strict=True)
+            ]
         self._symbol, self._version, self._requests = symbol, version, requests
         self._monitor: Report | None = None
         self._computed = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import brief
-from .base import MXNetError, MXNetValueError, absent
+from .base import MXNetError, MXNetValueError, absent, raised_by
 from .operators import Shape
 from .random import generator
 
@@ -62,7 +62,8 @@ class Initializer:
             arr[:] = ends[0]
 
     def _init_weight(self, name: str, arr: Any) -> None:
-        arr[:] = self.fill(name, arr.shape)
+        with raised_by(f"the initial values of {name}"):
+            arr[:] = self.fill(name, arr.shape)
 
 
 class Constant(Initializer):
@@ -174,9 +175,9 @@ def create(value: Any, **kwargs: Any) -> Any:
     """
     if not isinstance(value, str):
         return value if hasattr(value, "_init_weight") else Constant(value)
-    if value.startswith("["):
-        value, kwargs = json.loads(value)
-    if value.lower() not in _KINDS:
-        known = ", ".join(_KINDS)
-        raise MXNetError(f"init is {brief(value)}; expected one of {known}.")
-    return _KINDS[value.lower()](**kwargs)
+    with raised_by("init"):
+        word, kwargs = json.loads(value) if value.startswith("[") else (value, kwargs)
+        if word.lower() not in _KINDS:
+            known = ", ".join(_KINDS)
+            raise MXNetError(f"init is {brief(word)}; expected one of {known}.")
+        return _KINDS[word.lower()](**kwargs)

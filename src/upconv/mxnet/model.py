@@ -140,10 +140,16 @@ def load(symbol_json: Name, params: Name | None = None) -> Model:
     return Model(load_symbol(symbol_json), {k.split(":", 1)[-1]: v for k, v in arrays.items()})
 
 
+def params_name(prefix: str, epoch: int) -> str:
+    """The name of a checkpoint's parameters, such as "net-0000.params"."""
+    with raised_by("epoch"):
+        return f"{prefix}-{epoch:04d}.params"
+
+
 def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
     """Read parameters and states by name from `prefix-0000.params`, 0000 being the epoch."""
     parts: dict[str, dict[str, NDArray]] = {"arg": {}, "aux": {}}
-    for name, value in read_params(f"{prefix}-{epoch:04d}.params").items():
+    for name, value in read_params(params_name(prefix, epoch)).items():
         kind, _, plain_name = name.partition(":")
         if kind not in parts:
             raise MXNetError(f"{name!r} is neither an arg: nor an aux:, as a checkpoint has them.")
@@ -163,7 +169,8 @@ def save_checkpoint(
     aux_params: Mapping[str, NDArray], remove_amp_cast: bool = True,
 ) -> None:  # fmt: skip
     """Write the files that `load_checkpoint` reads; without a symbol the parameters alone."""
+    name = params_name(prefix, epoch)
     if symbol is not None:
         symbol.save(f"{prefix}-symbol.json")
     named = {f"arg:{k}": v for k, v in arg_params.items()}
-    save(f"{prefix}-{epoch:04d}.params", named | {f"aux:{k}": v for k, v in aux_params.items()})
+    save(name, named | {f"aux:{k}": v for k, v in aux_params.items()})

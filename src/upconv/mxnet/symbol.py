@@ -220,7 +220,7 @@ class Symbol(Fluent):
 
     def save(self, fname: Any) -> None:
         """Write the JSON to a file."""
-        with published(Path(fname), force=True) as handle:
+        with reported(str(fname)), published(Path(fname), force=True) as handle:
             handle.write(self.tojson().encode())
 
     def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
@@ -297,8 +297,9 @@ def var(
         text = f"{unknown[0]} is no argument of var; an attribute of yours is __{unknown[0]}__."
         raise MXNetValueError(text)
     more |= {"lr_mult": lr_mult, "wd_mult": wd_mult}
-    more["__shape__"] = None if shape is None else kinds.text(tuple(shape))
     with raised_by("var"):
+        sizes = None if shape is None else kinds.KINDS["shape"]("shape", shape)
+        more["__shape__"] = None if sizes is None else kinds.text(sizes)
         kind = None if dtype is None else kinds.KINDS["dtype"]("dtype", dtype)
     more["__dtype__"] = None if kind is None else type_number(kind)
     more["__init__"] = init.dumps() if hasattr(init, "dumps") else init

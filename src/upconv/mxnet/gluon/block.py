@@ -15,7 +15,7 @@ from .. import ndarray as nd
 from .. import symbol as sym
 from ..base import DeferredInitializationError, MXNetError, raised_by
 from ..executor import run_graph
-from ..model import save_checkpoint
+from ..model import params_name, save_checkpoint
 from ..tape import STATE
 from .parameter import Parameter, ParameterDict
 
@@ -173,7 +173,7 @@ class HybridBlock(Block):
         arrays = {name: p.data() for name, p in parameters.items() if name in names}
         states = {name: arrays.pop(name) for name in graph.list_auxiliary_states()}
         save_checkpoint(path, epoch, graph, arrays, states)
-        return f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
+        return f"{path}-symbol.json", params_name(path, epoch)
 
 
 def infer_parameters(

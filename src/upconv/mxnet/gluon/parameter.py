@@ -39,7 +39,7 @@ class Parameter:
     ) -> None:  # fmt: skip
         self.name, self.init, self.dtype = name, init, dtype
         self.lr_mult, self.wd_mult = lr_mult, wd_mult
-        self.variable: Symbol | None = None
+        self._variable: Symbol | None = None
         sizes = (shape,) if isinstance(shape, int) else shape
         self._shape: Shape | None = None if sizes is None else tuple(max(0, s) for s in sizes)
         self._array: NDArray | None = None
@@ -104,10 +104,10 @@ class Parameter:
 
     def var(self, name: str | None = None) -> Symbol:
         """The variable that stands for the parameter in graphs; a name begins a new one."""
-        if self.variable is None or name is not None:
+        if self._variable is None or name is not None:
             mults = {"lr_mult": self.lr_mult, "wd_mult": self.wd_mult}
-            self.variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
-        return self.variable
+            self._variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
+        return self._variable
 
     def grad(self, ctx: Any = None) -> Any:
         """The gradient."""

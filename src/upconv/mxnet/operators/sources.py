@@ -12,12 +12,14 @@ for _name, _value in (("zeros", 0), ("ones", 1)):
         lambda c, value=_value: np.full(c.p.shape, value, c.p.dtype),
         inputs="",
         attributes="shape:shape dtype:dtype=float32 ctx:text=",
+        shapes=lambda p, inputs, outputs: (inputs, [p.shape]),
     )
 row(
     "_full full",
     lambda c: np.full(c.p.shape, c.p.value, c.p.dtype),
     inputs="",
     attributes="shape:shape value:scalar dtype:dtype=float32 ctx:text=",
+    shapes=lambda p, inputs, outputs: (inputs, [p.shape]),
 )
 row(
     "_arange arange",
