@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
+
+import numpy as np
 
 from ...activations import Activation
 from .activation import activated
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module, signature
-from .packing import report_nonfinite
+from .packing import Numbers, report_nonfinite
 from .values import BYTES, I64, Value, vector
 from .winograd import Matrix
 
@@ -40,7 +43,8 @@ _PRODUCTS = signature(
     " pieces* count"  # numbers of those that this point has
     " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
     " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
-    " channels rows panels z_row"
+    " channels panels z_row"
+    " groups*"  # how many there are of each number of rows
 )
 _INVERSE = signature(
     "src* dst*"
@@ -52,13 +56,12 @@ _INVERSE = signature(
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The class of a register tile: `rows` by `vectors`, and `tail` by `vectors` where fewer rows
-    are left, rows of V being `row_stride` bytes apart."""
+    """The class of register tiles: of each of `rows` by `vectors`, rows of V being `row_stride`
+    bytes apart."""
 
     element: str
     lanes: int
-    rows: int
-    tail: int
+    rows: tuple[int, ...]
     vectors: int
     row_stride: int
 
@@ -77,15 +80,28 @@ class Inverse:
 def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
     """`products` of one class."""
     with module.function("products", _PRODUCTS) as f, f.loop(0, f["panels"]) as panel:
-        # As many whole groups of rows as leave no more than small ones take less time for.
-        whole = (f["rows"] + (kind.tail - 1)) // kind.rows
-        done = whole * kind.rows
-        rest = (f.max(f["rows"] - done, 0) + (kind.tail - 1)) // kind.tail
-        with f.loop(0, whole) as group:
-            _emit_group(f, kind, kind.rows, panel.index, group.index * kind.rows, group.index)
-        with f.loop(0, rest) as group:
-            first = done + group.index * kind.tail
-            _emit_group(f, kind, kind.tail, panel.index, first, whole + group.index)
+        first, number = f.integer(0), f.integer(0)
+        for i, rows in enumerate(kind.rows):
+            count = f.word(f["groups"], i)
+            with f.loop(0, count) as group:
+                start = first + group.index * rows
+                _emit_group(f, kind, rows, panel.index, start, number + group.index)
+            first, number = first + count * rows, number + count
+
+
+@lru_cache(maxsize=64)
+def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
+    """For each number of tiles up to `most`, how many groups of each number of rows take the least
+    time for them: eight sums at least, as multiply-adds wait for the one before."""
+    times = [max(20 * n, 160 // vectors) + 7 for n in rows]
+    best = [(0, (0,) * len(rows))]
+    for tiles in range(1, most + 1):
+        options = []
+        for i, (n, time) in enumerate(zip(rows, times, strict=True)):
+            before, counts = best[max(0, tiles - n)]
+            options.append((before + time, (*counts[:i], counts[i] + 1, *counts[i + 1 :])))
+        best.append(min(options))
+    return np.array([counts for _, counts in best], np.int64)
 
 
 def _emit_group(
@@ -202,10 +218,10 @@ def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[
     return found
 
 
-Numbers = dict[tuple[int, ...], Value]
+Vectors = dict[tuple[int, ...], Value]
 
 
-def _transformed(f: Function, numbers: Numbers, matrices: Sequence[Sequence[Matrix]]) -> Numbers:
+def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matrix]]) -> Vectors:
     """Vectors by their place along all axes, multiplied by the matrices of each axis."""
     for axis in reversed(range(len(matrices))):
         for matrix in matrices[axis]:

@@ -41,13 +41,13 @@ OF_AXIS = (
 """What the driver knows of each axis; the last axis is number 2."""
 
 ARGUMENTS = ArgumentLayout(
-    "buffer* x* y* residual* w* bias* phase* point* piece*"
+    "buffer* x* y* residual* w* bias* phase* point* piece* groups*"
     " fill* transpose* transpose_back* finish* input* products* inverse*"
     " part v_at z_at stage_at transposed_at tile_at made_at shift_at"
     " jobs blocks blocks_n box_n groups_n "
     + " ".join(f"{name}_{axis}" for axis in range(3) for name in OF_AXIS)
     + " runs units all_units chunks reduction phases channels chunk element points pieces"
-    " panels"
+    " panels group_sizes"
     " x_image x_channel x_position y_image y_channel y_position"
     " w_unit w_point w_panel w_piece v_point v_row z_point z_row"
     " made active padded columns whole transposed"
@@ -252,7 +252,8 @@ def _emit_unit(work: _Work, unit: Value, layout: DataLayout) -> None:
             a["products"], work.at("v_at") + point.index * a["v_point"],
             u + point.index * a["w_point"], z + point.index * a["z_point"],
             f.at(a["piece"], first, I64), count, work.at("shift_at"), a["w_piece"], a["w_panel"],
-            a["reduction"], tiles, a["panels"], a["z_row"],
+            a["reduction"], a["panels"], a["z_row"],
+            f.at(a["groups"], tiles * a["group_sizes"], I64),
         )  # fmt: skip
     biases = (work.group * a["chunks"] + chunk) * a["columns"]
     tiles = reduce(mul, (*work.counts, *work.each("apart")), work.images)

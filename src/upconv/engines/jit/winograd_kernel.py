@@ -29,7 +29,15 @@ from .rows import Finish, fill_code, finish_code, plain
 from .transpose import transpose_code
 from .values import BYTES
 from .winograd import Transform
-from .winograd_code import MADE, Inverse, Products, input_code, inverse_code, products_code
+from .winograd_code import (
+    MADE,
+    Inverse,
+    Products,
+    group_table,
+    input_code,
+    inverse_code,
+    products_code,
+)
 from .winograd_driver import ARGUMENTS, OF_AXIS, driver_code
 from .winograd_plan import Order, Schedule, chunk_of, reduction_of, shares_sets
 from .winograd_weights import Weights
@@ -69,8 +77,7 @@ class Winograd:
         inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
         last = plan.windows[-1]
         step = last.step * last.apart * self._sizes.chunk * self._item
-        rows = plan.rows, plan.tail, plan.vectors
-        kind = Products(element, self._lanes, *rows, self._sizes.v_row)
+        kind = Products(element, self._lanes, plan.sizes, plan.vectors, self._sizes.v_row)
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
             "fill": fill_code(element, element, cpu),
@@ -161,6 +168,7 @@ class Winograd:
             "phases": len(self._tables["phase"]), "channels": weights.reduced,
             "chunk": sizes.chunk, "element": item,
             "points": plan.points, "pieces": weights.pieces, "panels": panels,
+            "group_sizes": len(plan.sizes),
             "w_unit": weights.unit_bytes, "w_point": weights.point_bytes,
             "w_panel": weights.point_bytes // panels,
             "w_piece": weights.point_bytes // panels // weights.pieces,
@@ -179,7 +187,9 @@ def _tables(plan: Schedule, sizes: _Sizes) -> dict[str, Array]:
     for window, axis in zip(plan.windows, sizes.axes[-len(plan.windows) :], strict=True):
         phase = (phase[:, None] * axis["span"] + np.arange(window.step)).ravel()
     point, piece = _piece_tables(plan.order)
-    return {"phase": phase, "point": point, "piece": piece}
+    most = 1 << sizes.tiles.bit_length()  # few tables serve all sizes
+    groups = group_table(plan.sizes, plan.vectors, most)
+    return {"phase": phase, "point": point, "piece": piece, "groups": groups}
 
 
 @lru_cache(maxsize=256)
@@ -220,8 +230,9 @@ class _Sizes:
         tiles = images * prod(
             (n + more) * k for n, more, k in zip(boxes, behind, apart, strict=True)
         )
+        self.tiles = tiles
         # Register tiles may reach behind the last tile, and pieces read behind that.
-        rows = tiles + plan.tail
+        rows = tiles + plan.rows
         packed = images * prod(spans) * self.chunk * item
         # An odd number of lines apart, so that points are not all in one set of the cache.
         self.v_row = _odd((-(-reduction_of(correlation) // lanes) + 1) * lanes * item)

@@ -64,8 +64,8 @@ class Schedule:
     """Everything that is decided about one correlation.
 
     `box` is how many images and tiles of each axis a block has at most; `rows` by `vectors` vectors
-    are a register tile of products, `tail` by `vectors` one where fewer rows are left. A unit has
-    `channels` channels, padded to `padded`; a job has `units` of them.
+    are the largest register tile of products. A unit has `channels` channels, padded to `padded`; a
+    job has `units` of them.
     """
 
     windows: tuple[Window, ...]
@@ -85,9 +85,9 @@ class Schedule:
         return prod(each.points for each in self.transforms)
 
     @property
-    def tail(self) -> int:
-        """Rows of the smaller register tile: eight sums, as multiply-adds wait for those before."""
-        return max(1, min(self.rows // 2, ceil(8 / self.vectors)))
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of all register tiles: with four, most numbers of tiles leave few rows idle."""
+        return tuple(sorted({ceil(self.rows * part / 13) for part in (13, 10, 8, 6)}, reverse=True))
 
     @property
     def tiles(self) -> int:
