@@ -61,6 +61,7 @@ def test_a_session_whose_layer_stayed_with_onnx_runtime_is_named(
 ) -> None:
     pytest.importorskip("onnx_ir", reason="upconv.onnx needs it")
     pytest.importorskip("onnxruntime", reason="sessions run in it")
+    pytest.importorskip("torch", reason="the benchmark's models are PyTorch's")
     from onnx_sessions import decoder, image
     from upconv.onnx import Session
 
