@@ -58,6 +58,7 @@ ONLY_SHOWN = {
     "--- /dev/null": _SKETCH,
     "--- a/src/upconv/onnx/passes/__init__.py": _SKETCH,
     "repos:": "read by pre-commit, which clones a repository",
+    "layer kind upconv ms before ms after why": "times of one machine; `Report` has a doctest",
     ".LBB0_5:": "machine code of one processor and one version of LLVM, with gaps and remarks",
 }
 """First line of a block of another language -> why it is not run."""
@@ -123,7 +124,7 @@ def _of_block(match: re.Match[str], text: str) -> Iterator[doctest.Example]:
         assert name, f"the sentence above a block of {language} names its file: {content}"
         yield doctest.Example(f"_ = Path({name[1]!r}).write_text({content!r})", "", lineno=line)
     else:  # Sphinx runs its own directives
-        first = content.partition("\n")[0]
+        first = " ".join(content.partition("\n")[0].split())
         assert first in ONLY_SHOWN or language.startswith("{"), (
             f"line {line}: a block is pycon, console, json or toml, which are run, or is"
             f" listed in tests/pages.py: {first!r}"
