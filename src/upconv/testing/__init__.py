@@ -10,7 +10,7 @@ for seed in range(1000):                             # of the sizes that models 
 from __future__ import annotations
 
 from .cases import cases
-from .checks import check, check_adjoint, compute
+from .checks import check, check_adjoint, compute, mistrusted
 from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
 from .oracle import Expected, Operands, by_taps, expected, operands, scatter
@@ -27,6 +27,7 @@ __all__ = [
     "error_bound",
     "expected",
     "layer",
+    "mistrusted",
     "operands",
     "scatter",
     "tolerance",
