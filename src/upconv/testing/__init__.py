@@ -10,10 +10,11 @@ for seed in range(1000):                             # of the sizes that models 
 from __future__ import annotations
 
 from .cases import cases
-from .checks import check, check_adjoint, compute, mistrusted
+from .checks import check, check_adjoint, compute
 from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
 from .oracle import Expected, Operands, by_taps, expected, operands, scatter
+from .trust import mistrusted
 
 __all__ = [
     "FAMILIES",
