@@ -91,7 +91,7 @@ def check(name: str, most: int) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_allocation_that_fails(name: str) -> None:
-    check(name, 8)
+    check(name, 5)
 
 
 @pytest.mark.long
@@ -122,7 +122,7 @@ def test_an_onnx_session() -> None:
                 worker.submit(memory.__exit__).result()
             return results
 
-    assert list(faults(run, 8)) == []
+    assert list(faults(run, 5)) == []
 
 
 def test_faults_are_seen() -> None:

@@ -14,6 +14,7 @@ from .checks import check, check_adjoint, compute, require_engine
 from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
 from .oracle import Expected, Operands, by_taps, expected, operands, scatter
+from .trust import mistrusted
 
 __all__ = [
     "FAMILIES",
@@ -27,6 +28,7 @@ __all__ = [
     "error_bound",
     "expected",
     "layer",
+    "mistrusted",
     "operands",
     "require_engine",
     "scatter",
