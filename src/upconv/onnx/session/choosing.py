@@ -22,6 +22,7 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
 from ...terminal import Progress
 from ...timing import interleaved
+from ..graphs import named
 from ..models import stored
 from ..verifying.differences import difference
 from .layers import DOMAIN, layers, prepared, with_operators
@@ -46,6 +47,8 @@ class Assembly:
 
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
+        for node in model.graph:
+            node.name = named(node)  # by which the profiler calls it
         self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
         self.kernels = {output: Kernel(each, threads) for output, each in self.layers.items()}
