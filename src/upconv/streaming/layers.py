@@ -18,7 +18,7 @@ from ..checks import frozen, one_of
 from ..engines.nonfinite import is_finite
 from ..engines.ordered_sums import ORDERED, InvariantEngine, OrderedEngine, invariant_engine
 from ..errors import ArgumentError, ShapeError
-from ..execution import PackedCall, PreparedCall
+from ..execution import PackedCall, Packings, PreparedCall
 from ..geometry import Axis, same_padding
 from ..keywords import Keywords, Same, frozen_activation, integers, paddings
 from ..problem import DataLayout, Problem, WeightLayout
@@ -118,6 +118,7 @@ class Layer:
         self._most = min(max(_KEPT_BYTES // max(1, weight.nbytes), _FEWEST), _MOST)
         self._bytes = problem.result_channels * weight.itemsize  # of one result of one item
         self._windows: dict[tuple[int, ...], PackedCall] = {}
+        self._packings = Packings()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -155,7 +156,7 @@ class Layer:
         problem = self.problem.replace(axes=(axis,), batch=batch)
         signature = Signature.whole(problem)
         call = PreparedCall(signature, self.engine, self._threads, tune=False)
-        window = call.pack(self._weight)
+        window = call.pack(self._weight, self._packings)
         with self._lock:
             while len(self._windows) >= self._most:
                 self._windows.pop(next(iter(self._windows)))

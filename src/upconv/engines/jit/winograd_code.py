@@ -57,13 +57,14 @@ _INVERSE = signature(
 @dataclass(frozen=True, slots=True)
 class Products:
     """The class of register tiles: of each of `rows` by `vectors`, rows of V being `row_stride`
-    bytes apart."""
+    bytes apart; `pieces` says that some sums are of several."""
 
     element: str
     lanes: int
     rows: tuple[int, ...]
     vectors: int
     row_stride: int
+    pieces: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +113,22 @@ def _emit_group(
     zeros = [Value(line, "zeroinitializer")] * (rows * kind.vectors)
     at_panel = f["u"] + panel * f["panel_bytes"]
     at_rows = f["v"] + first * kind.row_stride
-    with f.loop(0, f["count"], carried=zeros) as piece:
-        index = f.word(f["pieces"], piece.index)
-        u = at_panel + index * f["piece_bytes"]
-        v = at_rows + f.word(f["shifts"], index)
-        # The panel that comes next is asked for by the first groups of this one.
-        part = number % kind.vectors * (f["channels"] * (kind.lanes * size))
-        ahead = u + f["panel_bytes"] + part
-        piece.next(_product(f, kind, rows, [u, v, ahead, *piece.carried]))
+    # The panel that comes next is asked for by the first groups of this one.
+    part = number % kind.vectors * (f["channels"] * (kind.lanes * size))
+    ahead = f["panel_bytes"] + part
+    if kind.pieces:
+        with f.loop(0, f["count"], carried=zeros) as piece:
+            index = f.word(f["pieces"], piece.index)
+            u = at_panel + index * f["piece_bytes"]
+            v = at_rows + f.word(f["shifts"], index)
+            piece.next(_product(f, kind, rows, [u, v, u + ahead, *piece.carried]))
+        sums = piece.results
+    else:
+        sums = _product(f, kind, rows, [at_panel, at_rows, at_panel + ahead, *zeros])
     z = f["z"] + panel * (kind.vectors * kind.lanes * size) + first * f["z_row"]
     for r in range(rows):
         for i in range(kind.vectors):
-            total = piece.results[r * kind.vectors + i]
-            f.store(total, z + i * kind.lanes * size)
+            f.store(sums[r * kind.vectors + i], z + i * kind.lanes * size)
         z = z + f["z_row"]
 
 

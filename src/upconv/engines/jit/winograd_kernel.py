@@ -77,7 +77,8 @@ class Winograd:
         inverse = Inverse(element, tuple(t.a for t in plan.transforms), *first)
         last = plan.windows[-1]
         step = last.step * last.apart * self._sizes.chunk * self._item
-        kind = Products(element, self._lanes, plan.sizes, plan.vectors, self._sizes.v_row)
+        row, pieces = self._sizes.v_row, self._weights.pieces > 1
+        kind = Products(element, self._lanes, plan.sizes, plan.vectors, row, pieces)
         inputs = tuple(t.b for t in plan.transforms)
         self._codes = {
             "fill": fill_code(element, element, cpu),
