@@ -65,8 +65,10 @@ class Model:
 
     def __repr__(self) -> str:
         size = sum(array.size for array in self.arrays.values())
+        pairs = ((name, ", ".join(map(str, axes))) for name, axes in self.input_shapes().items())
+        inputs = ", ".join(f"{name} ({axes})" if axes else name for name, axes in pairs)
         return (
-            f"<Model: inputs {', '.join(self.inputs)}; outputs {', '.join(self.outputs)};"
+            f"<Model: inputs {inputs}; outputs {', '.join(self.outputs)};"
             f" {size:,} parameters in {len(self.arrays)} arrays; {self.dtype}>"
         )
 
