@@ -15,7 +15,8 @@ from torch import nn  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
 from small_models import MODELS, Vocoder, close, dcgan, stirred  # noqa: E402
-from upconv.errors import ArgumentError, FileError  # noqa: E402
+from upconv.errors import ArgumentError, DTypeError, FileError  # noqa: E402
+from upconv.timing import format_seconds  # noqa: E402
 from upconv.torch import acceleration, packing, reports, sequences, swaps, trials  # noqa: E402
 from upconv.tuning import processor_model  # noqa: E402
 
@@ -363,8 +364,9 @@ def test_a_model_that_is_not_faster_is_given_back(after, upconv_is_faster, monke
     assert type(model) is nn.Sequential
     assert type(model[0]) is nn.ConvTranspose2d
     assert {layer.why for layer in ut.report(model).layers} == {"the whole model was not faster"}
-    line = f"The whole model: 1062.00 ms before, {after:.2f} after: not faster, so it is unchanged."
-    assert str(ut.report(model)).endswith(line)
+    line = f"The model: 1.06 s in PyTorch, {format_seconds(after / 1e3)} with upconv."
+    result = "PyTorch runs the model as it is: it is not faster with upconv."
+    assert str(ut.report(model)).splitlines()[-2:] == [line, result]
 
 
 def test_the_whole_is_compared_on_all_inputs_and_only_if_a_layer_is_taken(monkeypatch) -> None:
@@ -391,11 +393,12 @@ def test_the_whole_is_compared_on_all_inputs_and_only_if_a_layer_is_taken(monkey
     faster = False
     report = ut.report(ut.accelerate(model, inputs))
     assert shapes == []
-    assert "unchanged" in str(report)
+    assert str(report).endswith("model as it is: no layer is faster.")
+    assert (report.before, report.after) == (None, None)
     faster = True
     report = ut.report(ut.accelerate(model, inputs))
     assert shapes == [7, 12, 7, 12]
-    assert str(report).endswith("The whole model: 2.00 ms before, 1.00 after.")
+    assert str(report).endswith("The model: 2.00 ms in PyTorch, 1.00 ms with upconv.")
 
 
 class Clock:
@@ -451,35 +454,134 @@ def test_progress_is_told_to_a_function_or_a_terminal(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     ut.accelerate(dcgan(), x, training=True, progress=lambda *step: steps.append(step))
     assert {what for what, _, _ in steps} == {
-        "layers, input 1 of 1, round",
-        "the whole model",
-        "training, layer",
-        "the whole training step",
+        "measuring the layers on input 1 of 1, round",
+        "timing the whole model",
+        "measuring training, layer",
+        "timing the whole training step",
     }
-    assert [i for what, i, of in steps if what == "training, layer" and of == 3] == [1, 2, 3]
+    assert [i for what, i, of in steps if "training, layer" in what and of == 3] == [1, 2, 3]
     assert terminal.getvalue() == ""
     ut.accelerate(dcgan(), x)
-    assert "upconv measures: the whole model, 1 of 1" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")
+    lines = terminal.getvalue().split("\r")
+    assert any(line.startswith("timing the whole model (1 of 1) ") for line in lines)
+    assert lines[-2].isspace()  # the line is cleared
     monkeypatch.setattr(sys, "stderr", file)
     ut.accelerate(dcgan(), x)
     assert file.getvalue() == ""
+    with pytest.raises(DTypeError, match="progress is 3; expected a function"):
+        ut.accelerate(dcgan(), x, progress=3)
 
 
-@pytest.mark.usefixtures("upconv_is_faster")
-@pytest.mark.parametrize("name", ["processor", "threads", "upconv", "torch"])
-def test_decisions_that_were_measured_elsewhere_are_told(name, tmp_path) -> None:
-    path, x = tmp_path / "decisions.json", torch.randn(2, 6, 1, 1)
-    ut.report(ut.accelerate(dcgan(), x)).save(path)
-    ut.accelerate(dcgan(), decisions=path)
-    content = json.loads(path.read_text())
-    assert content["processor"] == processor_model() != ""
-    content[name] = 17 if name == "threads" else "another"
-    path.write_text(json.dumps(content))
-    with pytest.warns(RuntimeWarning, match=f"were measured with {name} .* \\(here "):
-        model = ut.accelerate(dcgan(), decisions=path)
+@pytest.fixture
+def saved(tmp_path, upconv_is_faster):
+    """A file of measured decisions about `dcgan()`."""
+    path = tmp_path / "decisions.json"
+    ut.report(ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))).save(path)
+    return path
+
+
+def refused(kind, match, path, example_inputs=None, **more) -> None:
+    """The file is refused and kept, and the model stays PyTorch's."""
+    model, before = dcgan(), path.read_bytes()
+    with pytest.raises(kind, match=match):
+        ut.accelerate(model, example_inputs, decisions=path, **more)
+    assert [type(each) for each in model] == [type(each) for each in dcgan()]
+    assert type(model) is nn.Sequential
+    assert path.read_bytes() == before
+
+
+def stated(name: str):
+    return lambda content, _: content["conditions"].update({name: "another"}), f"{name} 'another'"
+
+
+def described(**entries):
+    return lambda _, first: first.update(entries), "layer 0 "
+
+
+FOREIGN = {
+    **{name: stated(name) for name in ("processor", "threads", "upconv", "torch")},
+    "no processor": (lambda content, _: content["conditions"].pop("processor"), "processor None"),
+    "name": (lambda _, first: first.update(name="elsewhere"), "layer 0 None"),
+    "weight": described(weight=[7, 8, 4, 4]),
+    "kind": described(kind="Conv2d"),
+    "followers": described(followers=[]),
+    "twice": (lambda content, first: content["layers"].append(first), "layers 4"),
+    "fewer": (lambda content, _: content["layers"].pop(), "layers 2"),
+}
+
+
+@pytest.mark.parametrize("how", FOREIGN)
+def test_decisions_for_something_else_are_refused_or_measured_again(how, saved) -> None:
+    right, wrong = json.loads(saved.read_text()), json.loads(saved.read_text())
+    (change, words), x = FOREIGN[how], torch.randn(2, 6, 1, 1)
+    change(wrong, wrong["layers"][0])
+    saved.write_text(json.dumps(wrong))
+    name = words.rpartition(" ")[0]
+    match = f"measured with {words}.*; expected decisions measured with {name} .*remeasure=True"
+    refused(ArgumentError, match, saved)
+    model = ut.accelerate(dcgan(), x, decisions=saved, remeasure=True)
+    again = json.loads(saved.read_text())
+    assert again["conditions"] == right["conditions"]
+    assert [row["weight"] for row in again["layers"]] == [row["weight"] for row in right["layers"]]
+    assert ut.report(ut.accelerate(dcgan(), decisions=saved)) == ut.report(model)
+
+
+def test_decisions_that_hold_are_not_measured_again(saved, monkeypatch) -> None:
+    conditions = json.loads(saved.read_text())["conditions"]
+    assert conditions["processor"] == processor_model() != ""
+    assert conditions["threads"] == torch.get_num_threads()
+    monkeypatch.setattr(trials, "measured", None)
+    model = ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1), decisions=saved, remeasure=True)
     assert type(model[0]) is ut.ConvTranspose2d
-    assert getattr(ut.report(model), name) == content[name]
+
+
+def test_training_that_was_not_measured_is_refused_or_measured(saved) -> None:
+    refused(ArgumentError, "training None; expected .* training True", saved, training=True)
+    both = {"decisions": saved, "training": True}
+    ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1), remeasure=True, **both)
+    for more in (both, {"decisions": saved}):
+        layers = ut.report(ut.accelerate(dcgan(), **more)).layers
+        assert {layer.training for layer in layers} == {7}
+
+
+def test_a_missing_file_is_written_where_that_is_asked_for(
+    upconv_is_faster, tmp_path, monkeypatch
+) -> None:
+    path, x = tmp_path / "new.json", torch.randn(2, 6, 1, 1)
+    with pytest.raises(FileError, match=r"new\.json.*No such file"):
+        ut.accelerate(dcgan(), decisions=path)
+    first = ut.report(ut.accelerate(dcgan(), x, decisions=path, remeasure=True))
+    assert [each.name for each in tmp_path.iterdir()] == ["new.json"]
+    assert ut.report(ut.accelerate(dcgan(), decisions=path)) == first
+    monkeypatch.setattr(trials, "measured", None)
+    with pytest.raises(FileError, match=r"nowhere.*is not a directory"):  # before it measures
+        ut.accelerate(dcgan(), x, decisions=tmp_path / "nowhere" / "d.json", remeasure=True)
+
+
+def test_a_model_whose_decisions_cannot_be_written_is_restored(
+    upconv_is_faster, tmp_path, monkeypatch
+) -> None:
+    def full(_report, path):
+        raise FileError(f"Cannot write {path}: No space left on device.")
+
+    monkeypatch.setattr(reports.Report, "save", full)
+    model, x = dcgan(), torch.randn(2, 6, 1, 1)
+    with pytest.raises(FileError, match="No space left"):
+        ut.accelerate(model, x, decisions=tmp_path / "d.json", remeasure=True)
+    assert [type(each) for each in model] == [type(each) for each in dcgan()]
+    with pytest.raises(ArgumentError, match="model is not accelerated"):
+        ut.report(model)
+
+
+def test_inputs_and_decisions_that_do_not_go_together_are_refused(saved) -> None:
+    x = torch.randn(2, 6, 1, 1)
+    refused(ArgumentError, "example_inputs is given beside decisions; expected either", saved, x)
+    for given in ((), (x,)):
+        with pytest.raises(ArgumentError, match="remeasure is True; expected decisions beside it"):
+            ut.accelerate(dcgan(), *given, remeasure=True)
+    refused(ArgumentError, "remeasure is True; .* and example_inputs", saved, remeasure=True)
+    refused(ArgumentError, "remeasure is 1", saved, x, remeasure=1)
+    refused(ArgumentError, "example_inputs is an empty list", saved, [], remeasure=True)
 
 
 def test_wrong_results_are_not_taken(upconv_is_faster, monkeypatch) -> None:
@@ -515,47 +617,50 @@ def test_what_is_not_taken() -> None:
 
 
 DAMAGES = {
-    "format": lambda content, first: content.update(format="another"),
+    "format": lambda content, first: content.update(format="upconv.onnx decisions"),
     "version": lambda content, first: content.update(version=2),
     "no layers": lambda content, first: content.pop("layers"),
+    "layers": lambda content, first: content.update(layers=3),
+    "a row": lambda content, first: content.update(layers=[3]),
+    "an entry more": lambda content, first: content.update(more=1),
     "a field less": lambda content, first: first.pop("kind"),
     "a field more": lambda content, first: first.update(run="rm"),
     "type": lambda content, first: first.update(inference=1),
     "bits": lambda content, first: first.update(training=8),
+    "time": lambda content, first: first.update(before="1"),
     "shape": lambda content, first: first.update(weight=[1, 2, "3", 4]),
-    "twice": lambda content, first: content["layers"].append(first),
-    "name": lambda content, first: first.update(name="elsewhere"),
-    "other weight": lambda content, first: first.update(weight=[7, *first["weight"][1:]]),
-    "other kind": lambda content, first: first.update(kind="Conv2d"),
-    "other followers": lambda content, first: first.update(followers=[]),
-    "threads": lambda content, first: content.update(threads="2"),
-    "processor": lambda content, first: content.pop("processor"),
-    "cut": lambda content, first: None,
+    "no shape": lambda content, first: first.update(weight=3),
+    "followers": lambda content, first: first.update(followers=None),
+    "no conditions": lambda content, first: content.pop("conditions"),
+    "conditions": lambda content, first: content.update(conditions=3),
+    "a condition": lambda content, first: content.update(conditions=["threads"]),
+}
+TEXTS = {
+    "cut": lambda text: text[:-20],
+    "no text": lambda text: "\x00\xff[",
+    "nested": lambda text: "[" * 100_000,
+    "a list": lambda text: f"[{text}]",
+    "empty": lambda text: "",
 }
 
 
-@pytest.mark.usefixtures("upconv_is_faster")
-@pytest.mark.parametrize("how", DAMAGES)
-def test_damaged_and_foreign_decisions_are_refused(how, tmp_path) -> None:
-    path = tmp_path / "decisions.json"
-    ut.report(ut.accelerate(dcgan(), torch.randn(2, 6, 1, 1))).save(path)
-    content = json.loads(path.read_text())
-    DAMAGES[how](content, content["layers"][0])
-    path.write_text(json.dumps(content)[: -20 if how == "cut" else None])
-    model = dcgan()
-    with pytest.raises(ArgumentError, match="decisions is "):
-        ut.accelerate(model, decisions=path)
-    assert type(model) is nn.Sequential
-    assert type(model[0]) is nn.ConvTranspose2d
-    path.write_bytes(b"\x00\xff[")
-    with pytest.raises(ArgumentError, match="no JSON"):
-        ut.accelerate(model, decisions=path)
-    with pytest.raises(FileError, match="missing"):
-        ut.accelerate(model, decisions=tmp_path / "missing.json")
+@pytest.mark.parametrize("how", [*DAMAGES, *TEXTS])
+def test_damaged_files_are_refused_and_kept(how, saved) -> None:
+    content = json.loads(saved.read_text())
+    DAMAGES.get(how, lambda *_: None)(content, content["layers"][0])
+    saved.write_text(TEXTS.get(how, str)(json.dumps(content)))
+    x = torch.randn(2, 6, 1, 1)
+    for more in ({}, {"example_inputs": x, "remeasure": True}):
+        refused(FileError, r"Cannot read .*decisions\.json", saved, **more)
+
+
+def test_what_is_no_file_is_refused(tmp_path) -> None:
     with pytest.raises(FileError, match="is a directory"):
-        ut.accelerate(model, decisions=tmp_path)
+        ut.accelerate(dcgan(), decisions=tmp_path)
     with pytest.raises(FileError, match="Cannot write"):
         reports.Report().save(tmp_path / "none" / "decisions.json")
+    with pytest.raises(DTypeError, match="a path"):
+        ut.accelerate(dcgan(), decisions=3)
 
 
 def test_measuring_is_in_place_and_takes_what_is_faster() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,12 +14,15 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from .. import decisions as records
 from ..checks import boolean, number
-from ..errors import ArgumentError, brief
-from . import reports, swaps, trials
-from .reports import LayerReport, Report
+from ..errors import ArgumentError
+from ..terminal import Progress, shown
+from . import swaps, trials
+from .reports import LayerReport, Report, read
 from .swaps import Candidate
-from .trials import Budget, Example, Progress
+from .tensors import thread_count
+from .trials import Budget, Example
 
 Model = TypeVar("Model")  # a `torch.nn.Module`: PyTorch is not there when types are checked
 
@@ -31,6 +32,7 @@ def accelerate(
     example_inputs: Any = None,
     *,
     decisions: str | os.PathLike[str] | None = None,
+    remeasure: bool = False,
     training: bool = False,
     seconds: float = 60.0,
     progress: Progress | None = None,
@@ -42,16 +44,19 @@ def accelerate(
     example_inputs: what the model is called with: a tensor, a tuple of positional arguments or a
         dict of keywords; a list of such stands for several inputs, and a layer is taken only where
         that pays on all of them. The model runs some ten to fifty times.
-    decisions: a file that `report(model).save` wrote; its choices are applied, nothing is measured.
-        A `RuntimeWarning` says if they were measured elsewhere.
+    decisions: a file that `report(model).save` wrote; its decisions are applied, nothing is
+        measured. They hold for the layers, processor, threads, versions and, if asked for, training
+        they were measured with: others are refused.
+    remeasure: measure again where the file of `decisions` is missing or holds for something else,
+        and write it. Give `example_inputs` as well.
     training: measure training steps too, and let upconv compute what it does faster there.
     seconds: bounds the measuring: no run of the model begins later, but for the comparison of the
         whole. A layer for which no time is left stays PyTorch's.
-    progress: called with what is measured, the number of the round or layer from 1, and of how
-        many; None shows a line on stderr where that is a terminal.
+    progress: called with what begins, its number from 1, and of how many. Without it, a line on
+        stderr shows that where stderr is a terminal.
 
-    Raises `ArgumentError` for decisions that are damaged or of another model, `FileError` where the
-    file cannot be read, and what the model raises on the examples.
+    Raises `FileError` for a file that cannot be read, `ArgumentError` for arguments or decisions
+    that do not fit the model or the machine, and what the model raises on the examples.
 
     >>> layers = nn.ConvTranspose2d(4, 8, 4, stride=2), nn.ReLU()
     >>> model = accelerate(nn.Sequential(*layers).eval(), torch.randn(1, 4, 8, 8))
@@ -60,46 +65,43 @@ def accelerate(
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", f"of type {type(model).__name__}", "a torch.nn.Module")
-    if (example_inputs is None) == (decisions is None):
-        got = "both" if decisions is not None else "neither"
-        expected = "either example_inputs or decisions"
-        raise ArgumentError("example_inputs", got, expected, "Layers are chosen by measurement.")
     training, seconds = boolean("training", training), number("seconds", seconds, 0)
-    restore(model)
-    candidates = swaps.candidates(model)
-    if decisions is not None:
-        vars(model)["_report"] = _applied(candidates, decisions)
-        return model
+    if boolean("remeasure", remeasure) and (example_inputs is None or decisions is None):
+        expected = "decisions beside it, the file to write, and example_inputs"
+        raise ArgumentError("remeasure", "True", expected)
+    if not remeasure and (example_inputs is None) == (decisions is None):
+        got = "None" if decisions is None else "given beside decisions"
+        raise ArgumentError("example_inputs", got, "either example_inputs or decisions")
     examples = _examples(example_inputs)
-    with _shown(progress) as show, _undisturbed(model):
-        budget = Budget(time.perf_counter() + seconds, show)
+    restore(model)
+    rows = {candidate: _row(candidate) for candidate in swaps.candidates(model)}
+    conditions = records.conditions(thread_count(), torch=str(torch.__version__))
+    if training:
+        conditions["training"] = True
+    result = Report(tuple(rows.values()), conditions=conditions)
+    saved = None
+    if decisions is not None:
+        saved = records.restored(decisions, read, result.holds_for, remeasure)
+    if saved is not None:
+        by_name = {row.name: row for row in saved.layers}
+        _install({candidate: by_name[row.name] for candidate, row in rows.items()})
+        vars(model)["_report"] = saved
+        return model
+    with shown(progress) as say, _undisturbed(model):
+        budget = Budget(time.perf_counter() + seconds, say)
         try:
-            result = _chosen(model, candidates, examples, training, budget)
+            result = _chosen(model, rows, examples, training, budget)
+            result = replace(result, conditions=conditions)
+            if decisions is not None:
+                result.save(decisions)
         except BaseException:
             restore(model)
             raise
-    for candidate, row in zip(candidates, result.layers, strict=True):
+    for candidate, row in zip(rows, result.layers, strict=True):
         if not row.replaced:
             swaps.remove(candidate.layer)
     vars(model)["_report"] = result
     return model
-
-
-@contextmanager
-def _shown(progress: Progress | None) -> Iterator[Progress]:
-    """`progress`, or in its place a line on stderr where that is a terminal."""
-    if progress is not None or not (sys.stderr and sys.stderr.isatty()):
-        yield progress or (lambda *_: None)
-        return
-
-    def write(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")  # replaces the line
-        sys.stderr.flush()
-
-    try:
-        yield lambda what, i, of: write(f"upconv measures: {what}, {i} of {of}")
-    finally:
-        write("")
 
 
 def report(model: Any) -> Report:
@@ -133,28 +135,9 @@ def restore(model: Model) -> Model:
     return model
 
 
-def _applied(candidates: list[Candidate], path: str | os.PathLike[str]) -> Report:
-    """Install the decisions of a file; nothing is changed where one of them does not fit."""
-    saved, by_name = reports.read(path), {each.name: each for each in candidates}
-    for layer in saved.layers:
-        candidate = by_name.get(layer.name)
-        if candidate is None:
-            raise reports.refused(path, f"which names the layer {brief(layer.name)}, not there")
-        if _row(candidate)[1:4] != (layer.kind, layer.weight, layer.followers):
-            raise reports.refused(path, f"whose layer {brief(layer.name)} is another")
-    if saved.elsewhere:
-        text = f"The decisions {brief(str(path))} were measured with {saved.elsewhere}."
-        warnings.warn(f"{text} Others may be faster here.", RuntimeWarning, stacklevel=3)
-    for layer in saved.layers:
-        if layer.replaced:
-            candidate = by_name[layer.name]
-            candidate.install(inference=layer.inference, training=layer.training)
-    return saved
-
-
-def _row(candidate: Candidate) -> tuple[str, str, tuple[int, ...], tuple[str, ...]]:
+def _row(candidate: Candidate) -> LayerReport:
     followers = tuple(type(each).__name__ for each in candidate.members[1:])
-    return candidate.name, candidate.kind, candidate.weight_shape, followers
+    return LayerReport(candidate.name, candidate.kind, candidate.weight_shape, followers)
 
 
 def _examples(given: Any) -> list[Example]:
@@ -167,7 +150,11 @@ def _examples(given: Any) -> list[Example]:
 
 
 def _chosen(
-    model: Any, candidates: list[Candidate], examples: list[Example], training: bool, budget: Budget
+    model: Any,
+    rows: dict[Candidate, LayerReport],
+    examples: list[Example],
+    training: bool,
+    budget: Budget,
 ) -> Report:
     """The report of a model, whose layers are installed as it says."""
     model.eval()
@@ -175,13 +162,13 @@ def _chosen(
     tables = []
     for i, example in enumerate(examples):
         part = inference.part(0.7 / (len(examples) - i), most=15.0)
-        what = f"layers, input {i + 1} of {len(examples)}, round"
-        tables.append(trials.measured(model, candidates, example, part, what))
+        what = f"measuring the layers on input {i + 1} of {len(examples)}, round"
+        tables.append(trials.measured(model, list(rows), example, part, what))
     layers = {}
-    for each in candidates:
+    for each, row in rows.items():
         times = [table[each] for table in tables]
-        layers[each] = LayerReport(
-            *_row(each),
+        layers[each] = replace(
+            row,
             inference=all(one.pays for one in times),
             before=_finite(max(one.before for one in times)),
             after=_finite(max(one.after for one in times)),
@@ -189,7 +176,7 @@ def _chosen(
         )
     with torch.no_grad():
         run = lambda: [model(*each, **keywords) for each, keywords in examples]  # noqa: E731
-        best = _compared(layers, run, inference, "the whole model")
+        best = _compared(layers, run, inference, "timing the whole model")
     if best[1] >= best[0]:
         why = "the whole model was not faster"
         for each, row in layers.items():
@@ -198,11 +185,11 @@ def _chosen(
         model.train()
         layers = _trained(model, layers, examples, budget)
     _install(layers)
-    return Report(tuple(layers.values()), *best)
+    return Report(tuple(layers.values()), best[0] or None, best[1] or None)
 
 
-def _finite(value: float) -> float:
-    return value if value < float("inf") else 0.0
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None
 
 
 def _why(times: list[trials.Times]) -> str:
@@ -210,7 +197,7 @@ def _why(times: list[trials.Times]) -> str:
         return "results differ"
     if not all(one.timed for one in times):
         return "no time was left"
-    if any(_finite(one.before) == 0.0 for one in times):
+    if any(_finite(one.before) is None for one in times):
         return "not called"
     gains = [one.before / one.after for one in times]
     least = f"{min(gains):.2f} times as fast"
@@ -252,13 +239,13 @@ def _trained(
             seen[each] += [call for call in calls if call not in seen[each]]
     rows, part = {}, budget.part(0.7)
     for i, (each, row) in enumerate(layers.items()):
-        budget.progress("training, layer", i + 1, len(layers))
+        budget.progress("measuring training, layer", i + 1, len(layers))
         cases = [trials.case_of(each, *call) for call in seen[each]] if part.left else []
         rows[each] = replace(row, training=int(trials.choice(cases)))
     if not any(row.training for row in rows.values()):
         return rows
     run = lambda: [step() for step in steps]  # noqa: E731
-    before, after = _compared(rows, run, budget, "the whole training step")
+    before, after = _compared(rows, run, budget, "timing the whole training step")
     if after >= before:
         rows = {each: replace(row, training=0) for each, row in layers.items()}
     return rows

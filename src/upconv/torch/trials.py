@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..terminal import Progress
 from ..timing import rest
 from .compute import ATEN, ATEN_BACKWARD
 from .modules import layer_geometry
@@ -25,14 +26,10 @@ from .swaps import Candidate
 from .tensors import Tensor
 
 GAIN = 0.95
-_SECONDS = 15.0
 _ROUNDS = (6, 25)
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
-
-Progress = Callable[[str, int, int], object]
-"""Called with what begins, its number from 1, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class Times:
 
 
 def measured(
-    model: Any, found: list[Candidate], example: Example, budget: Budget, what: str = "layers"
+    model: Any, found: list[Candidate], example: Example, budget: Budget, what: str
 ) -> dict[Candidate, Times]:
     """Each layer's times without gradients on one example; `what` is the name of this work."""
     table = {each: Times() for each in found}
