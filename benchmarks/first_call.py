@@ -33,6 +33,7 @@ import json, sys, time
 import numpy as np
 import upconv
 from upconv.cli.cases import Layer
+from upconv.testing import require_engine
 
 fields, engine, threads, state = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 clock = getattr(time, sys.argv[5])
@@ -55,6 +56,7 @@ def first_call(size):
     running, _ = timed(plan, x, out=out)
     then = min(timed(plan, x, out=out)[0] for _ in range(3))
     pack = min(timed(upconv.plan, shape, w, bias, **options)[0] for _ in range(3))
+    require_engine(layer.name, engine, plan)
     return making + running, pack, then
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from upconv.engines import load
 from upconv.geometry import padded
 from upconv.problem import DataLayout, Direction, Problem
-from upconv.testing import operands
+from upconv.testing import operands, require_engine
 
 SECONDS = float(os.environ.get("SECONDS_PER_LAYER", "2.5"))
 
@@ -59,6 +59,7 @@ def measure(layer: dict) -> None:
                 key = f"{layout.value} {name} {variant}".strip()
                 calls[key] = lambda p=primitive, o=out, a=a, b=packed: p.run(o, a, b)
                 told[key] = primitive.description
+                require_engine(f"{layer['name']} {layout.value}", name, engine, packed)
     best = dict.fromkeys(calls, float("inf"))
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:

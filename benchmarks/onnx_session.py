@@ -21,12 +21,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import onnxruntime
 from onnx_layers import Arrays, largest_error
 from onnx_zoo import ZOO, example, stored
 
 from upconv.onnx import Session
+from upconv.onnx.session.operators import Kernel
+from upconv.testing import require_engine
 from upconv.timing import rest
 
 SHARE = 0.1
@@ -90,6 +93,7 @@ def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool)
     error = largest_error(session.run(None, feeds), plain.run(None, feeds))
     calls = [lambda: plain.run(None, feeds), lambda: session.run(None, feeds)]
     before, after = interleaved(calls, seconds)
+    require_layers(name, session, feeds)
     layers = session.report().layers
     kinds = [each.kind.split()[0] for each in layers if each.upconv]
     gain = min(before) / min(after)
@@ -106,6 +110,17 @@ def measured(name: str, path: Path, threads: int, seconds: float, verbose: bool)
         f"{error:.0e}",
         f"{took:.0f}",
     ]
+
+
+def require_layers(name: str, session: Session, feeds: Arrays) -> None:
+    """Raise `EngineError` unless upconv computes all layers that the report says it does."""
+    compute = Kernel.compute
+    with mock.patch.object(Kernel, "compute", autospec=True, side_effect=compute) as computed:
+        session.run(None, feeds)
+    names = {call.args[0].name for call in computed.call_args_list}
+    for layer in session.report().layers:
+        engine = "upconv" if layer.name in names else "onnxruntime"
+        require_engine(f"{name}, {layer.name}", "upconv" if layer.upconv else engine, engine)
 
 
 HEADS = (

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 import upconv
+from upconv.testing import require_engine
 
 
 class NullPrimitive:
@@ -76,6 +77,7 @@ def cases() -> dict[str, Callable[[], object]]:
     y = upconv.conv_transpose(x, w, b, **how)
     z, into = np.empty_like(y), upconv.Gradients(np.empty_like(x), np.empty_like(w))
     plan = upconv.plan(x.shape, w, b, **how)
+    require_engine("the layer", engine.name, plan)
     return {
         "conv_transpose(x, w, b)": lambda: upconv.conv_transpose(x, w, b, **how),
         "conv_transpose(..., out=y)": lambda: upconv.conv_transpose(x, w, b, out=y, **how),

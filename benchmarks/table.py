@@ -59,6 +59,8 @@ def geometric_mean(ratios: list[float]) -> str:
 
 def main() -> None:
     documents = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    if any(document.get("faults") for document in documents):
+        sys.exit("a bench has faults: a wrong result, or a line by another engine than it says")
     best, floor = best_times(documents), floors(documents)
     present = [name for name in ENGINES if any(name in times for times in best.values())]
     columns = [name for name in COLUMNS if name not in ENGINES or name in present]

@@ -26,6 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from upconv.testing import require_engine
 from upconv.timing import rest
 from upconv.torch import accelerate, report
 from upconv.torch.graphs import backend
@@ -320,6 +321,21 @@ def copied(model: nn.Module, name: str) -> nn.Module:
     return other.eval()
 
 
+OPERATORS = ("upconv::convolution", "upconv::fused_convolution")
+
+
+def require_layers(name: str, model: nn.Module, example: Any) -> None:
+    """Raise `EngineError` where PyTorch computes layers that the report says upconv computes."""
+    taken = {each.name for each in report(model).layers if each.inference}
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        called(model, example)
+    calls = [each for each in profile.events() if each.name in OPERATORS]
+    inside = [[child.name for child in each.cpu_children] for each in calls]
+    ours = sum(not any("convolution" in operator for operator in names) for names in inside)
+    if ours < len(taken):
+        require_engine(f"{name}: one of {', '.join(sorted(taken))}", "upconv", "torch")
+
+
 def measured(name: str, arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
     torch.manual_seed(0)
     original = MODELS[name].build().eval()
@@ -339,6 +355,8 @@ def measured(name: str, arguments: argparse.Namespace) -> tuple[list[str], list[
         ]
     times = best(ways, arguments.rounds, arguments.seconds)
     layers = report(accelerated).layers
+    if not arguments.training:
+        require_layers(name, accelerated, example)
     taken = sum(bool(each.training) if arguments.training else each.inference for each in layers)
     cells = [name, *(f"{each:.1f}" for each in times), f"{times[0] / times[1]:.2f}"]
     return [*cells, f"{taken} of {len(layers)}"], times

@@ -21,6 +21,7 @@ import upconv
 import upconv.torch
 from upconv import execution
 from upconv.choices import Selection
+from upconv.testing import require_engine
 
 
 def cases() -> dict[str, Callable[[], object]]:
@@ -29,6 +30,7 @@ def cases() -> dict[str, Callable[[], object]]:
     x = np.zeros((1, 8, 16, 16), np.float32)
     w, b = np.zeros((8, 4, 4, 4), np.float32), np.zeros(4, np.float32)
     plan = upconv.plan(x.shape, w, b, stride=2, padding=1, engine=engine)
+    require_engine("the layer", engine.name, plan)
     layer = upconv.torch.ConvTranspose2d(8, 4, 4, stride=2, padding=1).eval()
     half = upconv.torch.ConvTranspose2d(8, 4, 4, stride=2, padding=1).eval().bfloat16()
     t = torch.zeros(1, 8, 16, 16)

@@ -50,6 +50,7 @@ from upconv.engines.jit.winograd_kernel import Winograd
 from upconv.geometry import Axis
 from upconv.problem import Direction, Problem
 from upconv.roofline import measured
+from upconv.testing import require_engine
 
 Run = Callable[[], None]
 
@@ -176,6 +177,7 @@ def candidates(problem: Problem, threads: int, *, every: bool = True) -> list[Ca
         by = other if name == other.name else engine
         primitive = by.build(problem, threads, name if by is engine else "")
         packed = primitive.pack(w)
+        require_engine(f"{problem}, {name or 'direct'}", by.name, by, packed)
         return Candidate(name, primitive, lambda: primitive.run(out, x, packed, bias))
 
     return [made(name) for name in names]

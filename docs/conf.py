@@ -18,7 +18,14 @@ project = "upconv"
 author = "the upconv authors"
 project_copyright = f"{author}, Apache-2.0"
 release = upconv.__version__
-extensions = ["myst_parser", "contents", "docstrings", "gallery", "explorer_page"]
+extensions = [
+    "myst_parser",
+    "contents",
+    "docstrings",
+    "gallery",
+    "explorer_page",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build", "pictures", "gallery/*.py", "explorer"]
 
 myst_heading_anchors = 3
@@ -29,8 +36,12 @@ autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 smartquotes = False
 
+# Copy what a reader types: no prompts, no outputs.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 html_theme = "furo"
-html_title = project
+html_title = f"{project} {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 pygments_style = "tango"

@@ -11,7 +11,8 @@ Commands find the files of `page_files.FILES` that the page names. `SHORTER` add
 shorten measurements. What is not run is listed with the reason in `NOT_RUN` (commands) and
 `ONLY_SHOWN` (blocks of other languages); what is neither run nor listed fails.
 
-A page that needs a library that is absent is skipped from there on; the reason names the library.
+Where a library is absent, a command that needs it is left out, and a page whose Python needs it
+ends there. Such a page counts as skipped, for the reason that the command or the import gave.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ ONLY_SHOWN = {
     "--- /dev/null": _SKETCH,
     "--- a/src/upconv/onnx/passes/__init__.py": _SKETCH,
     "repos:": "read by pre-commit, which clones a repository",
+    "layer kind upconv ms before ms after why": "times of one machine; `Report` has a doctest",
     ".LBB0_5:": "machine code of one processor and one version of LLVM, with gaps and remarks",
 }
 """First line of a block of another language -> why it is not run."""
@@ -122,7 +124,7 @@ def _of_block(match: re.Match[str], text: str) -> Iterator[doctest.Example]:
         assert name, f"the sentence above a block of {language} names its file: {content}"
         yield doctest.Example(f"_ = Path({name[1]!r}).write_text({content!r})", "", lineno=line)
     else:  # Sphinx runs its own directives
-        first = content.partition("\n")[0]
+        first = " ".join(content.partition("\n")[0].split())
         assert first in ONLY_SHOWN or language.startswith("{"), (
             f"line {line}: a block is pycon, console, json or toml, which are run, or is"
             f" listed in tests/pages.py: {first!r}"
@@ -160,7 +162,9 @@ class Shell:
     """Runs a command line in the current folder, and prints its output as a terminal shows it."""
 
     def __init__(self) -> None:
-        self._status, self._command, self._hidden = 0, "", io.StringIO()
+        self._status, self._command, self._output = 0, "", ""
+        self.skipped: list[str] = []
+        """What commands said that need an absent library."""
 
     def __call__(self, command: str, shown: bool) -> None:
         """`shown`: whether the page shows the output."""
@@ -169,16 +173,18 @@ class Shell:
             self._status = 0
             return
         self.expect_success()
-        self._command, self._hidden = command, io.StringIO()
-        with redirect_stdout(sys.stdout if shown else self._hidden):
-            self._status = _run(command)
+        with redirect_stdout(io.StringIO()) as output:
+            self._status, self._command = _run(command), command
+        self._output = output.getvalue()
+        if self._status and absent() and "pip install" in self._output:
+            self._status = 0
+            self.skipped.append(self._output.strip())
+        elif shown:
+            print(self._output, end="")
 
     def expect_success(self) -> None:
         """Fail if the last command failed and its exit code is not shown."""
-        talk = self._hidden.getvalue()
-        if self._status:
-            _skip_if_absent(talk)
-        assert not self._status, f"{self._command} ended with {self._status}:\n{talk}"
+        assert not self._status, f"{self._command} ended with {self._status}:\n{self._output}"
 
 
 def _run(command: str) -> int:
@@ -232,8 +238,6 @@ class Checker(doctest.OutputChecker):
     """Compares output; figures of time are equal to each other."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        if "pip install" not in want:
-            _skip_if_absent(got)
         return super().check_output(TIME.sub("1 s", want), TIME.sub("1 s", got), optionflags)
 
 
@@ -242,17 +246,15 @@ class Runner(doctest.DocTestRunner):
 
     def report_unexpected_exception(self, out, test, example, exc_info) -> None:
         error = exc_info[1]
-        if isinstance(error, pytest.skip.Exception):
-            raise error
-        if absent() and isinstance(error, ImportError):
-            pytest.skip(str(error))
+        if isinstance(error, ImportError) and _names_an_absent_library(error):
+            line = (test.lineno or 0) + example.lineno + 1
+            pytest.skip(f"from line {line} on: {error}")
         super().report_unexpected_exception(out, test, example, exc_info)
 
 
-def _skip_if_absent(output: str) -> None:
-    """Skip the rest of a page where a command asks for a library that is absent."""
-    if absent() and "pip install" in output:
-        pytest.skip(output.strip())
+def _names_an_absent_library(error: ImportError) -> bool:
+    """Python's errors name a module, upconv's the command that installs it."""
+    return error.name in absent() or (bool(absent()) and "pip install" in str(error))
 
 
 def absent() -> list[str]:
@@ -265,7 +267,8 @@ def run_page(text: str, path: str = "page") -> None:
 
     AssertionError: doctest's report of the first example that fails.
     """
-    names = {"__name__": "__main__", "Path": Path, "_shell": Shell(), "_look_up": look_up}
+    shell = Shell()
+    names = {"__name__": "__main__", "Path": Path, "_shell": shell, "_look_up": look_up}
     test = doctest.DocTest(list(examples(text)), names, Path(path).name, path, 0, text)
     runner = Runner(Checker(), verbose=False, optionflags=FLAGS)
     report: list[str] = []
@@ -273,6 +276,8 @@ def run_page(text: str, path: str = "page") -> None:
         make_files(text)
         failed = runner.run(test, out=report.append).failed
     assert not failed, "".join(report)
+    if shell.skipped:
+        pytest.skip("; ".join(dict.fromkeys(shell.skipped)))
 
 
 class PageFile(pytest.File):

@@ -27,6 +27,11 @@ def only(numbers: range) -> range:
     return range(int(name), int(name) + 1) if int(name) in numbers else range(0)
 
 
+def single() -> bool:
+    """Whether one seed runs alone, of which a count of cases says nothing."""
+    return bool(os.environ.get(VARIABLE))
+
+
 def seeds(*bounds: int) -> Iterator[int]:
     """The seeds of `range(*bounds)`; the one at hand goes into the line of a failing test."""
     global _current

@@ -339,13 +339,27 @@ def test_a_closed_pipe_is_quiet():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_is_an_error():
-    command = [sys.executable, "-m", "upconv", "explain", "1,2,3", "2,1,3"]
+@pytest.mark.parametrize(
+    "args", [["explain", "1,2,3", "2,1,3"], ["--version"], ["--help"], ["lint", "--help"]]
+)
+def test_a_full_disk_is_an_error(args):
+    command = [sys.executable, "-m", "upconv", *args]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert b"No space left" in done.stderr
-    assert done.stderr.count(b"\n") == 1
+    assert done.stderr == b"error: Cannot write the standard output: No space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["explan"], "Did you mean 'explain'? See `upconv --help`."),
+        (["explain", "1,2,3", "2,1,3", "--engine", "steam"], "--engine is 'steam'; expected"),
+        (["bench", "--peers", "abacus"], "'abacus' is not one of torch, "),
+    ],
+)
+def test_a_mistake_is_told_in_the_words_of_the_command_line(args, words):
+    assert words in failed(called(*args), 2)
 
 
 @posix
@@ -355,7 +369,7 @@ def test_a_signal_while_an_object_is_finalised_is_not_lost(name, code):
 import os, signal, time
 from upconv.cli import exits
 
-exits._AGAIN = 0.2
+exits._AGAIN = 0.5
 
 class Last:
     def __del__(self):
@@ -364,7 +378,7 @@ class Last:
 
 with exits.ended(traceback=False):
     Last()
-    print("lost", flush=True)
+    os.write(1, b"lost\\n")  # whole, whenever the signal comes
     time.sleep(60)
 """
     done = subprocess.run(

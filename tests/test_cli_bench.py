@@ -18,7 +18,9 @@ import pytest
 import upconv
 from planted_engine import plant
 from processes import begun, called, environment, failed, let_compute, ran
-from upconv import roofline
+from upconv import execution, roofline
+from upconv.choices import Selection
+from upconv.engines import load
 from upconv.errors import EngineError
 
 pytest.importorskip("typer", reason="the command line needs typer")
@@ -149,6 +151,18 @@ def test_efficiency_is_of_upconvs_own_engines(monkeypatch):
     assert json.loads(done.stdout)["summary"]["peer"]["reference"] == pytest.approx(faster)
     assert result["efficiency"] is None
     assert result["best_seconds"] > 0
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad", "weight_grad"])
+def test_a_row_that_another_engine_computes_is_a_fault(plant, monkeypatch, direction):
+    """Planted: what is asked of the engine goes to the reference engine."""
+    plant()
+    reference = Selection(load("reference"))
+    monkeypatch.setattr(execution, "selected", lambda *_, **__: reference)
+    done = called(*SMALL, "--direction", direction, *JSON)
+    result = rows(done)["dcgan_first", "planted"]
+    assert (done.returncode, result["fault"], result["best_seconds"]) == (1, True, None)
+    assert result["reason"].startswith("dcgan_first is computed by reference, though")
 
 
 def test_the_table_of_the_benchmarks_page(tmp_path):

@@ -86,7 +86,7 @@ def test_names_out_of_a_model_do_not_reach_the_terminal_as_they_are(folder):
 @pytest.mark.parametrize(("arguments", "code", "words"), [
     (("a.onnx", "none.onnx"), 2, "none.onnx"),
     (("a.onnx", "bad.onnx"), 2, "bad.onnx"),
-    (("a.onnx", "a.onnx", "--input-shape", "q:3"), 2, "--input-shape is with 'q'; expected inputs"),
+    (("a.onnx", "a.onnx", "--input-shape", "q:3"), 2, "--input-shape is given for 'q'; expected"),
     (("a.onnx", "a.onnx", "--runtime", "q"), 2, "--runtime is 'q'; expected one of onnxruntime"),
     (("a.onnx", "a.onnx", "--input-shape", "W:1000000000000"), 2, "random inputs"),
     (("refused.onnx", "a.onnx", "--runtime", "reference"), 2, "Nonsense"),

@@ -131,9 +131,9 @@ def test_gradients(layer: Any, data: Any) -> None:
 
 PROCESSORS = {
     # name: (feature it needs, layers, kernels that compute them)
-    "skylake-avx512": ("avx512vl", 22, "channels planes positions"),
-    "haswell": ("avx2", 10, "channels positions"),
-    "x86-64": ("sse2", 10, "channels positions"),
+    "skylake-avx512": ("avx512vl", 16, "channels planes positions"),
+    "haswell": ("avx2", 8, "channels positions"),
+    "x86-64": ("sse2", 8, "channels positions"),
 }
 
 

@@ -125,3 +125,11 @@ def test_the_figure_of_speed_shows_what_benchmarks_say(monkeypatch: pytest.Monke
     means = sorted(mean(values) for values in ratios.values())
     told = f"geometric means between {means[0]:.1f} and {means[-1]:.1f}"
     assert told in (DOCS / "index.md").read_text(encoding="utf-8")
+
+
+def test_the_reference_begins_with_conv_transpose() -> None:
+    page = (DOCS / "api" / "upconv.md").read_text(encoding="utf-8")
+    options = re.search(r":first: (.+)", page)
+    assert options
+    assert options[1].split()[0] == "conv_transpose"
+    assert set(options[1].split()) <= set(upconv.__all__)

@@ -112,8 +112,8 @@ class TestRunning:
     @pytest.mark.parametrize(
         ("inputs", "says"),
         [
-            ({}, r"The inputs are \[\]; expected \['mel'\]"),
-            ({"data": 1}, r"The inputs are \['data'\]; expected \['mel'\]"),
+            ({}, "The inputs are none; expected mel."),
+            ({"data": 1}, "The inputs are data; expected mel."),
             ({"mel": np.ones((2, 10))}, r"pre \(Convolution\): .*mel \(2, 10\)"),
             ({"mel": np.ones((2, 9, 12))},
              "pre \\(Convolution\\): the shape of weight .*\\(2, 9, 12\\)"),
@@ -306,7 +306,7 @@ class TestCommands:
 
     def test_info(self):
         said = self.upconv("info", *files("fcn")).stdout.decode()
-        assert "inputs      data\n" in said
+        assert "inputs      data (N, 3, H, W)\n" in said
         assert "parameters  4674 in 12 arrays" in said
         assert "Convolution 5" in said
         assert "score2" in said
@@ -315,6 +315,7 @@ class TestCommands:
         found = json.loads(self.upconv("info", *files("unet"), "--output-format", "json").stdout)
         assert found["command"] == "mxnet info"
         assert found["inputs"] == ["data"]
+        assert found["input_shapes"] == {"data": ["N", 3, "H", "W"]}
         assert found["operators"]["Deconvolution"] == 1
         assert found["transposed"][0]["target_shape"] == [8, 8]
 
@@ -359,12 +360,33 @@ class TestCommands:
             self.upconv(*how, "--force", "--no-verify", "--output-format", "json").returncode == 0
         )
 
+    def test_to_onnx_with_open_sizes(self, tmp_path):
+        onnxruntime = pytest.importorskip("onnxruntime", reason="the model is run there")
+        size = ("--input-shape", "noise:N,10,1,W")
+        done = self.upconv("to-onnx", *files("dcgan"), *size, "-o", tmp_path / "g.onnx")
+        assert done.returncode == 0, done
+        path, provider = str(tmp_path / "g.onnx"), ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(path, providers=provider)
+        (declared,) = session.get_inputs()
+        assert declared.shape == ["N", 10, 1, "W"]
+        (result,) = session.get_outputs()
+        assert result.shape[:3] == ["N", 3, 32]
+        model = load(*files("dcgan"))
+        for shape in ((1, 10, 1, 1), (5, 10, 1, 3)):  # neither is a size at which it was written
+            x = np.random.default_rng(1).standard_normal(shape, np.float32)
+            assert_close(session.run(None, {"noise": x}), model.run(noise=x))
+
     @pytest.mark.parametrize(
         ("args", "code", "says"),
         [
-            (("run", *files("vocoder")), 2, b"expected ['mel']"),
+            (("run", *files("vocoder")), 2, b"there is no mel; the inputs are mel (N, 10, W)"),
+            (("to-onnx", *files("vocoder")), 2, b"there is no mel; the inputs are mel (N, 10, W)"),
+            (("to-onnx", *files("fcn"), "--input-shape", "data:1,3,H,W"), 2, b"depends on H, W"),
+            (("to-onnx", *files("vocoder"), "--input-shape", "mel:N,?,T"), 2, b"expected integers"),
+            (("run", *files("vocoder"), "--input-shape", "mel:N,10,9"), 2, b"expected integers"),
             (("run", *files("vocoder"), "--input-shape", "mel:1,2,3"), 2, b"pre (Convolution)"),
             (("run", *files("vocoder"), "-o", "y.npy"), 2, b".npz"),
+            (("run", files("vocoder")[0]), 2, b"without PARAMS, parameters are inputs too"),
             (("info", "nowhere.json"), 2, b"No such file"),
             (("info", files("vocoder")[1]), 2, b"is not a graph of MXNet"),
             (("info", *files("vocoder")[::-1]), 2, b"error: "),
@@ -376,6 +398,34 @@ class TestCommands:
         assert done.returncode == code
         assert says in done.stderr
         assert done.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("net", "weight", "axes"),
+    [
+        (lambda x: mx.sym.Convolution(x, kernel=(3,), num_filter=8, name="a"), (8, 5, 3), "N,5,W"),
+        (
+            lambda x: mx.sym.Convolution(x, kernel=(3,), num_filter=8, num_group=2, name="a"),
+            *((8, 5, 3), "N,10,W"),
+        ),
+        (
+            lambda x: mx.sym.Convolution(
+                mx.sym.relu(x * 2), kernel=(3, 2), num_filter=8, layout="NHWC", name="a"
+            ),
+            *((8, 3, 2, 5), "N,H,W,5"),
+        ),
+        (lambda x: mx.sym.FullyConnected(x, num_hidden=8, name="a"), (8, 5), "N,5"),
+        (
+            lambda x: mx.sym.Deconvolution(x, kernel=(2, 2, 2), num_filter=8, name="a"),
+            *((5, 8, 2, 2, 2), "N,5,D,H,W"),
+        ),
+        (lambda x: mx.sym.Reshape(x, shape=(1, -1)), (1,), ""),
+    ],
+)
+def test_the_axes_of_an_input_follow_from_the_parameters(net, weight, axes):
+    arrays = {"a_weight": np.ones(weight), "a_bias": np.ones(8)}
+    shape = Model(net(mx.sym.var("x")), arrays).input_shapes()["x"]
+    assert ",".join(map(str, shape)) == axes
 
 
 def test_without_onnx_the_command_says_what_to_install(monkeypatch):

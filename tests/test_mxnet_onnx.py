@@ -157,6 +157,21 @@ CASES = {
     "softmax of the last axis": of("SoftmaxActivation"),
     "loss over channels": of("SoftmaxOutput", multi_output=True),
     "dropout": of("Dropout", p=0.5),
+    "instances": of("InstanceNorm", eps=0.01),
+    "where": (mx.sym.where(mx.sym.floor(X), Y, X), TWO),
+    "where of rows": (mx.sym.where(mx.sym.var("c"), X, Y), {**TWO, "c": (next(iter(TWO["x"])),)}),
+    "broadcast_to": of("broadcast_to", shape=(2, 3, 4), shapes={"x": (2, 1, 4)}),
+    "tile": of("tile", reps=(2, 1, 3, 1, 2)),
+    "tile of fewer axes": of("tile", reps=(3, 2)),
+    "reverse": of("reverse", axis=(1, -1)),
+    "argmax": of("argmax", axis=1),
+    "argmin": of("argmin", axis=-1, keepdims=True),
+    "argmax of all": of("argmax"),
+    "sources": (
+        X * mx.sym.full((2, 3, 4), 3) + mx.sym.ones((2, 3, 4)) + mx.sym.zeros((2, 3, 4)),
+        TWO,
+    ),
+    "arange": (mx.sym.broadcast_mul(X, mx.sym.arange(1, 5)), TWO),
     "lrn": of("LRN", nsize=3, alpha=0.5, beta=0.6, knorm=1.5),
     "identity": of("identity"),
     "BlockGrad": of("BlockGrad"),
@@ -295,6 +310,39 @@ def test_other_opsets_are_refused(opset):
 def test_other_shapes_are_refused(shapes):
     with pytest.raises(mx.MXNetError):
         to_onnx(Model(mx.sym.relu(X), {}), shapes)
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "open_shape"),
+    [
+        (mx.sym.Flatten(X), (4, 2, 3), ("N", 2, 3)),
+        (mx.sym.slice_axis(X, axis=2, begin=1, end=4), (4, 2, 9), ("N", 2, 9)),
+        (mx.sym.Activation(X, act_type="relu"), (4, 7, 5), ("N", 7, "T")),
+        (mx.sym.UpSampling(X, scale=2, sample_type="nearest"), (4, 2, 3, 5), ("N", 2, "H", "W")),
+        (
+            mx.sym.Pooling(X, kernel=(2, 2), stride=(2, 2), pool_type="max"),
+            *((3, 2, 8, 6), ("N", 2, "H", "W")),
+        ),
+    ],
+)
+def test_an_open_size_takes_any_number(net, shape, open_shape):
+    import onnxruntime
+
+    model = Model(net, {})
+    proto = to_onnx(model, {"x": open_shape})
+    declared = proto.graph.input[0].type.tensor_type.shape.dim
+    assert tuple(dim.dim_param or dim.dim_value for dim in declared) == open_shape
+    data, provider = proto.SerializeToString(), ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(data, providers=provider)
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    for y, expected in zip(session.run(None, {"x": x}), model.run(x=x), strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+def test_a_graph_that_holds_a_number_made_of_an_open_size_is_refused():
+    net = mx.sym.Reshape(mx.sym.relu(X), shape=(-1, 2), name="rows")
+    with pytest.raises(mx.MXNetError, match=r"rows depends on N: .* Give numbers"):
+        to_onnx(Model(net, {}), {"x": ("N", 4)})
 
 
 def test_what_no_output_needs_is_left_out():

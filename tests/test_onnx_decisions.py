@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime", reason="sessions run in it")
 
 import onnx
 
-from onnx_sessions import decoder, image, measure_once, plain, same
+from onnx_sessions import decoder, image, measure_once, model, plain, same
 from upconv import decisions
 from upconv.errors import ArgumentError, FileError
 from upconv.onnx import Session
@@ -51,6 +51,17 @@ def test_saved_decisions_are_applied_without_measuring(
     assert content | report.as_json() == content
     assert content["format"] == "upconv.onnx decisions"
     same(session.run(None, feeds := image()), plain(source, feeds))
+
+
+def test_decisions_need_no_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this input not even the number of axes is known."""
+    source = model("""<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y)
+    <float[1, 1, 2] w = {1, 2}> { y = ConvTranspose <strides = [2]> (x, w) }""")
+    source.graph.input[0].type.tensor_type.ClearField("shape")
+    measure_once(monkeypatch)
+    first = Session(source, input_shapes={"x": (1, 1, 3)}).report()
+    first.save(tmp_path / "d.json")
+    assert Session(source, decisions=tmp_path / "d.json").report() == first
 
 
 def test_a_model_that_onnx_runtime_runs_stays_so(

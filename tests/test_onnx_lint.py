@@ -93,7 +93,7 @@ def test_select_and_ignore():
         ({"select": [""]}, "select is ''"),
         ({"ignore": ["UPC999"]}, "ignore is 'UPC999'"),
         ({"runtime": "tensorrt"}, "runtime is 'tensorrt'"),
-        ({"sizes": {"z": (1,)}}, r"sizes is with 'z'; expected inputs or symbols: 'x'"),
+        ({"sizes": {"z": (1,)}}, r"sizes is given for 'z'; expected inputs or symbols: 'x'"),
         ({"sizes": {"x": (2, 6, 5)}}, r"sizes\['x'\]"),
         ({"sizes": {"x": (2, 6, 5, 8)}}, r"sizes\['x'\]"),
     ],

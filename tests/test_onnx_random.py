@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from onnx_cases import Case, in_half, in_int8, random_case, with_activation, with_crop, with_norm
 from onnx_rewriting import assert_close, rewritten, terms, values
-from repeating import only, seeds
+from repeating import only, seeds, single
 from upconv.dialects.onnx import Rule
 from upconv.errors import EngineError, EngineRefusal
 from upconv.onnx.models import from_model
@@ -99,7 +99,7 @@ def test_what_is_written_down_is_what_the_rule_reads(rule: str) -> None:
             wanted = values(one.model, {"x": one.x}, Runtime("reference", rule=rule))
             found = values(after, {"x": one.x})
             assert_close(wanted, found, terms(one.model))
-    assert fired >= 0.6 * SEEDS
+    assert fired >= 0.6 * SEEDS or single()
 
 
 # Every pass ---------------------------------------------------------------------------------------
@@ -157,6 +157,8 @@ def test_random_models_keep_their_values(kind: str) -> None:
     met = Counter[str]()
     wrong = differences(only(range(SEEDS)), kind, ["onnxruntime"], met)
     assert not wrong, "\n".join(wrong)
+    if single():
+        return
     assert met["all"] >= 0.9 * SEEDS, "ONNX Runtime refuses too many of the random models"
     for name in NAMES:
         least = 0.0 if name == "fold_batch_norm" and kind == "int8" else LEAST.get(name, 0.1)

@@ -20,13 +20,14 @@ import onnxruntime
 
 from onnx_cases import random_case
 from onnx_sessions import decoder, image, measure_once, model, plain, same, weight
-from repeating import seeds
+from repeating import seeds, single
 from upconv import conv_transpose
 from upconv.errors import (
     ArgumentError,
     DTypeError,
     EngineError,
     EngineRefusal,
+    MemoryLimitError,
     ShapeError,
 )
 from upconv.onnx import Session
@@ -36,6 +37,9 @@ from upconv.onnx.session.abi import library
 from upconv.plans import Plan
 
 TWO = '<ir_version: 8, opset_import: ["": 17, "n": 1]> g (float[2] x) => (float[2] y)'
+
+
+ENDLESS = np.broadcast_to(np.float32(1), (1 << 20, 16, 1 << 10, 1 << 6))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def test_random_models_have_the_values_of_onnx_runtime(first: int) -> None:
         found = Session(case.model, measure=False)
         met += any(each.upconv for each in found.report().layers)
         same(found.run(None, {"x": case.x}), wanted)
-    assert met >= 15
+    assert met >= 15 or single()
 
 
 def test_all_layers_and_none_compute_the_same(source: onnx.ModelProto) -> None:
@@ -146,6 +150,18 @@ def test_layers_that_are_not_ours() -> None:
     same(found.run(None, feeds), plain(made, feeds))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_weight_that_is_not_finite_stays_with_onnx_runtime() -> None:
+    """No machine code computes with it; upconv's reference engine would, on one thread."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, 3] x) => (float[1, 1, M] y)
+    { y = ConvTranspose <strides = [2]> (x, w) }"""
+    source = model(text, w=np.float32([[[1, np.inf, 3]]]))
+    session = Session(source, measure=False)
+    assert session.report().layers == ()
+    feeds = {"x": weight(1, 1, 3)}
+    np.testing.assert_array_equal(session.run(None, feeds), plain(source, feeds))
+
+
 # As ONNX Runtime's --------------------------------------------------------------------------------
 
 
@@ -158,6 +174,32 @@ def test_inputs_and_outputs_are_told_as_onnx_runtime_tells_them(
         for one in (session, theirs)
     )
     assert told == wanted
+
+
+def test_arrays_of_any_strides_and_byte_order_and_lists_are_taken(
+    source: onnx.ModelProto, session: Session
+) -> None:
+    x = image()["x"]
+    wanted = plain(source, {"x": x})
+    spread = np.repeat(x, 2, axis=3)[..., ::2]
+    for each in (np.asfortranarray(x), spread, x.astype(">f4"), x.tolist(), [*x]):
+        same(session.run([], {"x": each}), wanted)
+    text = '<ir_version: 8, opset_import: ["": 17]> g (int64 i) => (int64 j) { j = Neg(i) }'
+    flag = Session(model(text))
+    assert flag.run(None, {"i": 3}) == [-3]
+    with pytest.raises(DTypeError, match="an array of float64; expected int64"):
+        flag.run(None, {"i": 3.5})
+
+
+def test_a_result_that_does_not_fit_is_refused_and_the_next_run_is_right() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, L] x) => (float[1, 1, M] y)
+    <float[1, 1, 1] w = {1}> { y = ConvTranspose <strides = [1048576]> (x, w) }"""
+    for how in ({"measure": False}, {"layers": []}):
+        session = Session(model(text), **how)
+        with pytest.raises(MemoryLimitError, match="needs too much memory"):
+            session.run(None, {"x": np.ones((1, 1, 1 << 22), np.float32)})
+        [y] = session.run(None, {"x": np.ones((1, 1, 2), np.float32)})
+        assert y.sum() == 2
 
 
 def test_results_are_the_callers_own(session: Session) -> None:
@@ -238,7 +280,7 @@ def test_what_was_measured_is_reported_and_used_again(
     assert report.runs == "upconv"
     assert report.shapes == ({"x": (1, 16, 4, 4)}, {"x": (1, 16, 6, 3)})
     assert all(each.after is not None for each in first.report().layers)
-    assert any(each.before is not None for each in first.report().layers)
+    assert all(each.before is not None for each in first.report().layers)  # nodes have no names
     assert "in upconv" in str(report)
     chosen = [each["name"] for each in report.as_json()["layers"] if each["upconv"]]
     monkeypatch.setattr(choosing, "interleaved", None)  # nothing is measured
@@ -286,6 +328,18 @@ def test_a_model_that_is_not_faster_or_computes_something_else_stays(
         (None, {"x": np.zeros((1, 3, 5, 5), np.float32)}, ShapeError, "(1, 3, 5, 5)"),
         (["nothing"], image(), ArgumentError, "['nothing']; expected a list of some of 'y'"),
         ("y", image(), ArgumentError, "a list of some"),
+        ([["y"]], image(), ArgumentError, "a list of some"),
+        (
+            None,
+            {"x": [[1, 2], [3]]},
+            DTypeError,
+            "feeds['x'] is [[1, 2], [3]], of which NumPy says",
+        ),
+        (None, {"x": [["a"]]}, DTypeError, "an array of <U1; expected float32"),
+        (None, {"x": None}, DTypeError, "feeds['x'] is None"),
+        (None, {"x": np.ma.masked_array(np.zeros(3), True)}, DTypeError, "a masked array"),
+        (None, {"x": image()["x"][0]}, ShapeError, "(16, 5, 7); expected float32[N,16,H,W]"),
+        (None, {"x": ENDLESS}, MemoryLimitError, "feeds['x'] needs 4 TiB"),
     ],
 )
 def test_wrong_calls(
@@ -303,11 +357,15 @@ def test_wrong_sessions(source: onnx.ModelProto, session: Session) -> None:
         Session(source, input_shapes=[3])
     with pytest.raises(ArgumentError, match="one of the two"):
         Session(source, input_shapes={"x": (1, 16, 3, 3)}, feeds=image())
-    for names in ("b", ["elsewhere"]):
+    for names in ("b", ["elsewhere"], 3, [["b"]]):
         with pytest.raises(ArgumentError, match=r"layers is .*some of 'a', 'b'"):
             Session(source, layers=names)
     with pytest.raises(ArgumentError, match="feeds"):
         Session(source, feeds=[])
+    with pytest.raises(DTypeError, match="decisions is 3"):
+        Session(source, decisions=3)
+    with pytest.raises(DTypeError, match="progress is 3"):
+        Session(source, progress=3)
     session.close()
     with pytest.raises(EngineError, match="closed"):
         session.run(None, image())

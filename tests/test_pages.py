@@ -52,7 +52,18 @@ def test_files_are_made_and_found():
     run_page("The file `a.toml`:\n\n```toml\nx = 1\n```\n\n```console\n$ cat a.toml\nx = 1\n```\n")
 
 
-def test_an_absent_library_skips_the_rest_of_a_page(monkeypatch):
-    monkeypatch.setattr(pages, "absent", lambda: ["torch"])
-    with pytest.raises(pytest.skip.Exception, match="absent_library"):
+def test_what_needs_an_absent_library_is_skipped(monkeypatch):
+    monkeypatch.setattr(pages, "absent", lambda: ["absent_library"])
+    with pytest.raises(pytest.skip.Exception, match=r"from line 2 on: .*absent_library"):
         run_page("```pycon\n>>> import absent_library\n>>> 1 / 0\n\n```\n")
+    with pytest.raises(AssertionError, match="ModuleNotFoundError"):
+        run_page("```pycon\n>>> import absent_librari\n\n```\n")
+    monkeypatch.setattr(pages, "_run", lambda _: print("pip install absent_library") or 2)
+    command = "```console\n$ absent\n```\n"
+    with pytest.raises(pytest.skip.Exception, match="pip install absent_library"):
+        run_page(command)
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):  # the rest of the page runs
+        run_page(f"{command}```pycon\n>>> 1 / 0\n\n```\n")
+    monkeypatch.setattr(pages, "absent", list)
+    with pytest.raises(AssertionError, match="ended with 2"):
+        run_page(command)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from test_jit_bounds import Way, ran, verdict
 from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
@@ -266,3 +267,30 @@ def test_the_adjoint_check_notices_one_direction_gone_wrong(direction: Direction
     with pytest.raises(AssertionError, match="by its three derivatives"):
         testing.check_adjoint(PlantedEngine(lopsided), problem)
     testing.check_adjoint(PlantedEngine(honest), problem)
+
+
+NOTHING = (
+    "from upconv import testing; drawn = testing.operands\n"
+    "def nothing(problem, seed=0):\n"
+    "    given = drawn(problem, seed)\n"
+    "    for array in (given.a, given.b, given.bias, given.residual, given.before):\n"
+    "        if array is not None: array[...] = 0\n"
+    "    return given\n"
+    "testing.operands = nothing"
+)
+
+
+@pytest.mark.parametrize("cases", ["real_sizes(range(6), ('forward',), ", "main(range(4), "])
+def test_results_of_one_number_fail_a_random_run(cases: str) -> None:
+    """Zeros in, zeros out: whatever the engine does, every value is right."""
+    said = verdict(ran(Way(plant=NOTHING), f"import guarded; guarded.{cases}engine='reference')"))
+    assert "results are mostly one number" in said
+    assert " of " in said
+
+
+def test_what_is_mistrusted() -> None:
+    half = np.maximum(np.random.default_rng(0).standard_normal(9999), 0)
+    assert not testing.mistrusted(half), "what ReLU leaves of random numbers"
+    assert testing.mistrusted(np.maximum(half - 1, 0)), "mostly zeros"
+    assert testing.mistrusted(np.full((3, 3), 7.0)), "constant"
+    assert not testing.mistrusted(np.ones(1)), "one number may be right"

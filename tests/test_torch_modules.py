@@ -88,6 +88,18 @@ class TestEveryModule:
             assert ours.to("meta")(x.double().to("meta")).shape == theirs(x.double()).shape
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_is_no_tensor_is_refused_by_pytorch(name) -> None:
+    ours, theirs, _ = twins(name)
+    for wrong in (None, 3.0, "x", [1.0]):
+        messages = []
+        for each in (ours, theirs):
+            with pytest.raises(TypeError) as caught:
+                each(wrong)
+            messages.append(str(caught.value).split("(")[0])
+        assert messages[0] == messages[1]
+
+
 def by_optimiser(layer, new) -> None:
     layer.weight.grad = new
     torch.optim.SGD([layer.weight], 0.5).step()

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
 import upconv.torch as ut  # noqa: E402
 from small_models import close  # noqa: E402
+from upconv.errors import DTypeError, ShapeError  # noqa: E402
 from upconv.torch import compute  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -158,6 +159,48 @@ def test_errors_are_pytorchs_own() -> None:
         ut.conv(x.long(), w)
     with pytest.raises(RuntimeError, match="output padding must be smaller"):
         ut.conv_transpose(x, torch.zeros(3, 2, 3), output_padding=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.complex64, torch.int64])
+def test_a_bias_of_another_dtype_is_pytorchs_to_refuse(dtype) -> None:
+    x, w, b = torch.ones(1, 2, 5), torch.ones(3, 2, 3), torch.ones(3, dtype=dtype)
+    with pytest.raises(RuntimeError, match=r"Input type .* and bias type"):
+        ut.conv(x, w, b)
+    if dtype.is_complex:
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            ut.conv_transpose(x, w.transpose(0, 1), b)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+def test_words_of_padding_are_pytorchs() -> None:
+    x, w = torch.randn(1, 2, 7), torch.randn(3, 2, 3)
+    for padding in ("same", "valid"):
+        for kernel in (w, w[..., :2]):
+            expected = FUNCTIONAL.conv1d(x, kernel, padding=padding)
+            assert close(ut.conv(x, kernel, padding=padding), expected)
+    assert close(
+        ut.conv(x, w, stride=2, padding="valid"), FUNCTIONAL.conv1d(x, w, None, 2, "valid")
+    )
+    for stride in (2, (2,), [2]):
+        with pytest.raises(RuntimeError, match="not supported for strided"):
+            ut.conv(x, w, stride=stride, padding="same")
+    with pytest.raises(RuntimeError, match="Invalid padding string"):
+        ut.conv(x, w, padding="full")
+    with pytest.raises(TypeError, match="conv_transpose1d"):
+        ut.conv_transpose(x, w.transpose(0, 1), padding="same")
+
+
+def test_weights_that_say_no_rank_are_refused() -> None:
+    x = torch.randn(1, 2, 7)
+    for function in (ut.conv, ut.conv_transpose):
+        with pytest.raises(
+            DTypeError, match=r"weight is of type NoneType; expected a torch\.Tensor"
+        ):
+            function(x, None)
+        with pytest.raises(ShapeError, match="weight is of 2 axes; expected 3, 4 or 5 axes"):
+            function(x, torch.ones(2, 2))
+        with pytest.raises(TypeError, match="conv"):
+            function(None, torch.ones(2, 2, 3))
 
 
 def test_complex_and_integer_tensors_are_pytorchs() -> None:

@@ -52,17 +52,18 @@ def _targets(name: str, own: Iterable[str] = ()) -> dict[str, str]:
 class PublicNames(SphinxDirective):
     """`public-names:: upconv`: every name of a module's `__all__`, errors last.
 
-    Names that are modules have pages of their own. With `:read:` the source is read and nothing is
-    imported.
+    Names that are modules have pages of their own. The names in `:first:` begin their group. With
+    `:read:` the source is read and nothing is imported.
     """
 
     required_arguments = 1
-    option_spec: ClassVar = {"read": directives.flag}
+    option_spec: ClassVar = {"read": directives.flag, "first": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         """The nodes of all entries."""
         name = self.arguments[0]
-        groups = _read(name) if "read" in self.options else _imported(import_module(name))
+        first = self.options.get("first", "").split()
+        groups = _read(name) if "read" in self.options else _imported(import_module(name), first)
         text: list[str] = []
         for title, entries in groups.items():
             if entries:
@@ -74,9 +75,9 @@ class PublicNames(SphinxDirective):
         return node.children
 
 
-def _imported(module: Any) -> dict[str, list[list[str]]]:
-    """The directives that let autodoc document a module's names."""
-    values = {name: getattr(module, name) for name in _names(module)}
+def _imported(module: Any, first: list[str]) -> dict[str, list[list[str]]]:
+    """The directives that let autodoc document a module's names, those in `first` first."""
+    values = {name: getattr(module, name) for name in [*first, *_names(module)]}
 
     def is_error(value: Any) -> bool:
         return inspect.isclass(value) and issubclass(value, Exception)

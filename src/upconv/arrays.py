@@ -30,7 +30,7 @@ _ON_THE_HOST = 1  # DLPack's device type of ordinary memory
 
 def as_array(argument: str, value: object) -> Array:
     """`value` as an array of a supported type in native byte order, copied only for that order."""
-    array = value if type(value) is np.ndarray else _foreign(argument, value)
+    array = on_host(argument, value)
     if array.dtype in _KNOWN:  # none in the other byte order is
         return array
     if not array.dtype.isnative:
@@ -39,6 +39,28 @@ def as_array(argument: str, value: object) -> Array:
         array = _astype(f"{argument} in native byte order", array, native)
     element_type(f"{argument}.dtype", array.dtype)
     return array
+
+
+def on_host(argument: str, value: object) -> Array:
+    """`value` as a plain NumPy array of any element type; `DTypeError` where it is no array."""
+    return value if type(value) is np.ndarray else _foreign(argument, value)
+
+
+def array_or_numbers(argument: str, value: object, dtype: np.dtype[Any] | None) -> Array:
+    """An array of any element type in native byte order, of an array, or of numbers in lists.
+
+    dtype: the type for numbers, which stay as NumPy takes them where they do not fit it, or None.
+    """
+    if not isinstance(value, list | tuple | bool | int | float):
+        array = on_host(argument, value)
+        return array if array.dtype.isnative else copied(argument, array)
+    try:
+        plain = np.asarray(value)
+        fits = dtype is None or np.can_cast(plain.dtype, dtype, "same_kind")
+        return np.array(value, dtype) if fits else plain
+    except Exception as error:  # foreign code, for objects in lists
+        reason = f"{brief(value)}, of which NumPy says: {' '.join(str(error).split())[:200]}"
+        raise DTypeError(argument, reason, "an array, or numbers in lists") from None
 
 
 def converted(argument: str, value: object, dtype: object) -> Array:
@@ -51,8 +73,8 @@ def converted(argument: str, value: object, dtype: object) -> Array:
 
 
 def copied(purpose: str, array: Array) -> Array:
-    """A copy; `MemoryLimitError` if it would not fit."""
-    return _astype(purpose, array, array.dtype, copy=True)
+    """A contiguous copy in native byte order; `MemoryLimitError` if it would not fit."""
+    return _astype(purpose, array, array.dtype.newbyteorder("="), copy=True)
 
 
 def _astype(purpose: str, array: Array, dtype: np.dtype[Any], *, copy: bool = False) -> Array:

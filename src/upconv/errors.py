@@ -12,7 +12,7 @@ The tree (each kind also derives from the built-in error a caller would expect):
     │   └── EngineMissing (ImportError)  the engine, or an extra, is not installed here
     ├── FileError (OSError)            a file cannot be read or must not be written
     ├── ModelError (ValueError)        a model is damaged, or says what its format does not allow
-    └── MemoryLimitError (MemoryError)  the result would not fit; raised before allocating
+    └── MemoryLimitError (MemoryError)  arrays do not fit; raised before allocating where possible
 
 A message says what was given, what is allowed and what to do:
 "stride[1] is 0; expected an integer >= 1. Use 1 where nothing is to be upsampled."
@@ -103,4 +103,4 @@ class ModelError(UpconvError, ValueError):
 
 
 class MemoryLimitError(UpconvError, MemoryError):
-    """The arrays a call needs would not fit in memory; nothing was allocated."""
+    """The arrays a call needs do not fit in memory; none of them is left over."""

@@ -63,6 +63,7 @@ class PreparedCall:
 
     __slots__ = ("_entry", "_threads", "asked", "engine", "packs", "signature", "variant")
 
+    @memory.bounded("what is prepared for this call")
     def __init__(
         self,
         signature: Signature,
@@ -89,7 +90,10 @@ class PreparedCall:
         cache, entry = shared_cache(), self._entry()
         if entry is None or not cache.used(entry):
             problem = self.signature.problem
-            entry = cache.entry(problem, self.engine, self._threads, self.variant)
+            try:
+                entry = cache.entry(problem, self.engine, self._threads, self.variant)
+            except MemoryError as error:
+                raise memory.refused("what is prepared for this call", error) from None
             self._entry = weakref.ref(entry)
         if entry.primitive.workspace_bytes > memory.ALWAYS_FINE:
             memory.require(entry.primitive.workspace_bytes, "the scratch memory of this call")

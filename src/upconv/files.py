@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from .errors import FileError, brief
+from .errors import FileError, UpconvError, brief
 
 OVERWRITE = "Overwrite it with force=True."
 
@@ -26,7 +26,7 @@ def reported(name: str, verb: str = "write") -> Iterator[None]:
     """Whatever the system says about a file, as a `FileError` that names it."""
     try:
         yield
-    except FileError:
+    except UpconvError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte in it
         reason = getattr(error, "strerror", None) or str(error)

@@ -152,6 +152,7 @@ _ROWS = 256  # positions that are added up in the operand's own type
 _SMALL = 1 << 12
 
 
+@memory.bounded("the bias gradient")
 def _bias_gradient(layer: _Layer, grad: Array, out: Array | None, *, accumulate: bool) -> Array:
     """The sum over all axes but the channels; in float64, because its length has no bound.
 

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from importlib import metadata
-from shlex import quote
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
-
 
 def install_command(extra: str) -> str:
     """Return the pip command that adds an extra to the upconv that is installed here.
@@ -18,6 +12,12 @@ def install_command(extra: str) -> str:
     >>> install_command("onnx")
     "pip install ...[onnx]..."
     """
+    import json  # here, as no call should wait for the import of what a message needs
+    from importlib import metadata
+    from shlex import quote
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         record = metadata.distribution("upconv").read_text("direct_url.json")
     except metadata.PackageNotFoundError:  # a folder that was put on the path

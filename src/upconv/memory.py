@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from .errors import MemoryLimitError
 
@@ -37,6 +39,34 @@ def refused(purpose: str, error: Exception) -> MemoryLimitError:
     return MemoryLimitError(
         f"{purpose} does not fit: {error}. Work on smaller pieces of the input."
     )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def bounded(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function raise `MemoryLimitError` wherever it runs out of memory.
+
+    >>> @bounded("this list")
+    ... def listed():
+    ...     raise MemoryError("too long")
+    >>> listed()
+    Traceback (most recent call last):
+    upconv.errors.MemoryLimitError: this list does not fit: too long. Work on smaller pieces of ...
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+            try:
+                return function(*arguments, **keywords)
+            except MemoryError as error:
+                raise refused(purpose, error) from None
+
+        return call
+
+    return decorated
 
 
 def readable(nbytes: int) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from typer import Exit, Option, Typer
 from typer.core import TyperGroup
 
 from .._version import __version__
+from . import report
 from .bench import bench
 from .doctor import doctor
 from .exits import ended
@@ -52,7 +52,7 @@ app = Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"upconv {__version__}\n")
+        report.text(f"upconv {__version__}")
         raise Exit
 
 

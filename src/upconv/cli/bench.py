@@ -221,6 +221,7 @@ def _entries(name: str, case: Case, threads: int) -> list[_Entry]:
 def _verified(made: Candidate, case: Case) -> _Entry:
     """The candidate after one call whose result was looked at, element by element."""
     error = case.error(made.array(made.run()))
+    made.require()
     result = Result(case.layer.name, made.name, made.group, case.result_bytes)
     result.error = error if isfinite(error) else None  # JSON has no infinity
     result.workspace_bytes = made.workspace_bytes

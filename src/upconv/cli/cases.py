@@ -191,6 +191,8 @@ class Candidate:
     run: Callable[[], Any]
     array: Callable[[Any], Array] = np.asarray
     workspace_bytes: int | None = None
+    require: Callable[[], None] = lambda: None
+    """Raises `EngineError` where, after a run, another engine than the named one computed it."""
 
 
 def engine(name: str, case: Case, threads: int) -> Candidate:
@@ -213,7 +215,12 @@ def engine(name: str, case: Case, threads: int) -> Candidate:
             call.run(result, given.a, given.b)
         return result
 
-    return Candidate(name, name, run, workspace_bytes=call.entry().primitive.workspace_bytes)
+    def require() -> None:
+        weight = packed or (call.pack(given.b) if call.packs else call)
+        testing.require_engine(case.layer.name, name, call, weight)
+
+    nbytes = call.entry().primitive.workspace_bytes
+    return Candidate(name, name, run, workspace_bytes=nbytes, require=require)
 
 
 def _torch(case: Case, threads: int) -> Sequence[Candidate]:

@@ -11,6 +11,7 @@ bug and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -21,13 +22,15 @@ from typing import Any
 
 import typer
 
-from ..errors import ArgumentError, UpconvError
+from ..errors import ArgumentError, FileError, UpconvError
 
 FINDINGS, ERROR = 1, 2
+_FULL = (errno.ENOSPC, errno.EIO)  # the library reports files by name: this is stdout
 _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 128 + 2, 128 + 13, 128 + 15
 
 _OPTIONS = {"runtimes": "--runtime", "sizes": "--input-shape"} | {
-    name: f"--{name}" for name in ("runtime", "passes", "profile", "engine", "threads")
+    name: f"--{name}"
+    for name in ("runtime", "passes", "profile", "engine", "threads", "select", "ignore", "seconds")
 }
 """Arguments of the library -> the options that give them, where the words differ."""
 
@@ -60,6 +63,9 @@ def ended(*, traceback: bool) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(_BROKEN_PIPE)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL and not error.filename:
+            sys.stdout = None  # its buffer would fail again while Python shuts down
+            error = FileError(f"Cannot write the standard output: {error.strerror}.")
         told = "" if traceback and isinstance(error, UpconvError | MemoryError) else _told(error)
         if not told:
             raise
@@ -73,7 +79,8 @@ def ended(*, traceback: bool) -> Iterator[None]:
 def _told(error: Any) -> str:
     """What is said of an error in one line; "" for a bug, and for the help itself."""
     if isinstance(error, ArgumentError):
-        error = error.renamed(error.argument, _OPTIONS.get(error.argument, error.argument))
+        name, bracket, index = error.argument.partition("[")  # sizes['x']
+        error = error.renamed(error.argument, _OPTIONS.get(name, name) + bracket + index)
     if isinstance(error, UpconvError | MemoryError):
         return str(error) or "out of memory"
     # Typer has click in a package of its own or in itself: this is the way to its UsageError.
@@ -82,7 +89,7 @@ def _told(error: Any) -> str:
         return ""
     words = error.format_message().replace("Value error, ", "").rstrip(". \n")
     where = error.ctx.command_path if error.ctx is not None else "upconv"
-    return f"{words}. See `{where} --help`."
+    return f"{words}{'' if words.endswith('?') else '.'} See `{where} --help`."
 
 
 def _terminate(*_: object) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typer import Argument, Option, Typer
+from typer import Argument, BadParameter, Option, Typer
 
 from .. import memory
 from ..timing import format_seconds
@@ -44,10 +44,11 @@ def info(symbol: Path, params: Path | None = None) -> Answer:
     size = sum(array.size for array in model.arrays.values())
     rows = [tuple(map(_cell, layer.values())) for layer in layers]
     return Answer(
-        {"inputs": model.inputs, "outputs": model.outputs, "parameters": size}
+        {"inputs": model.inputs, "input_shapes": model.input_shapes()}
+        | {"outputs": model.outputs, "parameters": size}
         | {"operators": counts, "transposed": layers},
         [
-            f"inputs      {', '.join(model.inputs)}",
+            f"inputs      {_inputs(model)}",
             f"outputs     {', '.join(model.outputs)}",
             f"parameters  {size} in {len(model.arrays)} arrays",
             f"operators   {_listed(counts)}",
@@ -75,13 +76,15 @@ def run(
       upconv mxnet run net-symbol.json net-0000.params --input-shape data:1,3,8,8
     """
     target = npy.place(output, (".npz",), force=force, inputs=[symbol, params, inputs])
-    sizes, model = _sizes(input_shape), _load(symbol, params)
+    sizes, model = options.input_shapes(input_shape), _load(symbol, params)
+    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
     draw = np.random.default_rng(seed).standard_normal
     arrays: dict[str, Any] = {name: draw(shape) for name, shape in sizes.items()}
     found = npy.read_all(inputs) or {}
     if "" in found:  # a .npy is the first input
         found = dict.fromkeys(model.inputs[:1], found[""])
     arrays |= {name: found[name] for name in model.inputs if name in found}
+    _require_all(model, arrays)
     start = time.perf_counter()
     results = dict(zip(model.outputs, model.run(**arrays), strict=True))
     seconds = time.perf_counter() - start
@@ -99,6 +102,11 @@ def run(
 @answering(
     "mxnet to-onnx",
     opset=Option(min=17, metavar="N", help="Version of ONNX's operators."),
+    input_shape=Option(
+        metavar="NAME:SIZES",
+        help="The shape of an input, as data:1,3,64,64; may be repeated. A name stands for a size"
+        " that stays open: data:N,3,64,64.",
+    ),
     no_verify=Option("--no-verify", help="Leave out the check in ONNX Runtime."),
     **_MODEL,
 )
@@ -116,7 +124,10 @@ def to_onnx(
     target = npy.place(output, (".onnx",), force=force, inputs=[symbol, params])
     from ..mxnet.to_onnx import to_onnx as written
 
-    sizes, model = _sizes(input_shape), _load(symbol, params)
+    sizes, model = options.input_shapes(input_shape, options.dimensions), _load(symbol, params)
+    _require_all(model, sizes)
+    numbers = ([n for n in shape if isinstance(n, int)] for shape in sizes.values())
+    memory.require(sum(8 * prod(shape) for shape in numbers), "the array of inputs")
     proto = written(model, sizes, target, opset=opset, verify=not no_verify, force=force)
     counts = dict(Counter(node.op_type for node in proto.graph.node).most_common())
     return Answer(
@@ -132,10 +143,20 @@ def _load(symbol: Path, params: Path | None) -> Any:
     return load(symbol, params)
 
 
-def _sizes(given: list[str] | None) -> dict[str, options.Shape]:
-    sizes = options.input_shapes(given)
-    memory.require(sum(8 * prod(shape) for shape in sizes.values()), "the array of inputs")
-    return sizes
+def _require_all(model: Any, names: Container[str]) -> None:
+    """Raise a usage error for an input that has neither an array nor a shape."""
+    missing = [name for name in model.inputs if name not in names]
+    if missing:
+        words = f"there is no {', '.join(missing[:9])}; the inputs are {_inputs(model)[:400]}"
+        if not model.arrays:
+            words += "; without PARAMS, parameters are inputs too"
+        raise BadParameter(words, param_hint="--input-shape")
+
+
+def _inputs(model: Any) -> str:
+    """The inputs with their axes, as far as they are known: "data (N, 3, H, W)"."""
+    axes = ((name, ", ".join(map(str, shape))) for name, shape in model.input_shapes().items())
+    return ", ".join(f"{name} ({letters})" if letters else name for name, letters in axes)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

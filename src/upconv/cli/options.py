@@ -58,7 +58,15 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
-def shape_sets(given: Sequence[str] | None) -> list[dict[str, Shape]]:
+def dimensions(text: str) -> tuple[int | str, ...]:
+    """A shape in which names stand for open sizes, as N,3,H,W."""
+    if re.fullmatch(r"[0-9x]+", text):
+        return shape(text)
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(part if part.isidentifier() else _integer(part, text) for part in parts)
+
+
+def shape_sets(given: Sequence[str] | None, parse: Any = shape) -> list[dict[str, Any]]:
     """Shapes by name, per set: a name given n times makes n sets, and one given once is in all.
 
     A name may hold colons itself.
@@ -66,12 +74,12 @@ def shape_sets(given: Sequence[str] | None) -> list[dict[str, Shape]]:
     >>> shape_sets(["x:0:1,80,100", "x:0:1,80,400", "N:2"])
     [{'x:0': (1, 80, 100), 'N': (2,)}, {'x:0': (1, 80, 400), 'N': (2,)}]
     """
-    found: dict[str, list[Shape]] = {}
+    found: dict[str, list[Any]] = {}
     for text in given or ():
         name, colon, size = text.rpartition(":")
         if not (name and colon):
             raise BadParameter(f"{text!r} is not NAME:SIZES", param_hint="--input-shape")
-        found.setdefault(name, []).append(shape(size))
+        found.setdefault(name, []).append(parse(size))
     many = max(map(len, found.values()), default=1)
     for name, sizes in found.items():
         if len(sizes) not in (1, many):
@@ -80,9 +88,9 @@ def shape_sets(given: Sequence[str] | None) -> list[dict[str, Shape]]:
     return [{name: s[i if s[1:] else 0] for name, s in found.items()} for i in range(many)]
 
 
-def input_shapes(given: Sequence[str] | None) -> dict[str, Shape]:
+def input_shapes(given: Sequence[str] | None, parse: Any = shape) -> dict[str, Any]:
     """Shapes by name, each name once."""
-    found, *others = shape_sets(given)
+    found, *others = shape_sets(given, parse)
     if others:
         raise BadParameter("a name is given twice", param_hint="--input-shape")
     return found

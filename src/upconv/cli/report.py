@@ -68,17 +68,11 @@ def _plain(value: Any) -> Any:
 
 
 def text(words: str) -> None:
-    """Print on stdout; `FileError` if it cannot take it, `BrokenPipeError` if its reader left."""
+    """Print on stdout; `exits.ended` reports a full disk, or a reader that left."""
     if sys.stdout is None:
         raise FileError("Cannot write the standard output: it is closed.")
-    try:
-        sys.stdout.write(words + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        sys.stdout = None  # its buffer would fail again while Python shuts down
-        raise FileError(f"Cannot write the standard output: {error.strerror}.") from None
+    sys.stdout.write(words + "\n")
+    sys.stdout.flush()
 
 
 def table(

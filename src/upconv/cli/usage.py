@@ -17,7 +17,7 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, each with its help."""
-        arguments = [(param.metavar, param.help) for param in self._parameters("argument")]
+        arguments = [(param.metavar, param.help or "") for param in self._parameters("argument")]
         options = [param.get_help_record(ctx) for param in self._parameters("option", ctx)]
         for title, rows in (("Arguments", arguments), ("Options", list(filter(None, options)))):
             if rows:

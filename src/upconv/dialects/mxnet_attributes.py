@@ -132,9 +132,12 @@ def _one_of(words: list[str], name: str, value: Any) -> str:
 
 def _dtype(name: str, value: Any) -> Any:
     try:
-        return np.dtype(value)
+        dtype = np.dtype(value)
     except TypeError:
-        raise DTypeError(name, brief(value), "an element type such as 'float32'") from None
+        dtype = None
+    if dtype is None or dtype.kind not in "biuf":  # another package may add types to NumPy
+        raise DTypeError(name, brief(value), "an element type such as 'float32'")
+    return dtype
 
 
 KINDS: dict[str, Kind] = {

@@ -12,7 +12,22 @@ array([[[ 10., 102.,  20., 203.,  30., 300.]]], dtype=float32)
 
 import sys
 
-from . import autograd, base, convert, executor, gluon, ndarray, np, npx, random, symbol, test_utils
+from . import (
+    autograd,
+    base,
+    convert,
+    executor,
+    gluon,
+    initializer,
+    model,
+    ndarray,
+    np,
+    npx,
+    random,
+    symbol,
+    test_utils,
+)
+from .attributes import AttrScope
 from .base import (
     Context,
     Device,
@@ -21,25 +36,29 @@ from .base import (
     current_context,
     current_device,
     gpu,
+    is_np_shape,
+    np_shape,
     num_gpus,
     use_np,
 )
 from .model import Model, load
 from .to_onnx import to_onnx
 
+__getattr__ = base.absent("")
 random.uniform, random.normal = ndarray.random.uniform, ndarray.random.normal  # type: ignore
-nd, sym, init, initializer = ndarray, symbol, random, random
+nd, sym, init = ndarray, symbol, initializer
 context = device = util = base
 numpy, numpy_extension = np, npx
 """The other names that MXNet has for these modules."""
-for _name in "nd sym init initializer context device util numpy numpy_extension".split():  # noqa: SIM905
+for _name in "nd sym init context device util numpy numpy_extension".split():  # noqa: SIM905
     sys.modules[f"{__name__}.{_name}"] = globals()[_name]
 
 __all__ = [
-    "Context", "Device", "MXNetError", "Model", "autograd", "base", "context", "convert", "cpu",
-    "current_context", "current_device", "device", "executor", "gluon", "gpu", "init",
-    "initializer", "load", "nd", "ndarray", "np", "npx", "num_gpus", "numpy", "numpy_extension",
-    "random", "sym", "symbol", "test_utils", "to_onnx", "use_np", "util",
+    "AttrScope", "Context", "Device", "MXNetError", "Model", "autograd", "base", "context",
+    "convert", "cpu", "current_context", "current_device", "device", "executor", "gluon", "gpu",
+    "init", "initializer", "is_np_shape", "load", "model", "nd", "ndarray", "np", "np_shape", "npx",
+    "num_gpus", "numpy", "numpy_extension", "random", "sym", "symbol", "test_utils", "to_onnx",
+    "use_np", "util",
 ]  # fmt: skip
 
 

@@ -1,12 +1,9 @@
-"""Errors, devices and small things, by the names they have in MXNet.
-
-`mx.base`, `mx.context` and `mx.util` are this module.
-"""
+"""Errors, devices and switches by MXNet's names: `mx.base`, `mx.context` and `mx.util`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +18,7 @@ class MXNetError(UpconvError, RuntimeError):
 
 
 def _also(kind: type[Exception]) -> type[MXNetError]:
-    """The error that is one of Python's kinds too, as MXNet's Python layers raise it."""
+    """Make an `MXNetError` that is also one of Python's errors, as MXNet's Python code raises."""
     names = {"__doc__": f"An `MXNetError` that is a {kind.__name__}.", "__module__": __name__}
     return type(f"MXNet{kind.__name__}", (MXNetError, kind), names | {"__str__": Exception.__str__})
 
@@ -38,12 +35,12 @@ def require(condition: Any, text: str) -> None:
 
 
 class DeferredInitializationError(MXNetError):
-    """A parameter is asked for before a first forward call has said what its shape is."""
+    """A parameter is read before the first forward call, which determines its shape."""
 
 
 @contextmanager
 def raised_by(name: str) -> Iterator[None]:
-    """Whatever goes wrong with the arguments of the operator called `name`, as an `MXNetError`."""
+    """Turn errors about the arguments of the operator called `name` into `MXNetError`."""
     try:
         yield
     except MXNetError:
@@ -55,26 +52,26 @@ def raised_by(name: str) -> Iterator[None]:
 
 
 def ordered(nodes: Iterable[Any], parents: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """The nodes of a graph that these depend on, and they, each after its parents."""
-    seen, done = set(), []
+    """Return these nodes of a graph and all on which they depend, each after its parents."""
+    seen, result = set(), []
     stack = [(node, False) for node in reversed([*nodes])]
     while stack:
-        node, left = stack.pop()
-        if left:
-            done.append(node)
+        node, after_parents = stack.pop()
+        if after_parents:
+            result.append(node)
         elif id(node) not in seen:
             seen.add(id(node))
             stack.append((node, True))
             stack += [(parent, False) for parent in reversed([*parents(node)])]
-    return done
+    return result
 
 
 @dataclass(frozen=True, repr=False)
 class Context:
-    """A device by name and number, usable in a `with` block; all compute on this processor.
+    """A device by name and number; it may be used in a `with` block.
 
-    A GPU can be named, so that scripts can ask for one, but `num_gpus()` is 0, and making an array
-    there raises `MXNetError`.
+    All arrays are computed on this processor: a GPU can be named, but `num_gpus()` is 0, and making
+    an array on it raises `MXNetError`.
     """
 
     device_type: str
@@ -96,21 +93,19 @@ class Context:
 
 
 Device = Context
-
-
 cpu, gpu = partial(Context, "cpu"), partial(Context, "gpu")
-"""The processor; and the name of a GPU, on which no array can be made."""
+"""The processor, and a GPU, on which no array can be made."""
 current_context = current_device = cpu
-"""Where arrays are made when nothing else is said."""
+"""The default device."""
 
 
 def num_gpus() -> int:
-    """0: this front end computes on the processor."""
+    """Return 0: this front end computes on the processor."""
     return 0
 
 
 def require_processor(ctx: Any) -> None:
-    """Raise `MXNetError` for a GPU; None and lists of one device are as good as the processor."""
+    """Raise `MXNetError` for a GPU; a list of one device counts as the device."""
     device = ctx[0] if isinstance(ctx, list) else ctx
     if isinstance(device, str):
         device = Context(device)
@@ -118,26 +113,48 @@ def require_processor(ctx: Any) -> None:
         raise MXNetError(f"ctx is {device}; upconv.mxnet computes on the processor: use mx.cpu().")
 
 
+def absent(module: str) -> Callable[[str], Any]:
+    """Make a `__getattr__` for a module that has only a part of MXNet's."""
+
+    def missing(name: str) -> Any:
+        raise AttributeError(
+            f"upconv.mxnet has no {module}{name}; docs/mxnet.md lists what it has."
+        )
+
+    return missing
+
+
 def nothing(*_: Any, **__: Any) -> None:
-    """Nothing: every call computes at once, and arrays of `mx.np` always have NumPy's rules."""
+    """Do nothing: every call computes at once, and arrays of `mx.np` always have NumPy's rules."""
 
 
 set_np = reset_np = nothing
 
 
 def use_np(func: Any) -> Any:
-    """The function or class as it is."""
+    """Return the function or class unchanged."""
     return func
 
 
 use_np_array = use_np_shape = use_np
 
 
+def np_shape(active: bool = True) -> AbstractContextManager[None]:
+    """Return a context that does nothing: arrays without axes or elements always exist here."""
+    return nullcontext()
+
+
+np_array = np_shape
+
+
 def is_np_array() -> bool:
-    """True: both kinds of arrays are there at any time."""
+    """Return True: both kinds of arrays always exist."""
     return True
 
 
+is_np_shape = is_np_array
+
+
 def py_str(value: bytes | str) -> str:
-    """Text from what a callback is given."""
+    """Decode the name that a monitor's callback receives."""
     return value.decode() if isinstance(value, bytes) else value

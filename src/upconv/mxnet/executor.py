@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import brief
-from .base import MXNetError, MXNetKeyError, MXNetTypeError, MXNetValueError, require
+from .base import (
+    MXNetError,
+    MXNetKeyError,
+    MXNetTypeError,
+    MXNetValueError,
+    raised_by,
+    require,
+)
 from .ndarray import NDArray, differentiate
 from .symbol import Node, Symbol
 from .tape import REQUESTS, Leaf, compute, mode
@@ -21,51 +28,52 @@ Report = Callable[[Node, list[NDArray], list[NDArray]], Any]
 def run_graph(
     graph: Symbol, arrays: Mapping[str, NDArray], report: Report | None = None
 ) -> list[NDArray]:
-    """The outputs of a graph for these arrays, recorded if this thread records.
+    """Compute the outputs of a graph for these arrays, and record if this thread records.
 
-    report: called with every operator's node, its inputs and its outputs.
+    report: called with the node of every operator, its inputs and its outputs.
     """
-    values, left = dict[tuple[int, int], NDArray](), graph.reads.copy()
+    values, reads = dict[tuple[int, int], NDArray](), graph.reads.copy()
     for node in graph.nodes():
         if node.row is None:
             values[id(node), 0] = arrays[node.name]
             continue
-        read = [(id(parent), i) for parent, i in node.inputs]
-        given = [values[key] for key in read]
-        plain, sources = [x.value for x in given], [x.source for x in given]
+        keys = [(id(parent), i) for parent, i in node.inputs]
+        inputs = [values[key] for key in keys]
+        plain, sources = [x.value for x in inputs], [x.source for x in inputs]
         name = f"{node.name} ({node.row.name})"
-        outputs, recorded, _ = compute(node.row, node.p, plain, sources, name)
-        found = [type(given[0])(value) for value in outputs]
-        for i, y in enumerate(found):
+        results, recorded, _ = compute(node.row, node.p, plain, sources, name)
+        kind = type(inputs[0]) if inputs else NDArray
+        outputs = [kind(value) for value in results]
+        for i, y in enumerate(outputs):
             y.source = None if recorded is None else (recorded, i)
             values[id(node), i] = y
         if report is not None:
-            report(node, given, found)
-        for key in read:
-            left[key] -= 1
-            if not left[key]:  # nobody reads it any more
+            report(node, inputs, outputs)
+        for key in keys:
+            reads[key] -= 1
+            if not reads[key]:  # the last one
                 del values[key]
     return [values[id(node), i] for node, i in graph.entries]
 
 
-def _monitored(callback: Callable[[str, NDArray], Any], inputs: bool) -> Report:
-    """What tells a monitor of outputs, and of inputs too, by MXNet's names."""
+def _monitored(callback: Callable[[str, NDArray], Any], all_of_them: bool) -> Report:
+    """The report that calls a monitor with the outputs, or with the inputs as well."""
 
-    def report(node: Node, given: list[NDArray], found: list[NDArray]) -> None:
+    def report(node: Node, inputs: list[NDArray], outputs: list[NDArray]) -> None:
         unnamed = node.row is not None and node.row.name in _UNNAMED
-        for i, (x, name) in enumerate(zip(given, node.named_inputs(), strict=True)):
-            if inputs and node.inputs[i][0].row is None:
+        for i, (x, name) in enumerate(zip(inputs, node.named_inputs(), strict=True)):
+            if all_of_them and node.inputs[i][0].row is None:
                 callback(node.inputs[i][0].name, x)
-            if inputs:
+            if all_of_them:
                 callback(f"{node.name}_{f'input{i}' if unnamed else name}", x)
-        for name, y in zip(node.outputs(), found, strict=True):
+        for name, y in zip(node.outputs(), outputs, strict=True):
             callback(name, y)
 
     return report
 
 
 class Executor:
-    """What `bind` returns. Arrays are in the order of `list_arguments` and of states."""
+    """A graph with its arrays, in the order of `list_arguments` and of `list_auxiliary_states`."""
 
     arg_arrays: Any = property(lambda self: list(self.arg_dict.values()), doc="The arguments.")
     grad_arrays: Any = property(lambda self: list(self.grad_dict.values()), doc="None for null.")
@@ -80,9 +88,16 @@ class Executor:
         self.grad_dict = {
             name: None if requests[name] == "null" else grads.get(name) for name in self.arg_dict
         }
-        self.outputs: list[NDArray] = []
+        shapes = symbol.infer_shape_partial(**{name: x.shape for name, x in arrays.items()})[1]
+        types = symbol.infer_type_partial(**{name: x.dtype for name, x in arrays.items()})[1]
+        with raised_by("the outputs"):
+            self.outputs = [
+                NDArray(np.zeros(shape, kind or np.float32))
+                for shape, kind in zip(shapes, types, strict=True)
+            ]
         self._symbol, self._version, self._requests = symbol, version, requests
         self._monitor: Report | None = None
+        self._computed = False
 
     @property
     def output_dict(self) -> dict[str, NDArray]:
@@ -92,82 +107,109 @@ class Executor:
     def set_monitor_callback(
         self, callback: Callable[[str, NDArray], Any], monitor_all: bool = False
     ) -> None:
-        """Call `callback(name, array)` for every output computed, with monitor_all for inputs."""
+        """Call `callback(name, array)` for every output, with monitor_all for every input too."""
         self._monitor = _monitored(callback, monitor_all)
 
     def forward(self, is_train: bool = False, **arrays: Any) -> list[NDArray]:
         """Run the graph, after writing these arrays into the arguments; returns `outputs`."""
         for name, value in arrays.items():
-            target = self.arg_dict.get(name)
-            if target is None and self._version == 1:
-                raise MXNetTypeError(
-                    f"{name!r} is no argument; there are {', '.join(self.arg_dict)}."
-                )
-            if target is not None:
-                if np.shape(value) != target.shape:
-                    raise MXNetValueError(
-                        f"{name}: shape {np.shape(value)}; expected {target.shape}."
-                    )
-                target[:] = value
+            if name in self.arg_dict:
+                self._write(self.arg_dict, name, value)
+            elif self._version == 1:
+                known = ", ".join(self.arg_dict)
+                raise MXNetTypeError(f"{name!r} is no argument; there are {known}.")
         leaves = {name: self._leaf(name, x) for name, x in self.arg_dict.items()}
         records = any(grad is not None for grad in self.grad_dict.values())
         with mode(recording=records, training=bool(is_train)):
-            self.outputs = run_graph(self._symbol, leaves | self.aux_dict, self._monitor)
+            results = run_graph(self._symbol, leaves | self.aux_dict, self._monitor)
+        for y, result in zip(self.outputs, results, strict=True):  # the caller may hold them
+            y.value, y.source = result.value, result.source
+        self._computed = True
         return self.outputs
 
+    def copy_params_from(
+        self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None,
+        allow_extra_params: bool = False,
+    ) -> None:  # fmt: skip
+        """Write arrays by name into the arguments and states."""
+        for targets, values in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
+            for name, value in values.items():
+                if name in targets:
+                    self._write(targets, name, value)
+                elif not allow_extra_params:
+                    known = ", ".join(targets)
+                    raise MXNetValueError(f"{name!r} is not in the graph; there are {known}.")
+
+    def reshape(
+        self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
+    ) -> Executor:
+        """An executor for inputs of other shapes; arrays whose shape stays are shared."""
+        arrays = self.arg_dict | self.aux_dict
+        kinds = {name: x.dtype for name, x in arrays.items()}
+        new = simple_bind(
+            self._symbol, None, self._requests, kinds, version=self._version, **shapes
+        )
+        for name in ("arg_dict", "aux_dict", "grad_dict"):
+            mine, theirs = getattr(self, name), getattr(new, name)
+            same = [k for k, x in theirs.items() if x is not None and x.shape == mine[k].shape]
+            theirs.update({k: mine[k] for k in same})
+        return new
+
+    @staticmethod
+    def _write(targets: Mapping[str, Any], name: str, value: Any) -> None:
+        shape = targets[name].shape
+        if np.shape(value) != shape:
+            raise MXNetValueError(f"{name}: shape {np.shape(value)}; expected {shape}.")
+        targets[name][:] = value
+
     def _leaf(self, name: str, array: NDArray) -> NDArray:
-        """An argument as a leaf of its own: two names may share one array."""
-        own, grad = NDArray(array.value), self.grad_dict[name]
-        own.source = None if grad is None else Leaf(grad, self._requests[name])
-        return own
+        """A leaf for one argument; two names may share an array."""
+        leaf, grad = NDArray(array.value), self.grad_dict[name]
+        leaf.source = None if grad is None else Leaf(grad, self._requests[name])
+        return leaf
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """Compute the gradients from those of the outputs: an array, or one for each."""
         if isinstance(out_grads, (NDArray, np.ndarray)):
             out_grads = [out_grads]
-        if not self.outputs:
+        if not self._computed:
             raise MXNetError("backward comes after forward(is_train=True).")
         losses = all(node.row and node.row.name in _LOSSES for node, _ in self._symbol.entries)
         if out_grads is None and self._version == 1 and not losses:
             raise MXNetError("out_grads is not given, and an output is not a loss; give gradients.")
-        given = [None] * len(self.outputs) if out_grads is None else out_grads
-        pairs = [(y, g) for y, g in zip(self.outputs, given, strict=False) if y.source is not None]
+        grads = [None] * len(self.outputs) if out_grads is None else out_grads
+        pairs = [(y, g) for y, g in zip(self.outputs, grads, strict=False) if y.source is not None]
         differentiate([y for y, _ in pairs], [g for _, g in pairs], True, is_train)
 
 
-def _named(what: str, names: list[str], given: Any, required: bool = True) -> dict[str, Any]:
+def _named(what: str, names: list[str], values: Any, required: bool = True) -> dict[str, Any]:
     """Arrays by name, from a list in the names' order or a dict that may hold others."""
-    if not isinstance(given, Mapping):
-        given = dict(zip(names, given or (), strict=False))
-    found = {name: given[name] for name in names if given.get(name) is not None}
-    missing = [name for name in names if name not in found]
+    if not isinstance(values, Mapping):
+        values = dict(zip(names, values or (), strict=False))
+    arrays = {name: values[name] for name in names if values.get(name) is not None}
+    missing = [name for name in names if name not in arrays]
     if missing and required:
         raise MXNetValueError(f"{what} has no array for {missing[0]!r}.")
-    for name, value in found.items():
+    for name, value in arrays.items():
         if not isinstance(value, NDArray):
             raise MXNetTypeError(f"{name} in {what} is {brief(value)}; expected an NDArray.")
-    return found
+    return arrays
 
 
 def _requests(names: list[str], grad_req: Any, version: int) -> dict[str, str]:
-    """What is asked for by name; in 1.x a dict may leave names out, which asks for nothing."""
+    """The words of grad_req by name; a name that a dict leaves out is "null" in 1.x."""
     if isinstance(grad_req, str):
-        found = dict.fromkeys(names, grad_req)
-    elif isinstance(grad_req, Mapping):
-        default = dict.fromkeys(names, "null") if version == 1 else {}
-        found = {**default, **grad_req}
-        if not found.keys() >= {*names}:
-            raise MXNetKeyError(f"grad_req has not all of {', '.join(names)}.")
-        found = {name: found[name] for name in names}
-    else:
+        grad_req = dict.fromkeys(names, grad_req)
+    elif not isinstance(grad_req, Mapping):
         require(version == 1, "grad_req is a list; expected a word or a dict")
-        found = dict(zip(names, grad_req, strict=True))
-    for name, word in found.items():
+        grad_req = dict(zip(names, grad_req, strict=True))
+    if version > 1 and not grad_req.keys() >= {*names}:
+        raise MXNetKeyError(f"grad_req has not all of {', '.join(names)}.")
+    for name, word in grad_req.items():
         if word not in REQUESTS:
-            raise MXNetValueError(
-                f"grad_req of {name} is {brief(word)}; expected null, write or add."
-            )
-    return found
+            text = f"grad_req of {name} is {brief(word)}; expected null, write or add."
+            raise MXNetValueError(text)
+    return {name: grad_req.get(name, "null") for name in names}
 
 
 def bind(
@@ -181,10 +223,10 @@ def bind(
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = _named("args", names, args) | _named("aux_states", states, aux_states)
-    given = {name: arrays[name].shape for name in names}
-    for name, shape in zip(names, symbol.infer_shape_partial(**given)[0], strict=True):
-        if given[name] != shape:
-            raise MXNetError(f"{name} has shape {given[name]}; expected {shape}.")
+    shapes = {name: arrays[name].shape for name in names}
+    for name, shape in zip(names, symbol.infer_shape_partial(**shapes)[0], strict=True):
+        if shapes[name] != shape:
+            raise MXNetError(f"{name} has shape {shapes[name]}; expected {shape}.")
     if version > 1:  # later changes to the caller's arrays are not seen
         arrays = {name: NDArray(np.array(x.value)) for name, x in arrays.items()}
     grads = _named("args_grad", names, args_grad, required=False)
@@ -195,18 +237,19 @@ def simple_bind(
     symbol: Symbol, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, *,
     version: int = 1, **shapes: Any,
 ) -> Executor:  # fmt: skip
-    """An executor on arrays of zeros whose shapes follow from these; type_dict: types by name."""
+    """An executor on arrays of zeros, whose shapes and types follow from those of some.
+
+    type_dict: types by name; float32 where none follows.
+    """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arguments, _, others = symbol.infer_shape(**shapes)
     if arguments is None:
-        raise MXNetError(f"The shapes given do not say those of all of {', '.join(names)}.")
-    types = type_dict or {}
-    default = next(iter(types.values()), np.float32)  # one type for all, or the types of all
+        raise MXNetError(f"From {shapes} the shapes of {', '.join(names)} do not all follow.")
+    kinds = {name: kind for name, kind in (type_dict or {}).items() if name in names + states}
+    types = symbol.infer_type_partial(**kinds)
+    known = [*zip(names + states, arguments + others, types[0] + types[2], strict=True)]
     arrays, grads = (
-        {
-            name: NDArray(np.zeros(shape, types.get(name, default)))
-            for name, shape in zip(names + states, arguments + others, strict=True)
-        }
+        {name: NDArray(np.zeros(shape, kind or np.float32)) for name, shape, kind in known}
         for _ in range(2)
     )
     return Executor(symbol, arrays, grads, _requests(names, grad_req, version), version)

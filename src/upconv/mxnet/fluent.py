@@ -30,7 +30,7 @@ class Fluent:
 
     numpy_like = False
     wide = "broadcast_"  # how the operators of two begin that apply to shapes that differ
-    __array_ufunc__ = None  # a number of NumPy on the left leaves the operator to us
+    __array_priority__ = 1000.0  # a number of NumPy on the left leaves the operator to us
 
     def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         raise NotImplementedError
@@ -39,6 +39,8 @@ class Fluent:
         """Apply the operator of this name, in `mx.np` the one it has there, to self and others."""
         numpy_name = f"_npi_{name}"
         row = OPERATORS[numpy_name if self.numpy_like and numpy_name in OPERATORS else name]
+        if named.get("out", 0) is None:  # numpy.sum and its like pass it on
+            del named["out"]
         inputs, attributes = row.bind((self, *values), named)
         return self._apply(row, [x for x in inputs if x is not None], attributes)
 

@@ -1,4 +1,4 @@
-"""Saved models, run as they are: a graph and its parameters, on NumPy arrays, without a tape."""
+"""Saved models, run on NumPy arrays, and the files of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ import numpy as np
 
 from .base import MXNetError, raised_by
 from .executor import Report, run_graph
-from .ndarray import NDArray
+from .ndarray import NDArray, save
 from .operators import Array
 from .params import Name, read_params
 from .symbol import Symbol
 from .symbol import load as load_symbol
 from .tape import mode
 
+_WEIGHTED = ("Convolution", "Deconvolution", "FullyConnected")
+_SAME_AXES = {
+    "Activation", "BatchNorm", "BlockGrad", "Cast", "Dropout", "LRN", "LeakyReLU", "Pad", "Pooling",
+    "UpSampling", "clip", "identity", "relu", "sigmoid", "tanh",
+}  # fmt: skip
+"""Operators whose result has the axes and the channels of their first input."""
+
 _PARAMETERS = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var"}
 
 
 class Model:
-    """A graph with arrays for its parameters; made once, it may be run by several threads.
+    """A graph with arrays for its parameters; several threads may run it.
 
-    graph: what `mx.sym.load` reads. arrays: parameters and states by name, of which `arrays` has
-    copies not to be written to. `inputs` names the graph's other variables but for the labels of
-    losses, which are not needed; `outputs` names what `run` returns. Inputs are made `dtype`, the
-    narrowest floating type of the parameters. Raises `MXNetError` for a parameter that is missing.
+    graph: a symbol, as `mx.sym.load` returns it. arrays: parameters and states by name; the
+    attribute `arrays` has read-only copies. `inputs` names the other variables, without the labels
+    of losses, which inference does not need. `outputs` names the results of `run`. Inputs are
+    converted to `dtype`, the narrowest floating type of the parameters. Raises `MXNetError` for a
+    missing parameter.
 
     >>> import upconv.mxnet as mx
     >>> model = Model(mx.sym.Activation(mx.sym.var("x"), act_type="relu", name="act"), {})
     >>> model.inputs, model.outputs, model.run(x=[[-1, 3]])
     (['x'], ['act_output'], [array([[0., 3.]], dtype=float32)])
+    >>> model
+    <Model: inputs x; outputs act_output; 0 parameters in 0 arrays; float32>
     """
 
     def __init__(self, graph: Symbol, arrays: Mapping[str, Array]) -> None:
@@ -53,34 +63,116 @@ class Model:
         if missing:
             raise MXNetError(f"The parameters have no {', '.join(missing[:9])}.")
 
+    def __repr__(self) -> str:
+        size = sum(array.size for array in self.arrays.values())
+        pairs = ((name, ", ".join(map(str, axes))) for name, axes in self.input_shapes().items())
+        inputs = ", ".join(f"{name} ({axes})" if axes else name for name, axes in pairs)
+        return (
+            f"<Model: inputs {inputs}; outputs {', '.join(self.outputs)};"
+            f" {size:,} parameters in {len(self.arrays)} arrays; {self.dtype}>"
+        )
+
+    def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """Return the axes of each input, the number of channels by the parameters' shapes.
+
+        The channels of an input are known where a layer with weights reads it, behind layers that
+        keep the axes; the entry of another input is empty.
+
+        >>> import upconv.mxnet as mx
+        >>> net = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(3, 3), num_filter=8, name="up")
+        >>> Model(net, {"up_weight": np.ones((5, 8, 3, 3))}).input_shapes()
+        {'x': ('N', 5, 'H', 'W')}
+        """
+        shapes: dict[str, tuple[int | str, ...]] = dict.fromkeys(self.inputs, ())
+        origins = {id(node): node.name for node in self.graph.nodes() if node.name in shapes}
+        for node in self.graph.nodes():
+            origin = origins.get(id(node.inputs[0][0])) if node.inputs else None
+            if node.row is None or origin is None:
+                continue
+            kind = node.row.name
+            if kind in _WEIGHTED and not shapes[origin]:
+                weight = self.arrays.get(node.inputs[1][0].name)
+                shapes[origin] = () if weight is None else _axes(node.p, weight.shape, kind)
+            elif kind in _SAME_AXES or kind.endswith("_scalar"):
+                origins[id(node)] = origin
+        return shapes
+
     def run(self, /, **inputs: Any) -> list[Array]:
-        """The outputs, in inference; raises `MXNetError` for inputs that do not fit the graph."""
+        """Compute the outputs; raises `MXNetError` for inputs that do not fit the graph."""
         return self.computed(inputs)
 
     def computed(self, inputs: Mapping[str, Any], report: Report | None = None) -> list[Array]:
         """As `run`; `report` is that of `run_graph`."""
         if {*inputs} != {*self.inputs}:
-            raise MXNetError(f"The inputs are {[*inputs]}; expected {self.inputs}.")
-        given = dict[str, Array]()
+            names = ", ".join(inputs) or "none"
+            raise MXNetError(f"The inputs are {names}; expected {', '.join(self.inputs)}.")
+        converted = dict[str, Array]()
         try:
             with raised_by("An input"):
                 for name, x in inputs.items():
-                    given[name] = np.asarray(x).astype(self.dtype, copy=False).view()
-                    given[name].flags.writeable = False  # it is the caller's
-            arrays = self._fixed | {name: NDArray(x) for name, x in given.items()}
+                    converted[name] = np.asarray(x).astype(self.dtype, copy=False).view()
+                    converted[name].flags.writeable = False  # it is the caller's
+            arrays = self._fixed | {name: NDArray(x) for name, x in converted.items()}
             with mode(recording=False, training=False):
-                found = run_graph(self.graph, arrays, report)
+                outputs = run_graph(self.graph, arrays, report)
         except MXNetError as error:
-            shapes = ", ".join(f"{k} {x.shape}" for k, x in given.items())
+            shapes = ", ".join(f"{k} {x.shape}" for k, x in converted.items())
             text = str(error).rstrip(".")  # NumPy's have no full stop
             raise MXNetError(f"{text}. The inputs are {shapes or inputs}.") from error
-        return [y.asnumpy() for y in found]
+        return [y.asnumpy() for y in outputs]
+
+
+def _axes(p: Any, weight: tuple[int, ...], kind: str) -> tuple[int | str, ...]:
+    """Return the axes of a layer's input: numbers are known, letters are not."""
+    if kind == "FullyConnected":
+        return ("N", weight[1])
+    layout = p.layout or "NC" + "DHW"[-len(p.kernel) :]
+    first = kind == "Deconvolution"  # the axis of the weight for channels of the input
+    axis = 0 if first else layout.index("C")
+    channels = weight[axis] * (1 if first else p.num_group)
+    return tuple(channels if letter == "C" else letter for letter in layout)
 
 
 def load(symbol_json: Name, params: Name | None = None) -> Model:
-    """The model of a -symbol.json and a .params file; see `Model`. Without params all are inputs.
+    """Read the model of a -symbol.json and a .params file; without params all variables are inputs.
 
-    Raises `FileError`, `ModelError` for a damaged file, and `MXNetError`.
+    Raises `FileError`, `ModelError` for a damaged file, and `MXNetError`; see `Model`.
     """
     arrays = {} if params is None else read_params(params)
     return Model(load_symbol(symbol_json), {k.split(":", 1)[-1]: v for k, v in arrays.items()})
+
+
+def params_name(prefix: str, epoch: int) -> str:
+    """The name of a checkpoint's parameters, such as "net-0000.params"."""
+    with raised_by("epoch"):
+        return f"{prefix}-{epoch:04d}.params"
+
+
+def load_params(prefix: str, epoch: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+    """Read parameters and states by name from `prefix-0000.params`, 0000 being the epoch."""
+    parts: dict[str, dict[str, NDArray]] = {"arg": {}, "aux": {}}
+    for name, value in read_params(params_name(prefix, epoch)).items():
+        kind, _, plain_name = name.partition(":")
+        if kind not in parts:
+            raise MXNetError(f"{name!r} is neither an arg: nor an aux:, as a checkpoint has them.")
+        parts[kind][plain_name] = NDArray(value)
+    return parts["arg"], parts["aux"]
+
+
+def load_checkpoint(
+    prefix: str, epoch: int
+) -> tuple[Symbol, dict[str, NDArray], dict[str, NDArray]]:
+    """Read the graph of `prefix-symbol.json`, and what `load_params` returns."""
+    return load_symbol(f"{prefix}-symbol.json"), *load_params(prefix, epoch)
+
+
+def save_checkpoint(
+    prefix: str, epoch: int, symbol: Symbol | None, arg_params: Mapping[str, NDArray],
+    aux_params: Mapping[str, NDArray], remove_amp_cast: bool = True,
+) -> None:  # fmt: skip
+    """Write the files that `load_checkpoint` reads; without a symbol the parameters alone."""
+    name = params_name(prefix, epoch)
+    if symbol is not None:
+        symbol.save(f"{prefix}-symbol.json")
+    named = {f"arg:{k}": v for k, v in arg_params.items()}
+    save(name, named | {f"aux:{k}": v for k, v in aux_params.items()})

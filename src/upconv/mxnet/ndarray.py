@@ -1,12 +1,12 @@
-"""Arrays: `mx.nd`. An `NDArray` holds a NumPy array, and what its gradient depends on.
+"""Arrays: `mx.nd`. An `NDArray` holds a NumPy array and the node that computed it.
 
-Operators compute at once; `waitall` and the like have nothing to wait for. Every function of
-`mx.nd` that is not here is an operator by its name.
+Operators compute at once, so `waitall` and its like return at once. Every other function of `mx.nd`
+is the operator of its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
@@ -14,11 +14,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..dialects.mxnet_attributes import KINDS
 from ..errors import brief
 from .base import (
     Context,
     MXNetError,
     MXNetKeyError,
+    MXNetTypeError,
     MXNetValueError,
     cpu,
     nothing,
@@ -28,7 +30,7 @@ from .base import (
 from .fluent import Fluent, named
 from .operators import OPERATORS, Array, Operator
 from .packed import written
-from .params import read_params, write_params
+from .params import read_arrays, write_params
 from .random import generator
 from .tape import REQUESTS, STATE, Leaf, compute, gradients
 
@@ -66,23 +68,26 @@ class NDArray(Fluent):
         return np.array(self.value, dtype)
 
     def asscalar(self) -> Any:
-        """The one element."""
+        """The one element, as a number of NumPy."""
         if self.value.size != 1:
             raise MXNetValueError(f"The array has {self.value.size} elements; expected one.")
-        return self.value.item()
+        return self.value.reshape(-1)[0]
 
-    item = asscalar
+    def item(self) -> Any:
+        """The one element, as a number of Python."""
+        return self.asscalar().item()
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
-        """The same values with elements of another type."""
-        return self.call("Cast", dtype=dtype)
+        """Convert to another element type; without copy, self where it has that type."""
+        result = self.call("Cast", dtype=dtype)
+        return result if copy or result.dtype != self.dtype else self
 
     def copy(self) -> Any:
-        """A copy, which gradients pass."""
+        """Make a copy through which gradients pass."""
         return self.call("identity")
 
     def copyto(self, other: Any) -> Any:
-        """Write the values into an array, or make a copy on a device."""
+        """Write the values into another array, or make a copy on a device."""
         if isinstance(other, Context):
             require_processor(other)
             return self.copy()
@@ -92,14 +97,14 @@ class NDArray(Fluent):
         return other
 
     def as_in_context(self, ctx: Any) -> Self:
-        """Self, for the processor."""
+        """Return self; raises `MXNetError` for a GPU."""
         require_processor(ctx)
         return self
 
     as_in_ctx = to_device = as_in_context
 
     def tostype(self, stype: str) -> Self:
-        """Self: the sparse forms are held densely."""
+        """Return self: sparse arrays are held densely."""
         if stype not in ("default", "row_sparse", "csr"):
             raise MXNetError(f"stype is {stype!r}; expected default, row_sparse or csr.")
         return self
@@ -107,14 +112,17 @@ class NDArray(Fluent):
     wait_to_read = nothing
 
     def attach_grad(self, grad_req: str = "write", stype: Any = None) -> None:
-        """Keep a gradient, zero at first; grad_req is "null", "write" or "add"."""
+        """Begin a graph at this array, with a gradient that is zero at first.
+
+        grad_req: "null", "write" or "add".
+        """
         if grad_req not in REQUESTS:
             raise MXNetKeyError(f"grad_req is {brief(grad_req)}; expected null, write or add.")
         self.grad = None if grad_req == "null" else type(self)(np.zeros_like(self.value))
         self.source = None if grad_req == "null" else Leaf(self.grad, grad_req)
 
     def detach(self) -> Any:
-        """The same values, without what they depend on."""
+        """Return the same values, through which no gradient passes."""
         return type(self)(self.value)
 
     def zero_grad(self) -> None:
@@ -125,7 +133,7 @@ class NDArray(Fluent):
     def backward(
         self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
     ) -> None:
-        """Compute the gradients of all arrays that this one was recorded to depend on."""
+        """Compute the gradients of all recorded arrays on which this one depends."""
         differentiate([self], [out_grad], retain_graph, train_mode)
 
     def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -138,22 +146,24 @@ class NDArray(Fluent):
         with raised_by("an index"):
             keys = key if isinstance(key, tuple) else (key,)
             basic = all(isinstance(k, (int, np.integer, slice)) for k in keys)
-            found = np.asarray(self.value[(*keys, ...) if basic else key])  # "...": a view, if 0-d
-        found = found if found.ndim or self.numpy_like else found.reshape(1)
-        # A part that lies together is a view, any other a copy, as in MXNet.
-        return type(self)(found if found.flags.c_contiguous else found.copy())
+            part = np.asarray(self.value[(*keys, ...) if basic else key])  # "...": a view, if 0-d
+        part = part if part.ndim or self.numpy_like else part.reshape(1)
+        # A contiguous part is a view, any other a copy, as in MXNet.
+        return type(self)(part if part.flags.c_contiguous else part.copy())
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
-        """The same elements in another shape; a view of them where nothing is recorded."""
-        found = super().reshape(*shape, **named)
-        apart = self.numpy_like or (STATE.recording and self.source is not None)
-        return found if apart else type(self)(self.value.reshape(found.shape))
+        """Return the elements in another shape; a view of them where nothing is recorded."""
+        copy = super().reshape(*shape, **named)
+        recorded = STATE.recording and self.source is not None
+        return copy if self.numpy_like or recorded else type(self)(self.value.reshape(copy.shape))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if STATE.recording and self.source is not None:
-            raise MXNetError("An array that is recorded was to be written; pause() recording.")
+            raise MXNetError("A recorded array cannot be written to; use autograd.pause().")
         with raised_by("an assignment"):
-            self.value[_plain_key(key)] = value.value if isinstance(value, NDArray) else value
+            values = np.asarray(plain(value))
+            # One element fits anywhere, whatever its axes, as in MXNet.
+            self.value[_plain_key(key)] = values.reshape(()) if values.size == 1 else values
         written(self.value)
 
     def __len__(self) -> int:
@@ -163,7 +173,7 @@ class NDArray(Fluent):
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
-        return bool(self.asscalar())
+        return bool(self.value.size and self.asscalar())
 
     def __float__(self) -> float:
         return float(self.asscalar())
@@ -202,7 +212,7 @@ def _plain_key(key: Any) -> Any:
 def invoke(
     row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], out: Any = None
 ) -> Any:
-    """Run an operator on arrays: one array, or a list where it has several outputs."""
+    """Run an operator on arrays; returns an array, or a list where it has several outputs."""
     for i, x in enumerate(inputs):
         if not isinstance(x, NDArray):
             raise MXNetError(f"{row.name}: input {i} is {brief(x)}; expected an NDArray.")
@@ -210,32 +220,29 @@ def invoke(
         row, attributes, [x.value for x in inputs], [x.source for x in inputs]
     )
     targets = out if isinstance(out, (list, tuple)) else [out] * visible
-    found = []
+    kind, results = type(inputs[0]) if inputs else NDArray, []
     for i, (value, target) in enumerate(zip(outputs, targets, strict=False)):
-        given = type(inputs[0])(value) if target is None else target
-        if given.value.shape != value.shape or given.value.dtype != value.dtype:
+        y = kind(value) if target is None else target
+        if y.value.shape != value.shape or y.value.dtype != value.dtype:
             raise MXNetError(f"{row.name}: out is not of shape {value.shape} and {value.dtype}.")
         if target is not None:
-            given[...] = NDArray(value)
+            y[...] = NDArray(value)
         if node is not None:
-            given.source = node, i
-        found.append(given)
-    return found[0] if visible == 1 else found
+            y.source = node, i
+        results.append(y)
+    return results[0] if visible == 1 else results
 
 
 def differentiate(
-    heads: Sequence[NDArray],
-    head_grads: Sequence[Any] | None,
-    retain: bool,
-    training: bool,
+    heads: Sequence[NDArray], head_grads: Sequence[Any] | None, retain: bool, training: bool,
     keep: Any = None,
-) -> None:
-    """Write the gradients of what the heads depend on, or hand leaf and gradient to `keep`."""
-    given = [None] * len(heads) if head_grads is None else list(head_grads)
-    if len(given) != len(heads):
-        raise MXNetError(f"{len(given)} head gradients; expected {len(heads)}, one for each head.")
+) -> None:  # fmt: skip
+    """Write the gradients of all leaves of the heads, or call `keep(leaf, gradient)`."""
+    grads = [None] * len(heads) if head_grads is None else list(head_grads)
+    if len(grads) != len(heads):
+        raise MXNetError(f"{len(grads)} head gradients; expected {len(heads)}, one for each head.")
     starts = []
-    for head, grad in zip(heads, given, strict=True):
+    for head, grad in zip(heads, grads, strict=True):
         if head.source is None:
             raise MXNetError(
                 "A head was not recorded, or depends on no array with a gradient. Compute it "
@@ -254,7 +261,7 @@ def differentiate(
 
 @cache
 def function(name: str, row: Operator) -> Any:
-    """An operator as a function of arrays: inputs, attributes, and `out` to write into."""
+    """Make a function of arrays from an operator; it takes `out` to write into."""
 
     def apply(*values: Any, out: Any = None, name: Any = None, **named: Any) -> Any:
         with raised_by(row.name):
@@ -267,7 +274,9 @@ def function(name: str, row: Operator) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's arrays for ours, within lists and tuples as well."""
+    """Replace our arrays by NumPy's, in lists, tuples and dicts too."""
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain, value))
     return value.value if isinstance(value, NDArray) else value
@@ -277,48 +286,63 @@ _AS_NUMPY = {"val": "fill_value", "source_array": "object"}  # parameters of mx.
 
 
 def creating(name: str, kind: type[NDArray]) -> Any:
-    """The function of NumPy by this name, of which arrays of a kind are made."""
+    """Make a function that creates arrays of a kind by NumPy's function of this name."""
 
     def create(
         *values: Any, dtype: Any = None, ctx: Any = None, device: Any = None, stype: Any = None,
         **named: Any,
     ) -> Any:  # fmt: skip
-        for place in (ctx, device, *(x for x in values if isinstance(x, Context))):
-            require_processor(place)
-        given = [plain(value) for value in values if not isinstance(value, Context)]
+        for context in (ctx, device, *(x for x in values if isinstance(x, Context))):
+            require_processor(context)
+        arguments = [plain(value) for value in values if not isinstance(value, Context)]
         with raised_by(name):
-            spelt = {_AS_NUMPY.get(key, key): plain(value) for key, value in named.items()}
-            found = getattr(np, name)(*given, **spelt)
-        typed = any(isinstance(value, (str, type, np.dtype)) for value in given[1:])
-        typed = typed or any(isinstance(value, NDArray) for value in values[:1])
-        keeps = typed or (kind.numpy_like and found.dtype == bool)
-        return kind(np.asarray(found, dtype or (None if keeps else np.float32)))
+            options = {_AS_NUMPY.get(key, key): plain(value) for key, value in named.items()}
+            array = getattr(np, name)(*arguments, **options)
+            typed = any(isinstance(value, (str, type, np.dtype)) for value in arguments[1:])
+            typed = typed or any(isinstance(value, NDArray) for value in values[:1])
+            keeps = typed or (kind.numpy_like and array.dtype == bool)
+            default = None if keeps else np.float32
+            return kind(np.asarray(array, KINDS["dtype"]("dtype", dtype) if dtype else default))
 
     create.__name__ = create.__qualname__ = name
-    create.__doc__ = f"As numpy.{name}, with float32 for the default of `dtype`."
+    create.__doc__ = f"As numpy.{name}, but `dtype` is float32 by default."
     return create
 
 
 array, zeros, ones, empty, full, arange = (
     creating(name, NDArray) for name in ("array", "zeros", "ones", "zeros", "full", "arange")
 )
-
-
 waitall = nothing
 
 
-def load(fname: Any) -> dict[str, NDArray]:
-    """The arrays of a .params file by name."""
-    return {name: NDArray(value) for name, value in read_params(fname).items()}
+def load(fname: Any, kind: type[NDArray] = NDArray) -> Any:
+    """The arrays of a .params file: by name, or a list where they have none."""
+    arrays = read_arrays(fname)
+    if isinstance(arrays, list):
+        return [kind(value) for value in arrays]
+    return {name: kind(value) for name, value in arrays.items()}
+
+
+def load_frombuffer(buf: bytes) -> Any:
+    """The arrays of a .params file from its bytes; see `load`."""
+    if not isinstance(buf, bytes):
+        raise MXNetTypeError(f"buf is {brief(buf)}; expected bytes.")
+    return load(buf)
 
 
 def save(fname: Any, data: Any) -> None:
-    """Write arrays by name to a .params file."""
-    write_params(fname, {name: x.asnumpy() for name, x in data.items()}, force=True)
+    """Write arrays to a .params file: by name from a dict, without names from a list or one."""
+    data = [data] if isinstance(data, NDArray) else data
+    listed = isinstance(data, (list, tuple))
+    values = data if listed else data.values() if isinstance(data, Mapping) else [data]
+    for x in values:
+        if not isinstance(x, NDArray):
+            raise MXNetTypeError(f"data has {brief(x)}; expected NDArrays, in a dict or a list.")
+    write_params(fname, plain(data), force=True)
 
 
 def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
-    """A function that draws random numbers by the generator's method, whose names it takes."""
+    """Make a function that draws random numbers by this method of the generator."""
 
     def draw(
         *values: Any, shape: Any = shape, size: Any = None, dtype: Any = None, ctx: Any = None,
@@ -332,9 +356,12 @@ def drawing(method: str, kind: type[NDArray], shape: Any) -> Any:
     return draw
 
 
-random = SimpleNamespace(
-    uniform=drawing("uniform", NDArray, (1,)), normal=drawing("normal", NDArray, (1,))
+random: Any = SimpleNamespace(
+    uniform=drawing("uniform", NDArray, (1,)),
+    normal=drawing("normal", NDArray, (1,)),
+    randn=lambda *shape, **named: random.normal(shape=shape, **named),
 )
+random_uniform, random_normal = random.uniform, random.normal
 _sync = function("SyncBatchNorm", OPERATORS["_contrib_SyncBatchNorm"])
 contrib = SimpleNamespace(SyncBatchNorm=_sync)
 

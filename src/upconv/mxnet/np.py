@@ -1,7 +1,7 @@
-"""Arrays as in NumPy: `mx.np`. Operators that are not here are those of `mx.np` by their names.
+"""Arrays as in NumPy: `mx.np`. Other names are operators of `mx.np`.
 
-A function of NumPy for which there is no operator is computed by NumPy; while recording, on an
-array that a gradient passes, it is refused, as it has none.
+NumPy computes its functions for which there is no operator. They have no gradient: on an array that
+is being recorded they are refused.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def concatenate(seq: Any, axis: int = 0) -> Any:
 
 def _by_numpy(name: str) -> Any:
     def apply(*values: Any, **named: Any) -> Any:
-        given = [*values, *named.values()]
-        if STATE.recording and any(getattr(x, "source", None) is not None for x in given):
+        everything = [*values, *named.values()]
+        if STATE.recording and any(getattr(x, "source", None) is not None for x in everything):
             raise MXNetError(f"mx.np.{name} has no gradient here; docs/mxnet.md lists what has.")
         named = {key: plain(value) for key, value in named.items()}
-        found = getattr(_numpy, name)(*map(plain, values), **named)
-        wraps = isinstance(found, _numpy.ndarray | _numpy.generic)
-        return ndarray(_numpy.asarray(found)) if wraps else found
+        result = getattr(_numpy, name)(*map(plain, values), **named)
+        wraps = isinstance(result, _numpy.ndarray | _numpy.generic)
+        return ndarray(_numpy.asarray(result)) if wraps else result
 
     apply.__name__ = name
     return apply

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy
+
+from ..files import published, reported
 from .base import (
     MXNetTypeError,
     cpu,
     current_device,
     gpu,
     is_np_array,
+    is_np_shape,
     num_gpus,
     require,
     reset_np,
     set_np,
 )
-from .ndarray import function, invoke, waitall
+from .ndarray import function, invoke, plain, save, waitall
+from .ndarray import load as load_as
+from .np import ndarray
 from .operators import OPERATORS
 
 __all__ = [
-    "convolution", "cpu", "current_device", "deconvolution", "gpu", "is_np_array", "num_gpus",
-    "reset_np", "set_np", "waitall",
+    "convolution", "cpu", "current_device", "deconvolution", "gpu", "is_np_array", "is_np_shape",
+    "load", "num_gpus", "reset_np", "save", "savez", "set_np", "waitall",
 ]  # fmt: skip
 
 
@@ -31,26 +38,36 @@ def _windowed(name: str) -> Any:
     row = OPERATORS[name]
 
     def apply(*values: Any, **named: Any) -> Any:
-        inputs, given = row.bind(values, named)
-        unknown = given.keys() - row.attributes.keys()
-        given = {**_DEFAULTS, **{key: value for key, value in given.items() if value is not None}}
+        inputs, attributes = row.bind(values, named)
+        unknown = attributes.keys() - row.attributes.keys()
         if unknown:
-            raise MXNetTypeError(
-                f"{sorted(unknown)[0]!r} is not an argument of mx.npx.{name.lower()}."
-            )
-        enough = len(inputs) > 1 and None not in inputs and "kernel" in given
+            raise MXNetTypeError(f"{min(unknown)!r} is not an argument of mx.npx.{name.lower()}.")
+        attributes = _DEFAULTS | {k: value for k, value in attributes.items() if value is not None}
+        enough = len(inputs) > 1 and None not in inputs and "kernel" in attributes
         require(enough, "data, weight and kernel are needed")
-        require(given["num_filter"] >= 1, "num_filter is at least 1")
-        require(given["workspace"] >= 0, "workspace is at least 0")
-        require(not given["no_bias"] or len(inputs) < 3, "bias is given with no_bias")
-        return invoke(row, inputs, given)
+        require(attributes["num_filter"] >= 1, "num_filter is at least 1")
+        require(attributes["workspace"] >= 0, "workspace is at least 0")
+        require(not attributes["no_bias"] or len(inputs) < 3, "bias is given with no_bias")
+        return invoke(row, inputs, attributes)
 
     apply.__name__ = name.lower()
     apply.__doc__ = (
-        f"{name} by MXNet 2's defaults: a bias, unless no_bias says otherwise. None stands for an "
-        "attribute that is not given. Raises `AssertionError` where MXNet's wrapper does."
+        f"{name} with MXNet 2's defaults: it takes a bias unless no_bias is true, and an attribute "
+        "of None is left out. Raises `AssertionError` where MXNet's wrapper does."
     )
     return apply
+
+
+def load(file: Any) -> Any:
+    """The arrays of a .params or .npz file: by name, or a list where they have none."""
+    return load_as(file, ndarray)
+
+
+def savez(file: Any, *arrays: Any, **named: Any) -> None:
+    """Write arrays to a .npz file, by name or as arr_0, arr_1, ..."""
+    values = {f"arr_{i}": x for i, x in enumerate(arrays)} | named
+    with reported(str(file)), published(Path(file), force=True) as handle:
+        numpy.savez(handle, **plain(values))
 
 
 deconvolution, convolution = _windowed("Deconvolution"), _windowed("Convolution")

@@ -48,8 +48,9 @@ class Writer:
     def write(self, node: Any, given: list[NDArray], found: list[NDArray]) -> None:
         """Write an operator that was computed; raises `MXNetError` where there is no rule."""
         self.node, self.p, self.x = node, node.p, [self.value(*each) for each in node.inputs]
-        self.shapes, self.dtype = [x.shape for x in given], given[0].value.dtype
-        self.out, self.shape = found[0].shape, self.shapes[0]
+        first = (given or found)[0]
+        self.shapes, self.shape = [x.shape for x in given], first.shape
+        self.y, self.out, self.dtype = found[0].value, found[0].shape, first.value.dtype
         self.rank = len(self.shape)
         self.last = self.rank - 1 if (getattr(self.p, "layout", None) or "NCX")[-1] == "C" else 1
         self.size = tuple(s for a, s in enumerate(self.shape) if a not in (0, self.last))
@@ -176,6 +177,11 @@ def _pooling(w: Writer) -> Any:
     return w.moved(y if plain else w.op("Mul", y, factor.astype(w.dtype)), 1, w.last)
 
 
+def _kept_batch(w: Writer) -> tuple[int, ...]:
+    """Return the shape of the output; 0 is ONNX's number for a first axis that stays."""
+    return (0, *w.out[1:]) if w.out and w.out[0] == w.shape[0] else w.out
+
+
 def _upsampled(w: Writer) -> Any:
     if w.p.sample_type == "bilinear":
         begin, n = w.p.scale // 2, len(w.size)
@@ -209,9 +215,11 @@ def _slice(w: Writer) -> Any:
         rows = zip(p.begin, p.end, p.step or [None] * w.rank, w.shape, strict=False)
         for i, (*part, size) in enumerate(rows):
             begins[i], _, steps[i] = slice(*part).indices(size)
-    whole = zip(begins, steps, w.out, w.shape, strict=True)
-    ends = [e if e >= 0 else -i - 1 for b, s, o, i in whole for e in [b + s * o]]
-    return w.op("Slice", w.x[0], begins, ends, range(w.rank), steps)
+    whole = [*zip(range(w.rank), begins, steps, w.out, w.shape, strict=True)]
+    cut = [row for row in whole if row[1:4] != (0, 1, row[4])] or whole[:1]
+    ends = [e if e >= 0 else -i - 1 for _, b, s, o, i in cut for e in [b + s * o]]
+    axes, begins, steps = ([row[i] for row in cut] for i in range(3))
+    return w.op("Slice", w.x[0], begins, ends, axes, steps)
 
 
 def _split(w: Writer) -> Any:
@@ -242,6 +250,34 @@ def _reduced(w: Writer) -> Any:
 def _stack(w: Writer) -> Any:
     axis = w.p.axis % len(w.out)
     return w.op("Concat", *(w.op("Unsqueeze", x, (axis,)) for x in w.x), axis=axis)
+
+
+def _chosen(w: Writer) -> Any:
+    rows = (*w.shape, *(1,) * (len(w.out) - w.rank))
+    return w.op("Where", w.cast(w.op("Reshape", w.x[0], rows), bool), *w.x[1:])
+
+
+def _expanded(w: Writer) -> Any:
+    return w.op("Expand", w.x[0], w.out)
+
+
+def _tiled(w: Writer) -> Any:
+    rank = len(w.out)
+    whole, reps = ((1,) * (rank - len(each)) + tuple(each) for each in (w.shape, w.p.reps))
+    return w.op("Tile", w.op("Reshape", w.x[0], whole), reps)
+
+
+def _flipped(w: Writer) -> Any:
+    axes = [a % w.rank for a in w.p.axis]
+    first, last = [-1] * len(axes), [-(2**31)] * len(axes)
+    return w.op("Slice", w.x[0], first, last, axes, first)
+
+
+def _extreme(w: Writer) -> Any:
+    kind = "ArgMax" if w.node.row.name == "argmax" else "ArgMin"
+    x = w.x[0] if w.p.axis is not None else w.op("Reshape", w.x[0], (-1,))
+    y = w.op(kind, x, axis=w.p.axis or 0, keepdims=0)
+    return w.op("Reshape", w.cast(y, w.dtype), w.out)
 
 
 _UNARY = {
@@ -292,7 +328,7 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "Concat": lambda w: w.op("Concat", *w.x, axis=w.p.dim),
         "_npi_concatenate": lambda w: w.op("Concat", *w.x, axis=w.p.axis),
         "Reshape _npi_reshape _npx_reshape expand_dims squeeze _npi_squeeze Flatten":
-            lambda w: w.op("Reshape", w.x[0], w.out),
+            lambda w: w.op("Reshape", w.x[0], _kept_batch(w)),
         "transpose": lambda w: w.op("Transpose", w.x[0], perm=w.p.axes or [*range(w.rank)][::-1]),
         "Pad": lambda w: w.op("Pad", w.x[0], np.reshape(w.p.pad_width, (-1, 2)).T.ravel(),
                               w.p.constant_value, mode=w.p.mode),
@@ -300,7 +336,11 @@ def _rules() -> dict[str, Callable[[Writer], Any]]:
         "clip": lambda w: w.op("Clip", w.x[0], w.p.a_min, w.p.a_max),
         "LRN": lambda w: w.op("LRN", w.x[0], alpha=w.p.alpha, beta=w.p.beta, bias=w.p.knorm,
                               size=w.p.nsize),
+        "where": _chosen, "broadcast_to": _expanded,
+        "tile": _tiled, "reverse": _flipped, "argmax": _extreme, "argmin": _extreme,
+        "InstanceNorm": lambda w: w.op("InstanceNormalization", *w.x, epsilon=w.p.eps),
         "Cast": lambda w: w.cast(w.x[0], w.p.dtype), "add_n": lambda w: w.op("Sum", *w.x),
+        "_zeros _ones _full _arange": lambda w: w.op("Identity", w.y),
         "zeros_like": lambda w: w.op("Expand", 0, w.out),
         "ones_like": lambda w: w.op("Expand", 1, w.out),
         " ".join(f"{k} _npi_{k}" for k in ("sum", "mean", "max", "min", "prod", "norm")): _reduced,

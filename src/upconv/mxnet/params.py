@@ -17,7 +17,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
@@ -33,7 +33,7 @@ from ..errors import ArgumentError, DTypeError, ModelError, brief
 Name: TypeAlias = str | os.PathLike[str]
 
 _LIST, _FIRST, _SECOND, _NUMPY = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
-_TYPES = ["<f4", "<f8", "<f2", "|u1", "<i4", "|i1", "<i8", "|b1", "<i2", "<u2", "<u4", "<u8"]
+TYPES = ["<f4", "<f8", "<f2", "|u1", "<i4", "|i1", "<i8", "|b1", "<i2", "<u2", "<u4", "<u8"]
 _BFLOAT16, _INDICES, _MOST_AXES = 12, (4, 6), 32
 _HEADER = re.compile(
     rb"\x93NUMPY(?s:\x01\0..|[\x02\x03]\0....)\{'descr': '([^']*)', "
@@ -53,21 +53,32 @@ def read_params(path: Name) -> dict[str, Array]:
     Traceback (most recent call last):
     upconv.errors.FileError: Cannot read '/nowhere/net-0000.params': No such file or directory.
     """
-    name = os.fspath(path)
-    with files.reported(name, "read"), files.opened(Path(name)) as file:
-        size = os.fstat(file.fileno()).st_size
-        memory.require(2 * size, f"the parameters {brief(name)}")
-        reader = _Reader(file.read(size), 64 * size + (1 << 20))
+    arrays = read_arrays(path)
+    return arrays if isinstance(arrays, dict) else {str(i): x for i, x in enumerate(arrays)}
+
+
+def read_arrays(source: Name | bytes) -> dict[str, Array] | list[Array]:
+    """As `read_params`, from a file or from its bytes, but unnamed arrays are a list."""
+    if isinstance(source, bytes):
+        name, data = "the buffer", source
+    else:
+        name = os.fspath(source)
+        with files.reported(name, "read"), files.opened(Path(name)) as file:
+            size = os.fstat(file.fileno()).st_size
+            memory.require(2 * size, f"the parameters {brief(name)}")
+            data = file.read(size)
+    reader = _Reader(data, 64 * len(data) + (1 << 20))
     try:
-        return _archive(reader) if reader.data[:2] == b"PK" else _list(reader)
+        return _archive(reader) if data[:2] == b"PK" else _list(reader)
     except (*_FOREIGN, zipfile.BadZipFile, zlib.error, struct.error) as error:
         raise ModelError(f"{brief(name)}, {reader.place}, byte {reader.at}: {error}.") from None
 
 
 def write_params(
-    path: Name, arrays: Mapping[str, Array], *, np_shape: bool = False, force: bool = False
-) -> None:
-    """Write named arrays into one file of the binary form, whole or not at all.
+    path: Name, arrays: Mapping[str, Array] | Sequence[Array], *, np_shape: bool = False,
+    force: bool = False,
+) -> None:  # fmt: skip
+    """Write arrays, named or not, into one file of the binary form, whole or not at all.
 
     arrays: bool, integers, float16, bfloat16, float32 or float64. MXNet 1.9.1 itself reads no
         int16, and no unsigned integers but uint8.
@@ -81,7 +92,9 @@ def write_params(
     Traceback (most recent call last):
     upconv.errors.FileError: '/nowhere' is not a directory. Make it first.
     """
-    rows = [_row(name, np.asarray(values)) for name, values in arrays.items()]
+    named = isinstance(arrays, Mapping)
+    pairs = arrays.items() if isinstance(arrays, Mapping) else (("", x) for x in arrays)
+    rows = [_row(name, np.asarray(values)) for name, values in pairs]
     np_shape |= any(0 in (values.ndim, *values.shape) for _, _, values in rows)
     with files.reported(os.fspath(path)):
         target = Path(path).resolve()
@@ -92,8 +105,8 @@ def write_params(
                 head = (_NUMPY if np_shape else _SECOND, 0, values.ndim, *values.shape, 1, 0, kind)
                 file.write(struct.pack(f"<Iii{values.ndim}qiii", *head))
                 file.write(values.reshape(-1).view(np.uint8).data)
-            file.write(struct.pack("<Q", len(rows)))
-            for name, _, _ in rows:
+            file.write(struct.pack("<Q", len(rows) * named))
+            for name, _, _ in rows * named:
                 file.write(struct.pack("<Q", len(name)) + name)
 
 
@@ -103,10 +116,16 @@ def _row(name: str, values: Array) -> tuple[bytes, int, Array]:
         raise ArgumentError("arrays", f"named {brief(name)}", "UTF-8 without null characters")
     if values.dtype.name == "bfloat16":
         return name.encode(), _BFLOAT16, np.asarray(values, order="C").view("<u2")
-    text = values.dtype.newbyteorder("<").str
-    if text not in _TYPES:
-        raise DTypeError(f"{brief(name)}.dtype", str(values.dtype), "bool, integers or floats")
-    return name.encode(), _TYPES.index(text), np.asarray(values, text, order="C")
+    number = type_number(values.dtype, f"{brief(name)}.dtype")
+    return name.encode(), number, np.asarray(values, TYPES[number], order="C")
+
+
+def type_number(dtype: np.dtype[Any], name: str = "dtype") -> int:
+    """MXNet's number of an element type; raises `DTypeError`."""
+    text = dtype.newbyteorder("<").str
+    if text not in TYPES:
+        raise DTypeError(name, str(dtype), "bool, integers or floats")
+    return TYPES.index(text)
 
 
 @dataclass
@@ -143,7 +162,7 @@ class _Reader:
 
     def values(self, kind: int, shape: tuple[int, ...]) -> Array:
         _require(0 <= kind <= _BFLOAT16, f"an element type is {kind}")
-        dtype, count = np.dtype([*_TYPES, "<u2"][kind]), prod(shape)
+        dtype, count = np.dtype([*TYPES, "<u2"][kind]), prod(shape)
         start = self.take(count * dtype.itemsize)
         found = np.frombuffer(self.data, dtype, count, start).reshape(shape)
         if kind == _BFLOAT16:
@@ -157,7 +176,7 @@ def _require(sound: object, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def _list(reader: _Reader) -> dict[str, Array]:
+def _list(reader: _Reader) -> dict[str, Array] | list[Array]:
     magic, _, count = reader.numbers("QQQ")
     _require(magic == _LIST, "no list of arrays begins here")
     arrays = [_array(reader, f"array {index + 1} of {count}") for index in range(count)]
@@ -165,10 +184,9 @@ def _list(reader: _Reader) -> dict[str, Array]:
     (named,) = reader.numbers("Q")
     _require(named in (0, count), f"there are {named} names for {count} arrays")
     names = [str(reader.numbers(f"{reader.numbers('Q')[0]}s")[0], "utf-8") for _ in range(named)]
-    found = dict(zip(names or map(str, range(count)), arrays, strict=True))
-    _require(len(found) == count, "two arrays have the same name")
+    _require(len({*names}) == named, "two arrays have the same name")
     _require(reader.at == len(reader.data), "there is more in the file")
-    return found
+    return dict(zip(names, arrays, strict=True)) if named else arrays
 
 
 def _array(reader: _Reader, place: str) -> Array:
@@ -222,6 +240,6 @@ def _archive(reader: _Reader) -> dict[str, Array]:
             _, text, sizes, data = parts
             shape = tuple(int(size) for size in sizes.replace(b",", b" ").split())
             inner = _Reader(data, 0)
-            found[name] = inner.values(_TYPES.index(text.decode()), shape)
+            found[name] = inner.values(TYPES.index(text.decode()), shape)
             _require(inner.at == len(data), f"there is more than the shape {brief(shape)} has")
     return found

@@ -15,25 +15,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from ..dialects import mxnet_attributes as kinds
 from ..errors import ModelError, brief
 from ..files import opened, published, reported
+from .attributes import is_free, scoped, stored, with_short_names
 from .base import MXNetError, MXNetTypeError, MXNetValueError, ordered, raised_by
 from .fluent import Fluent, named
-from .operators import OPERATORS, Operator, Shape, operator, unified
+from .inference import Key, infer_shapes, infer_types
+from .operators import OPERATORS, Operator, operator
+from .params import type_number
 
 _COUNTS: dict[str, int] = {}
 
 
 class Node:
-    """A variable (without a row) or an operator applied to outputs of other nodes."""
+    """A variable, whose row is None, or an operator applied to outputs of other nodes."""
 
     def __init__(
-        self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any]
-    ) -> None:
+        self, row: Operator | None, name: str, attributes: dict[str, Any], inputs: list[Any],
+        attrs: Mapping[str, str],
+    ) -> None:  # fmt: skip
         self.row, self.name, self.attributes, self.inputs = row, name, attributes, inputs
+        self.attrs = dict(attrs)  # text that no operator reads
         self.p: Any = row.parse(attributes, len(inputs)) if row else None
 
     def outputs(self) -> tuple[str, ...]:
@@ -43,12 +46,12 @@ class Node:
         return tuple(f"{self.name}_{name}" for name in self.row.outputs(self.p))
 
     def named_inputs(self) -> tuple[str, ...]:
-        """The operator's names of the inputs."""
+        """The names of the inputs."""
         return self.row.named_inputs(self.p) if self.row else ()
 
     def texts(self) -> dict[str, str]:
         """The attributes that were given, as MXNet writes them."""
-        return {key: kinds.text(value) for key, value in self.attributes.items()}
+        return {key: kinds.text(value) for key, value in self.attributes.items()} | self.attrs
 
     def visible(self) -> list[tuple[Node, int]]:
         """The outputs that a caller sees."""
@@ -61,7 +64,7 @@ class Node:
 
 
 class Symbol(Fluent):
-    """Outputs of a graph: pairs of a node and which of its outputs it is.
+    """Outputs of a graph: pairs of a node and the number of one of its outputs.
 
     >>> import upconv.mxnet as mx
     >>> y = mx.sym.Deconvolution(mx.sym.var("x"), kernel=(4, 4), stride=(2, 2), num_filter=8)
@@ -92,8 +95,8 @@ class Symbol(Fluent):
     @cached_property
     def reads(self) -> Counter[tuple[int, int]]:
         """How often each value is read, by its node's id and number."""
-        read = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
-        return Counter((id(node), i) for node, i in read)
+        entries = [*self.entries, *(entry for node in self.nodes() for entry in node.inputs)]
+        return Counter((id(node), i) for node, i in entries)
 
     def _variables(self) -> tuple[list[str], list[str]]:
         """Names of arguments and of auxiliary states."""
@@ -126,14 +129,26 @@ class Symbol(Fluent):
         return Symbol([entry for node in self.nodes() for entry in node.visible()])
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """Attributes as text, those given, by node."""
-        return {n.name: n.texts() for n in self.nodes() if n.attributes}
+        """The attributes that were given, as text, by node."""
+        texts = {node.name: with_short_names(node.texts()) for node in self.nodes()}
+        return {name: attrs for name, attrs in texts.items() if attrs}
+
+    def list_attr(self) -> dict[str, str]:
+        """The attributes of this one node."""
+        return self.attr_dict().get(self.name or "", {})
+
+    def attr(self, key: str) -> str | None:
+        """An attribute of this one node, or None."""
+        return self.list_attr().get(key)
+
+    def _set_attr(self, **attrs: str) -> None:
+        self.entries[0][0].attrs.update(stored(attrs))
 
     def infer_shape(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
         """Shapes of arguments, outputs and states; three times None where they do not follow."""
-        found = self._inferred(shapes, named)
-        unknown = any(shape is None or 0 in shape for part in found for shape in part)
-        return (None, None, None) if unknown else found
+        result = self._inferred(shapes, named)
+        unknown = any(shape is None or 0 in shape for part in result for shape in part)
+        return (None, None, None) if unknown else result
 
     def infer_shape_partial(self, *shapes: Any, **named: Any) -> tuple[Any, Any, Any]:
         """As `infer_shape`, with 0 for sizes that do not follow and () for unknown shapes."""
@@ -141,78 +156,71 @@ class Symbol(Fluent):
         return [s or () for s in first], [s or () for s in second], [s or () for s in third]
 
     def _inferred(self, shapes: Any, named: Any) -> tuple[Any, Any, Any]:
+        sizes = {name: tuple(s) for name, s in self._by_name(shapes, named).items() if s}
+        return self._parts(infer_shapes(self.nodes(), sizes))
+
+    def _by_name(self, values: Any, named: Any) -> dict[str, Any]:
+        """Shapes or types by name, from positions in `list_arguments` and from names."""
         arguments, states = self._variables()
-        given = dict(zip(arguments, shapes, strict=False)) | named
+        result = dict(zip(arguments, values, strict=False)) | named
         names = [*arguments, *states]
-        for name in (*given, *names):
+        for name in (*result, *names):
             if name not in names or names.count(name) > 1:
                 raise MXNetError(f"{name!r} is not one variable; there are {', '.join(names)}.")
-        known = self.shapes({name: tuple(shape) for name, shape in given.items() if shape})
-        keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
-        outputs = [known.get((id(node), i)) for node, i in self.entries]
-        return [known[keys[n]] for n in arguments], outputs, [known[keys[n]] for n in states]
+        return {name: value for name, value in result.items() if value is not None}
 
-    def shapes(self, given: Mapping[str, Shape]) -> dict[tuple[int, int], Shape | None]:
-        """The shapes of all outputs, by the node's id and the output's number."""
-        nodes, known = self.nodes(), {}
-        for node in nodes:
-            if node.row is None:
-                shape = given.get(node.name, node.attributes.get("__shape__"))
-                sizes = kinds.KINDS["shape"]("shape", shape) if shape else None
-                known[id(node), 0] = sizes and tuple(max(0, size) for size in sizes)
-        before: dict[tuple[int, int], Shape | None] = {}
-        while before != known:  # what an operator says of its inputs may be news to others
-            before = dict(known)
-            for node in nodes:
-                if node.row and (node.row.shapes is not None or (id(node), 0) not in known):
-                    _infer(node, node.row, known)
-        return known
+    def _parts(self, known: Mapping[Key, Any]) -> tuple[Any, Any, Any]:
+        """The shapes or types of arguments, outputs and states."""
+        keys = {node.name: (id(node), 0) for node in self.nodes() if node.row is None}
+        arguments, states = ([known[keys[n]] for n in names] for names in self._variables())
+        return arguments, [known.get((id(node), i)) for node, i in self.entries], states
 
     def infer_type(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
-        """Types of arguments, outputs and states: the first one given, or float32, until a Cast."""
-        given = dict(zip(self.list_arguments(), types, strict=False)) | named
-        default = next((t for t in given.values() if t is not None), np.float32)
-        known: dict[int, Any] = {}
-        for node in self.nodes():
-            first = known[id(node.inputs[0][0])] if node.inputs else given.get(node.name) or default
-            known[id(node)] = np.dtype(getattr(node.p, "dtype", None) or first).type
-        by_name = {node.name: known[id(node)] for node in self.nodes() if node.row is None}
-        outputs = [known[id(node)] for node, _ in self.entries]
-        arguments, states = self._variables()
-        return [by_name[n] for n in arguments], outputs, [by_name[n] for n in states]
+        """Types of arguments, outputs and states; three times None where they do not follow."""
+        result = self.infer_type_partial(*types, **named)
+        return (None, None, None) if any(None in part for part in result) else result
+
+    def infer_type_partial(self, *types: Any, **named: Any) -> tuple[Any, Any, Any]:
+        """As `infer_type`, with None for unknown types."""
+        known = infer_types(self.nodes(), self._by_name(types, named))
+        return self._parts({key: kind and kind.type for key, kind in known.items()})
 
     def bind(self, ctx: Any = None, args: Any = None, *values: Any, **named: Any) -> Any:
-        """An executor on these arrays; see `executor.bind`."""
+        """Make an executor on these arrays; see `executor.bind`."""
         return import_module("..executor", __name__).bind(self, ctx, args, *values, **named)
 
     def simple_bind(self, ctx: Any = None, *values: Any, **named: Any) -> Any:
-        """An executor on new arrays, from the shapes of some; see `executor.simple_bind`."""
+        """Make an executor on new arrays, from the shapes of some; see `executor.simple_bind`."""
         return import_module("..executor", __name__).simple_bind(self, ctx, *values, **named)
 
     _bind, _simple_bind = partialmethod(bind, version=2), partialmethod(simple_bind, version=2)
 
+    def eval(self, ctx: Any = None, **arrays: Any) -> Any:
+        """Compute the outputs from arrays by name."""
+        return self.bind(ctx, arrays, None, "null").forward()
+
     def tojson(self) -> str:
         """The graph as MXNet's JSON."""
         nodes = self.nodes()
-        place = {id(node): i for i, node in enumerate(nodes)}
+        number = {id(node): i for i, node in enumerate(nodes)}
         rows = []
         for node in nodes:
-            inputs = [[place[id(parent)], i, 0] for parent, i in node.inputs]
+            inputs = [[number[id(parent)], i, 0] for parent, i in node.inputs]
             row = {"op": node.row.name if node.row else "null", "name": node.name}
-            texts = {"attrs": node.texts()} if node.attributes else {}
-            rows.append({**row, **texts, "inputs": inputs})
+            texts = node.texts()
+            rows.append(row | ({"attrs": texts} if texts else {}) | {"inputs": inputs})
         graph = {
             "nodes": rows,
             "arg_nodes": [i for i, node in enumerate(nodes) if node.row is None],
             "node_row_ptr": list(range(len(nodes) + 1)),
-            "heads": [[place[id(node)], i, 0] for node, i in self.entries],
+            "heads": [[number[id(node)], i, 0] for node, i in self.entries],
             "attrs": {"mxnet_version": ["int", 10901]},
         }
         return json.dumps(graph, indent=2)
 
     def save(self, fname: Any) -> None:
         """Write the JSON to a file."""
-        with published(Path(fname), force=True) as handle:
+        with reported(str(fname)), published(Path(fname), force=True) as handle:
             handle.write(self.tojson().encode())
 
     def _apply(self, row: Operator, inputs: list[Any], attributes: dict[str, Any]) -> Symbol:
@@ -236,57 +244,67 @@ class Symbol(Fluent):
         return f"<Symbol {self.name or ', '.join(self.list_outputs())}>"
 
 
-def _infer(node: Node, row: Operator, known: dict[tuple[int, int], Any]) -> None:
-    """Add what one operator says of the shapes around it."""
-    keys = [(id(parent), i) for parent, i in node.inputs]
-    with raised_by(f"{node.name} ({row.name})"):
-        inputs, outputs = row.infer(node.p, [known.get(key) for key in keys])
-        for key, shape in zip(keys, inputs, strict=True):
-            known[key] = unified("the shape of an input", known.get(key), shape)
-        for i, shape in enumerate(outputs):
-            known[id(node), i] = unified("the shape of the output", known.get((id(node), i)), shape)
-
-
 def compose(
-    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None
-) -> Symbol:
-    """The outputs of an operator on symbols; an input that is None becomes a variable."""
+    row: Operator, inputs: Sequence[Any], attributes: dict[str, Any], name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:  # fmt: skip
+    """Apply an operator to symbols; an input that is None becomes a variable."""
+    attrs = scoped(attr)
     if name is None:  # as MXNet names them: convolution0, convolution1, ...
         hint = row.name.lower().lstrip("_")
         _COUNTS[hint] = _COUNTS.get(hint, -1) + 1
         name = f"{hint}{_COUNTS[hint]}"
-    given = dict(attributes)
+    attributes = dict(attributes)
     with raised_by(f"{name} ({row.name})"):
-        names = row.named_inputs(row.parse(given, len(inputs)))
+        names = row.named_inputs(row.parse(attributes, len(inputs)))
         if row.variadic:
             inputs = [*inputs, *[None] * (len(names) - len(inputs))]
         else:
-            places = [row.inputs.index(each) for each in names]
-            extra = [i for i, x in enumerate(inputs) if x is not None and i not in places]
+            indices = [row.inputs.index(each) for each in names]
+            extra = [i for i, x in enumerate(inputs) if x is not None and i not in indices]
             if extra:
-                raise MXNetError(f"{row.inputs[extra[0]]} is given, but these attributes say not.")
-            inputs = [inputs[i] if i < len(inputs) else None for i in places]
-        entries = [_entry(x, f"{name}_{each}") for x, each in zip(inputs, names, strict=True)]
+                raise MXNetError(f"{row.inputs[extra[0]]} does not belong to these attributes.")
+            inputs = [inputs[i] if i < len(inputs) else None for i in indices]
+        pairs = zip(inputs, names, strict=True)
+        entries = [_entry(x, f"{name}_{each}", attrs) for x, each in pairs]
         if row.variadic:
-            given.setdefault("num_args", len(inputs))
-        node = Node(row, name, given, entries)
+            attributes.setdefault("num_args", len(inputs))
+        node = Node(row, name, attributes, entries, attrs)
     return Symbol(node.visible())
 
 
-def _entry(x: Any, name: str) -> tuple[Node, int]:
+def _entry(x: Any, name: str, attrs: dict[str, str]) -> tuple[Node, int]:
     if x is None:
-        return Node(None, name, {}, []), 0
+        return Node(None, name, {}, [], attrs), 0
     if not isinstance(x, Symbol) or len(x.entries) != 1:
         raise MXNetError(f"an input is {brief(x)}; expected a Symbol with one output.")
     return x.entries[0]
 
 
-def var(name: str, attr: Any = None, shape: Any = None, **unused: Any) -> Symbol:
-    """A variable, which an array is bound to."""
+def var(
+    name: str, attr: Any = None, shape: Any = None, lr_mult: Any = None, wd_mult: Any = None,
+    dtype: Any = None, init: Any = None, stype: Any = None, **more: Any,
+) -> Symbol:  # fmt: skip
+    """Make a variable, to which an array is bound; the other arguments become attributes.
+
+    `infer_shape` and `infer_type` use shape and dtype. more: attributes named as `__name__`.
+    Raises `MXNetError` for other names and for values of attr that are not text.
+    """
     if not isinstance(name, str):
         raise MXNetTypeError(f"name is {brief(name)}; expected text.")
-    given = {**(attr or {})} | ({"__shape__": tuple(shape)} if shape is not None else {})
-    return Symbol([(Node(None, name, given, []), 0)])
+    unknown = [key for key in more if not is_free(key)]
+    if unknown:
+        text = f"{unknown[0]} is no argument of var; an attribute of yours is __{unknown[0]}__."
+        raise MXNetValueError(text)
+    more |= {"lr_mult": lr_mult, "wd_mult": wd_mult}
+    with raised_by("var"):
+        sizes = None if shape is None else kinds.KINDS["shape"]("shape", shape)
+        more["__shape__"] = None if sizes is None else kinds.text(sizes)
+        kind = None if dtype is None else kinds.KINDS["dtype"]("dtype", dtype)
+    more["__dtype__"] = None if kind is None else type_number(kind)
+    more["__init__"] = init.dumps() if hasattr(init, "dumps") else init
+    texts = {key: str(value) for key, value in more.items() if value is not None}
+    return Symbol([(Node(None, name, {}, [], scoped(attr) | stored(texts)), 0)])
 
 
 Variable = var
@@ -302,9 +320,10 @@ def function(name: str, row: Operator) -> Any:
     """An operator as a function of symbols."""
 
     def apply(*values: Any, name: Any = None, attr: Any = None, **named: Any) -> Symbol:
+        attrs = {key: str(named.pop(key)) for key in [*named] if is_free(key)}
         with raised_by(row.name):
             inputs, attributes = row.bind(values, named)
-        return compose(row, inputs, attributes, name)
+        return compose(row, inputs, attributes, name, {**(attr or {}), **attrs})
 
     apply.__name__ = apply.__qualname__ = name
     return apply
@@ -332,29 +351,33 @@ def load_json(text: str | bytes, name: str = "The JSON") -> Symbol:
         raise ModelError(f"{name} is not a graph of MXNet: {brief(error)}.") from None
 
 
-def _entries(places: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
+fromjson = load_json
+
+
+def _entries(pairs: Any, nodes: list[Node]) -> list[tuple[Node, int]]:
     """Outputs of nodes, from the file's [node, output, ...]."""
-    if not places:
+    if not pairs:
         raise ValueError("there are no heads")
-    for place, index, *_ in places:
-        if not 0 <= place < len(nodes) or not 0 <= index < len(nodes[place].outputs()):
-            raise ValueError(f"[{place}, {index}] is no output of a node before")
-    return [(nodes[place], index) for place, index, *_ in places]
+    for number, index, *_ in pairs:
+        if not 0 <= number < len(nodes) or not 0 <= index < len(nodes[number].outputs()):
+            raise ValueError(f"[{number}, {index}] is no output of an earlier node")
+    return [(nodes[number], index) for number, index, *_ in pairs]
 
 
 def _node(row: dict[str, Any], before: list[Node]) -> Node:
-    """A node of the file, whose inputs are among those before it."""
+    """A node of the file, whose inputs are among the nodes before it."""
     texts = row.get("attrs") or row.get("attr") or row.get("param") or {}
     if not isinstance(texts, dict) or not isinstance(row["name"], str):
-        raise ValueError("a node is not as it should be")
+        raise ValueError("a node has no name that is text, or attributes that are no dict")
     inputs = _entries(row["inputs"], before) if row["inputs"] else []
-    if row["op"] == "null":
-        kept = {key: texts[key] for key in ("__shape__",) if key in texts}
-        return Node(None, row["name"], kept, [])
+    variable = row["op"] == "null"
+    attrs = {k: kinds.text(v) for k, v in texts.items() if variable or k.startswith("__")}
+    if variable:
+        return Node(None, row["name"], {}, [], attrs)
     kind = operator(row["op"])
-    known = {k: v for k, v in texts.items() if not k.startswith("__") and v != "None"}
+    known = {k: v for k, v in texts.items() if k not in attrs and v != "None"}
     with raised_by(f"{row['name']} ({kind.name})"):
-        node = Node(kind, row["name"], known, inputs)
+        node = Node(kind, row["name"], known, inputs, attrs)
         if len(inputs) != len(kind.named_inputs(node.p)):
             raise MXNetError(f"{node.name}: it has {len(inputs)} inputs.")
     return node

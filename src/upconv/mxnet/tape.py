@@ -24,10 +24,11 @@ REQUESTS = ("null", "write", "add")
 class _State(threading.local):
     recording = False
     training = False
+    tracing = False
 
 
 STATE = _State()
-"""Whether this thread records, and whether it trains."""
+"""Whether this thread records, whether it trains, and whether it makes a graph of a block."""
 
 
 @contextmanager

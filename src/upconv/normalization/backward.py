@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..checks import boolean
 from ..errors import ShapeError
@@ -31,6 +32,7 @@ class BatchNormGradients(NamedTuple):
     beta: Array | None = None
 
 
+@memory.bounded("the gradients of the normalisation")
 def batch_norm_backward(
     grad: Any,
     saved_mean: Any,

@@ -36,6 +36,7 @@ class FoldedWeights(NamedTuple):
     bias: Array
 
 
+@memory.bounded("the folded weight")
 def fold_batch_norm(
     weight: Any,
     bias: Any = None,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array, as_array, check_out
 from ..checks import boolean
 from ..errors import ArgumentError
@@ -33,6 +34,7 @@ class BatchNormResult(NamedTuple):
     moving_var: Array | None = None
 
 
+@memory.bounded("the normalisation")
 def batch_norm(
     x: Any,
     gamma: Any = None,

@@ -262,6 +262,8 @@ def _named(where: str) -> Iterator[None]:
         deepest: BaseException = error
         while deepest.__cause__ is not None:
             deepest = deepest.__cause__
+        if isinstance(deepest, MemoryError):
+            raise memory.refused(where, deepest) from None
         raise ModelError(f"{where}: onnx-ir cannot hold it: {one_line(deepest)}.") from error
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array, as_array
 from ..checks import number
 from ..errors import ArgumentError, DTypeError, ShapeError, brief
@@ -125,7 +126,7 @@ class _Composed(Stateful):
 
     def __init__(self, parts: tuple[Stage, ...]) -> None:
         kinds = [part.kind for part in parts if part.kind is not None]
-        self.kind: tuple[int, np.dtype[Any]] | None = kinds[0] if kinds else None
+        self.kind = kinds[0] if kinds else None
         for axis, dtype in kinds:
             if (axis, dtype) != kinds[0]:
                 told = " and ".join(f"{d} along axis {a}" for a, d in ((axis, dtype), kinds[0]))
@@ -136,6 +137,7 @@ class _Composed(Stateful):
         self._ended = False
         self._last: Array | None = None  # an empty result, for its shape
 
+    @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change; see `Stream.push`.
 
@@ -150,6 +152,7 @@ class _Composed(Stateful):
         self._last = _cut(y, self._axis, 0, 0)
         return y.copy() if np.may_share_memory(x, y) else y  # x is the caller's
 
+    @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results; see `Stream.finish`."""
         self._require_open()
@@ -193,9 +196,6 @@ class _Composed(Stateful):
     def _digest(self) -> bytes:
         parts = b"".join(part._digest() for part in self._parts)
         return hashlib.sha256(type(self).__name__.encode() + parts).digest()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._parts)}>"
 
 
 class Chain(_Composed):

@@ -35,6 +35,7 @@ _FEWEST, _MOST = 4, 32
 _FEW_TAPS = 32
 
 
+@memory.bounded("what is prepared for this stream")
 def layer_of(
     keywords: Keywords,
     weight: Any,

@@ -59,6 +59,23 @@ class Stateful:
 
     __slots__ = ()
     _ended: bool
+    kind: tuple[int, np.dtype[Any]] | None
+    """The axis of arrays along which chunks follow each other, from the end; their dtype."""
+
+    def __repr__(self) -> str:
+        """Name the axis, the rate and the latency, in samples.
+
+        >>> import numpy as np
+        >>> from upconv import conv_stream, stream
+        >>> stream(np.ones((8, 4, 16), np.float32), stride=8, padding=4)
+        <Stream along axis -1: 8 output samples per input sample, latency 4 output samples>
+        >>> conv_stream(np.ones((3, 1, 4)), stride=2, padding=((3, 0),), layout="NXC")
+        <Stream along axis -2: 1/2 output samples per input sample, latency 0 output samples>
+        """
+        axis = -1 if self.kind is None else self.kind[0]
+        rate = f"{self.progress.rate} output samples per input sample"
+        latency = f"latency {self.latency} output samples"
+        return f"<{type(self).__name__} along axis {axis}: {rate}, {latency}>"
 
     @property
     def progress(self) -> Flow:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import memory
 from ..arrays import Array, as_array, same_dtype
 from ..errors import ArgumentError, ShapeError
 from ..keywords import Keywords
@@ -105,11 +106,11 @@ class Stream(Stateful):
     (array([[2.]], dtype=float32), array([[7.]], dtype=float32))
     """
 
-    __slots__ = ("_batched", "_ended", "_layer", "_tail", "_taken")
+    __slots__ = ("_batched", "_ended", "_layer", "_tail", "_taken", "kind")
 
     def __init__(self, layer: Layer) -> None:
         """At the begin; call `upconv.stream` instead."""
-        self._layer = layer
+        self._layer, self.kind = layer, (layer.axis, layer.dtype)
         self._tail: Array | None = None  # (N, C, kept) once a chunk has said N
         self._batched, self._ended, self._taken = True, False, 0
 
@@ -124,15 +125,11 @@ class Stream(Stateful):
         return self._layer.progress
 
     @property
-    def kind(self) -> tuple[int, np.dtype[Any]]:
-        """The axis of arrays that chunks follow each other along, from the end; their dtype."""
-        return self._layer.axis, self._layer.dtype
-
-    @property
     def taken(self) -> int:
         """Inputs so far."""
         return self._taken
 
+    @memory.bounded("this chunk")
     def push(self, chunk: Any) -> Array:
         """All results that no later input can change and that were not returned yet.
 
@@ -156,6 +153,7 @@ class Stream(Stateful):
         self._taken, self._batched = taken, batched
         return y if batched else y[0]
 
+    @memory.bounded("the rest of the stream")
     def finish(self) -> Array:
         """The rest of the results, as no more inputs come; `reset` begins anew.
 
@@ -177,9 +175,6 @@ class Stream(Stateful):
     def reset(self) -> None:
         """Go back to the begin; what was prepared stays."""
         self._tail, self._taken, self._ended, self._batched = None, 0, False, True
-
-    def __repr__(self) -> str:
-        return f"<Stream {self._layer.progress}, {self._taken} inputs so far>"
 
     def _digest(self) -> bytes:
         return self._layer.digest()

@@ -10,9 +10,11 @@ for seed in range(1000):                             # of the sizes that models 
 from __future__ import annotations
 
 from .cases import cases
-from .checks import check, check_adjoint, compute
+from .checks import check, check_adjoint, compute, require_engine
+from .error_bounds import error_bound, tolerance
 from .layers import FAMILIES, layer
-from .oracle import Expected, Operands, by_taps, expected, operands, scatter, tolerance
+from .oracle import Expected, Operands, by_taps, expected, operands, scatter
+from .trust import mistrusted
 
 __all__ = [
     "FAMILIES",
@@ -23,9 +25,12 @@ __all__ = [
     "check",
     "check_adjoint",
     "compute",
+    "error_bound",
     "expected",
     "layer",
+    "mistrusted",
     "operands",
+    "require_engine",
     "scatter",
     "tolerance",
 ]

@@ -7,8 +7,10 @@ import numpy as np
 from ..arrays import Array
 from ..engines import load
 from ..engines.base import Engine
+from ..errors import EngineError
 from ..problem import NO_EPILOGUE, Direction, Problem
-from .oracle import Operands, expected, finfo_type, operands, tolerance
+from .error_bounds import tolerance
+from .oracle import Operands, expected, finfo_type, operands
 
 
 def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1) -> Array:
@@ -28,6 +30,29 @@ def compute(engine: Engine, problem: Problem, given: Operands, threads: int = 1)
         return out
     finally:
         primitive.close()
+
+
+def require_engine(layer: str, expected: str, *computed: object) -> None:
+    """Raise `EngineError` where another engine than the expected one computes a layer.
+
+    A benchmark asks this after the run of every line that is named for an engine: a weight that is
+    not finite, for one, goes to the reference engine without a word.
+
+    computed: plans, prepared or packed calls, packed weights, or names; a packed weight without an
+        `engine` is of the engine that packed it.
+
+    >>> import upconv
+    >>> plan = upconv.plan((1, 1, 3), np.ones((1, 1, 2), np.float32), engine="reference")
+    >>> require_engine("up1", "jit", plan)
+    Traceback (most recent call last):
+    upconv.errors.EngineError: up1 is computed by reference, though its line is named for jit.
+    """
+    for each in computed:
+        engine = each if isinstance(each, str) else getattr(each, "engine", expected)
+        name = engine if isinstance(engine, str) else engine.name
+        if name != expected:
+            words = f"{layer} is computed by {name}, though its line is named for {expected}."
+            raise EngineError(words)
 
 
 def check(engine: Engine, problem: Problem, seed: int = 0, threads: int = 1) -> None:

@@ -5,9 +5,8 @@ belongs to output s*i + d*t - p. `by_taps` is the same, all positions of one tap
 problems of real sizes. Both share with engines only what a layout means, and activations here are
 of their own.
 
-A result may differ by rounding alone. With u the accumulator's unit roundoff, n the length of the
-sum and M the sum of the magnitudes that were added up, a float sum errs by about u*sqrt(n)*M;
-`tolerance` allows a small multiple of that, and the rounding of the stored result.
+A result may differ by rounding alone: `error_bounds` says by how much, and the rounding of the
+stored result comes on top.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from ..activations import Activation
 from ..arrays import Array
 from ..geometry import Axis
 from ..problem import DataLayout, Direction, DType, Problem
+from .error_bounds import tolerance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,16 +151,6 @@ _ACTIVATED: dict[Activation, Callable[[Array, float], Array]] = {
     Activation.SILU: lambda v, _: v / (1 + np.exp(-v)),
     Activation.GELU: lambda v, _: v * (1 + _erf(v / sqrt(2))) / 2,
 }
-
-
-def tolerance(problem: Problem) -> float:
-    """How far an element may err, as a part of the sum of magnitudes that made it.
-
-    >>> axes = (Axis(4, 2, 2),)
-    >>> tolerance(Problem(Direction.FORWARD, axes, 1, 16, 5)) < 2e-6
-    True
-    """
-    return problem.dtype.accumulator.epsilon * (4 + 2 * sqrt(problem.longest_sum))
 
 
 def _rounding(problem: Problem, value: Array) -> Array:

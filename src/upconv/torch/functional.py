@@ -2,57 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from .compute import activated
+from ..errors import DTypeError, ShapeError
 from .operators import CONVOLUTION, FUSED
 from .problems import Ours
 from .tensors import Tensor
+
+Sizes = int | Sequence[int]
+"""A number per axis; one alone stands for all."""
+
+Arguments = tuple[Any, ...]
+"""The arguments of `aten::convolution` after its operands. Where the padding is a word, only
+PyTorch's function has a meaning for the call, or the error for it."""
 
 
 def conv(
     input: Tensor,
     weight: Tensor,
-    bias: Tensor = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv1d`, `conv2d` or `conv3d`, by the weight's axes, by upconv.
+    """Compute `torch.nn.functional.conv1d`, `conv2d` or `conv3d`, by the weight's axes, by upconv.
 
     input: (N, C, *size) or (C, *size). weight: (F, C/groups, *kernel). bias: (F,). float16,
     bfloat16, float32 and float64 on the CPU; other tensors, and what PyTorch refuses, go to
-    PyTorch's operator, which raises its errors.
+    PyTorch's function, which raises its errors.
+
+    Raises `DTypeError` for a weight that is no tensor, `ShapeError` for one of other than 3 to 5
+    axes.
 
     >>> import torch
     >>> conv(torch.tensor([[[1.0, 2.0, 4.0]]]), torch.tensor([[[-1.0, 1.0]]]))
     tensor([[[1., 2.]]])
     """
-    rank = weight.dim() - 2
-    if isinstance(padding, str):
-        padding = symmetric(padding, weight.shape[2:], _each(dilation, rank))
-        if padding is None:  # one position more at the end: PyTorch's function pads the input
-            function = getattr(torch.nn.functional, f"conv{rank}d")
-            return function(input, weight, bias, stride, "same", dilation, groups)
-    how = geometry(rank, stride, padding, dilation, False, 0, groups)
-    return convolved(rank, input, weight, bias, how)
+    how = geometry(_kernel(weight), stride, padding, dilation, False, 0, groups)
+    return _computed(input, weight, bias, how)
 
 
 def conv_transpose(
     input: Tensor,
     weight: Tensor,
-    bias: Tensor = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: Any = 1,
+    dilation: Sizes = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transpose1d`, `2d` or `3d`, by the weight's axes; see `conv`.
+    """Compute `torch.nn.functional.conv_transpose1d`, `2d` or `3d`; see `conv`.
 
     input: (N, C, *size) or (C, *size). weight: (C, F/groups, *kernel). bias: (F,).
 
@@ -61,19 +66,47 @@ def conv_transpose(
     >>> conv_transpose(x, w, stride=2, padding=1, output_padding=1)
     tensor([[[ 10., 102.,  20., 203.,  30., 300.]]])
     """
-    rank = weight.dim() - 2
-    how = geometry(rank, stride, padding, dilation, True, output_padding, groups)
-    return convolved(rank, input, weight, bias, how)
+    how = geometry(_kernel(weight), stride, padding, dilation, True, output_padding, groups)
+    return _computed(input, weight, bias, how)
 
 
-def symmetric(padding: str, kernel: Any, dilation: Any) -> list[int] | None:
-    """The padding "same" or "valid" as numbers; None where the two sides differ."""
-    if padding == "valid":
-        return [0] * len(kernel)
-    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    if padding != "same" or any(total % 2 for total in totals):
-        return None
-    return [total // 2 for total in totals]
+def _kernel(weight: Tensor) -> Sequence[int]:
+    """The spatial sizes of a weight."""
+    if not isinstance(weight, torch.Tensor):
+        raise DTypeError("weight", f"of type {type(weight).__name__}", "a torch.Tensor")
+    if not 3 <= weight.dim() <= 5:
+        raise ShapeError("weight", f"of {weight.dim()} axes", "3, 4 or 5 axes")
+    return weight.shape[2:]  # type: ignore[no-any-return]
+
+
+def geometry(
+    kernel: Sequence[int],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: Any,
+) -> Arguments:
+    """The six arguments of the operators, from ints or one int per axis, and words of padding.
+
+    The padding stays a word where the two sides differ, and where PyTorch refuses it.
+    """
+    rank = len(kernel)
+    stride, dilation, extra = (
+        _each(stride, rank),
+        _each(dilation, rank),
+        _each(output_padding, rank),
+    )
+    if not isinstance(padding, str):
+        padding = _each(padding, rank)
+    elif padding == "valid" and not transposed:
+        padding = (0,) * rank
+    elif padding == "same" and not transposed and all(each == 1 for each in stride):
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        if not any(total % 2 for total in totals):
+            padding = tuple(total // 2 for total in totals)
+    return stride, padding, dilation, transposed, extra, groups
 
 
 def _each(value: Any, rank: int) -> Any:
@@ -83,47 +116,42 @@ def _each(value: Any, rank: int) -> Any:
     return tuple(value) * rank if len(value) == 1 else tuple(value)
 
 
-def geometry(
-    rank: int,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: Any,
-) -> tuple[Any, ...]:
-    """The six arguments of the operators, from ints or one int per axis."""
-    axes = [_each(each, rank) for each in (stride, padding, dilation, output_padding)]
-    return (*axes[:3], transposed, axes[3], groups)
+def only_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments) -> bool:
+    """Whether PyTorch's function is to be called: upconv has no meaning for it, or no derivative.
 
-
-def derived_otherwise() -> bool:
-    """Whether PyTorch's function has to be called, as something else than autograd looks at it."""
-    # `register_autograd` serves neither transforms of `torch.func` nor forward-mode
-    # differentiation; `torch.onnx.export` knows PyTorch's operators only.
-    return bool(
+    `register_autograd` serves neither transforms of `torch.func` nor forward-mode differentiation;
+    `torch.onnx.export` knows PyTorch's operators only.
+    """
+    if not isinstance(x, torch.Tensor) or isinstance(how[1], str) or weight.is_complex():
+        return True
+    if bias is not None and bias.dtype is not weight.dtype:
+        return True
+    return not torch.compiler.is_compiling() and bool(
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
         or (torch.jit.is_tracing() and torch.onnx.is_in_onnx_export())
     )
 
 
+def _computed(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments) -> Tensor:
+    if only_pytorch(x, weight, bias, how):
+        return by_function(x, weight, bias, how)
+    return convolved(x, weight, bias, how)
+
+
 def convolved(
-    rank: int,
     x: Tensor,
     weight: Tensor,
-    bias: Tensor,
-    how: tuple[Any, ...],
+    bias: Tensor | None,
+    how: Arguments,
     ours: int = Ours.ALL,
     activation: str = "",
 ) -> Tensor:
     """A convolution with or without a batch axis; `ours` counts where gradients are recorded."""
-    batched = x.dim() != rank + 1
+    batched = x.dim() != weight.dim() - 1
     if not batched:
         x = x.unsqueeze(0)
-    if weight.is_complex() or (not torch.compiler.is_compiling() and derived_otherwise()):
-        y = activated(_by_function(rank, x, weight, bias, *how), activation)
-    elif recorded(x, weight, bias):
+    if recorded(x, weight, bias):
         y = CONVOLUTION(x, weight, bias, *how, int(ours))
     elif activation:
         y = FUSED(x, weight, bias, *how, None, activation)
@@ -132,14 +160,15 @@ def convolved(
     return y if batched else y.squeeze(0)
 
 
-def _by_function(rank: int, x: Tensor, weight: Tensor, bias: Tensor, *how: Any) -> Tensor:
+def by_function(x: Tensor, weight: Tensor, bias: Tensor | None, how: Arguments) -> Tensor:
+    """A convolution by PyTorch's function."""
     stride, padding, dilation, transposed, output_padding, groups = how
-    function = getattr(torch.nn.functional, f"conv{'_transpose' if transposed else ''}{rank}d")
+    name = f"conv{'_transpose' if transposed else ''}{weight.dim() - 2}d"
     rest = (output_padding, groups, dilation) if transposed else (dilation, groups)
-    return function(x, weight, bias, stride, padding, *rest)
+    return getattr(torch.nn.functional, name)(x, weight, bias, stride, padding, *rest)
 
 
-def recorded(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+def recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether autograd records a call on these tensors."""
     return bool(
         torch.is_grad_enabled()

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ..errors import DTypeError, brief
 from . import packing, trials
-from .functional import geometry, symmetric
+from .functional import geometry
 from .operators import CONVOLUTION, FUSED
 from .tensors import DTYPES, Tensor, thread_count
 
@@ -175,23 +175,19 @@ def _convolution(node: Any) -> _Found | None:
         return None
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     x, weight = given["input"], given["weight"]
-    padding = given.get("padding", 0)
     if not _computable(x, weight, rank):
         return None
-    if isinstance(padding, str):
-        dilation = geometry(rank, 1, 0, given.get("dilation", 1), False, 0, 1)[2]
-        padding = symmetric(padding, _value(weight).shape[2:], dilation)
-        if padding is None:
-            return None
     how = geometry(
-        rank,
+        _value(weight).shape[2:],
         given.get("stride", 1),
-        padding,
+        given.get("padding", 0),
         given.get("dilation", 1),
         given["transposed"] if transposed is None else transposed,
         given.get("output_padding", 0),
         given.get("groups", 1),
     )
+    if isinstance(how[1], str):
+        return None
     return _Found(x, weight, given.get("bias"), how, node)
 
 

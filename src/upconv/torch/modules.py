@@ -9,35 +9,36 @@ dropped by `train()`, by `.to()` and with the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils.weight_norm import WeightNorm
 
-from .functional import convolved, geometry, recorded, symmetric
+from .functional import Arguments, by_function, convolved, geometry, only_pytorch, recorded
 from .packing import Packed, owned
 from .problems import Ours
 from .tensors import Tensor
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Acceleration:
-    """What `accelerate` made of a layer; a module that was made by its constructor has none."""
+    """What upconv computes of an accelerated layer; of one made by its constructor it is all."""
 
-    original: type
     inference: bool = True
-    training: int = 0
-    """Which results upconv computes where gradients are recorded, as `Ours`."""
-    parametrized: bool = False
-    hooks: dict[int, Any] = field(default_factory=dict)
-    """Hooks of the old `weight_norm`, which would make the weight anew in every call."""
+    training: int = Ours.ALL
+    """The results that upconv computes where gradients are recorded, as `Ours`."""
+
+
+_EVERYTHING = Acceleration()
 
 
 class Layer:
-    """What the six modules share: where the weight comes from, and what is packed of it."""
+    """What the six modules share: packed weights end with a change of mode, device or dtype."""
 
     def train(self, mode: bool = True) -> Any:
         """PyTorch's; lets go of packed weights."""
@@ -47,14 +48,6 @@ class Layer:
     def _apply(self, *arguments: Any, **keywords: Any) -> Any:
         vars(self).pop("_packed", None)
         return super()._apply(*arguments, **keywords)  # type: ignore[misc]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)  # type: ignore[misc]
-        except AttributeError:  # what a parametrization computes; its class has a property
-            if name == "parametrizations" or not parametrize.is_parametrized(self, name):
-                raise
-            return self.parametrizations[name]()
 
     def __prepare_scriptable__(self) -> Any:
         raise RuntimeError(
@@ -74,8 +67,8 @@ class Conv1d(Layer, nn.Conv1d):  # type: ignore[misc]  # PyTorch is untyped here
     """
 
     def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
-        """(N, C, L) or (C, L) to (N, F, L') or (F, L'). `end` is for `upconv.torch.Sequential`."""
-        return _convolution(self, 1, input, end)
+        """(N, C, L) or (C, L) to (N, F, L') or (F, L'). `end` is for `Sequential`."""
+        return _computed(self, input, end)
 
 
 class Conv2d(Layer, nn.Conv2d):  # type: ignore[misc]
@@ -83,7 +76,7 @@ class Conv2d(Layer, nn.Conv2d):  # type: ignore[misc]
 
     def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
         """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _convolution(self, 2, input, end)
+        return _computed(self, input, end)
 
 
 class Conv3d(Layer, nn.Conv3d):  # type: ignore[misc]
@@ -91,7 +84,7 @@ class Conv3d(Layer, nn.Conv3d):  # type: ignore[misc]
 
     def forward(self, input: Tensor, *, end: End | None = None) -> Tensor:
         """(N, C, D, H, W) or (C, D, H, W) to the same with F channels."""
-        return _convolution(self, 3, input, end)
+        return _computed(self, input, end)
 
 
 class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
@@ -106,7 +99,7 @@ class ConvTranspose1d(Layer, nn.ConvTranspose1d):  # type: ignore[misc]
 
     def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
         """(N, C, L) or (C, L) to (N, F, L') or (F, L'), L' being `output_size` where given."""
-        return _transposed(self, 1, input, output_size, end)
+        return _computed(self, input, end, output_size)
 
 
 class ConvTranspose2d(Layer, nn.ConvTranspose2d):  # type: ignore[misc]
@@ -114,7 +107,7 @@ class ConvTranspose2d(Layer, nn.ConvTranspose2d):  # type: ignore[misc]
 
     def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
         """(N, C, H, W) or (C, H, W) to (N, F, H', W') or (F, H', W')."""
-        return _transposed(self, 2, input, output_size, end)
+        return _computed(self, input, end, output_size)
 
 
 class ConvTranspose3d(Layer, nn.ConvTranspose3d):  # type: ignore[misc]
@@ -122,118 +115,153 @@ class ConvTranspose3d(Layer, nn.ConvTranspose3d):  # type: ignore[misc]
 
     def forward(self, input: Tensor, output_size: Any = None, *, end: End | None = None) -> Tensor:
         """(N, C, D, H, W) or (C, D, H, W) to the same with F channels and the output's size."""
-        return _transposed(self, 3, input, output_size, end)
+        return _computed(self, input, end, output_size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class End:
-    """What follows a layer and is computed with it: a normalisation, then an activation."""
+    """The modules that follow a layer in a run; one may be a normalisation, one an activation."""
 
+    modules: Sequence[Any]
     norm: Any = None
     activation: str = ""
 
-    def apply_to(self, layer: Any, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's weight and bias with the normalisation folded in."""
-        norm = self.norm
-        scale = torch.rsqrt(norm.running_var + norm.eps)
-        scale = scale if norm.weight is None else scale * norm.weight
-        offset = -norm.running_mean if bias is None else bias - norm.running_mean
-        offset = offset * scale if norm.bias is None else offset * scale + norm.bias
-        ones = (1,) * (weight.dim() - 2)
-        if not layer.transposed:
-            return weight * scale.reshape(-1, 1, *ones), offset
-        by_group = weight.unflatten(0, (layer.groups, -1))
-        return (by_group * scale.reshape(layer.groups, 1, -1, *ones)).flatten(0, 1), offset
 
-
-def _convolution(layer: Any, rank: int, x: Tensor, end: End | None) -> Tensor:
-    padding, kernel = layer.padding, layer.kernel_size
-    if isinstance(padding, str):
-        padding = symmetric(padding, kernel, layer.dilation)
-    if padding is None or layer.padding_mode != "zeros":
-        return _by_pytorch(layer, x)
-    how = layer.stride, padding, layer.dilation, False, (0,) * rank, layer.groups
-    return _computed(layer, rank, x, how, end)
-
-
-def _transposed(layer: Any, rank: int, x: Tensor, output_size: Any, end: End | None) -> Tensor:
-    extra = layer.output_padding
-    if output_size is not None:
-        sizes = (layer.stride, layer.padding, layer.kernel_size, rank, layer.dilation)
-        extra = tuple(layer._output_padding(x, output_size, *sizes))
-    how = layer.stride, layer.padding, layer.dilation, True, extra, layer.groups
-    return _computed(layer, rank, x, how, end, output_size)
-
-
-def _by_pytorch(layer: Any, *arguments: Any) -> Tensor:
-    """The forward of PyTorch's class, on a weight that is made anew if it has to be."""
-    acceleration = vars(layer).get("_acceleration")
-    for hook in () if acceleration is None else acceleration.hooks.values():
-        hook(layer, arguments)
-    return super(Layer, layer).forward(*arguments)
-
-
-def _computed(layer: Any, rank: int, x: Tensor, how: Any, end: End | None, *rest: Any) -> Tensor:
-    acceleration = vars(layer).get("_acceleration")
+def _computed(layer: Any, x: Tensor, end: End | None, *output_size: Any) -> Tensor:
+    """A layer's result and, where there is an end, that of its modules: as one, if it can be."""
+    if layer.padding_mode != "zeros":
+        return _ended(super(Layer, layer).forward(x, *output_size), end)
     weight, bias = weight_of(layer), layer.bias
-    if recorded(x, weight, bias):
-        ours = Ours.ALL if acceleration is None else acceleration.training
-        if not ours:
-            return _by_pytorch(layer, x, *rest)
-        return convolved(rank, x, weight, bias, geometry(rank, *how), ours)
-    if acceleration is not None and not acceleration.inference:
-        return _by_pytorch(layer, x, *rest)
-    if end is not None and end.norm is not None:
-        weight, bias = _folded(layer, end, weight, bias)
-    if not layer.training and not torch.compiler.is_compiling() and weight.device.type == "cpu":
+    how = layer_geometry(layer, weight.shape[2:])
+    if output_size and output_size[0] is not None:
+        sizes = (*how[:2], layer.kernel_size, len(layer.kernel_size), how[2])
+        how = (*how[:4], tuple(layer._output_padding(x, output_size[0], *sizes)), how[5])
+    acceleration = vars(layer).get("_acceleration", _EVERYTHING)
+    graded = not (theirs := only_pytorch(x, weight, bias, how)) and recorded(x, weight, bias)
+    ours = acceleration.training if graded else acceleration.inference
+    if theirs or not ours:
+        return _ended(by_function(x, weight, bias, how), end)
+    if graded:
+        return _ended(convolved(x, weight, bias, how, ours), end)
+    activation, folded = "", None if end is None else _folded(layer, end.norm, x, weight, bias)
+    if end is not None and folded is not None:
+        (weight, bias), activation, end = folded, end.activation, None
+    if not layer.training and weight.is_cpu and not _in_graph():
         # What is packed of the weight ends with the layer, which holds it.
         vars(layer)["_packed"] = owned(weight, vars(layer).get("_packed"))
-    return convolved(rank, x, weight, bias, how, activation="" if end is None else end.activation)
+    return _ended(convolved(x, weight, bias, how, activation=activation), end)
+
+
+def _ended(y: Tensor, end: End | None) -> Tensor:
+    """A layer's result after the modules that follow it, called one by one."""
+    for module in () if end is None else end.modules:
+        y = module(y)
+    return y
+
+
+def layer_geometry(layer: Any, kernel: Sequence[int]) -> Arguments:
+    """The six arguments of the operators for a layer as it is now."""
+    axes = layer.stride, layer.padding, layer.dilation
+    return geometry(kernel, *axes, layer.transposed, layer.output_padding, layer.groups)
 
 
 def weight_of(layer: Any) -> Tensor:
     """A layer's weight; a parametrized one is computed anew only when its sources change."""
-    acceleration = vars(layer).get("_acceleration")
-    if acceleration is None or not (acceleration.parametrized or acceleration.hooks):
+    lists = layer._modules.get("parametrizations")
+    made = None if lists is None else lists._modules.get("weight")
+    if made is None or not all(map(_is_fixed, made.modules())):
         return layer.weight
-    if acceleration.parametrized:
-        sources = list(layer.parametrizations["weight"].parameters())
-        sources += layer.parametrizations["weight"].buffers()
-        make = layer.parametrizations["weight"]
-    else:
-        (hook,) = acceleration.hooks.values()
-        sources = [getattr(layer, f"{hook.name}_{end}") for end in "gv"]
-        make = lambda: hook.compute_weight(layer)  # noqa: E731
-    graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
-    if graded or layer.training or torch.compiler.is_compiling():
-        return make()
-    return _derived(layer, "_baked", sources, make)
+    return _derived(layer, "_baked", [*made.parameters(), *made.buffers()], lambda: layer.weight)
 
 
-def _folded(layer: Any, end: End, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    norm = end.norm
-    extra = (bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    sources = [weight, *(each for each in extra if each is not None)]
+def as_made(module: Any, *allowed: type) -> bool:
+    """Whether a module has its class's `forward`, and no hooks but those of the allowed classes."""
+    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    hooks = [hook for name in names for hook in getattr(module, name).values()]
+    return "forward" not in vars(module) and all(isinstance(hook, allowed) for hook in hooks)
 
-    def fold() -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            return end.apply_to(layer, weight, bias)
 
-    if torch.compiler.is_compiling():
-        return fold()
+def _is_fixed(module: Any) -> bool:
+    """Whether part of a parametrization computes of its own tensors alone, always the same."""
+    known = type(module).__module__ in (parametrizations.__name__, parametrize.__name__)
+    return known and not module.training and as_made(module)
+
+
+class CachedWeightNorm(WeightNorm):  # type: ignore[misc]
+    """The hook of the old `weight_norm`, which computes the weight anew only when it changes."""
+
+    def __call__(self, module: Any, inputs: Any) -> None:
+        """Set the module's weight."""
+        sources = [getattr(module, f"{self.name}_{part}") for part in "gv"]
+        weight = _derived(module, "_baked", sources, lambda: self.compute_weight(module))
+        setattr(module, self.name, weight)
+
+
+def _folded(
+    layer: Any, norm: Any, x: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """A layer's weight and bias with a normalisation, if any, folded in; None if it cannot be."""
+    if norm is None:
+        return weight, bias
+    tensors = norm.running_mean, norm.running_var, norm.weight, norm.bias
+    if tensors[0] is None or tensors[1] is None or x.dim() != weight.dim() or not weight.is_cpu:
+        return None
+    sources = [each for each in (weight, bias, *tensors) if each is not None]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in sources):
+        return None
+    fold = partial(_fold, layer, norm.eps, weight, bias, tensors)
     return _derived(layer, "_folded", sources, fold)  # type: ignore[no-any-return]
+
+
+def _fold(
+    layer: Any, eps: float, weight: Tensor, bias: Tensor, tensors: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor] | None:
+    """In float32 at least, so that 16 bits are rounded once; None for what PyTorch refuses."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    channels = weight.shape[1] * layer.groups if layer.transposed else weight.shape[0]
+    kinds = {(each.shape, each.dtype) for each in tensors if each is not None}
+    if len(kinds) != 1 or not kinds <= {((channels,), weight.dtype), ((channels,), wide)}:
+        return None
+    values: list[Any] = [None if each is None else each.to(wide) for each in tensors]
+    mean, variance, factor, term = values
+    scale = torch.rsqrt(variance + eps)
+    scale = scale if factor is None else scale * factor
+    offset = -mean if bias is None else bias.to(wide) - mean
+    offset = offset * scale if term is None else offset * scale + term
+    ones = (1,) * (weight.dim() - 2)
+    if layer.transposed:
+        by_group = weight.to(wide).unflatten(0, (layer.groups, -1))
+        folded = (by_group * scale.reshape(layer.groups, 1, -1, *ones)).flatten(0, 1)
+    else:
+        folded = weight.to(wide) * scale.reshape(-1, 1, *ones)
+    return folded.to(weight.dtype), offset.to(weight.dtype)
 
 
 def _derived(layer: Any, name: str, sources: list[Tensor], make: Callable[[], Any]) -> Any:
     """What is made of some tensors, made anew only where one of them has changed."""
-    before: tuple[list[Packed | None], Any] | None = vars(layer).get(name)
-    if before is not None and len(before[0]) == len(sources):
-        pairs = zip(before[0], sources, strict=True)
-        if all(was is not None and was.of(source) for was, source in pairs):
-            return before[1]
-    value = make()
-    vars(layer)[name] = [Packed(each) for each in sources], value
+    graded = torch.is_grad_enabled() and any(each.requires_grad for each in sources)
+    if graded or _in_graph() or not all(each.is_cpu for each in sources):
+        return make()
+    packed, value = vars(layer).get(name, ((), None))
+    now = _watched(sources, value)
+    if len(packed) == len(now):
+        pairs = zip(packed, now, strict=True)
+        if all(before is not None and before.of(tensor) for before, tensor in pairs):
+            return value
+    with torch.inference_mode(False), torch.no_grad():  # the next call may record gradients
+        value = make()
+    vars(layer)[name] = [Packed(each) for each in _watched(sources, value)], value
     return value
+
+
+def _in_graph() -> bool:
+    """Whether a graph is made of this call, in which what is made of a weight is no constant."""
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+def _watched(sources: list[Tensor], value: Any) -> list[Tensor]:
+    """The sources and, as users see the weight that a hook sets and may write to it, the value."""
+    return [*sources, value] if isinstance(value, torch.Tensor) else sources
 
 
 _OURS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)

@@ -5,13 +5,14 @@ A saved report is a JSON file:
     {"format": "upconv.torch decisions", "version": 1, "upconv": ..., "torch": ...,
      "processor": ..., "threads": ..., "layers": [{a `LayerReport`}, ...]}
 
-Reading one checks everything: a file that is damaged or of another model is refused.
+Reading one checks everything: a file that is damaged or of another model is refused. Where it was
+measured is compared with where it is applied.
 """
 
 from __future__ import annotations
 
 import json
-import platform
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import torch
 
 from .._version import __version__
 from ..errors import ArgumentError, brief
-from ..files import published
+from ..files import opened, published, reported
+from ..tuning import processor_model
 from .tensors import thread_count
 
 _FORMAT, _VERSION = "upconv.torch decisions", 1
@@ -59,16 +61,22 @@ class LayerReport:
 class Report:
     """All layers that upconv could compute, and the model's milliseconds before and after.
 
-    >>> print(Report((LayerReport("up", "Conv1d", (1, 1, 3), why="not faster"),)))
+    before, after: of the whole model; 0 where no layer was faster. processor, threads, upconv,
+    torch: where it was measured.
+
+    >>> print(Report((LayerReport("up", "Conv1d", (1, 1, 3), why="0.91 times as fast"),)))
     layer  kind    upconv  ms before  ms after  why
-    up     Conv1d  -       0.00       0.00      not faster
+    up     Conv1d  -       0.00       0.00      0.91 times as fast
+    No layer was faster: the model is unchanged.
     """
 
     layers: tuple[LayerReport, ...] = ()
     before: float = 0.0
     after: float = 0.0
-    processor: str = field(default_factory=platform.processor)
+    processor: str = field(default_factory=processor_model)
     threads: int = field(default_factory=thread_count)
+    upconv: str = __version__
+    torch: str = str(torch.__version__)
 
     def __str__(self) -> str:
         head = ("layer", "kind", "upconv", "ms before", "ms after", "why")
@@ -78,18 +86,33 @@ class Report:
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        if self.after:
-            lines.append(f"The whole model: {self.before:.2f} ms before, {self.after:.2f} after.")
-        return "\n".join(lines)
+        return "\n".join([*lines, self._result()])
 
-    def save(self, path: str | Path) -> None:
+    def _result(self) -> str:
+        whole = f"The whole model: {self.before:.2f} ms before, {self.after:.2f} after"
+        if any(layer.inference for layer in self.layers):
+            return f"{whole}."
+        why = f"{whole}: not faster, so it" if self.after else "No layer was faster: the model"
+        but = " but in training" if any(layer.training for layer in self.layers) else ""
+        return f"{why} is unchanged{but}."
+
+    @property
+    def elsewhere(self) -> str:
+        """What was different where the decisions were measured; empty where nothing was."""
+        here = asdict(Report())
+        names = ("processor", "threads", "upconv", "torch")
+        pairs = [(name, getattr(self, name), here[name]) for name in names]
+        return ", ".join(
+            f"{name} {brief(then)} (here {brief(now)})" for name, then, now in pairs if then != now
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the decisions to a file, for `accelerate(model, decisions=path)`.
 
-        Raises `OSError` where the file cannot be written.
+        Raises `FileError` where the file cannot be written.
         """
-        versions = {"upconv": __version__, "torch": str(torch.__version__)}
-        content = {"format": _FORMAT, "version": _VERSION, **versions, **asdict(self)}
-        with published(Path(path), force=True) as file:
+        content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        with reported(str(path)), published(Path(path), force=True) as file:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
@@ -101,9 +124,13 @@ def _cells(layer: LayerReport) -> tuple[str, ...]:
     return layer.name, kind, ", ".join(what) or "-", *times, layer.why
 
 
-def read(path: str | Path) -> Report:
-    """A saved report; `ArgumentError` for a file that is none, `OSError` where there is no file."""
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
+def read(path: str | os.PathLike[str]) -> Report:
+    """A saved report.
+
+    Raises `ArgumentError` for a file that holds none, `FileError` for one that cannot be read.
+    """
+    with reported(str(path), "read"), opened(Path(path)) as file:
+        text = file.read().decode(errors="replace")
     try:
         content: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -118,9 +145,17 @@ def read(path: str | Path) -> Report:
     layers = tuple(_layer(path, row) for row in rows)
     if len({layer.name for layer in layers}) != len(layers):
         raise refused(path, "with a layer that is there twice")
-    return Report(layers)
+    rest = {name: content.get(name) for name in _CONDITIONS}
+    if not all(type(rest[name]) in kinds for name, kinds in _CONDITIONS.items()):
+        raise refused(path, "that does not say where it was measured")
+    return Report(layers, **rest)  # type: ignore[arg-type]
 
 
+_CONDITIONS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("before", "after"), (int, float)),
+    "threads": (int,),
+    **dict.fromkeys(("processor", "upconv", "torch"), (str,)),
+}
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "kind", "why"), (str,)),
     **dict.fromkeys(("weight", "followers"), (list,)),
@@ -130,7 +165,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _layer(path: str | Path, row: Any) -> LayerReport:
+def _layer(path: object, row: Any) -> LayerReport:
     if not isinstance(row, dict) or set(row) != set(_TYPES):
         raise refused(path, f"with a layer that is {brief(row)}")
     right = all(type(row[name]) in kinds for name, kinds in _TYPES.items())

@@ -1,20 +1,20 @@
 """Layers of a model that upconv can compute, and putting its classes in place and back.
 
 Modules stay the same objects; only their class changes. So `state_dict`, optimisers and hooks stay,
-and pickling and copying work as before.
+and pickling and copying work as before. A parametrized module has a class of its own, which
+PyTorch derived from the layer's: its copy with another base takes its place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .functional import symmetric
-from .modules import ORIGINALS, Acceleration
+from .modules import ORIGINALS, Acceleration, CachedWeightNorm, layer_geometry
 from .sequences import OURS_OF, Run, Sequential, run_at
 from .tensors import DTYPES
 
@@ -26,17 +26,22 @@ class Candidate:
     name: str
     layer: Any
     original: Any
-    ours: type
+    ours: Any
     parent: Any = None
     at: int = 0
     run: Run | None = None
 
     @property
-    def followers(self) -> list[Any]:
-        """The modules that are computed with the layer."""
+    def kind(self) -> str:
+        """The name of the layer's class, without what a parametrization adds."""
+        return str(parametrize.type_before_parametrizations(self.layer).__name__)
+
+    @property
+    def members(self) -> list[Any]:
+        """The layer and the modules that are computed with it."""
         if self.run is None:
-            return []
-        return list(self.parent)[self.at + 1 : self.at + self.run.length]
+            return [self.layer]
+        return list(self.parent)[self.at : self.at + self.run.length]
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -47,22 +52,19 @@ class Candidate:
 
     def install(self, *, inference: bool, training: int) -> None:
         """Give the layer, and the Sequential of its run, upconv's classes."""
-        hooks = _weight_norm_hooks(self.layer)
-        for key in hooks:
-            del self.layer._forward_pre_hooks[key]
-        parametrized = self.original is not ORIGINALS[self.ours]
-        vars(self.layer)["_acceleration"] = Acceleration(
-            self.original, inference, training, parametrized, hooks
-        )
+        vars(self.layer)["_acceleration"] = Acceleration(inference, training)
         self.layer.__class__ = self.ours
+        _set_hooks(self.layer, CachedWeightNorm)
         if self.run is not None and inference:
             self.parent.__class__ = Sequential
             runs = vars(self.parent).setdefault("_runs", {})
-            runs[self.at] = replace(self.run, kinds=(self.ours, *self.run.kinds[1:]))
+            runs[self.at] = self.run.signed(self.members)
 
     def remove(self) -> None:
         """Give the layer its class back, and its parent if no run is left; packed weights stay."""
-        _give_back(self.layer)
+        if vars(self.layer).pop("_acceleration", None) is not None:
+            self.layer.__class__ = self.original
+            _set_hooks(self.layer, WeightNorm)
         runs = {} if self.parent is None else vars(self.parent).get("_runs", {})
         runs.pop(self.at, None)
         if self.parent is not None and not runs:
@@ -70,18 +72,32 @@ class Candidate:
 
 
 def remove(layer: Any) -> None:
-    """Give a layer its class and hooks back, if it was accelerated; nothing stays packed."""
-    _give_back(layer)
-    if type(layer) not in ORIGINALS:
+    """Give a layer its class and hooks back, if it was accelerated; nothing stays packed.
+
+    Whatever was parametrized, or is no more, since the layer was accelerated stays as it is.
+    """
+    accelerated = vars(layer).pop("_acceleration", None) is not None
+    original = ORIGINALS.get(parametrize.type_before_parametrizations(layer))
+    if accelerated and original is not None:
+        layer.__class__ = _rebased(type(layer), original)
+        _set_hooks(layer, WeightNorm)
+    if accelerated or original is None:
         for name in ("_packed", "_baked", "_folded"):
             vars(layer).pop(name, None)
 
 
-def _give_back(layer: Any) -> None:
-    acceleration = vars(layer).pop("_acceleration", None)
-    if acceleration is not None:
-        layer.__class__ = acceleration.original
-        layer._forward_pre_hooks.update(acceleration.hooks)
+def _rebased(kind: Any, base: Any) -> Any:
+    """`base`, or the class that PyTorch derived for a parametrized module with that base."""
+    if kind in ORIGINALS or kind in OURS_OF:
+        return base
+    return type(kind.__name__, (base,), dict(vars(kind)))
+
+
+def _set_hooks(layer: Any, kind: type) -> None:
+    """Give the hooks of `torch.nn.utils.weight_norm`, the old one, another class."""
+    for hook in layer._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            hook.__class__ = kind
 
 
 def remove_runs(module: Any) -> None:
@@ -98,20 +114,21 @@ def candidates(model: Any) -> list[Candidate]:
         for at, member in enumerate(members):
             if type(member) in OURS_OF and members.count(member) == 1:
                 runs[member] = module, at, run_at(members, at)
-    found = []
+    result = []
     for name, module in model.named_modules():
-        kind = parametrize.type_before_parametrizations(module)
-        if kind in OURS_OF and "forward" not in vars(module) and _known(module):
+        ours = OURS_OF.get(parametrize.type_before_parametrizations(module))
+        if ours is not None and "forward" not in vars(module) and _known(module):
             run = runs.get(module, (None, 0, None))
-            found.append(Candidate(name, module, type(module), OURS_OF[kind], *run))
-    return found
+            classes = type(module), _rebased(type(module), ours)
+            result.append(Candidate(name, module, *classes, *run))
+    return result
 
 
 def _known(module: Any) -> bool:
     """Whether upconv computes it, the weight plain or made by what depends on its own tensors."""
     known = all(each.device.type == "cpu" and each.dtype in DTYPES for each in module.parameters())
-    if isinstance(module.padding, str):
-        known = known and symmetric(module.padding, module.kernel_size, module.dilation) is not None
+    padding = layer_geometry(module, module.kernel_size)[1]
+    known = known and not isinstance(padding, str)
     known = known and module.padding_mode == "zeros"
     if parametrize.is_parametrized(module):
         lists = module.parametrizations
@@ -120,12 +137,3 @@ def _known(module: Any) -> bool:
             type(each).__module__ == parametrizations.__name__ for each in lists["weight"]
         )
     return known
-
-
-def _weight_norm_hooks(module: Any) -> dict[int, Any]:
-    """The hook of `torch.nn.utils.weight_norm`, the old one, by its key."""
-    return {
-        key: hook
-        for key, hook in module._forward_pre_hooks.items()
-        if isinstance(hook, WeightNorm) and hook.name == "weight"
-    }

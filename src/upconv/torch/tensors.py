@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor as Tensor
 
 from .. import threads
 from ..problem import DType
-
-Tensor = Any
-"""`torch.Tensor`: PyTorch is not there when types are checked."""
 
 DTYPES = {
     torch.float16: DType.FLOAT16,

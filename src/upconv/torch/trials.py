@@ -3,6 +3,7 @@
 Hooks take each layer's time inside the running model, where caches, threads and memory are as they
 will be. A layer stays where it takes less than `GAIN` of the time on every example input, and where
 its results agree. The best of several rounds counts: other work on the machine only adds time.
+A `Budget` bounds the time: a run of the model that has begun is finished, and no other begins.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..timing import rest
 from .compute import ATEN, ATEN_BACKWARD
-from .functional import symmetric
+from .modules import layer_geometry
 from .operators import CONVOLUTION, INPUT_GRAD, WEIGHT_GRAD
 from .problems import Ours
 from .swaps import Candidate
@@ -30,14 +31,38 @@ _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.02, to
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
+Progress = Callable[[str, int, int], object]
+"""Called with what begins, its number from 1, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Until when, by `time.perf_counter`, measuring may go on, and who is told how far it is."""
+
+    end: float
+    progress: Progress
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; 0 where none are."""
+        return max(0.0, self.end - time.perf_counter())
+
+    def part(self, fraction: float, most: float = float("inf")) -> Budget:
+        """A fraction of the time that is left, in seconds at most `most`."""
+        return replace(self, end=time.perf_counter() + min(most, fraction * self.left))
+
 
 @dataclass(slots=True, eq=False)
 class Times:
-    """A layer's best milliseconds per run of the model, by PyTorch and by upconv."""
+    """A layer's best milliseconds per run of the model, by PyTorch and by upconv.
+
+    wrong: results differ. timed: there was time for a run by each.
+    """
 
     before: float = float("inf")
     after: float = float("inf")
     wrong: bool = False
+    timed: bool = False
 
     @property
     def pays(self) -> bool:
@@ -45,26 +70,26 @@ class Times:
         return not self.wrong and self.after < GAIN * self.before
 
 
-def measured(model: Any, found: list[Candidate], example: Example) -> dict[Candidate, Times]:
-    """Each layer's times without gradients on one example."""
+def measured(
+    model: Any, found: list[Candidate], example: Example, budget: Budget, what: str = "layers"
+) -> dict[Candidate, Times]:
+    """Each layer's times without gradients on one example; `what` is the name of this work."""
     table = {each: Times() for each in found}
     with torch.no_grad():
+        budget.progress(what, 1, _ROUNDS[1])
         _run(model, example)
         start = time.perf_counter()
         _run(model, example)
         seconds = time.perf_counter() - start
-        for each in found:
-            each.install(inference=True, training=0)
-        with _checking(found, table):
-            _run(model, example)
-        _run(model, example)
-        rounds = int(_SECONDS / max(2 * seconds, 1e-9))
-        for i in range(max(_ROUNDS[0], min(_ROUNDS[1], rounds))):
+        if found and budget.left:
+            with _checking(found, table):
+                _run(model, example)
+        rounds = max(_ROUNDS[0], min(_ROUNDS[1], int(budget.left / max(2 * seconds, 1e-9))))
+        for i in range(rounds if found else 0):
+            if not budget.left:
+                break
+            budget.progress(what, i + 1, rounds)
             for ours in (i % 2 == 0, i % 2 == 1):  # who comes second finds other caches
-                for each in found:
-                    each.remove()
-                    if ours:
-                        each.install(inference=True, training=0)
                 _timed_run(model, example, found, table, ours)
     for each in found:
         each.remove()
@@ -90,13 +115,17 @@ def _timed_run(
 
     with ExitStack() as hooks:
         for candidate in found:
-            for module in (candidate.layer, *candidate.followers):
+            for module in candidate.members:
                 start = lambda *_: begun.append(time.perf_counter())  # noqa: E731
                 hooks.enter_context(module.register_forward_pre_hook(start))
                 hooks.enter_context(module.register_forward_hook(end(candidate)))
+            candidate.remove()
+        for candidate in found if ours else ():  # after the hooks, which the runs' signatures have
+            candidate.install(inference=True, training=0)
         _run(model, example)
     for candidate, total in totals.items():
         times = table[candidate]
+        times.timed = True
         if ours:
             times.after = min(times.after, total or float("inf"))
         else:
@@ -109,12 +138,11 @@ def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator
 
     def hook_of(candidate: Candidate) -> Callable[..., None]:
         def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
-            fused = keywords.get("end") is not None
-            plain = {name: each for name, each in keywords.items() if name != "end"}
+            end = keywords.pop("end", None)
             candidate.remove()
             try:
-                expected = candidate.original.forward(layer, *arguments, **plain)
-                for follower in candidate.followers if fused else ():
+                expected = candidate.original.forward(layer, *arguments, **keywords)
+                for follower in () if end is None else end.modules:
                     expected = follower.forward(expected)
             finally:
                 candidate.install(inference=True, training=0)
@@ -127,6 +155,7 @@ def _checking(found: list[Candidate], table: dict[Candidate, Times]) -> Iterator
         for each in found:
             handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
             hooks.enter_context(handle)
+            each.install(inference=True, training=0)
         yield
 
 
@@ -139,16 +168,29 @@ def _differ(result: Tensor, expected: Tensor) -> bool:
     return not torch.allclose(result, expected, 0.0, bound, equal_nan=True)
 
 
-def best_of(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """The best milliseconds of some calls, timed in interleaved rounds."""
+def best_of(
+    calls: list[Callable[[], object]],
+    seconds: float,
+    last: float = float("inf"),
+    switch: Callable[[int], None] = lambda _: None,
+) -> list[float]:
+    """The best milliseconds of some calls, timed in interleaved rounds.
+
+    last: when, by `time.perf_counter`, no round but the first begins. switch: is called with the
+    index of a call before it, and not timed.
+    """
     best = [float("inf")] * len(calls)
-    for call in calls:
+    for at, call in enumerate(calls):
+        switch(at)
         call()
     rest()
     end, i = time.perf_counter() + seconds, 0
     while i < _ROUNDS[0] or (i < 4 * _ROUNDS[1] and time.perf_counter() < end):
+        if i and time.perf_counter() > last:
+            break
         for at in range(len(calls)):
             at = (at + i) % len(calls)  # each comes first once
+            switch(at)
             start = time.perf_counter()
             calls[at]()
             best[at] = min(best[at], (time.perf_counter() - start) * 1e3)
@@ -161,8 +203,8 @@ def signatures(found: list[Candidate], step: Callable[[], None]) -> dict[Any, li
     seen: dict[Candidate, list[Any]] = {each: [] for each in found}
 
     def hook_of(candidate: Candidate) -> Callable[..., None]:
-        def hook(layer: Any, arguments: Any, result: Tensor) -> None:
-            x = arguments[0]
+        def hook(layer: Any, arguments: Any, keywords: Any, result: Tensor) -> None:
+            x = arguments[0] if arguments else keywords["input"]
             how = (tuple(x.shape), x.stride(), x.dtype, x.requires_grad)
             if how not in seen[candidate]:
                 seen[candidate].append(how)
@@ -171,7 +213,8 @@ def signatures(found: list[Candidate], step: Callable[[], None]) -> dict[Any, li
 
     with ExitStack() as hooks:
         for each in found:
-            hooks.enter_context(each.layer.register_forward_hook(hook_of(each)))
+            handle = each.layer.register_forward_hook(hook_of(each), with_kwargs=True)
+            hooks.enter_context(handle)
         step()
     return seen
 
@@ -231,13 +274,9 @@ def case_of(candidate: Candidate, shape: Any, strides: Any, dtype: Any, graded: 
     layer = candidate.layer
     x = torch.empty_strided(shape, strides, dtype=dtype).normal_()
     weight = torch.randn(candidate.weight_shape, dtype=dtype)
-    padding = layer.padding
-    if isinstance(padding, str):
-        padding = symmetric(padding, layer.kernel_size, layer.dilation) or layer.dilation
-    axes = (layer.stride, padding, layer.dilation)
     if x.dim() == len(layer.kernel_size) + 1:
         x = x.unsqueeze(0)
-    return Case(x, weight, graded, (*axes, layer.transposed, layer.output_padding, layer.groups))
+    return Case(x, weight, graded, layer_geometry(layer, layer.kernel_size))
 
 
 def _parts(case: Case) -> dict[Ours, tuple[Callable[[], object], Callable[[], object]]]:

@@ -1,20 +1,22 @@
 """Blocks: layers that hold parameters and other blocks. `mx.gluon.Block` and its kin.
 
-Names of parameters are paths such as "0.weight", as in MXNet 2 and in what `save_parameters` of
-both versions writes. `hybridize` changes nothing: every call computes at once.
+Parameters are named by their paths, such as "0.weight", as in MXNet 2 and in the files that
+`save_parameters` of both versions writes. `hybridize` changes nothing: every call computes at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from .. import ndarray as nd
 from .. import symbol as sym
-from ..base import DeferredInitializationError, MXNetError
+from ..base import DeferredInitializationError, MXNetError, raised_by
 from ..executor import run_graph
+from ..model import params_name, save_checkpoint
+from ..tape import STATE
 from .parameter import Parameter, ParameterDict
 
 
@@ -32,10 +34,8 @@ class Block:
         super().__setattr__(name, value)
 
     def _own(self) -> dict[str, Parameter]:
-        """Parameters that are attributes of this very block, and those of `params`."""
+        """Parameters of this block alone: its attributes, and the others of `params`."""
         own = {name: p for name, p in vars(self).items() if isinstance(p, Parameter)}
-        if not self.params:
-            return own
         held = {id(p) for p in own.values()}
         return own | {name: p for name, p in self.params.items() if id(p) not in held}
 
@@ -44,29 +44,27 @@ class Block:
         self._children[name or str(len(self._children))] = block
 
     def name_scope(self) -> AbstractContextManager[None]:
-        """A block of code in which MXNet 1 adds a prefix to names; here nothing."""
+        """Return a context that does nothing; MXNet 1 adds a prefix to names in it."""
         return nullcontext()
 
     def collect_params(self, select: str | None = None) -> ParameterDict:
         """All parameters by path, or those whose path matches a regular expression."""
-        found = ParameterDict(self._own())
+        parameters = self._own()
         for name, child in self._children.items():
-            found.update({f"{name}.{k}": p for k, p in child.collect_params().items()})
-        if select is not None:
-            found = ParameterDict({k: p for k, p in found.items() if re.match(select, k)})
-        return found
+            parameters |= {f"{name}.{k}": p for k, p in child.collect_params().items()}
+        return ParameterDict({k: p for k, p in parameters.items() if re.match(select or "", k)})
 
     def initialize(
         self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False,
         device: Any = None,
     ) -> None:  # fmt: skip
-        """Make the arrays of all parameters, or note what they begin with."""
+        """Make the arrays of all parameters, at the first call where a shape is not known yet."""
         self.collect_params().initialize(
             ctx=ctx, default_init=init, force_reinit=force_reinit, device=device
         )
 
     def hybridize(self, active: bool = True, **unused: Any) -> None:
-        """Nothing: every call computes at once, and numbers are the same."""
+        """Do nothing: every call computes at once."""
 
     def cast(self, dtype: Any) -> None:
         """Change the type of all parameters."""
@@ -76,7 +74,7 @@ class Block:
             parameter.cast(dtype)
 
     def apply(self, fn: Callable[[Block], Any]) -> Self:
-        """Call a function with this block and all within it."""
+        """Call a function with every block within this one, and with this one."""
         for child in self._children.values():
             child.apply(fn)
         fn(self)
@@ -87,15 +85,23 @@ class Block:
         self.collect_params().save(filename)
 
     def load_parameters(self, filename: Any, ctx: Any = None, **named: Any) -> None:
-        """Read parameters by path; allow_missing and ignore_extra say what need not match."""
+        """Read parameters by path; see `ParameterDict.load`."""
         self.collect_params().load(filename, **named)
 
     def forward(self, *inputs: Any) -> Any:
-        """What the layer computes."""
+        """Compute the outputs from the inputs."""
         raise NotImplementedError(f"{type(self).__name__} has no forward.")
 
     def __call__(self, *inputs: Any) -> Any:
-        return self.forward(*inputs)
+        if STATE.tracing or not inputs or not isinstance(inputs[0], sym.Symbol):
+            return self.forward(*inputs)
+        for path, parameter in self.collect_params().items():
+            parameter.var(path)
+        STATE.tracing = True  # blocks within use these variables
+        try:
+            return self.forward(*inputs)
+        finally:
+            STATE.tracing = False
 
     def __repr__(self) -> str:
         inner = "".join(
@@ -106,49 +112,79 @@ class Block:
 
 
 class HybridBlock(Block):
-    """A layer whose forward is written once for arrays and graphs.
+    """A layer whose forward is written once for arrays and symbols.
 
-    Either `forward(x)`, as in MXNet 2, or `hybrid_forward(F, x, **params)`, as in MXNet 1: F is
-    `mx.nd`, and the parameters come by the names of their attributes.
+    A subclass defines `forward(x)`, as in MXNet 2, or `hybrid_forward(F, x, **params)`, as in
+    MXNet 1: F is `mx.nd` or `mx.sym`, and params has the parameters by their attributes' names.
     """
+
+    _arity = 0  # inputs of the last call
+
+    def __call__(self, *inputs: Any) -> Any:
+        self._arity = len(inputs)
+        try:
+            return super().__call__(*inputs)
+        except DeferredInitializationError:
+            self.infer_shape(*inputs)
+            return super().__call__(*inputs)
 
     def forward(self, *inputs: Any) -> Any:
         own = self._own()
-        if isinstance(inputs[0], sym.Symbol):  # within a graph that is to say shapes
-            parts = {name: sym.var(f"{id(self)}_{name}", shape=p.shape) for name, p in own.items()}
-            return self.hybrid_forward(sym, *inputs, **parts)
-        values = values_of(own, lambda: self._infer(own, inputs))
-        return self.hybrid_forward(nd, *inputs, **values)
+        if isinstance(inputs[0], sym.Symbol):
+            variables = {name: p.var() for name, p in own.items()}
+            return self.hybrid_forward(sym, *inputs, **variables)
+        return self.hybrid_forward(nd, *inputs, **{name: p.data() for name, p in own.items()})
 
     def hybrid_forward(self, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
-        """What the layer computes, by the functions of F."""
+        """Compute the outputs by the functions of F."""
         raise NotImplementedError(f"{type(self).__name__} has neither forward nor hybrid_forward.")
 
-    def _infer(self, own: dict[str, Parameter], inputs: Sequence[Any]) -> None:
-        """Let a graph of the layer say what shapes its parameters have."""
-        names = [f"input{i}" for i in range(len(inputs))]
-        variables = {name: sym.var(name, shape=p.shape) for name, p in own.items()}
-        result = self.hybrid_forward(sym, *map(sym.var, names), **variables)
-        graph = result if isinstance(result, sym.Symbol) else sym.Group(result)
-        infer_parameters(graph, own, dict(zip(names, inputs, strict=True)))
+    def infer_shape(self, *inputs: Any) -> None:
+        """Set the shapes of all parameters from the inputs, by a graph of the block.
+
+        A subclass with a `forward` of its own overrides this, and sets `self.weight.shape`.
+        """
+        if type(self).hybrid_forward is HybridBlock.hybrid_forward:
+            raise MXNetError(
+                f"{type(self).__name__} has a forward of its own and a parameter of unknown shape; "
+                "define infer_shape(self, *inputs), which sets the shape of each parameter."
+            )
+        graph, names = self._graph(len(inputs))
+        infer_parameters(graph, self.collect_params(), dict(zip(names, inputs, strict=True)))
+
+    def _graph(self, count: int) -> tuple[sym.Symbol, list[str]]:
+        """The graph of a call with so many inputs, and the inputs' names."""
+        names = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
+        result = Block.__call__(self, *map(sym.var, names))
+        return result if isinstance(result, sym.Symbol) else sym.Group(result), names
+
+    def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
+        """Write path-symbol.json, and path-0000.params with the epoch for number; return the names.
+
+        `SymbolBlock.imports`, `mx.load` and MXNet read both. The inputs are "data", or "data0",
+        "data1", ... Raises `MXNetError` before the first call of the block, and where a `forward`
+        takes arrays only.
+        """
+        if not self._arity:
+            raise MXNetError("export needs the number of inputs; call the block once before.")
+        with raised_by("export"):
+            graph, _ = self._graph(self._arity)
+        parameters, names = self.collect_params(), {*graph.list_inputs()}
+        arrays = {name: p.data() for name, p in parameters.items() if name in names}
+        states = {name: arrays.pop(name) for name in graph.list_auxiliary_states()}
+        save_checkpoint(path, epoch, graph, arrays, states)
+        return f"{path}-symbol.json", params_name(path, epoch)
 
 
-def values_of(own: dict[str, Parameter], infer: Callable[[], None]) -> dict[str, Any]:
-    """The arrays of parameters, whose shapes `infer` says where they are not known yet."""
-    try:
-        return {name: p.data() for name, p in own.items()}
-    except DeferredInitializationError:
-        infer()
-        return {name: p.data() for name, p in own.items()}
-
-
-def infer_parameters(graph: sym.Symbol, own: dict[str, Parameter], inputs: dict[str, Any]) -> None:
-    """Set the shapes of parameters to what follows in a graph from its inputs."""
+def infer_parameters(
+    graph: sym.Symbol, parameters: dict[str, Parameter], inputs: dict[str, Any]
+) -> None:
+    """Set the shapes of parameters that follow in a graph from its inputs."""
     arguments, _, states = graph.infer_shape_partial(**{k: x.shape for k, x in inputs.items()})
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     for name, shape in zip(names, [*arguments, *states], strict=True):
-        if name in own and shape and 0 not in shape:
-            own[name].shape = shape
+        if name in parameters and shape and 0 not in shape:
+            parameters[name].shape = shape
 
 
 class Sequential(Block):
@@ -160,18 +196,18 @@ class Sequential(Block):
             self.register_child(block)
 
     def forward(self, *inputs: Any) -> Any:
-        found: Any = inputs
+        values: Any = inputs
         for block in self._children.values():
-            found = block(*found) if isinstance(found, tuple) else block(found)
-        return found
+            values = block(*values) if isinstance(values, tuple) else block(values)
+        return values
 
     def __getitem__(self, key: Any) -> Any:
-        found = list(self._children.values())[key]
-        if isinstance(key, slice):
-            part = type(self)()
-            part.add(*found)
-            return part
-        return found
+        blocks = list(self._children.values())[key]
+        if not isinstance(key, slice):
+            return blocks
+        part = type(self)()
+        part.add(*blocks)
+        return part
 
     def __len__(self) -> int:
         return len(self._children)
@@ -182,12 +218,11 @@ class HybridSequential(Sequential, HybridBlock):
 
 
 class SymbolBlock(HybridBlock):
-    """A layer that computes a graph; its variables, but for the inputs, are parameters."""
+    """A layer that computes a graph, whose variables are the inputs and the parameters."""
 
     def __init__(self, outputs: Any, inputs: Any, params: Any = None) -> None:
         super().__init__()
-        group = sym.Group(outputs) if isinstance(outputs, list | tuple) else outputs
-        self._graph = group
+        group = self._symbol = sym.Group(outputs) if isinstance(outputs, list | tuple) else outputs
         self._inputs = [x.name for x in (inputs if isinstance(inputs, list | tuple) else [inputs])]
         states = group.list_auxiliary_states()
         for name in (*group.list_arguments(), *states):
@@ -212,7 +247,9 @@ class SymbolBlock(HybridBlock):
         return block
 
     def forward(self, *inputs: Any) -> Any:
-        given = dict(zip(self._inputs, inputs, strict=True))
-        infer = lambda: infer_parameters(self._graph, self.params, given)  # noqa: E731
-        found = run_graph(self._graph, values_of(self.params, infer) | given)
-        return found[0] if len(found) == 1 else found
+        arrays = {name: p.data() for name, p in self.params.items()}
+        outputs = run_graph(self._symbol, arrays | dict(zip(self._inputs, inputs, strict=True)))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def infer_shape(self, *inputs: Any) -> None:
+        infer_parameters(self._symbol, self.params, dict(zip(self._inputs, inputs, strict=True)))

@@ -6,16 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from ..base import MXNetTypeError, require
-from .block import Block, HybridBlock, HybridSequential, Sequential
+from ...errors import brief
+from .. import ndarray as nd
+from ..base import MXNetTypeError, MXNetValueError, absent, require
+from ..operators import OPERATORS
+from .block import Block, HybridBlock, HybridSequential, Sequential, SymbolBlock
 from .parameter import Parameter
 
+_POOLS = [
+    (f"{kind}Pool{i}D", i) for kind in ("Max", "Avg", "GlobalMax", "GlobalAvg") for i in (1, 2, 3)
+]
 __all__ = [
-    "Activation", "BatchNorm", "Block", "Conv1D", "Conv1DTranspose", "Conv2D", "Conv2DTranspose",
-    "Conv3D", "Conv3DTranspose", "Dense", "Dropout", "Flatten", "HybridBlock", "HybridSequential",
-    "LeakyReLU", "Sequential",
+    "ELU", "GELU", "SELU", "Activation", "BatchNorm", "Block", "Conv1D", "Conv1DTranspose",
+    "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "Dense", "Dropout", "Flatten",
+    "HybridBlock", "HybridLambda", "HybridSequential", "InstanceNorm", "Lambda", "LeakyReLU",
+    "PReLU", "ReflectionPad2D", "Sequential", "SiLU", "Swish", "SymbolBlock",
+    *(name for name, _ in _POOLS),
 ]  # fmt: skip
-
 
 _DEFAULTS = {
     "output_padding": 0, "dilation": 1, "groups": 1, "layout": None, "activation": None,
@@ -28,21 +35,27 @@ class _Layer(HybridBlock):
     """One operator with its parameters, in the order of its inputs, attributes and activation."""
 
     op = ""
+    fixed: dict[str, Any] = {}  # noqa: RUF012 - not written
     act: Any = None
 
-    def __init__(
-        self, attributes: dict[str, Any] | None = None, prefix: Any = None, params: Any = None
-    ) -> None:
+    def __init__(self, prefix: Any = None, params: Any = None, **attributes: Any) -> None:
         super().__init__(prefix)
-        self._attributes = attributes or {}
+        unknown = attributes.keys() - (OPERATORS[self.op].attributes if self.op else attributes)
+        if unknown:
+            raise MXNetTypeError(f"{type(self).__name__} has no argument {min(unknown)!r}.")
+        self._attributes = {**self.fixed, **attributes}
 
     def hybrid_forward(self, F: Any, x: Any, **parameters: Any) -> Any:  # noqa: N803
-        found = getattr(F, self.op)(x, *parameters.values(), **self._attributes)
-        return found if self.act is None else self.act(found)
+        result = getattr(F, self.op)(x, *parameters.values(), **self._attributes)
+        return result if self.act is None else self.act(result)
+
+    def _learn(self, name: str, learned: bool, size: int, init: Any) -> None:
+        """Add a parameter, in the order of the operator's inputs."""
+        setattr(self, name, Parameter(name, "write" if learned else "null", (size,), init=init))
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value}" for name, value in self._attributes.items())
-        return f"{type(self).__name__}({given})"
+        attributes = ", ".join(f"{name}={value}" for name, value in self._attributes.items())
+        return f"{type(self).__name__}({attributes})"
 
 
 class Activation(_Layer):
@@ -51,31 +64,104 @@ class Activation(_Layer):
     op = "Activation"
 
     def __init__(self, activation: str, **named: Any) -> None:
-        super().__init__({"act_type": activation}, **named)
+        super().__init__(**named, act_type=activation)
 
 
 class LeakyReLU(_Layer):
-    """x where it is positive, else alpha * x."""
+    """x where it is positive, alpha * x elsewhere."""
 
-    op = "LeakyReLU"
+    op, fixed = "LeakyReLU", {"act_type": "leaky"}
 
     def __init__(self, alpha: float, **named: Any) -> None:
-        super().__init__({"act_type": "leaky", "slope": alpha}, **named)
+        super().__init__(**named, slope=alpha)
+
+
+class ELU(LeakyReLU):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+
+    fixed = {"act_type": "elu"}  # noqa: RUF012
+
+    def __init__(self, alpha: float = 1.0, **named: Any) -> None:
+        super().__init__(alpha, **named)
+
+
+class PReLU(_Layer):
+    """LeakyReLU with a learned alpha, one for each channel or one for all."""
+
+    op, fixed = "LeakyReLU", {"act_type": "prelu"}
+
+    def __init__(self, alpha_initializer: Any = 0.25, in_channels: int = 1, **named: Any) -> None:
+        super().__init__(**named)
+        self.alpha = Parameter("alpha", shape=(in_channels,), init=alpha_initializer)
+
+
+class SELU(_Layer):
+    """The self-normalising ELU, with its two constants."""
+
+    op, fixed = "LeakyReLU", {"act_type": "selu"}
+
+
+class GELU(_Layer):
+    """x times the cumulative distribution of the standard normal at x."""
+
+    op, fixed = "LeakyReLU", {"act_type": "gelu"}
+
+
+class Swish(_Layer):
+    """x * sigmoid(beta * x)."""
+
+    def __init__(self, beta: float = 1.0, **named: Any) -> None:
+        super().__init__(**named, beta=beta)
+
+    def hybrid_forward(self, F: Any, x: Any, **parameters: Any) -> Any:  # noqa: N803
+        return x * F.sigmoid(x * self._attributes["beta"])
+
+
+SiLU = Swish
+
+
+class HybridLambda(HybridBlock):
+    """f(F, *inputs) as a block, F being `mx.nd` or `mx.sym`; or the name of a function of both."""
+
+    def __init__(self, function: Any, prefix: str | None = None) -> None:
+        super().__init__(prefix)
+        named = isinstance(function, str)
+        require(not named or hasattr(nd, function), f"mx.nd has no function {function!r}")
+        if not named and not callable(function):
+            raise MXNetValueError(f"function is {brief(function)}; expected a callable or a name.")
+        self._function = function
+
+    def hybrid_forward(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
+        named = isinstance(self._function, str)
+        return getattr(F, self._function)(*inputs) if named else self._applied(F, *inputs)
+
+    def _applied(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
+        return self._function(F, *inputs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(self._function, '__name__', self._function)})"
+
+
+class Lambda(HybridLambda):
+    """f(*inputs) of arrays as a block; or the name of a function of `mx.nd`."""
+
+    def _applied(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
+        return self._function(*inputs)
 
 
 class Flatten(_Layer):
-    """All axes but the first made one."""
+    """Join all axes but the first."""
 
     op = "Flatten"
 
 
 class Dropout(_Layer):
-    """In training, zeros at a rate."""
+    """Set elements to zero at a rate, in training only."""
 
     op = "Dropout"
 
     def __init__(self, rate: float, axes: Any = (), **named: Any) -> None:
-        super().__init__({"p": rate, "axes": axes}, **named)
+        super().__init__(**named, p=rate, axes=axes)
 
 
 class _Weighted(_Layer):
@@ -92,7 +178,7 @@ class _Weighted(_Layer):
 
 
 class Dense(_Weighted):
-    """x W^T + b, after making all axes but the first one if `flatten`."""
+    """x W^T + b; with `flatten` all axes of x but the first are joined."""
 
     op = "FullyConnected"
 
@@ -101,16 +187,26 @@ class Dense(_Weighted):
         flatten: bool = True, dtype: Any = np.float32, weight_initializer: Any = None,
         bias_initializer: Any = "zeros", in_units: int = 0, **named: Any,
     ) -> None:  # fmt: skip
-        given = {"num_hidden": units, "no_bias": not use_bias, "flatten": flatten}
-        super().__init__(given, **named)
+        super().__init__(**named, num_hidden=units, no_bias=not use_bias, flatten=flatten)
         self.weight = Parameter(
             "weight", shape=(units, in_units), dtype=dtype, init=weight_initializer
         )
         self._finish(units, use_bias, bias_initializer, activation, dtype)
 
 
+def _spread(value: Any, rank: int) -> tuple[int, ...]:
+    return (value,) * rank if isinstance(value, int) else tuple(value)
+
+
+def _each(name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """One integer for each axis."""
+    sizes = _spread(value, rank)
+    require(len(sizes) == rank, f"{name} is {value}; expected an int or {rank} of them")
+    return sizes
+
+
 class _Convolution(_Weighted):
-    """A convolution of a rank, transposed or not."""
+    """A convolution over `rank` axes, transposed or not."""
 
     rank, transposed = 0, False
     layouts: tuple[str, ...] = ()
@@ -120,35 +216,27 @@ class _Convolution(_Weighted):
         **named: Any,
     ) -> None:  # fmt: skip
         order = list(_DEFAULTS) if self.transposed else _PLAIN
-        given = {**_DEFAULTS, **dict(zip(order, values, strict=False)), **named}
+        options = {**_DEFAULTS, **dict(zip(order, values, strict=False)), **named}
         unknown = named.keys() - {*order, "prefix", "params"}
         if unknown or len(values) > len(order):
             raise MXNetTypeError(f"{type(self).__name__} has no arguments {sorted(unknown)}.")
-        layout = given["layout"] or self.layouts[0]
+        layout = options["layout"] or self.layouts[0]
         require(layout in self.layouts, f"layout is {layout!r}; expected one of {self.layouts}")
-        kernel, groups = self._each("kernel_size", kernel_size), given["groups"]
-        self.outpad = self._each("output_padding", given["output_padding"])
-        attributes = {
-            "kernel": kernel, "stride": self._spread(strides), "pad": self._spread(padding),
-            "dilate": self._spread(given["dilation"]), "num_filter": channels, "num_group": groups,
-            "no_bias": not given["use_bias"], "layout": layout,
-        }  # fmt: skip
-        super().__init__(attributes | ({"adj": self.outpad} if self.transposed else {}))
+        kernel, groups = _each("kernel_size", kernel_size, self.rank), options["groups"]
+        self.outpad = _each("output_padding", options["output_padding"], self.rank)
         self.op = "Deconvolution" if self.transposed else "Convolution"
-        inputs = given["in_channels"]
+        super().__init__(
+            kernel=kernel, stride=_spread(strides, self.rank), pad=_spread(padding, self.rank),
+            dilate=_spread(options["dilation"], self.rank), num_filter=channels, num_group=groups,
+            no_bias=not options["use_bias"], layout=layout,
+            **({"adj": self.outpad} if self.transposed else {}),
+        )  # fmt: skip
+        inputs = options["in_channels"]
         ends = (inputs, channels // groups) if self.transposed else (channels, inputs // groups)
         shape = (ends[0], *kernel, ends[1]) if layout[-1] == "C" else (*ends, *kernel)
-        self.weight = Parameter("weight", shape=shape, init=given["weight_initializer"])
-        self._finish(channels, given["use_bias"], given["bias_initializer"], given["activation"])
-
-    def _spread(self, value: Any) -> Any:
-        return (value,) * self.rank if isinstance(value, int) else tuple(value)
-
-    def _each(self, name: str, value: Any) -> Any:
-        found = self._spread(value)
-        text = f"{name} is {value}; expected an int or {self.rank} of them"
-        require(len(found) == self.rank, text)
-        return found
+        self.weight = Parameter("weight", shape=shape, init=options["weight_initializer"])
+        bias, init = options["use_bias"], options["bias_initializer"]
+        self._finish(channels, bias, init, options["activation"])
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -171,6 +259,68 @@ Conv2DTranspose = _layer("Conv2DTranspose", 2, True, ("NCHW", "NHWC"))
 Conv3DTranspose = _layer("Conv3DTranspose", 3, True, ("NCDHW", "NDHWC"))
 
 
+class _Pool(_Layer):
+    """A pooling over the spatial axes; strides are the pool size unless they are given."""
+
+    op, rank = "Pooling", 0
+    layouts: tuple[str, ...] = ()
+
+    def __init__(
+        self, pool_size: Any = 2, strides: Any = None, padding: Any = 0, layout: str | None = None,
+        ceil_mode: bool = False, **named: Any,
+    ) -> None:  # fmt: skip
+        layout = layout or self.layouts[0]
+        require(layout in self.layouts, f"layout is {layout!r}; expected one of {self.layouts}")
+        kernel = _each("pool_size", pool_size, self.rank)
+        super().__init__(
+            **named, kernel=kernel, pad=_each("padding", padding, self.rank), layout=layout,
+            stride=kernel if strides is None else _each("strides", strides, self.rank),
+            pooling_convention="full" if ceil_mode else "valid",
+        )  # fmt: skip
+
+
+def _pool(name: str, rank: int) -> Any:
+    everywhere, kind = "Global" in name, "max" if "Max" in name else "avg"
+    layouts = tuple(
+        kinds[rank - 1] for kinds in (("NCW", "NCHW", "NCDHW"), ("NWC", "NHWC", "NDHWC"))
+    )
+    text = f"{kind}imum of " if kind == "max" else "Average of "
+    names = {"rank": rank, "layouts": layouts, "__module__": __name__}
+    names["__doc__"] = f"{text.capitalize()}{'all positions' if everywhere else 'each window'}."
+    names["fixed"] = {"pool_type": kind, "global_pool": everywhere}
+    return type(name, (_Pool,), names)
+
+
+__getattr__ = absent("gluon.nn.")
+globals().update({name: _pool(name, rank) for name, rank in _POOLS})
+
+
+class ReflectionPad2D(_Layer):
+    """A border of `padding` positions mirrored at the edge; or all eight widths of Pad."""
+
+    op, fixed = "Pad", {"mode": "reflect"}
+
+    def __init__(self, padding: Any = 0, **named: Any) -> None:
+        widths = (0,) * 4 + (padding,) * 4 if isinstance(padding, int) else padding
+        super().__init__(**named, pad_width=widths)
+
+
+class InstanceNorm(_Layer):
+    """Normalisation of every channel of every instance; the channels are axis 1."""
+
+    op = "InstanceNorm"
+
+    def __init__(
+        self, axis: int = 1, epsilon: float = 1e-5, center: bool = True, scale: bool = False,
+        beta_initializer: Any = "zeros", gamma_initializer: Any = "ones", in_channels: int = 0,
+        **named: Any,
+    ) -> None:  # fmt: skip
+        require(axis == 1, f"axis is {axis}; upconv.mxnet normalises instances along axis 1 only")
+        super().__init__(**named, eps=epsilon)
+        self._learn("gamma", scale, in_channels, gamma_initializer)
+        self._learn("beta", center, in_channels, beta_initializer)
+
+
 class BatchNorm(_Layer):
     """Batch normalisation; in training its running statistics are updated by the backward pass."""
 
@@ -182,18 +332,14 @@ class BatchNorm(_Layer):
         gamma_initializer: Any = "ones", running_mean_initializer: Any = "zeros",
         running_variance_initializer: Any = "ones", in_channels: int = 0, **named: Any,
     ) -> None:  # fmt: skip
-        super().__init__({
-            "axis": axis, "momentum": momentum, "eps": epsilon, "fix_gamma": not scale,
-            "use_global_stats": use_global_stats,
-        }, **named)  # fmt: skip
-        for name, learned, init in (  # in the order of the operator's inputs
-            ("gamma", scale, gamma_initializer),
-            ("beta", center, beta_initializer),
-            ("running_mean", False, running_mean_initializer),
-            ("running_var", False, running_variance_initializer),
-        ):
-            request = "write" if learned else "null"
-            setattr(self, name, Parameter(name, request, (in_channels,), init=init))
+        super().__init__(
+            **named, axis=axis, momentum=momentum, eps=epsilon, fix_gamma=not scale,
+            use_global_stats=use_global_stats,
+        )  # fmt: skip
+        self._learn("gamma", scale, in_channels, gamma_initializer)
+        self._learn("beta", center, in_channels, beta_initializer)
+        self._learn("running_mean", False, in_channels, running_mean_initializer)
+        self._learn("running_var", False, in_channels, running_variance_initializer)
 
     def cast(self, dtype: Any) -> None:
         super().cast(np.float32 if np.dtype(dtype) == np.float16 else dtype)

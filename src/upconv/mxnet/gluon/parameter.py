@@ -1,4 +1,4 @@
-"""Parameters: arrays of a layer, whose shape may become known at the first forward call."""
+"""Parameters of layers; the first forward call may determine their shapes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ..base import (
     require,
     require_processor,
 )
+from ..initializer import Constant, InitDesc, Uniform, create
 from ..ndarray import NDArray
 from ..np import ndarray
 from ..operators import Shape, unified
 from ..params import read_params, write_params
-from ..random import Uniform, initializer
+from ..symbol import Symbol, var
 from ..tape import REQUESTS
 
 
 class Parameter:
-    """An array with a gradient. A size of 0 or -1 in `shape` is not known yet.
+    """An array with a gradient; a size of 0 or -1 in `shape` is unknown.
 
     `data()` raises `DeferredInitializationError` until the shape is known, and `RuntimeError`
     before `initialize()`.
@@ -32,18 +33,22 @@ class Parameter:
 
     def __init__(
         self, name: str = "weight", grad_req: str = "write", shape: Any = None,
-        dtype: Any = np.float32, init: Any = None, differentiable: bool = True, **unused: Any,
+        dtype: Any = np.float32, lr_mult: float = 1.0, wd_mult: float = 1.0, init: Any = None,
+        allow_deferred_init: bool = False, differentiable: bool = True, stype: str = "default",
+        grad_stype: str = "default",
     ) -> None:  # fmt: skip
         self.name, self.init, self.dtype = name, init, dtype
+        self.lr_mult, self.wd_mult = lr_mult, wd_mult
+        self._variable: Symbol | None = None
         sizes = (shape,) if isinstance(shape, int) else shape
         self._shape: Shape | None = None if sizes is None else tuple(max(0, s) for s in sizes)
         self._array: NDArray | None = None
-        self._pending: Any = None  # what to begin with, once the shape is known
+        self._pending: Any = None  # the initializer, until the shape is known
         self.grad_req = grad_req if differentiable else "null"
 
     @property
     def grad_req(self) -> str:
-        """What happens to the gradient: null, write or add."""
+        """The use of the gradient: null, write or add."""
         return self._grad_req
 
     @grad_req.setter
@@ -55,7 +60,7 @@ class Parameter:
 
     @property
     def shape(self) -> Shape | None:
-        """The shape, with 0 for what is not known."""
+        """The shape, with 0 for an unknown size."""
         return self._shape
 
     @shape.setter
@@ -67,18 +72,21 @@ class Parameter:
         self, init: Any = None, ctx: Any = None, default_init: Any = None,
         force_reinit: bool = False, device: Any = None,
     ) -> None:  # fmt: skip
-        """Make the array, or note what it begins with until its shape is known."""
+        """Make the array, now or as soon as its shape is known."""
         require_processor(ctx or device)
         if self._array is not None and not force_reinit:
             text = f"Parameter {self.name} is initialized; force_reinit=True does it again."
             warnings.warn(text, stacklevel=3)
             return
-        self._pending = initializer(init or self.init or default_init or Uniform())
+        words = (each for each in (init, self.init, default_init) if each is not None)
+        self._pending = create(next(words, Uniform()))
         self._make()
 
     def _make(self) -> None:
         if self._pending is not None and self._shape is not None and 0 not in self._shape:
-            self._hold(self._pending(self._shape))
+            array = NDArray(np.zeros(self._shape, self.dtype))
+            self._pending._init_weight(InitDesc(self.name), array)
+            self._hold(array.value)
 
     def _hold(self, values: Any) -> None:
         self._pending, self._array = None, ndarray(np.array(values, self.dtype))
@@ -90,9 +98,16 @@ class Parameter:
             raise MXNetError(f"Parameter {self.name} is not initialized; call initialize().")
         if self._array is None:
             raise DeferredInitializationError(
-                f"The shape of {self.name} is {self._shape}; a first forward call will say it."
+                f"The shape of {self.name} is {self._shape}; the first forward call completes it."
             )
         return self._array
+
+    def var(self, name: str | None = None) -> Symbol:
+        """The variable that stands for the parameter in graphs; a name begins a new one."""
+        if self._variable is None or name is not None:
+            mults = {"lr_mult": self.lr_mult, "wd_mult": self.wd_mult}
+            self._variable = var(name or self.name, None, self._shape, dtype=self.dtype, **mults)
+        return self._variable
 
     def grad(self, ctx: Any = None) -> Any:
         """The gradient."""
@@ -101,7 +116,7 @@ class Parameter:
         return self.data().grad
 
     def list_data(self) -> list[Any]:
-        """The array on every device there is."""
+        """A list of the array on the one device."""
         return [self.data()]
 
     def zero_grad(self) -> None:
@@ -109,7 +124,7 @@ class Parameter:
         self.data().zero_grad()
 
     def set_data(self, data: Any) -> None:
-        """Write values, which also say a shape that is not known."""
+        """Write values, which also determine an unknown shape."""
         values = np.array(data, self.dtype)
         old = self._shape or values.shape
         fits = len(old) == values.ndim and all(
@@ -151,10 +166,15 @@ class ParameterDict(dict[str, Parameter]):
             setattr(parameter, name, value)
 
     def get(self, name: str, default: Any = None, **named: Any) -> Any:
-        """The parameter of this name, made from the rest where there is none."""
+        """The parameter of this name; a new one of these arguments where there is none."""
         if name not in self and named:
             self[name] = Parameter(name, **named)
         return super().get(name, default)
+
+    def get_constant(self, name: str, value: Any = None) -> Any:
+        """The parameter of this name, which holds these values and has no gradient."""
+        shape = np.shape(value)
+        return self.get(name, grad_req="null", shape=shape, init=Constant(np.asarray(value)))
 
     def save(self, filename: Any) -> None:
         """Write the values to a .params file."""
@@ -164,13 +184,17 @@ class ParameterDict(dict[str, Parameter]):
         self, filename: Any, ctx: Any = None, allow_missing: bool = False,
         ignore_extra: bool = False, **unused: Any,
     ) -> None:  # fmt: skip
-        """Set the values to what a .params file holds by name, `arg:` and `aux:` aside."""
-        found = {name.split(":", 1)[-1]: value for name, value in read_params(filename).items()}
-        missing, extra = [n for n in self if n not in found], [n for n in found if n not in self]
+        """Read values by name from a .params file, in which `arg:` and `aux:` do not count.
+
+        Raises `MXNetValueError` for a name that the file lacks, unless `allow_missing`, and for one
+        that only the file has, unless `ignore_extra`.
+        """
+        values = {name.split(":", 1)[-1]: value for name, value in read_params(filename).items()}
+        missing, extra = [n for n in self if n not in values], [n for n in values if n not in self]
         if (missing and not allow_missing) or (extra and not ignore_extra):
             name, verb = (
                 (missing[0], "lacks") if missing and not allow_missing else (extra[0], "has")
             )
             raise MXNetValueError(f"{filename} {verb} {name!r}; expected {', '.join(self)}.")
-        for name in found.keys() & self.keys():
-            self[name].set_data(found[name])
+        for name in values.keys() & self.keys():
+            self[name].set_data(values[name])

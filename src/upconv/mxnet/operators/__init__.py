@@ -9,6 +9,7 @@ layers         Activation, LeakyReLU, FullyConnected, softmax, Dropout
 elementwise    arithmetic and functions element by element
 shaping        Reshape, Concat, SliceChannel, Crop, slices, transpose, Pad
 reducing       sum, mean, max, norm
+sources        zeros, ones, full, arange in graphs
 """
 
 from ...errors import brief
@@ -21,6 +22,7 @@ from . import (  # noqa: F401
     pooling,
     reducing,
     shaping,
+    sources,
     upsampling,
 )
 from .row import OPERATORS, Array, Call, Operator, Shape, Shapes, unified

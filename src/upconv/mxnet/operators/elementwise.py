@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...activations import erf
-from .row import Array, Call, Shape, row, same_shape
+from ...errors import ShapeError
+from .row import Array, Call, Shape, row, same_shape, same_type
 
 Function = Callable[..., Any]
 
@@ -131,6 +132,8 @@ def _enter(
         pairs = zip(found, c.inputs, strict=True)
         return [np.asarray(summed_to(g, x.shape), x.dtype) for g, x in pairs]
 
+    if not older:  # the types of the operands may differ
+        rest["types"] = lambda p, inputs, outputs: (inputs, [None if slopes else np.dtype(bool)])
     none = lambda c, grad: [None] * len(c.inputs)  # noqa: E731
     row(" ".join(names), forward, backward if slopes else none, **rest)
 
@@ -176,6 +179,34 @@ row(
     lambda c, grad: [grad.astype(c.inputs[0].dtype)],
     attributes="dtype:dtype",
     shapes=same_shape,
+)
+
+
+def chosen(condition: Array, x: Shape) -> Array:
+    """Where a condition holds; one of one axis chooses among the first axis of x."""
+    rows = condition.ndim == 1 and condition.shape == x[:1]
+    if not rows and condition.shape != x:
+        raise ShapeError("the shape of condition", str(condition.shape), f"{x} or {x[:1]}")
+    return np.not_equal(condition, 0).reshape(condition.shape + (1,) * (len(x) - condition.ndim))
+
+
+def _select(c: Call, condition: Array, x: Array, y: Array) -> Array:
+    same_shape(c.p, [x.shape, y.shape])
+    return np.where(chosen(condition, x.shape), x, y)
+
+
+def _select_gradients(c: Call, grad: Array) -> list[Array | None]:
+    mask = chosen(c.inputs[0], grad.shape)
+    return [None, grad * mask, grad * ~mask]
+
+
+row(
+    "where",
+    _select,
+    _select_gradients,
+    inputs="condition x y",
+    shapes=lambda p, given, outs: ([given[0], *(r := same_shape(p, given[1:], outs))[0]], r[1]),
+    types=lambda p, given, outs: ([given[0], *(r := same_type(p, given[1:], outs))[0]], r[1]),
 )
 row(
     "add_n ElementWiseSum",

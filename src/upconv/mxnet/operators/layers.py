@@ -61,7 +61,7 @@ def _leaky_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
     return found
 
 
-def _leaky_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+def _leaky_shapes(p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shapes, Shapes]:
     data = inputs[0]
     return [data, *(s or (data and (data[1],)) for s in inputs[1:])], [data]
 
@@ -116,7 +116,7 @@ def _log_softmax(c: Call, x: Array) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(c.p.axis, keepdims=True)))
 
 
-def _label_shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+def _label_shapes(p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shapes, Shapes]:
     data, label = inputs
     if label is None and data is not None:
         label = (data[0], prod(data[2:])) if p.multi_output else data[:-1]
@@ -216,6 +216,6 @@ row(
     _drop,
     lambda c, grad, *_: [grad * c.outputs[1]],
     attributes="p:number=0.5 mode:training|always=training axes:shape=() cudnn_off:bool?=False",
-    shapes=lambda p, inputs: (inputs, inputs * 2),
+    shapes=lambda p, inputs, outputs: (inputs, inputs * 2),
     outputs=lambda p: ("output", "mask"),
 )

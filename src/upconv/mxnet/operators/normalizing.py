@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ...dialects.mxnet_attributes import Attributes
-from ...errors import ArgumentError
+from ...errors import ArgumentError, ShapeError
 from ...normalization import batch_norm, batch_norm_backward
 from ..packed import written
-from .row import Array, Call, Shape, following, row
+from .row import Array, Call, Shape, Types, following, row
 
 BATCH_NORM = (
     "eps:number=1e-3 momentum:number=0.9 fix_gamma:bool=True use_global_stats:bool=False "
@@ -25,6 +25,13 @@ def _channels(p: Attributes, data: Shape) -> Shape:
     if not -len(data) <= axis < len(data):
         raise ArgumentError("axis", str(axis), f"an axis of data, of shape {data}")
     return (data[axis],)
+
+
+def _types(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
+    """The parameters have the type of data, or float32 where that is float16."""
+    data = outputs[0] if inputs[0] is None else inputs[0]
+    kind = np.dtype(np.float32) if data == np.float16 else data
+    return [data, *[kind] * 4], [data, kind, kind]
 
 
 def _how(c: Call) -> dict[str, Any]:
@@ -107,15 +114,57 @@ for _names, _attributes in (
             lambda p, data: [_channels(p, data)] * 4,
             lambda p, data: [data, *[_channels(p, data)] * 2],
         ),
+        types=_types,
         auxiliary=("moving_mean", "moving_var"),
         outputs=lambda p: ("output", "mean", "var"),
         visible=lambda p: 3 if p.output_mean_var else 1,
     )
+
+
+def _by_instance(c: Call, *inputs: Array) -> tuple[list[Array], dict[str, Any]]:
+    """The operands of a batch normalisation whose channels are those of all instances."""
+    x, *parameters = inputs[:3]
+    if x.ndim < 3:
+        raise ShapeError("the shape of data", str(x.shape), "three axes or more")
+    count = x.shape[0] * x.shape[1]
+    moving = [np.zeros(count, x.dtype), np.ones(count, x.dtype)]
+    parameters = [np.tile(value, x.shape[0]) for value in parameters]
+    options = {"eps": c.p.eps, "use_global_stats": False, "fix_gamma": False, "training": True}
+    return [x.reshape(1, count, -1), *parameters, *moving], {**options, "axis": 1}
+
+
+def _normalized_instances(c: Call, *inputs: Array) -> list[Array]:
+    operands, options = _by_instance(c, *inputs)
+    y, mean, invstd, *_ = map(np.asarray, batch_norm(*operands, **options, statistics="mxnet"))
+    return [y.reshape(inputs[0].shape), mean, invstd]
+
+
+def _instance_gradients(c: Call, grad: Array, *_: Array) -> list[Array]:
+    operands, options = _by_instance(c, *c.inputs)
+    x, grad = c.inputs[0], grad.reshape(operands[0].shape)
+    needs = ["x", "gamma", "beta"]
+    found = batch_norm_backward(grad, *c.outputs[1:], *operands, **options, needs=needs)
+    d_x, *sums = map(np.asarray, found)
+    return [d_x.reshape(x.shape), *(each.reshape(len(x), -1).sum(0) for each in sums)]
+
+
+row(
+    "InstanceNorm",
+    _normalized_instances,
+    _instance_gradients,
+    inputs="data gamma beta",
+    attributes="eps:number=1e-3",
+    shapes=following(
+        lambda p, data: [(data[1],)] * 2,
+        lambda p, data: [data, *[(data[0] * data[1],)] * 2],
+    ),
+    outputs=lambda p: ("output", "mean", "var"),
+)
 row(
     "LRN",
     _respond,
     _respond_gradient,
     attributes="alpha:number=1e-4 beta:number=0.75 knorm:number=2 nsize:count",
-    shapes=lambda p, inputs: (inputs, inputs * 2),
+    shapes=lambda p, inputs, outputs: (inputs, inputs * 2),
     outputs=lambda p: ("output", "tmp_norm"),
 )

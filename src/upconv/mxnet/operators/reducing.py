@@ -51,6 +51,19 @@ def _enter(names: str, function: Any, slope: Any, least_rank: int) -> None:
     row(names, forward, backward, attributes=attributes)
 
 
+def _where_extreme(find: Any) -> Any:
+    """argmax or argmin: positions in the type of data; of all elements without an axis."""
+
+    def forward(c: Call, x: Array) -> Array:
+        found = find(x, c.p.axis, keepdims=c.p.keepdims)
+        return np.atleast_1d(np.asarray(found, x.dtype))
+
+    return forward
+
+
+for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
+    none = lambda c, grad: [None]  # noqa: E731
+    row(_name, _where_extreme(_find), none, attributes="axis:int?=None keepdims:bool=False")
 for _name, (_function, _slope) in RULES.items():
     _enter(f"{_name} {_name}_axis", _function, _slope, 1)
     _enter(f"_npi_{_name} _np_{_name}", _function, _slope, 0)

@@ -1,7 +1,6 @@
-"""What an operator is: one row of a table that arrays, symbols and loaded models share.
+"""Operators: rows of one table that arrays, symbols and loaded models share.
 
-A shape is a tuple in which 0 stands for a size that is not known yet; None is a shape of which
-nothing is known. Arrays are NumPy's.
+A shape is a tuple in which 0 is an unknown size; None is an unknown shape. Arrays are NumPy's.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from ...errors import ShapeError, UpconvError
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-Shapes = list[Shape | None]
+Shapes = Sequence[Shape | None]
+Types = Sequence[Any]
 
 
 @dataclass(slots=True)
 class Call:
-    """One computation of an operator: its attributes, its arrays, and how it is run.
+    """One computation of an operator.
 
-    training: MXNet's flag. wanted: which inputs' gradients a backward pass needs. inputs, outputs:
-    all of them, as the forward pass had them.
+    p: its attributes. training: MXNet's flag. wanted: which inputs need a gradient. inputs,
+    outputs: all arrays of the forward pass.
     """
 
     p: Attributes
@@ -39,14 +39,15 @@ class Call:
 class Operator:
     """An operator.
 
-    forward(call, *inputs): its outputs, an array or a list.
-    backward(call, *grads): the gradients of the inputs from those of the outputs, None for none.
-    inputs: their names, or (name + "{}",) for any number. absent(p): names that attributes leave
-        out. auxiliary: those that are state and not learned.
-    shapes(p, inputs): shapes of inputs and outputs as far as they follow, such as `same_shape` and
-        `following`; None: those of inputs are given, and of outputs what zeros lead to.
-    outputs(p): names of the outputs; visible(p): how many of them a caller sees.
-    check(p): raises for attributes that do not fit together, before there is any array.
+    forward(call, *inputs): the outputs, an array or a list.
+    backward(call, *grads): the inputs' gradients from the outputs', None for an input without one.
+    inputs: their names, or (name + "{}",) for any number. absent(p): the names that these
+        attributes leave out. auxiliary: the names of the states, which are not learned.
+    shapes(p, inputs, outputs): shapes of inputs and outputs as far as they follow, such as
+        `same_shape` and `following`; None: the operator is run on zeros.
+    types(p, inputs, outputs): the same for element types, None for an unknown one.
+    outputs(p): names of the outputs; visible(p): the number of outputs that a caller sees.
+    check(p): raises an error for attributes that contradict each other.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Operator:
         backward: Callable[..., Sequence[Array | None]] | None = None,
         inputs: str = "data",
         attributes: str = "",
-        shapes: Callable[[Attributes, Shapes], tuple[Shapes, Shapes]] | None = None,
+        shapes: Callable[..., tuple[Shapes, Shapes]] | None = None,
+        types: Callable[..., tuple[Types, Types]] | None = None,
         absent: Callable[[Attributes], tuple[str, ...]] = lambda p: (),
         auxiliary: tuple[str, ...] = (),
         outputs: Callable[[Attributes], Sequence[str]] = lambda p: ("output",),
@@ -66,11 +68,12 @@ class Operator:
         self.name, self.forward, self.backward = name, forward, backward
         self.inputs, self.attributes = tuple(inputs.split()), declared(attributes)
         self.shapes, self.absent, self.auxiliary = shapes, absent, auxiliary
+        self.types = types or same_type
         self.outputs, self.visible, self.check = outputs, visible, check
         self.variadic = inputs.endswith("{}")
 
     def parse(self, given: Mapping[str, Any], inputs: int) -> Attributes:
-        """The attributes of a call with so many inputs; raises `ArgumentError`."""
+        """Parse the attributes of a call with so many inputs; raises `ArgumentError`."""
         if "num_args" in self.attributes:
             given = {"num_args": inputs, **given}
         p = parsed(self.attributes, given)
@@ -78,107 +81,115 @@ class Operator:
         return p
 
     def named_inputs(self, p: Attributes) -> tuple[str, ...]:
-        """The names of the inputs that a call with these attributes has."""
+        """The names of the inputs of a call with these attributes."""
         if self.variadic:
             return tuple(self.inputs[0].format(i) for i in range(p.num_args))
         absent = self.absent(p)
         return tuple(name for name in self.inputs if name not in absent)
 
     def bind(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """What a call in Python gives, as inputs (None for one left out) and attributes.
+        """Sort the arguments of a call into inputs, None for a missing one, and attributes.
 
-        Positional values are inputs first, then attributes in the order they are declared in.
+        Positional arguments are the inputs, then the attributes in the order of declaration.
         """
         if self.variadic:
             one = len(values) == 1 and isinstance(values[0], (list, tuple))
             return list(values[0] if one else values), dict(named)
         names = (*self.inputs, *self.attributes)
-        given = dict(zip(names, values, strict=False))
-        twice = [name for name in named if name in given]
+        arguments = dict(zip(names, values, strict=False))
+        twice = [name for name in named if name in arguments]
         if twice or len(values) > len(names):
             raise TypeError(f"{twice} given twice, or more than {len(names)} positional arguments.")
-        given |= named
-        inputs = [given.pop(name, None) for name in self.inputs]
+        arguments |= named
+        inputs = [arguments.pop(name, None) for name in self.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        return inputs, given
+        return inputs, arguments
 
     def run(self, call: Call) -> Sequence[Array]:
-        """All outputs, as arrays, which the call then holds."""
-        found = self.forward(call, *call.inputs)
-        found = found if isinstance(found, (tuple, list)) else (found,)
-        call.outputs = tuple(map(np.asarray, found))
+        """Compute all outputs and keep them in the call."""
+        outputs = self.forward(call, *call.inputs)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        call.outputs = tuple(map(np.asarray, outputs))
         return call.outputs
 
-    def infer(self, p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-        """The shapes of inputs and outputs, as far as those of the inputs say."""
+    def infer(self, p: Attributes, inputs: Shapes, outputs: Shapes) -> tuple[Shapes, Shapes]:
+        """The shapes of inputs and outputs, as far as the known ones determine them."""
         if self.shapes is not None:
-            return self.shapes(p, inputs)
-        given = [shape for shape in inputs if shape is not None]
-        if len(given) < len(inputs):
+            return self.shapes(p, inputs, outputs)
+        shapes = [shape for shape in inputs if shape is not None]
+        if len(shapes) < len(inputs):
             return inputs, []
-        # Where a size is not known two are tried: those of the result that differ are not either.
-        guesses = (2, 3) if any(0 in shape for shape in given) else (1,)
+        # Two sizes stand for an unknown one; a result's size that differs is unknown too.
+        guesses = (2, 3) if any(0 in shape for shape in shapes) else (1,)
         try:
-            first, *second = (self._tried(p, given, guess) for guess in guesses)
+            first, *second = (self._tried(p, shapes, guess) for guess in guesses)
         except (UpconvError, ValueError):
             if len(guesses) == 1:
                 raise
             return inputs, []
         pairs = zip(first, *second or [first], strict=True)
-        outputs = [tuple(a if a == b else 0 for a, b in zip(*pair, strict=True)) for pair in pairs]
-        return inputs, list[Shape | None](outputs)
+        return inputs, [tuple(a if a == b else 0 for a, b in zip(*p, strict=True)) for p in pairs]
 
     def _tried(self, p: Attributes, shapes: list[Shape], guess: int) -> list[Shape]:
-        """The shapes of the outputs for zeros, whose sizes are `guess` where they are not known."""
+        """The shapes of the outputs for zeros, with `guess` for unknown sizes."""
         zero = np.zeros((), np.float32)  # repeated without taking memory
         zeros = [np.broadcast_to(zero, [size or guess for size in shape]) for shape in shapes]
         return [x.shape for x in self.run(Call(p, inputs=zeros))]
 
 
 OPERATORS: dict[str, Operator] = {}
-"""Operators by name, and by every other name they go by."""
+"""Operators by all their names."""
 
 
 def row(names: str, forward: Any, backward: Any = None, **rest: Any) -> None:
-    """Enter an operator, its name first and then its other names; see `Operator`."""
+    """Enter an operator by its name and its other names; see `Operator`."""
     first, *others = names.split()
     operator = Operator(first, forward, backward, **rest)
     OPERATORS.update(dict.fromkeys((first, *others), operator))
 
 
 def unified(name: str, first: Shape | None, second: Shape | None) -> Shape | None:
-    """What two descriptions of one shape say together; raises `ShapeError` if they disagree."""
+    """Join two descriptions of one shape; raises `ShapeError` where they contradict each other."""
     if first is None or second is None:
         return second if first is None else first
-    found = tuple(a or b for a, b in zip(first, second, strict=False))
-    agree = all(b in (0, a) for a, b in zip(found, second, strict=False))
+    result = tuple(a or b for a, b in zip(first, second, strict=False))
+    agree = all(b in (0, a) for a, b in zip(result, second, strict=False))
     if not agree or len(first) != len(second):
         raise ShapeError(name, str(second), f"a shape that fits {first}")
-    return found
+    return result
 
 
-def same_shape(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
-    """All inputs and the output have one shape."""
+def same_shape(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:
+    """All inputs and the first output have one shape."""
     shape: Shape | None = None
-    for i, other in enumerate(inputs):
+    for i, other in enumerate((*inputs, *outputs[:1])):
         shape = unified(f"the shape of input {i}", shape, other)
     return [shape] * len(inputs), [shape]
 
 
-def following(follow: Callable[..., Any], out: Callable[..., Any]) -> Callable[..., Any]:
-    """`shapes` of an operator whose data says all other shapes.
+def same_type(p: Attributes, inputs: Types, outputs: Types) -> tuple[Types, Types]:
+    """All inputs and outputs have one element type; an attribute `dtype` sets the outputs'."""
+    kind = getattr(p, "dtype", None)
+    first = next((t for t in (*inputs, *(() if kind else outputs)) if t is not None), None)
+    return [first] * len(inputs), [kind or first] * len(outputs)
 
-    follow(p, data): those of the other inputs, of which there may be fewer; out(p, data): those of
-    the outputs.
+
+def following(follow: Callable[..., Any], out: Callable[..., Any]) -> Callable[..., Any]:
+    """`shapes` of an operator whose data determines all other shapes, and the output the batch.
+
+    follow(p, data): shapes of the other inputs, of which there may be fewer.
+    out(p, data): shapes of the outputs.
     """
 
-    def shapes(p: Attributes, inputs: Shapes) -> tuple[Shapes, Shapes]:
+    def shapes(p: Attributes, inputs: Shapes, outputs: Shapes = ()) -> tuple[Shapes, Shapes]:
         data, *rest = inputs
         if data is None:
             return inputs, []
-        said = zip(rest, follow(p, data), strict=False)
-        known = [unified(f"the shape of input {i}", f, s) for i, (s, f) in enumerate(said, 1)]
+        if outputs and outputs[0]:
+            data = (data[0] or outputs[0][0], *data[1:])
+        pairs = zip(rest, follow(p, data), strict=False)
+        known = [unified(f"the shape of input {i}", f, s) for i, (s, f) in enumerate(pairs, 1)]
         return [data, *known], out(p, data)
 
     return shapes

@@ -113,6 +113,15 @@ def _crop(p: Attributes, *inputs: Array) -> Any:
     return inputs[0][:, :, y : y + h, x : x + w]
 
 
+def _broadcast(p: Attributes, x: Array) -> Any:
+    sizes = tuple(new or old for new, old in zip(p.shape, x.shape, strict=False))
+    if len(p.shape) != x.ndim or any(
+        old not in (1, n) for n, old in zip(sizes, x.shape, strict=True)
+    ):
+        raise ShapeError("shape", str(p.shape), f"{x.ndim} sizes, other than {x.shape} only at 1")
+    return np.broadcast_to(x, sizes)
+
+
 def _axis(p: Attributes) -> int:
     return int(p.dim if hasattr(p, "dim") else p.axis)
 
@@ -159,6 +168,9 @@ moving(
     "axis:int begin:int end:int?",
 )
 moving("slice_like", _slice_like, "axes:shape=()", inputs="data shape_like")
+moving("broadcast_to", _broadcast, "shape:shape")
+moving("tile _npi_tile", lambda p, x: np.tile(x, p.reps), "reps:shape")
+moving("reverse flip", lambda p, x: np.flip(x, p.axis), "axis:shape")
 moving("_index", lambda p, x: x[p.key], "key:any")
 moving(
     "Crop",

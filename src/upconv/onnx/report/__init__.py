@@ -15,6 +15,7 @@ from ..._version import __version__
 from ...errors import ArgumentError, EngineMissing, brief
 from ...files import published, reported, require_free
 from ...installation import install_command
+from ...terminal import aligned
 from ...timing import format_seconds
 from .. import names
 from ..optimizing.results import ORIGINAL, LayerResult, Optimization, Ratio
@@ -92,13 +93,9 @@ def as_text(found: Optimization) -> str:
     """
     threads = f"{found.threads} thread{'s'[: found.threads > 1]}"
     head = f"{found.model}: {found.runtime}, {threads}, opset {found.opset}, {found.machine}"
-    rows = [("layer", "before", "after", "faster", "now"), *map(_row, found.layers)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows[: len(rows) if found.layers else 0]
-    )
-    lines = [head, *padded, *(f"{label:16}{sentence}" for label, sentence in _facts(found))]
+    titles = ("layer", "before", "after", "faster", "now")
+    table = aligned([titles, *map(_row, found.layers)] if found.layers else [])
+    lines = [head, *table, *(f"{label:16}{sentence}" for label, sentence in _facts(found))]
     return "\n".join(names.shortened(line, names.LONGEST_SENTENCE, "...") for line in lines)
 
 

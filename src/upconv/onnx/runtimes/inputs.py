@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ... import memory
-from ...arrays import Array, as_shape
+from ...arrays import Array, array_or_numbers, as_shape, copied
 from ...errors import ArgumentError, DTypeError, MemoryLimitError, ShapeError, brief
 from ..models import Source, from_model
 
@@ -67,12 +67,14 @@ def fitting(inputs: Sequence[ir.Value], feeds: Mapping[str, Any]) -> dict[str, A
         argument = f"feeds[{brief(name)}]"
         if name not in feeds:
             raise ArgumentError(argument, "missing", f"an array, {declared(value)}")
-        array: Array = np.ascontiguousarray(feeds[name]).reshape(np.shape(feeds[name]))
         dtype = dtype_of(value)
+        array = array_or_numbers(argument, feeds[name], dtype)
         if dtype is not None and array.dtype != dtype:
             raise DTypeError(argument, f"an array of {array.dtype}", str(dtype), "Convert it.")
         if not fits(array.shape, value.shape):
             raise ShapeError(f"{argument}.shape", str(array.shape), declared(value))
+        if not array.flags.c_contiguous:
+            array = copied(argument, array)
         found[name] = array
     return found
 
@@ -106,8 +108,12 @@ def feeds(
         inputs: Sequence[ir.Value] = model
     else:
         inputs = inputs_of(model if isinstance(model, ir.Model) else from_model(model))
-    own = {name: np.asarray(array) for name, array in (given or {}).items()}
-    _require_inputs(inputs, own)
+    _require_inputs(inputs, given := given or {})
+    own = {
+        name: array_or_numbers(f"feeds[{brief(name)}]", given[name], dtype_of(value))
+        for value in inputs
+        if (name := str(value.name)) in given
+    }
     shapes = input_shapes(inputs, {**(sizes or {}), **{n: a.shape for n, a in own.items()}})
     dtypes = {str(value.name): _dtype(value) for value in inputs if value.name not in own}
     # Narrow floats are drawn in float32 first, one input after the other: one array more at most.
@@ -152,7 +158,7 @@ def _symbols(inputs: Sequence[ir.Value], given: Mapping[str, tuple[int, ...]]) -
     for name, size in given.items():
         if name not in dims and name not in known:
             listed = ", ".join(map(brief, sorted(dims) + sorted(known))) or "none"
-            raise ArgumentError("sizes", f"with {brief(name)}", f"inputs or symbols: {listed}")
+            raise ArgumentError("sizes", f"given for {brief(name)}", f"inputs or symbols: {listed}")
         if name not in dims and len(size) != 1:
             raise ShapeError(f"sizes[{brief(name)}]", str(size), "one size: it is a dimension")
         symbols |= {} if name in dims else {name: size[0]}

@@ -11,6 +11,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from ... import decisions as records
+from ... import memory
 from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, brief
 from ...terminal import Progress, shown
@@ -78,6 +79,7 @@ class Session:
     [array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)]
     """
 
+    @memory.bounded("the session")
     def __init__(
         self,
         model: Source,
@@ -92,7 +94,11 @@ class Session:
         progress: Progress | None = None,
     ) -> None:
         self._threads = get_num_threads() if threads is None else checked(threads)
-        _require_decisions_alone(decisions, layers, measure, remeasure)
+        if decisions is not None and (layers is not None or not measure):
+            beside = "measure" if layers is None else "layers"
+            raise ArgumentError(beside, "given beside decisions", "one of the two")
+        if remeasure and decisions is None:
+            raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
         self._process = os.getpid()
         whole = from_model(model)
         self._inputs = tuple(map(_value, inputs_of(whole)))
@@ -101,23 +107,25 @@ class Session:
         conditions = records.conditions(
             self._threads, onnxruntime=RUNTIMES["onnxruntime"].version, model=digest(whole)
         )
-        examples = self._examples(input_shapes, feeds) if layers is None and measure else []
-        shapes: Shapes = tuple({name: x.shape for name, x in each.items()} for each in examples)
+        measures, stated = layers is None and measure, bool(input_shapes or feeds)
+        draw = partial(self._examples, input_shapes, feeds)
+        examples = draw() if measures and (stated or decisions is None) else []
         saved = None
         if decisions is not None:
-            stated = shapes if input_shapes or feeds else None
-            saved = _restored(decisions, conditions, stated, remeasure)
+            now = conditions | ({"shapes": _shapes(examples)} if stated else {})
+            saved = records.restored(decisions, read, now, remeasure)
         assembly = Assembly(whole, self._threads)
         self._runner: Native | None
         if saved is not None:
             self._runner, self._report = decided(assembly, saved), saved
             return
-        if examples:
+        if measures:
+            examples = examples or draw()
             with shown(progress) as say:
                 self._runner, report = measured(assembly, self._names, examples, say)
         else:
             self._runner, report = unmeasured(assembly, layers)
-        self._report = replace(report, shapes=shapes, conditions=conditions)
+        self._report = replace(report, shapes=_shapes(examples), conditions=conditions)
         if decisions is not None:
             self._report.save(decisions)
 
@@ -133,10 +141,11 @@ class Session:
         """The outputs, in the order in which `run` gives them."""
         return [*map(_told, self._outputs)]
 
+    @memory.bounded("what the model computes")
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, all where there are none: arrays of the caller's own.
 
-        input_feed: an array for each input, by its name.
+        input_feed: an array for each input by its name, or numbers in lists.
 
         Raises `ArgumentError` (`DTypeError`, `ShapeError`) for names and arrays that do not fit
         the model, `EngineError` where it fails on them or the session is closed.
@@ -166,7 +175,7 @@ class Session:
         return f"<Session with {sum(ours)} of {len(ours)} layers by upconv>"
 
     def _known(self, names: Any) -> list[str]:
-        if names is None:
+        if names is None or names == []:
             return self._names
         several = isinstance(names, Sequence) and not isinstance(names, str)
         if not (several and all(name in self._names for name in names)):
@@ -191,32 +200,8 @@ class Session:
         return [draw(each) for each in several]
 
 
-def _require_decisions_alone(path: object, layers: object, measure: bool, remeasure: bool) -> None:
-    beside = "layers" if layers is not None else "measure" if not measure else ""
-    if path is not None and beside:
-        raise ArgumentError(beside, "given beside decisions", "one of the two")
-    if path is None and remeasure:
-        raise ArgumentError("remeasure", "True", "decisions beside it, the file to write")
-
-
-def _restored(
-    path: str | os.PathLike[str], now: Mapping[str, Any], shapes: Shapes | None, remeasure: bool
-) -> Report | None:
-    """The decisions in a file; None where they are to be measured again and written there."""
-    if remeasure and not os.path.lexists(path):
-        records.require_writable(path)
-        return None
-    report = read(path)
-    stated = {} if shapes is None else {"shapes": shapes}
-    other = records.difference({**report.conditions, "shapes": report.shapes}, {**now, **stated})
-    if other is None:
-        return report
-    if remeasure:
-        records.require_writable(path)
-        return None
-    got = f"{brief(os.fspath(path))}, measured with {other[0]}"
-    remedy = "Measure again: remeasure=True writes the file anew."
-    raise ArgumentError("decisions", got, f"decisions measured with {other[1]}", remedy)
+def _shapes(examples: Sequence[Mapping[str, Array]]) -> Shapes:
+    return tuple({name: x.shape for name, x in each.items()} for each in examples)
 
 
 def _value(value: ir.Value) -> ir.Value:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import EngineError, EngineMissing
+from ...errors import EngineError, EngineMissing, MemoryLimitError
 
 VERSION = 20  # of the interface: ONNX Runtime 1.20's
 
@@ -96,9 +96,11 @@ class Library:
         """Call a function that returns a status; `EngineError` where it is not null."""
         status = self.status(name, *arguments)
         if status:
-            message = self._message(status).decode(errors="replace")
+            message = " ".join(self._message(status).decode(errors="replace").split())[:500]
             self._release["Status"](status)
-            raise EngineError(f"ONNX Runtime's {name} failed: {' '.join(message.split())[:500]}")
+            if "Failed to allocate memory" in message or "bad_alloc" in message:
+                raise MemoryLimitError(f"ONNX Runtime's {name} needs too much memory: {message}")
+            raise EngineError(f"ONNX Runtime's {name} failed: {message}")
 
     def made(self, name: str, *arguments: Any) -> int:
         """What a function gives by its last argument."""

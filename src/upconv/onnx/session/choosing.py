@@ -22,6 +22,7 @@ from ...arrays import Array
 from ...errors import ArgumentError, EngineError, EngineRefusal, UpconvError, brief
 from ...terminal import Progress
 from ...timing import interleaved
+from ..graphs import named
 from ..models import stored
 from ..verifying.differences import difference
 from .layers import DOMAIN, layers, prepared, with_operators
@@ -46,6 +47,8 @@ class Assembly:
 
     def __init__(self, model: ir.Model, threads: int) -> None:
         self._model, self._threads = model, threads
+        for node in model.graph:
+            node.name = named(node)  # by which the profiler calls it
         self._prepared, self.folded = prepared(model)
         self.layers = {each.output: each for each in layers(self._prepared)}
         self.kernels = {output: Kernel(each, threads) for output, each in self.layers.items()}
@@ -172,7 +175,8 @@ def unmeasured(
     """The model with the layers of these names, every ConvTranspose if None, computed by upconv."""
     rows = assembly.rows()
     known = {row.name for row in rows.values()}
-    if names is not None and (isinstance(names, str) or not known.issuperset(names)):
+    several = isinstance(names, list | tuple | set | frozenset)
+    if names is not None and not (several and all(name in [*known] for name in names)):
         listed = ", ".join(map(brief, sorted(known))) or "none"
         raise ArgumentError("layers", brief(names), f"a list of some of {listed}")
     chosen = {

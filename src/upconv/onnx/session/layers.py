@@ -140,6 +140,8 @@ def _layer(node: ir.Node, opset: int) -> Layer | None:
         return None
     if b is not None and (bias is None or bias.dtype != weight.dtype):
         return None
+    if not np.isfinite(weight).all():  # no machine code of upconv's computes with it
+        return None
     attributes = {name: plain(each.value) for name, each in node.attributes.items()}
     if attributes.pop("kernel_shape", [*weight.shape[2:]]) != [*weight.shape[2:]]:
         return None

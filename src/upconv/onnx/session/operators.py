@@ -56,6 +56,7 @@ class Kernel:
     """A layer as an operator, named by `number`; `failed`: why it has no plan for a shape."""
 
     def __init__(self, layer: Layer, threads: int) -> None:
+        self.name = layer.name
         self._dtype, self._slopes = layer.weight.dtype, layer.slopes
         known: list[Known] = []
         self._plan = lru_cache(_MOST_PLANS)(partial(layer.plan, threads=threads, known=known))

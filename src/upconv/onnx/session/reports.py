@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any
 
 from ... import decisions
-from ...decisions import typed
+from ...errors import brief
+from ...terminal import aligned
 from ...timing import format_seconds
 from ..documents import document
 from ..names import shortened
@@ -60,15 +60,18 @@ class Report:
 
     def __str__(self) -> str:
         head = ("layer", "kind", "computed by", "in ONNX Runtime", "in upconv", "why")
-        rows = [head, *map(_cells, self.layers)] if self.layers else []
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines = aligned([head, *map(_cells, self.layers)] if self.layers else [])
         if self.before is not None and self.after is not None:
             before, after = _time(self.before), _time(self.after)
             lines.append(f"The model: {before} in ONNX Runtime, {after} with upconv.")
         if self.why:
             lines.append(f"ONNX Runtime runs the model as it is: {self.why}.")
         return "\n".join(lines)
+
+    @property
+    def holds_for(self) -> dict[str, Any]:
+        """The conditions that the decisions hold for, by name."""
+        return {**self.conditions, "shapes": self.shapes}
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values, ready for `json.dumps`."""
@@ -93,26 +96,16 @@ def _time(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else format_seconds(milliseconds / 1e3)
 
 
-_TIMES: dict[str, tuple[type, ...]] = dict.fromkeys(("before", "after"), (int, float, NoneType))
-_ROW = {**dict.fromkeys(("name", "kind", "why"), (str,)), "upconv": (bool,), **_TIMES}
-_RECORD = {
-    **dict.fromkeys(("runs", "why"), (str,)),
-    **dict.fromkeys(("layers", "shapes"), (list,)),
-    "conditions": (dict,),
-    **_TIMES,
-}
-
-
 def read(path: str | os.PathLike[str]) -> Report:
     """Return a report that `save` wrote; `FileError` for a file that is missing or damaged."""
     record = decisions.read(path, _FORMAT)
-    rows = record.get("layers", ())
-    known = typed(record, _RECORD) and record["runs"] in ("upconv", "onnxruntime")
-    if not (known and all(typed(row, _ROW) for row in rows)):
-        raise decisions.damaged(path, "it is damaged")
     try:
-        shapes = [{name: tuple(shape) for name, shape in one.items()} for one in record["shapes"]]
-    except (AttributeError, TypeError):
-        raise decisions.damaged(path, "its shapes are damaged") from None
-    layers = tuple(LayerReport(**row) for row in rows)
-    return Report(**{**record, "layers": layers, "shapes": tuple(shapes)})
+        layers = tuple(decisions.built(LayerReport, row) for row in record["layers"])
+        shapes = tuple({n: tuple(shape) for n, shape in one.items()} for one in record["shapes"])
+        more = {"layers": layers, "shapes": shapes, "conditions": dict(record["conditions"])}
+        report = decisions.built(Report, record, **more)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise decisions.damaged(path, f"it is damaged, {error}") from None
+    if report.runs not in ("upconv", "onnxruntime"):
+        raise decisions.damaged(path, f"it runs in {brief(report.runs)}")
+    return report

@@ -1,0 +1,62 @@
+"""Attributes of symbols: text that no operator reads, such as the learning rate of a variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from ..errors import brief
+from .base import MXNetValueError
+
+HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
+"""Attributes that are stored between underscores, as `__lr_mult__`."""
+_SCOPE: ContextVar[Mapping[str, str]] = ContextVar("attributes", default={})  # noqa: B039
+
+
+class AttrScope:
+    """Attributes of every symbol that is made within a block.
+
+    Raises `MXNetValueError` for a value that is not text.
+
+    >>> import upconv.mxnet as mx
+    >>> with AttrScope(lr_mult="0.1"):
+    ...     x = mx.sym.var("x")
+    >>> x.attr("lr_mult")
+    '0.1'
+    """
+
+    def __init__(self, **attrs: str) -> None:
+        self._attrs = stored(attrs)
+
+    def __enter__(self) -> AttrScope:
+        self._token = _SCOPE.set(scoped(self._attrs))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _SCOPE.reset(self._token)
+
+
+def stored(attrs: Mapping[str, Any]) -> dict[str, str]:
+    """Attributes by the names they are stored by; raises `MXNetValueError`."""
+    if not isinstance(attrs, Mapping):
+        raise MXNetValueError(f"attr is {brief(attrs)}; expected a dict of texts.")
+    for key, value in attrs.items():
+        if not isinstance(value, str):
+            raise MXNetValueError(f"The attribute {key} is {brief(value)}; expected text.")
+    return {f"__{key}__" if key in HIDDEN else key: value for key, value in attrs.items()}
+
+
+def scoped(attrs: Mapping[str, Any] | None) -> dict[str, str]:
+    """The attributes of a new symbol: those of the blocks around it, and these."""
+    return {**_SCOPE.get(), **stored(attrs or {})}
+
+
+def with_short_names(attrs: dict[str, str]) -> dict[str, str]:
+    """Stored attributes, and those that are stored between underscores without these too."""
+    return attrs | {key: attrs[f"__{key}__"] for key in HIDDEN if f"__{key}__" in attrs}
+
+
+def is_free(key: str) -> bool:
+    """Whether an argument by this name is an attribute, and not one of the operator's."""
+    return key in HIDDEN or (key.startswith("__") and key.endswith("__"))

@@ -1,0 +1,110 @@
+"""How far a result can be from the exact one: the bound that docs/error-bounds.md derives.
+
+A sum of k rounded operations errs by at most gamma(k) = k*u / (1 - k*u), relative to the sum of
+magnitudes, in whatever order it is added up; u is the accumulator's unit roundoff (N. J. Higham,
+"Accuracy and Stability of Numerical Algorithms", 2nd edition, 2002, section 3.1). Winograd's
+transforms add steps, and multiply magnitudes by the norms of their matrices.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from math import inf, prod, sqrt
+
+import numpy as np
+
+from ..activations import Activation
+from ..problem import Direction, DType, Problem
+
+_WINOGRAD = "winograd "
+_POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of Toom and Cook; infinity is one more
+_STEEPEST = {Activation.SIGMOID: 0.25, Activation.SILU: 1.1, Activation.GELU: 1.13}
+
+
+def error_bound(problem: Problem, variant: str = "") -> float:
+    """The largest error that rounding can cause, as a multiple of a magnitude M.
+
+    variant: as `upconv.explain` tells it; what begins with "winograd" names transforms, everything
+        else is direct.
+
+    Of direct sums M is each element's own: the sum of the magnitudes of its products, its bias, its
+    residual and what it is added to. By Winograd's algorithm M is that of the largest possible
+    element, `problem.longest_sum * max|x| * max|w|` and the largest of the others. On top come the
+    rounding of the stored result to its dtype, and the activation's own error. Operands and results
+    are taken to be finite, and to be normal numbers. Returns inf where no digit is certain.
+
+    >>> from upconv.geometry import Axis
+    >>> layer = Problem(Direction.FORWARD, (Axis(40, 4, 2),), 1, 64, 32)
+    >>> error_bound(layer) == 128 * 2**-24 / (1 - 128 * 2**-24)  # 64 channels of two taps
+    True
+    >>> round(error_bound(layer, "winograd F(2,2)") / error_bound(layer), 2)
+    1.08
+    """
+    unit = problem.dtype.accumulator.epsilon / 2
+    others = problem.bias + problem.epilogue.residual + problem.accumulate
+    if variant.startswith(_WINOGRAD):
+        growth, steps = _winograd(problem, variant.removeprefix(_WINOGRAD))
+    else:
+        growth, steps = 1.0, problem.longest_sum
+    rounded = (steps + others) * unit
+    return _steepness(problem) * growth * rounded / (1 - rounded) if rounded < 1 else inf
+
+
+def tolerance(problem: Problem) -> float:
+    """How far an element of direct sums may err in tests on random numbers, as a multiple of M.
+
+    Rounding errors of random numbers cancel: they grow like the root of a sum's length (N. J.
+    Higham and T. Mary, "A new approach to probabilistic rounding error analysis", 2019). So for
+    long sums this is far below `error_bound`, which it never exceeds.
+
+    >>> from upconv.geometry import Axis
+    >>> axes = (Axis(4, 2, 2),)
+    >>> tolerance(Problem(Direction.FORWARD, axes, 1, 16, 5)) < 2e-6
+    True
+    """
+    unit = problem.dtype.accumulator.epsilon / 2
+    oracles = 2 if problem.dtype is DType.FLOAT64 else 1  # which errs as much as what is tested
+    return min(unit * (8 + 4 * sqrt(problem.longest_sum)), oracles * error_bound(problem))
+
+
+def _steepness(problem: Problem) -> float:
+    """The most by which the activation multiplies an error."""
+    kind, slope = problem.epilogue.activation, abs(problem.epilogue.slope)
+    return max(1.0, slope) if kind is Activation.LEAKY_RELU else _STEEPEST.get(kind, 1.0)
+
+
+def _winograd(problem: Problem, transforms: str) -> tuple[float, int]:
+    """By how much transforms multiply magnitudes, and the rounded operations of one result."""
+    channels = problem.in_channels // problem.groups
+    if problem.direction is Direction.INPUT_GRAD:
+        phases = prod(axis.period for axis in problem.axes)  # of the operand, added like channels
+        channels = problem.out_channels // problem.groups * phases
+    norms, pieces, steps = 1.0, 1, 1  # a transformed weight is rounded once
+    for m, r in re.findall(r"F\((\d+),(\d+)\)", transforms):
+        if m == "1":
+            pieces *= int(r)
+        else:
+            norm, transform_steps = _transform(int(m), int(r))
+            norms, steps = norms * norm, steps + transform_steps
+    growth = channels * pieces * norms / problem.longest_sum
+    return max(1.0, growth), steps + channels * pieces
+
+
+@cache
+def _transform(m: int, r: int) -> tuple[float, int]:
+    """The norm and the steps of F(m, r).
+
+    The norm is the largest row sum of |A| (|G| 1 * |B| 1). A row of A or B takes as many rounded
+    operations as it has entries.
+    """
+    points = np.array(_POINTS[: m + r - 2])
+    a = np.array([[*points**i, float(i == m - 1)] for i in range(m)])
+    differences = [np.delete(p - points, i) for i, p in enumerate(points)]
+    g = [
+        np.abs(p ** np.arange(r) / d.prod()).sum() for p, d in zip(points, differences, strict=True)
+    ]
+    b = [np.poly(np.delete(points, i)) for i in range(len(points))] + [np.poly(points)]
+    sizes = np.array([*g, 1.0]) * [np.abs(row).sum() for row in b]
+    entries = max(map(np.count_nonzero, a)) + max(map(np.count_nonzero, b))
+    return float((np.abs(a) @ sizes).max()), int(entries)

@@ -1,0 +1,27 @@
+"""Results that are right, and show nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+
+_SAMPLE = 4096
+_MOST_ALIKE = 0.75
+
+
+def mistrusted(result: Array) -> bool:
+    """Whether a result says little about what computed it: more than 3/4 of it is one number.
+
+    Zeros agree with zeros whatever an engine does. A run over random layers should count such
+    results, and fail where they are many. Of large results 4,096 elements are looked at, evenly
+    spread. A result without elements is mistrusted.
+
+    >>> mistrusted(np.zeros(9)), mistrusted(np.arange(9.0)), mistrusted(np.zeros(0))
+    (True, False, True)
+    """
+    if not result.size:
+        return True
+    sample = result.reshape(-1)[:: -(-result.size // _SAMPLE)].astype(np.float64)
+    _, counts = np.unique(sample, return_counts=True)
+    return len(sample) > 1 and bool(counts.max() > _MOST_ALIKE * len(sample))
