@@ -215,6 +215,7 @@ def _run(command: str) -> int:
 
 def upconv_command(*arguments: str) -> int:
     """The exit code of `upconv arguments`, run in this process."""
+    from upconv import set_num_threads
     from upconv.__main__ import main
 
     line = " ".join(arguments)
@@ -231,6 +232,7 @@ def upconv_command(*arguments: str) -> int:
         return int(end.code or 0)
     finally:
         signal.signal(signal.SIGTERM, before)
+        set_num_threads(None)  # of --threads, which is meant for a process
     return 0
 
 

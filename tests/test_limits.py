@@ -24,6 +24,7 @@ def count(monkeypatch: pytest.MonkeyPatch, own_threads: None) -> Iterator[Callab
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(threads, "_chosen", None)
         monkeypatch.setattr(threads, "_default", None)
         threads._own.cache_clear()
         try:

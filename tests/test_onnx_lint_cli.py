@@ -197,7 +197,7 @@ def test_a_terminal_gets_no_escapes_and_no_letters_that_it_lacks(folder):
         (["clean.onnx", "--select", "UPX"], "'UPX'"),
         (["clean.onnx", "--select", ""], "names nothing"),
         (["clean.onnx", "--input-shape", "x"], "NAME:SIZES"),
-        (["clean.onnx", "--input-shape", "x:1,2,3,4"], "sizes['x']"),
+        (["clean.onnx", "--input-shape", "x:1,2,3,4"], "--input-shape['x'] is (1, 2, 3, 4)"),
         (["clean.onnx", "--input-shape", "x:2,16,5,7", "--fix"], "for all input shapes"),
     ],
 )

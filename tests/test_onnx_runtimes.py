@@ -369,7 +369,7 @@ def test_feeds_have_the_stated_sizes_values_and_seed():
 
 
 @pytest.mark.parametrize(("text", "sizes", "kind", "words"), [
-    (MANY, {"q": (1,)}, ArgumentError, "with 'q'; expected inputs or symbols: 'c', 'i'"),
+    (MANY, {"q": (1,)}, ArgumentError, "given for 'q'; expected inputs or symbols: 'c', 'i'"),
     (MANY, {"N": (1, 2)}, ShapeError, "one size: it is a dimension"),
     (MANY, {"x": (2, 4, 5, 3)}, ShapeError, r"\(2, 4, 5, 3\); expected float32\[N,3,H,3\]"),
     (MANY, {"x": (2, 3)}, ShapeError, "expected float32"),

@@ -318,7 +318,7 @@ class TestExplain:
         rows = {name: value.strip() for name, value in rows.items()}
         assert rows["engine"] == "engine a"
         assert rows["schedule"] == "it sleeps"
-        assert rows["predicted"] == "0.002 ms"
+        assert rows["predicted"] == "2.00 us"
         assert rows["measured"].endswith(" ms by engine a")
         plain = upconv.explain(X.shape, W, threads=2)  # what plan would do untuned
         assert (plain.variant, plain.measured_by) == ("", "engine a")
