@@ -44,9 +44,9 @@ from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import host
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.kernel_arguments import Blocks
-from upconv.engines.jit.winograd_choice import by_name
-from upconv.engines.jit.winograd_driver import ARGUMENTS
-from upconv.engines.jit.winograd_kernel import Winograd
+from upconv.engines.jit.winograd.choice import by_name
+from upconv.engines.jit.winograd.driver import ARGUMENTS
+from upconv.engines.jit.winograd.primitive import Winograd
 from upconv.geometry import Axis
 from upconv.problem import Direction, Problem
 from upconv.roofline import measured

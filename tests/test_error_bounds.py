@@ -11,7 +11,7 @@ import upconv
 import winograd_layers
 from upconv import testing
 from upconv.engines import load
-from upconv.engines.jit import winograd_weights
+from upconv.engines.jit.winograd import weights as winograd_weights
 from upconv.geometry import Axis
 from upconv.problem import Direction, DType, Problem
 

@@ -22,11 +22,11 @@ from upconv.engines.jit.cpu import VARIABLE
 CHECK = "import guarded; guarded.main({seeds!r}, variant={variant!r}, values={values})"
 SMALL_CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (1024, 2048)"
 ONE_VECTOR = (
-    "\nfrom upconv.engines.jit import tiling; shape = tiling._shape\n"
+    "\nfrom upconv.engines.jit.positions import tiling; shape = tiling._shape\n"
     "tiling._shape = lambda *given: shape(*given[:-1], 1)\n"
 )
 PACKED_BY_EACH = (
-    "\nfrom dataclasses import replace; from upconv.engines.jit import schedule\n"
+    "\nfrom dataclasses import replace; from upconv.engines.jit.positions import schedule\n"
     "cut = schedule._cut\n"
     "def each(whole, *given):\n"
     "    plan, runs = cut(whole, *given), len(whole.blocks)\n"
@@ -35,7 +35,8 @@ PACKED_BY_EACH = (
     "schedule._cut = each\n"
 )
 THIN_BLOCKS = (
-    "import sys; from upconv.engines.jit import channels; jit = sys.modules['upconv.engines.jit']\n"
+    "import sys; from upconv.engines.jit.channels import primitive as channels\n"
+    "jit = sys.modules['upconv.engines.jit']\n"
     "jit.prefers_channels = lambda *given: True; channels._allowed_bytes = lambda *given: 1"
 )
 ALL_BFLOAT16 = (
@@ -76,7 +77,8 @@ POINTWISE = (
 )
 WINOGRAD = (
     "import random_problems as r, winograd_layers as w; from dataclasses import replace\n"
-    "from upconv import testing; from upconv.engines.jit import JitEngine, winograd_kernel\n"
+    "from upconv import testing; from upconv.engines.jit import JitEngine\n"
+    "from upconv.engines.jit.winograd import primitive as winograd_kernel\n"
     "r.case = lambda seed: r.Case(seed, *w.layer(seed), seed)\n"
     "JitEngine.variants = JitEngine.winograd\n"
     "def stray(*given): raise AssertionError('what it read was not finite')\n"
@@ -173,57 +175,65 @@ def _check(way: Way, seeds: range) -> None:
 
 # The checker is checked ---------------------------------------------------------------------------
 
-JIT = "from dataclasses import replace; from upconv.engines.jit import {}\n"
+JIT = "from dataclasses import replace; from upconv.engines.jit{} import {} as {}\n"
 
 FAULTS = {
-    "a workspace too small": JIT.format("positions")
+    "a workspace too small": JIT.format(".positions", "primitive", "positions")
     + "real = positions.Workspace; positions.Workspace = lambda n: real(n // 2)",
-    "output rows one element late": JIT.format("positions") + "real = positions._output_rows\n"
+    "output rows one element late": JIT.format(".positions", "primitive", "positions")
+    + "real = positions._output_rows\n"
     "positions._output_rows = lambda p, s: real(p, s) + p.dtype.itemsize",
-    "results one element early": JIT.format("result_stores") + "real = result_stores._address\n"
+    "results one element early": JIT.format(".positions", "results", "result_stores")
+    + "real = result_stores._address\n"
     "result_stores._address = lambda f, *rest: real(f, *rest) + -4",
-    "a bias without room for a tile": JIT.format("positions") + "import numpy\n"
+    "a bias without room for a tile": JIT.format(".positions", "primitive", "positions")
+    + "import numpy\n"
     "class Tight:\n"
     "    __getattr__ = lambda self, name: getattr(numpy, name)\n"
     "    zeros = staticmethod(lambda n, kind: numpy.zeros(n and n - 64, kind))\n"
     "positions.np = Tight()",
-    "input rows one element too long": JIT.format("positions")
+    "input rows one element too long": JIT.format(".positions", "primitive", "positions")
     + "real = positions.Positions._input_rows\n"
     "def longer(self): rows = real(self); rows['in_width'] += 1; return rows\n"
     "positions.Positions._input_rows = longer",
-    "a shift of the tile too large": JIT.format("tile") + "real = tile._one_channel\n"
+    "a shift of the tile too large": JIT.format(".positions", "tile", "tile")
+    + "real = tile._one_channel\n"
     "def shifted(f, t, *rest):\n"
     "    steps = tuple(replace(s, shift=s.shift + 2000) for s in t.steps)\n"
     "    return real(f, replace(t, steps=steps), *rest)\n"
     "tile._one_channel = shifted",
-    "weights one element too far": JIT.format("packing") + "real = packing._piece_table\n"
+    "weights one element too far": JIT.format("", "packing", "packing")
+    + "real = packing._piece_table\n"
     "def further(*a): pieces, tables = real(*a); return pieces, tables + 1\n"
     "packing._piece_table = further",
-    "a packed weight too small": JIT.format("packing") + "real = packing.aligned\n"
+    "a packed weight too small": JIT.format("", "packing", "packing") + "real = packing.aligned\n"
     "packing.aligned = lambda count, dtype: real(count - 96, dtype)",
-    "results one element too long": JIT.format("rows, positions") + "real = rows.Spans\n"
+    "results one element too long": JIT.format("", "rows", "rows")
+    + JIT.format(".positions", "primitive", "positions")
+    + "real = rows.Spans\n"
     "rows.Spans = lambda f, count, lanes: real(f, count + 1, lanes)",
-    "tables let go of": JIT.format("positions") + "real = positions.Positions.__init__\n"
+    "tables let go of": JIT.format(".positions", "primitive", "positions")
+    + "real = positions.Positions.__init__\n"
     "def forgetful(self, *a): real(self, *a); self._tables.clear()\n"
     "positions.Positions.__init__ = forgetful",
     "a pair beyond the last channel": ALL_BFLOAT16
-    + JIT.format("channel_pairs")
+    + JIT.format(".channels", "pairs", "channel_pairs")
     + "channel_pairs._paired = lambda f, channels: channels + channels % 2",
     "rows of Winograd's results too long": WINOGRAD
-    + JIT.format("winograd_kernel")
+    + JIT.format(".winograd", "primitive", "winograd_kernel")
     + "real = winograd_kernel._axis\n"
     "def longer(*given): made = real(*given); made['out'] += 1; return made\n"
     "winograd_kernel._axis = longer",
     "a transformed weight too small": WINOGRAD
-    + JIT.format("winograd_weights")
+    + JIT.format(".winograd", "weights", "winograd_weights")
     + "real = winograd_weights.aligned\n"
     "winograd_weights.aligned = lambda count, dtype: real(count - 96, dtype)",
     "a weight read one element too far": WINOGRAD
-    + JIT.format("winograd_weights")
+    + JIT.format(".winograd", "weights", "winograd_weights")
     + "real = winograd_weights._terms\n"
     "def further(*a): taps, factors = real(*a); return taps + 1, factors\n"
     "winograd_weights._terms = further",
-    "a stage too small": JIT.format("driver") + "driver.STAGE_BYTES = 64",
+    "a stage too small": JIT.format(".positions", "driver", "driver") + "driver.STAGE_BYTES = 64",
 }
 
 

@@ -9,12 +9,12 @@ import pytest
 import upconv
 from upconv import testing
 from upconv.engines.base import Primitive
-from upconv.engines.jit import channels as channels_module
 from upconv.engines.jit import packing
-from upconv.engines.jit.channels import Channels, prefers_channels
+from upconv.engines.jit.channels import primitive as channels_module
+from upconv.engines.jit.channels.primitive import Channels, prefers_channels
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
-from upconv.engines.jit.schedule import can_vectorise_positions
+from upconv.engines.jit.positions.schedule import can_vectorise_positions
 from upconv.engines.reference import ReferenceEngine
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Problem
@@ -150,7 +150,7 @@ def test_arrays_may_lie_apart(layout: DataLayout) -> None:
 
 
 def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
-    from upconv.engines.jit.channel_code import tile_code
+    from upconv.engines.jit.channels.code import tile_code
 
     for size in range(40, 48):
         Channels(Correlation.of(layer((48, 64), size).replace(layout=DataLayout.NXC)), 2, host())

@@ -16,10 +16,11 @@ import llvmlite.binding as llvm
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.base import Primitive
-from upconv.engines.jit import channel_code, channel_pairs
-from upconv.engines.jit import channels as channels_module
-from upconv.engines.jit.channel_tile import ChannelTile, broadcast_tap, emit_channel_tile
-from upconv.engines.jit.channels import Channels
+from upconv.engines.jit.channels import code as channel_code
+from upconv.engines.jit.channels import pairs as channel_pairs
+from upconv.engines.jit.channels import primitive as channels_module
+from upconv.engines.jit.channels.primitive import Channels
+from upconv.engines.jit.channels.tile import ChannelTile, broadcast_tap, emit_channel_tile
 from upconv.engines.jit.compile import assembly
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host, target

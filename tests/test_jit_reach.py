@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from upconv.engines.jit.channel_lanes import POINTS, Along, Reach, reach
+from upconv.engines.jit.channels.lanes import POINTS, Along, Reach, reach
 
 
 def counted(axes: tuple[Along, ...], images: int, inside: bool) -> Reach:

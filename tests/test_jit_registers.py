@@ -16,13 +16,17 @@ import pytest
 from code_caches import forget
 from upconv import testing
 from upconv.engines.interior import Interior
-from upconv.engines.jit import channels, planes, positions, weight_grad, winograd_kernel
+from upconv.engines.jit.channels import primitive as channels
 from upconv.engines.jit.compile import parsed_for
 from upconv.engines.jit.correlation import Correlation, too_much
 from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
-from upconv.engines.jit.schedule import can_vectorise_positions
-from upconv.engines.jit.winograd_plan import schedules
+from upconv.engines.jit.planes import primitive as planes
+from upconv.engines.jit.positions import primitive as positions
+from upconv.engines.jit.positions.schedule import can_vectorise_positions
+from upconv.engines.jit.weight_grad import primitive as weight_grad
+from upconv.engines.jit.winograd import primitive as winograd_kernel
+from upconv.engines.jit.winograd.schedule import schedules
 from upconv.problem import Direction, DType
 
 X86, AVX2 = "x86_64-unknown-linux-gnu", {"avx", "avx2", "fma", "f16c"}
@@ -34,7 +38,7 @@ CPUS = {
     "AArch64": (target("aarch64-unknown-linux-gnu", "cortex-a72", "", {"neon"}), 0.1),
 }
 """And the part of all tiles in which a few numbers may be kept in memory."""
-MODULES = ("compile", "winograd_code", "winograd_driver", "winograd_weights")
+MODULES = ("compile", "winograd.tile", "winograd.driver", "winograd.weights")
 CODES = [import_module(f"upconv.engines.jit.{name}") for name in MODULES]
 NAMES = ("tile", "wide", "planes", "products")
 

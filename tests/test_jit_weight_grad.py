@@ -11,11 +11,11 @@ import pytest
 from upconv import testing
 from upconv.engines import load
 from upconv.engines.interior import Interior
-from upconv.engines.jit import weight_grad_code
 from upconv.engines.jit.correlation import too_much
 from upconv.engines.jit.cpu import host
-from upconv.engines.jit.weight_grad import WeightGrad
-from upconv.engines.jit.weight_grad_plan import Plan
+from upconv.engines.jit.weight_grad import driver as weight_grad_code
+from upconv.engines.jit.weight_grad.primitive import WeightGrad
+from upconv.engines.jit.weight_grad.schedule import Plan
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, Problem
 

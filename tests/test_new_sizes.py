@@ -23,8 +23,11 @@ from test_jit_classes import CPU
 from upconv import testing
 from upconv.choices import Algorithm
 from upconv.engines import jit, load
-from upconv.engines.jit import channel_schedule, packing, schedule, winograd_plan
 from upconv.engines.jit import compile as compiling
+from upconv.engines.jit import packing
+from upconv.engines.jit.channels import schedule as channel_schedule
+from upconv.engines.jit.positions import schedule
+from upconv.engines.jit.winograd import schedule as winograd_plan
 from upconv.execution import Packings, prepared_problem
 from upconv.geometry import Axis, convolved
 from upconv.primitives import shared_cache

@@ -21,7 +21,8 @@ CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {
 MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
 CHANNELS = (
     MODULE + ".prefers_channels = lambda *given: True;"
-    " from upconv.engines.jit import channels; channels._POINTS = 48"  # small spatial blocks
+    " from upconv.engines.jit.channels import primitive as channels;"
+    " channels._POINTS = 48"  # small spatial blocks
 )
 POSITIONS = (
     MODULE + ".prefers_channels = lambda correlation, cpu: correlation.layout.value == 'NXC'"
@@ -129,7 +130,7 @@ def test_the_quick_oracle_is_the_definition(direction: Direction) -> None:
 
 # The check is checked -----------------------------------------------------------------------------
 
-JIT = "from upconv.engines.jit import {}\n"
+JIT = "from upconv.engines.jit{} import {} as {}\n"
 ENGINES = "from upconv.engines import {}\n"
 ONEDNN = "from upconv.engines.onednn import {}\n"
 
@@ -140,7 +141,8 @@ FAULTS = {
     ),
     "a slab of inputs one off": (
         "jit, channel-vectorised kernel",
-        JIT.format("channel_blocks") + "real = channel_blocks.SpatialBlock.of_inputs\n"
+        JIT.format(".channels", "blocks", "channel_blocks")
+        + "real = channel_blocks.SpatialBlock.of_inputs\n"
         "def off(self, x):\n"
         "    i = self.inputs\n"
         "    whole = i == slice(None) or not i.start\n"
@@ -149,7 +151,7 @@ FAULTS = {
     ),
     "the bias twice in the second slab": (
         "jit, channel-vectorised kernel",
-        JIT.format("channels") + "real = channels.Channels.run\n"
+        JIT.format(".channels", "primitive", "channels") + "real = channels.Channels.run\n"
         "def run(self, *given):\n"
         "    seen, inner = [], channels._Work.run\n"
         "    def twice(work, buffer, y, x, w, biases, residual):\n"
@@ -162,12 +164,12 @@ FAULTS = {
     ),
     "later passes over the channels that forget the earlier": (
         "jit, channel-vectorised kernel, AVX2",
-        JIT.format("channel_driver") + "real = channel_driver._pass\n"
+        JIT.format(".channels", "driver", "channel_driver") + "real = channel_driver._pass\n"
         "channel_driver._pass = lambda f, *rest: real(f, *rest) | {'resumed': f.integer(0)}",
     ),
     "rows of the output by the stride of another axis": (
         "jit, spatially vectorised kernel",
-        JIT.format("positions") + "from dataclasses import replace\n"
+        JIT.format(".positions", "primitive", "positions") + "from dataclasses import replace\n"
         "real = positions._output_rows\n"
         "def wrong(correlation, plan):\n"
         "    lines = tuple(replace(l, out=l.size * l.stride) for l in correlation.lines)\n"
@@ -176,40 +178,46 @@ FAULTS = {
     ),
     "a tail that is not stored": (
         "jit",
-        JIT.format("rows") + "real = rows.Spans\n"
+        JIT.format("", "rows", "rows") + "real = rows.Spans\n"
         "rows.Spans = lambda f, count, lanes: real(f, count // lanes * lanes, lanes)",
     ),
     "scratch memory for one thread where there are more": (
         "jit, spatially vectorised kernel",
-        JIT.format("positions") + "real = positions.Positions._arguments\n"
+        JIT.format(".positions", "primitive", "positions")
+        + "real = positions.Positions._arguments\n"
         "positions.Positions._arguments = lambda self: real(self) | {'buffer_part': 0}",
     ),
     "a window without what lies before it": (
         "jit, 256 KiB of L2",
-        JIT.format("schedule") + "from dataclasses import replace\n"
+        JIT.format(".positions", "schedule", "schedule") + "from dataclasses import replace\n"
         "cut = schedule._cut\n"
         "schedule._cut = lambda whole, *rest: cut(replace(whole, front=0), *rest)",
     ),
     "the weights of the first group for all": (
         "jit",
-        JIT.format("positions, channels") + "real = positions.Positions._arguments\n"
+        JIT.format(".positions", "primitive", "positions")
+        + JIT.format(".channels", "primitive", "channels")
+        + "real = positions.Positions._arguments\n"
         "positions.Positions._arguments = lambda self: real(self) | {'w_group': 0}",
     ),
     "the last slab of a weight gradient left out": (
         "jit",
-        JIT.format("weight_grad") + "real = weight_grad.spatial_blocks_of\n"
+        JIT.format(".weight_grad", "primitive", "weight_grad")
+        + "real = weight_grad.spatial_blocks_of\n"
         "def some(*given): found = real(*given); return found[:-1] if len(found) > 1 else found\n"
         "weight_grad.spatial_blocks_of = some",
     ),
     "a tap that misses the last output of a row": (
         "jit, AVX2",
-        JIT.format("weight_grad_plan") + "real = weight_grad_plan.Plan._span\n"
+        JIT.format(".weight_grad", "schedule", "weight_grad_plan")
+        + "real = weight_grad_plan.Plan._span\n"
         "def span(*given): a, b = real(*given); return a, max(a, b - (b - a > 8))\n"
         "weight_grad_plan.Plan._span = span",
     ),
     "panels of another slab taken for these": (
         "jit",
-        JIT.format("weight_grad_code") + "real = weight_grad_code._fields\n"
+        JIT.format(".weight_grad", "driver", "weight_grad_code")
+        + "real = weight_grad_code._fields\n"
         "def fields(f, names): return {**real(f, names), 'key': f.integer(0)}\n"
         "weight_grad_code._fields = fields",
     ),

@@ -19,9 +19,9 @@ from upconv.activations import Activation
 from upconv.choices import Algorithm, Selection, by_model
 from upconv.choices import variants as variants_of
 from upconv.engines import load
-from upconv.engines.jit import winograd_weights
 from upconv.engines.jit.cpu import Cpu
-from upconv.engines.jit.winograd import Transform
+from upconv.engines.jit.winograd import weights as winograd_weights
+from upconv.engines.jit.winograd.transforms import Transform
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 

@@ -14,8 +14,8 @@ from svg import Drawing
 
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import target
-from upconv.engines.jit.schedule import PaddedPositions, schedule
-from upconv.engines.jit.tile import Tile, interleaved
+from upconv.engines.jit.positions.schedule import PaddedPositions, schedule
+from upconv.engines.jit.positions.tile import Tile, interleaved
 from upconv.geometry import Axis, Phase
 from upconv.problem import Direction, Problem
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from svg import Drawing
 
-from upconv.engines.jit.winograd import Transform
+from upconv.engines.jit.winograd.transforms import Transform
 
 MINUS = "\N{MINUS SIGN}"
 LEFT, WIDTH, GAP = 176, 190, 30

@@ -15,16 +15,16 @@ from ...problem import DataLayout, Direction, DType, Problem
 from ..base import Primitive
 from ..interior import Interior, bordered
 from ..nonfinite import NonFiniteFallback
-from .channel_lanes import can_dot, lanes_of
-from .channels import Channels, prefers_channels
+from .channels.lanes import can_dot, lanes_of
+from .channels.primitive import Channels, prefers_channels
 from .correlation import Correlation, too_much
 from .cpu import host
-from .planes import Planes, plane_tile
-from .positions import Positions
+from .planes.primitive import Planes, plane_tile
+from .positions.primitive import Positions
+from .positions.schedule import can_vectorise_positions
 from .rows import activate
-from .schedule import can_vectorise_positions
-from .winograd_choice import ahead, by_name, is_winograd, refused, variants_of
-from .winograd_kernel import Winograd
+from .winograd.choice import ahead, by_name, is_winograd, refused, variants_of
+from .winograd.primitive import Winograd
 
 CHANNELS, DOTS = "channels", "dots"
 """The variants whose vectors run along output channels; `dots` multiplies pairs of bfloat16."""
@@ -151,7 +151,9 @@ class JitEngine:
         interior = _interior(problem, margins=not is_winograd(variant))
         inner = interior.problem
         if problem.direction is Direction.WEIGHT_GRAD:
-            from .weight_grad import WeightGrad  # five files that most first calls do without
+            from .weight_grad.primitive import (
+                WeightGrad,  # five files that most first calls do without
+            )
 
             made = None if inner is None else WeightGrad(inner, threads, host())
             return bordered(problem, interior, made, activate)

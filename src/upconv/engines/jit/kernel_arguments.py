@@ -19,20 +19,27 @@ _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
 
 class ArgumentLayout:
-    """The layout of an argument block: numbers and addresses (`signature`), then counters."""
+    """The layout of an argument block: numbers and addresses (`signature`), and counters behind the
+    first line of these, so that blocks that begin alike have the same counters at the same
+    places."""
 
     def __init__(self, numbers: str, counters: str) -> None:
         self._types, shared = signature(numbers), counters.split()
-        self._places = {name: i for i, name in enumerate(self._types)}
-        first = -(-len(self._places) // _LINE) * _LINE
-        self._places |= {name: first + _LINE * i for i, name in enumerate(shared)}
-        self._first, self._count = first, first + _LINE * len(shared)
+        behind = _LINE * len(shared)
+        self._places = {n: i if i < _LINE else i + behind for i, n in enumerate(self._types)}
+        self._places |= {name: _LINE * (1 + i) for i, name in enumerate(shared)}
+        self._counters = range(_LINE, _LINE + behind, _LINE)
+        self._count = behind + -(-len(self._types) // _LINE) * _LINE
 
     def block(self, **values: int) -> Block:
         """A new block with some values, the others being zero."""
-        block = Block(self._places, array("q", bytes(8 * self._count)), self._first)
+        block = Block(self._places, array("q", bytes(8 * self._count)), self._counters)
         block.update(**values)
         return block
+
+    def place(self, name: str) -> int:
+        """The number, in the block, of what has this name."""
+        return self._places[name]
 
     def reader(self, f: Function) -> Arguments:
         """The block that a function's parameter `args` points to."""
@@ -42,10 +49,10 @@ class ArgumentLayout:
 class Block:
     """An argument block in memory, of a type that is quicker to copy and fill than NumPy's."""
 
-    __slots__ = ("_first", "_numbers", "_places", "address")
+    __slots__ = ("_counters", "_numbers", "_places", "address")
 
-    def __init__(self, places: dict[str, int], numbers: array[int], first_counter: int) -> None:
-        self._places, self._numbers, self._first = places, numbers, first_counter
+    def __init__(self, places: dict[str, int], numbers: array[int], counters: range) -> None:
+        self._places, self._numbers, self._counters = places, numbers, counters
         self.address, _ = numbers.buffer_info()
 
     def update(self, **values: int) -> None:
@@ -59,12 +66,12 @@ class Block:
 
     def restart(self) -> None:
         """Set the counters to zero, for another run."""
-        for place in range(self._first, len(self._numbers), _LINE):
+        for place in self._counters:
             self._numbers[place] = 0
 
     def copy(self) -> Block:
         """A block with the same values."""
-        return Block(self._places, self._numbers[:], self._first)
+        return Block(self._places, self._numbers[:], self._counters)
 
 
 class Blocks:

@@ -28,9 +28,9 @@ from .correlation import WeightForm
 from .cpu import Cpu
 from .emit import Function, Module
 from .kernel_arguments import ArgumentLayout, Blocks, jobs
+from .positions.tile import Tile
+from .positions.tiling import Block
 from .rows import gather_code
-from .tile import Tile
-from .tiling import Block
 from .transpose import transpose_code
 from .values import BYTES, DOUBLE, FLOAT, I16, I32, I64, LINE, PTR, STORED, Value, split, vector
 

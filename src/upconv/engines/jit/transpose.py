@@ -9,8 +9,8 @@ from __future__ import annotations
 from .compile import compiled
 from .cpu import Cpu
 from .emit import Function, Module, signature
+from .positions.tile import interleaved
 from .rows import converted
-from .tile import interleaved
 from .values import BYTES, FLOAT, Value, vector
 
 TRANSPOSE = signature(

@@ -1,0 +1,1 @@
+"""The channels kernel: vectors run along channels."""

@@ -1,0 +1,192 @@
+"""Packing weights for the channel-vectorised kernel: [group][grid][block][tap][input
+channel][lane].
+
+For dot products: [group][grid][block][tap][pair of input channels][lane][channel of the pair], with
+zeros where the last pair has only one.
+
+Every block reads its weights from the first to the last. Lanes that do not use a tap, and those
+behind a block's last, have zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....geometry import Phase
+from ..correlation import WeightForm
+from ..cpu import Cpu
+from ..packing import Numbers, Packer
+from .lanes import Lanes
+from .phases import PhaseGroup, taps_of
+from .schedule import Block, Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One tap of one block: kernel indices and shifts of the outer axes, the last axis's shift."""
+
+    grid: Grid
+    block: Block
+    indices: tuple[int, ...]
+    shifts: tuple[int, ...]
+
+
+def uses(grid: Grid, block: Block) -> Iterator[Use]:
+    """The taps of a block in the order in which its sums are made."""
+    outer = [phase.taps for phase in grid.outer]
+    for taps, shift in product(product(*outer), block.shifts):
+        indices = tuple(tap.index for tap in taps)
+        yield Use(grid, block, indices, (*(tap.shift for tap in taps), shift))
+
+
+def taps_of_phases(lanes: Lanes, use: Use) -> tuple[int, ...]:
+    """For each phase of a phase group the index of the last axis's tap, or -1 where it uses
+    none."""
+    every = _taps_by_shift(lanes, use.grid.phase_group)
+    return tuple(taps.get(use.shifts[-1], -1) for taps in every)
+
+
+def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
+    """The same for each lane of a block; those behind its last use none."""
+    block, taps = use.block, taps_of_phases(lanes, use)
+    numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
+    phases = np.minimum(numbers // lanes.channels, len(taps) - 1)
+    found: Numbers = np.array(taps, np.int64)[phases]
+    found[block.active :] = -1
+    return found
+
+
+@lru_cache(maxsize=64)
+def _taps_by_shift(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
+    """For each phase of a phase group its taps' indices by their shifts."""
+    return tuple({tap.shift: tap.index for tap in taps} for taps in taps_of(lanes, phase_group))
+
+
+def without_sizes(grids: tuple[Grid, ...]) -> tuple[Grid, ...]:
+    """The grids as packing sees them: equal where weights are read in one order."""
+    return tuple(
+        Grid(
+            tuple(Phase(0, 0, phase.taps) for phase in grid.outer),
+            grid.phase_group,
+            (),
+            tuple(replace(block, points=0) for block in grid.blocks),
+        )
+        for grid in grids
+    )
+
+
+class ChannelPacking(Packer):
+    """Packs a weight for grids `without_sizes`; `places` are where blocks begin, in bytes."""
+
+    def __init__(self, weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], cpu: Cpu) -> None:
+        channels = 1 if lanes.depthwise else weight.reduced // weight.groups
+        double = weight.dtype.itemsize == 8
+        compute = np.dtype(np.uint16 if lanes.dots else np.float64 if double else np.float32)
+        self.row_channels = channels + (channels % 2 if lanes.dots else 0)
+        self.itemsize = compute.itemsize
+        *self.places, group_bytes = _places(lanes, grids, self.row_channels * compute.itemsize)
+        pieces, tables = _block_table(weight, lanes, grids, self.places), np.zeros(1, np.int64)
+        taps = None if pieces is None else prod(map(len, _axes(lanes, grids[0])))
+        if pieces is None:
+            pieces, tables = _lay_out(
+                weight, lanes, grids, self.places, self.row_channels * compute.itemsize
+            )
+        own = (1 if lanes.depthwise else weight.groups, channels, group_bytes)
+        super().__init__(weight, compute, *own, pieces, tables, cpu, taps)
+
+
+def _places(lanes: Lanes, grids: tuple[Grid, ...], channels: int) -> list[int]:
+    """Where each block's weights begin, in bytes, and where the last's end, of so many bytes for
+    all input channels of a lane."""
+    sizes = [
+        prod(len(phase.taps) for phase in grid.outer) * len(block.shifts) * block.vectors * each
+        for each in (channels * lanes.width,)
+        for grid in grids
+        for block in grid.blocks
+    ]
+    return [0, *accumulate(sizes)]
+
+
+def _lay_out(
+    weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], begin: list[int], channels: int
+) -> tuple[Numbers, Numbers]:
+    """The pieces, and the numbers of the elements that they gather.
+
+    Uses whose taps differ by as much in all phases share a table."""
+    itemsize, (*outer, by_tap) = weight.dtype.itemsize, weight.strides[3:]
+    begins: dict[tuple[Any, ...], int] = {}
+    tables: list[Numbers] = []
+    pieces, places, size = [], iter(begin), 0
+    for grid in grids:
+        for block in grid.blocks:
+            place, width = next(places), block.vectors * lanes.width
+            for use in uses(grid, block):
+                taps = taps_of_phases(lanes, use)
+                first = min((tap for tap in taps if tap >= 0), default=0)
+                # Not by the block: that would be hashed with all its shifts.
+                which = grid.phase_group, block.lane, block.vectors
+                key = (*which, tuple(max(-1, tap - first) for tap in taps))
+                if key not in begins:
+                    begins[key] = size
+                    tables.append(_elements(weight, lanes, use) - first * by_tap)
+                    size += width
+                source = sum(i * s for i, s in zip(use.indices, outer, strict=True))
+                source += first * by_tap
+                pieces.append((place, source * itemsize, begins[key], width))
+                place += channels * width
+    numbers = np.concatenate([*tables, np.zeros(1, np.int64)])
+    return np.array(pieces, np.int64).reshape(-1, 4), np.maximum(numbers, -1)
+
+
+def _elements(weight: WeightForm, lanes: Lanes, use: Use) -> Numbers:
+    """For each lane the number of its element from a piece's first, or less than any."""
+    taps = taps_of_lanes(lanes, use)
+    by_group, _, by_made, *_, by_tap = weight.strides
+    numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % lanes.channels
+    if lanes.depthwise:
+        multiplier = weight.made // weight.groups
+        base = numbers // multiplier * by_group + numbers % multiplier * by_made
+    else:
+        base = numbers * by_made
+    found: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
+    return found
+
+
+def _block_table(
+    weight: WeightForm, lanes: Lanes, grids: tuple[Grid, ...], places: list[int]
+) -> Numbers | None:
+    """For each block its place, the bytes to its first lane's weights, lanes, and width; None where
+    weights are to be gathered."""
+    by_reduced, by_made, *by_tap = weight.strides[1:]
+    grid = grids[0]
+    if len(grids) > 1 or grid.phase_group != PhaseGroup(0, 1, 1) or lanes.depthwise or lanes.dots:
+        return None
+    axes = _axes(lanes, grid)
+    steps = [prod(map(len, axes[i + 1 :])) for i in range(len(axes))]
+    in_order = all(indices == list(range(len(indices))) for indices in axes)
+    taps = prod(map(len, axes))
+    if weight.reduced == weight.groups:
+        by_reduced = taps  # from one to the next where there is no other
+    if not in_order or by_tap != steps or by_reduced != taps or by_made < max(by_reduced, 2):
+        return None
+    itemsize, width = weight.dtype.itemsize, lanes.width
+    rows = (
+        (place, block.lane * by_made * itemsize, block.active, block.vectors * width)
+        for place, block in zip(places, grid.blocks, strict=True)
+    )
+    return np.array(list(rows), np.int64)
+
+
+def _axes(lanes: Lanes, grid: Grid) -> list[list[int]]:
+    """The indices of a grid's taps along each axis, of the last one for its only phase."""
+    shifts = {shift for block in grid.blocks for shift in block.shifts}
+    (taps,) = taps_of(lanes, grid.phase_group)
+    last = sorted((tap for tap in taps if tap.shift in shifts), key=lambda tap: -tap.shift)
+    return [[tap.index for tap in taps] for taps in (*(p.taps for p in grid.outer), last)]

@@ -1,0 +1,1 @@
+"""The planes kernel: depthwise layers, read where they lie."""

@@ -1,0 +1,218 @@
+"""The planes primitive: depthwise layers; see tile.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....geometry import Phase, Tap
+from ....problem import DataLayout
+from ...addresses import address_of
+from ...base import Array, Maybe
+from ..compile import CODE_BYTES
+from ..correlation import Correlation, Line, WeightForm
+from ..cpu import Cpu
+from ..kernel_arguments import Blocks
+from ..operands import Kernel
+from ..packing import Numbers, Packer, shared
+from ..positions.schedule import WORTH_A_THREAD
+from ..positions.tiling import finish_of, in_tile
+from ..rows import finish_code
+from ..values import BYTES, LINE
+from .tile import ARGUMENTS, PlaneTile, plane_code
+
+_MOST_ROWS = 7  # of a tile: with 8, layers of nine taps take 1.1 times as long (Zen 4, 2026-11-22)
+_MOST_POSITIONS = 14  # of a tile of channels-last data
+_MOST_PRODUCTS = 400  # of a tile: each is code
+_LEAST = 0.4  # of a vector, positions in a row: with fewer the channel-vectorised kernel is as fast
+_MOST_REACH = 3  # of a row's shifts, in vectors: each is loaded
+_MOST_TAPS = 1 << 14  # of all outer positions: each is in a table
+_BAND_BYTES = 1 << 16  # of results that a job makes
+_POINT = Line(1, 1, 1, 1, (Phase(0, 1, (Tap(0, 0),)),), 0, 0)
+
+
+class Planes(Kernel):
+    """A depthwise correlation, of stride 1 in its result, compiled and laid out."""
+
+    def __init__(self, correlation: Correlation, tile: PlaneTile, threads: int, cpu: Cpu) -> None:
+        self.correlation, self._tile = correlation, tile
+        self._code = plane_code(tile, cpu)
+        self._finish = finish_code(finish_of(correlation), cpu) if tile.staged else None
+        self._threads = max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD))
+        self._type = correlation.dtype.accumulator.numpy
+        axes = tuple(line.phases[0].taps for line in correlation.lines)
+        lanes = _lane_count(correlation, tile) if tile.last else 0
+        self.order = shared(PlanePacking, correlation.weight, axes, lanes, cpu)
+        self._pack_threads = threads
+        self._no_bias = np.zeros(_lane_count(correlation, tile), self._type)
+        self._tables = _tables(correlation, self._tap_bytes)
+        self._blocks = Blocks(ARGUMENTS.block(**self._arguments()))
+        self.workspace_bytes, self.description = 0, str(self)
+        self.predicted_cycles = _cycles(correlation, tile) / self._threads
+        tables = sum(table.nbytes for table in self._tables)
+        self.resident_bytes = tables + self.order.resident_bytes + CODE_BYTES
+
+    def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
+        """Compute into `out`."""
+        given, biases = self._given(out, a, bias, residual)
+        x, y, more = given.x, given.y, given.residual
+        apart = not self._tile.last
+        self._blocks.run(
+            self._code.addresses["planes"], self._threads,
+            x=address_of(x), x_image=x.strides[0], x_channel=apart * x.strides[1],
+            y=address_of(y), y_image=y.strides[0], y_channel=apart * y.strides[1],
+            w=address_of(b), bias=address_of(biases),
+            residual=0 if more is None else address_of(more),
+        )  # fmt: skip
+        given.deliver()
+
+    def __str__(self) -> str:
+        tile, rows = self._tile, "positions" if self._tile.last else "rows"
+        return (
+            f"planes: tile of {tile.rows} {rows} x {tile.vectors} vectors of {tile.lanes}, read in"
+            f" place, {self._threads} threads"
+        )
+
+    def _arguments(self) -> dict[str, int]:
+        correlation, tile = self.correlation, self._tile
+        *outer, rows, last = _lines(correlation)
+        x_row, y_row = (n * correlation.dtype.itemsize for n in (last.size, last.out))
+        tiles = -(-rows.out // tile.rows)
+        bands = -(-tiles // max(1, _BAND_BYTES // (y_row * tile.rows)))
+        band = -(-tiles // bands) * tile.rows
+        bands = -(-rows.out // band)
+        planes = prod(line.out for line in outer)
+        channels = 1 if tile.last else correlation.made
+        units = correlation.batch * channels * planes * bands
+        run = max(1, min(_BAND_BYTES // (band * y_row), units // (8 * self._threads)))
+        ranges, taps = self._tables
+        return {
+            "finish": self._finish.addresses["finish"] if self._finish else 0,
+            "ranges": ranges.ctypes.data, "taps": taps.ctypes.data,
+            "w_channel": 0 if tile.last else self.order.nbytes // correlation.made,
+            "w_tap": self._tap_bytes,
+            "x_row": x_row, "y_row": y_row, "y_plane": y_row * rows.out,
+            "made": channels, "each": correlation.made // correlation.groups,
+            "x_rows": rows.size, "x_width": last.size, "y_rows": rows.out, "y_width": last.out,
+            "planes": planes, "bands": bands, "band": band,
+            "units": units, "run": run, "jobs": -(-units // run),
+        }  # fmt: skip
+
+    @property
+    def _tap_bytes(self) -> int:
+        """Bytes from one tap's weights to the next one's."""
+        lanes = _lane_count(self.correlation, self._tile) if self._tile.last else 1
+        return lanes * self._type.itemsize
+
+
+def _lines(correlation: Correlation) -> tuple[Line, ...]:
+    """The axes: outer ones, rows, positions of a row; or positions, channels of one."""
+    if correlation.layout is DataLayout.NXC:
+        channels = replace(_POINT, size=correlation.reduced, out=correlation.made)
+        return (*correlation.lines, channels)
+    return (_POINT, *correlation.lines) if correlation.rank == 1 else correlation.lines
+
+
+def _lane_count(correlation: Correlation, tile: PlaneTile) -> int:
+    """Channels, in whole tiles where they run along the vectors."""
+    width = tile.width if tile.last else 1
+    return -(-correlation.made // width) * width
+
+
+class PlanePacking(Packer):
+    """Packs a depthwise weight, `axes` being the taps of each axis: [channel][tap], or of
+    channels-last data [tap][lane], where there are so many `lanes`."""
+
+    def __init__(
+        self, weight: WeightForm, axes: tuple[tuple[Tap, ...], ...], lanes: int, cpu: Cpu
+    ) -> None:
+        by_group, _, by_made, *by_tap = weight.strides
+        entries = np.array([
+            sum(tap.index * step for tap, step in zip(taps, by_tap, strict=True))
+            for taps in product(*axes)
+        ])  # fmt: skip
+        compute, itemsize = weight.dtype.accumulator.numpy, weight.dtype.itemsize
+        if lanes:
+            numbers = np.arange(lanes) * by_group
+            numbers[weight.made :] = -1
+            each = lanes * compute.itemsize
+            rows = [(i * each, n * itemsize, 0, lanes) for i, n in enumerate(entries)]
+            groups = 1, 1, len(entries) * each
+        else:
+            numbers, own = entries, weight.made // weight.groups
+            each = len(entries) * compute.itemsize
+            rows = [(m * each, m * by_made * itemsize, 0, len(entries)) for m in range(own)]
+            groups = weight.groups, 1, own * each
+        super().__init__(weight, compute, *groups, np.array(rows), numbers, cpu)
+
+
+def _tables(correlation: Correlation, tap_bytes: int) -> tuple[Numbers, Numbers]:
+    """The arguments `ranges` and `taps`: of each outer position the taps that meet inputs."""
+    *outer, rows, last = _lines(correlation)
+    plane_bytes = rows.size * last.size * correlation.dtype.itemsize
+    tap_bytes *= len(rows.phases[0].taps) * len(last.phases[0].taps)
+    taps = list(product(*([tap.shift for tap in line.phases[0].taps] for line in outer)))
+    ranges, found = [], [(0, 0)]
+    for position in product(*(range(line.out) for line in outer)):
+        start = len(found)
+        for number, shifts in enumerate(taps):
+            plane = 0
+            for line, j, shift in zip(outer, position, shifts, strict=True):
+                i = line.step * j - shift
+                plane = plane * line.size + i if 0 <= i < line.size and plane >= 0 else -1
+            if plane >= 0:
+                found.append((plane * plane_bytes, number * tap_bytes))
+        ranges.append((start, len(found) - start))
+    return np.array(ranges, np.int64), np.array(found, np.int64)
+
+
+def plane_tile(correlation: Correlation, cpu: Cpu) -> PlaneTile | None:
+    """The tile of a correlation that this kernel can do, or None."""
+    lines = _lines(correlation)
+    *outer, rows, last = lines
+    possible = (
+        1 < correlation.groups == correlation.reduced
+        and (correlation.layout is DataLayout.NCX or correlation.made == correlation.groups)
+        and cpu.vector_bytes == LINE  # others have no masks, or no cuts by one instruction
+        and all(line.stride == 1 and line.phases[0].taps for line in lines)
+        and last.step <= 2
+        and prod(line.out * len(line.phases[0].taps) for line in outer) <= _MOST_TAPS
+    )
+    if not possible:
+        return None
+    finish = finish_of(correlation)
+    lanes = cpu.lanes(BYTES[finish.computed])
+    down, across = (tuple(tap.shift for tap in line.phases[0].taps) for line in (rows, last))
+    channels_last = correlation.layout is DataLayout.NXC
+    most = _MOST_POSITIONS if channels_last else _MOST_ROWS
+    most = min(most, rows.out, _MOST_PRODUCTS // (len(down) * len(across)))
+    reach = last.high - last.low
+    if most < 1 or last.out < _LEAST * lanes or reach > _MOST_REACH * lanes * last.step:
+        return None
+    sizes = [(count, max(1, 4 // count)) for count in range(min(most, 4), most + 1)]
+    if last.step > 1 and most >= 4:
+        sizes.append((4, 2))  # which loads less for each vector
+    if channels_last:
+        sizes = [(count, 1 + (count <= most // 2)) for count in range(1, most + 1)]
+    tiles = [
+        PlaneTile(
+            finish.computed, finish.stored, lanes, count, min(vectors, -(-last.out // lanes)),
+            (rows.step, last.step), (down, across), *in_tile(correlation),
+            not finish.is_plain, channels_last,
+        )
+        for count, vectors in sizes
+    ]  # fmt: skip
+    return min(tiles, key=lambda tile: _cycles(correlation, tile))
+
+
+def _cycles(correlation: Correlation, tile: PlaneTile) -> float:
+    """Cycles of all tiles."""
+    *outer, rows, last = _lines(correlation)
+    tiles = -(-rows.out // tile.rows) * -(-last.out // tile.width)
+    planes = prod(line.out * len(line.phases[0].taps) for line in outer)
+    channels = 1 if tile.last else correlation.made
+    return correlation.batch * channels * planes * tiles * tile.cycles

@@ -1,0 +1,287 @@
+"""The code of the planes kernel: depthwise layers, read where they lie.
+
+A tile is some rows of an output plane by a vector of positions or several. It loads each line of
+the input once, cuts the shifts from neighbouring vectors in registers, and adds each to all rows
+that the line is for. Masks leave out what lies beside a row, so nothing is copied or padded; a line
+above or below a plane is one of zeros.
+
+Of channels-last data a plane is a row of positions by their channels: the lines are positions, and
+vectors run along channels, which are not shifted and have weights and biases of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....activations import Activation
+from ..activation import activated
+from ..compile import compiled
+from ..cpu import Cpu
+from ..emit import Function, Module
+from ..kernel_arguments import ArgumentLayout, Arguments, jobs
+from ..rows import converted
+from ..values import BYTES, I1, I64, PTR, Value, vector
+
+ARGUMENTS = ArgumentLayout(
+    "x* y* w* bias* residual* finish*"
+    " ranges*"  # per outer position: number of its first tap, count of its taps
+    " taps*"  # per tap of the outer axes: byte offsets of its input plane, and of its weights
+    " x_image x_channel x_row y_image y_channel y_plane y_row w_channel w_tap"
+    " made each"  # channels of the result, and how many of them an input channel has
+    " x_rows x_width y_rows y_width"
+    " planes bands band"  # of a channel, of a plane, and rows of a band
+    " units run jobs",  # bands of everything, and of a job
+    counters="next",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneTile:
+    """What the code depends on: its class. `steps` and `shifts` are those of rows and of positions
+    in a row; `staged` results go by way of `finish`, to others `activation` is applied. `last`:
+    vectors run along channels."""
+
+    element: str
+    stored: str
+    lanes: int
+    rows: int
+    vectors: int
+    steps: tuple[int, int]
+    shifts: tuple[tuple[int, ...], tuple[int, ...]]
+    activation: Activation
+    slope: float
+    staged: bool
+    last: bool = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether the weights of an outer tap are kept in registers, of which there are 32."""
+        count = len(self.shifts[0]) * len(self.shifts[1])
+        if self.last:
+            return (self.rows + count + 1) * self.vectors <= _MOST_REGISTERS
+        return count <= _KEPT
+
+    @property
+    def width(self) -> int:
+        """Positions of a row."""
+        return self.lanes * self.vectors
+
+    @property
+    def lines(self) -> dict[int, list[tuple[int, int]]]:
+        """For each line of the input, counted from the first row's, (row, row tap) it is for.
+
+        The order of the lines is the order in which each row adds up its taps. The other kernels
+        take outer axes by tap and the last axis by falling shift. With the same order here a layer
+        has the same bits in all of them.
+        """
+        users: dict[int, list[tuple[int, int]]] = {}
+        for row in range(self.rows):
+            for tap, shift in enumerate(self.shifts[0]):
+                users.setdefault(self.steps[0] * row - shift, []).append((row, tap))
+        rising = self.shifts[0][0] < self.shifts[0][-1]
+        return dict(sorted(users.items(), reverse=rising and not self.last))
+
+    @property
+    def across(self) -> list[tuple[int, int, int]]:
+        """The taps of a row by falling shift, as (tap, shift, how many results before)."""
+        taps = enumerate(zip(self.shifts[1], self.back, strict=True))
+        return sorted(((tap, *each) for tap, each in taps), key=lambda each: -each[1])
+
+    @property
+    def back(self) -> tuple[int, ...]:
+        """How many results before a tile's first each shift of a row reads."""
+        return tuple(-(-shift // self.steps[1]) for shift in self.shifts[1])
+
+    @property
+    def loads(self) -> int:
+        """Vectors of a line."""
+        return self.steps[1] * (self.vectors - (min(self.back) - max(self.back)) // self.lanes)
+
+    @property
+    def cycles(self) -> float:
+        """What it takes for one outer tap: products, loads, cuts. Fitted on a Zen 4, 2026-11-22."""
+        products: float = self.rows * self.vectors * len(self.shifts[0]) * len(self.shifts[1])
+        line = 1.5 * self.loads + 0.3 * self.vectors * len(self.shifts[1])
+        if self.last:
+            # A line begins elsewhere, and each weight that is not kept is a load.
+            line, products = line + 1.5, products * (1 if self.kept else 1.5)
+        return products + line * len(self.lines) + 4 * self.rows * self.vectors + 30
+
+
+_KEPT, _MOST_REGISTERS = 9, 28
+"""Up to how many weights are kept in registers, and registers for sums, weights and an input."""
+
+
+@compiled("planes", kept=256, opt=1)
+def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
+    """The function `planes(args)`, which every thread runs: a job is some bands of rows, each of
+    one plane of one channel."""
+    with module.function("planes", {"args": PTR}) as f:
+        a = ARGUMENTS.reader(f)
+        line = vector(_bits(tile.stored), tile.lanes * tile.loads)
+        zeros = f.scratch(tile.loads * tile.lanes * BYTES[tile.stored])
+        f.store(Value(line, "zeroinitializer"), zeros)
+        stage = f.scratch(tile.rows * tile.width * BYTES[tile.element] if tile.staged else 1)
+        tiles = _Tiles(f, a, tile, zeros, stage)
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            first = job * a["run"]
+            with f.loop(first, f.min(a["units"], first + a["run"])) as unit:
+                tiles.emit_band(unit.index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The tiles of bands of rows, being emitted; `zeros` are a line of them, `stage` is for results
+    that `finish` takes on."""
+
+    f: Function
+    a: Arguments
+    tile: PlaneTile
+    zeros: Value
+    stage: Value
+
+    def emit_band(self, unit: Value) -> None:
+        """All tiles of a band."""
+        f, a, tile = self.f, self.a, self.tile
+        band, rest = unit % a["bands"], unit // a["bands"]
+        plane, rest = rest % a["planes"], rest // a["planes"]
+        channel, image = rest % a["made"], rest // a["made"]
+        place = channel // a["each"] * a["x_channel"]
+        x = a["x"] + (image * a["x_image"] + place)
+        place = image * a["y_image"] + channel * a["y_channel"] + plane * a["y_plane"]
+        w = a["w"] + channel * a["w_channel"]
+        bias = f.at(a["bias"], channel, tile.element)
+        taps = f.at(a["ranges"], plane * 2, I64)
+        count = f.word(taps, 1)
+        taps = f.at(a["taps"], f.word(taps) * 2, I64)
+        top = band * a["band"]
+        bottom = f.min(a["y_rows"], top + a["band"])
+        with f.loop(top, bottom, tile.rows) as row, f.loop(0, a["y_width"], tile.width) as column:
+            start = (column.index - max(tile.back)) * tile.steps[1]
+            masks = self.masks(start)
+            first = column.index if tile.last else 0
+            sums = self.lane_values(f.at(bias, first, tile.element)) * tile.rows
+            with f.loop(0, count, carried=sums) as tap:
+                pair = f.at(taps, tap.index * 2, I64)
+                source = x + (f.word(pair) + start * BYTES[tile.stored])
+                weights = f.at(w + f.word(pair, 1), first, tile.element)
+                lines = self.lines(source, row.index * tile.steps[0])
+                tap.next(self.products(lines, masks, weights, list(tap.carried)))
+            active, left = bottom - row.index, a["y_width"] - column.index
+            here = row.index * a["y_row"] + column.index * BYTES[tile.stored]
+            self.store(tap.results, place + here, active, left)
+
+    def masks(self, start: Value) -> list[Value]:
+        """For each vector of a line from position `start` on, its lanes that lie in the row."""
+        masks, lanes, width = [], self.tile.lanes, self.a["x_width"]
+        for first in range(0, self.tile.loads * lanes, lanes):
+            bits = _below(self.f, width - start - first, lanes)
+            if first < max(self.tile.back) * self.tile.steps[1]:
+                before = _below(self.f, 0 - start - first, lanes)
+                bits = bits & (before ^ -1)
+            masks.append(_mask(self.f, bits, lanes))
+        return masks
+
+    def lane_values(self, address: Value) -> list[Value]:
+        """A bias or a weight for each vector: a number in all lanes, or one for each."""
+        f, tile = self.f, self.tile
+        if not tile.last:
+            return [f.broadcast(f.load(tile.element, address), tile.lanes)] * tile.vectors
+        kind = vector(tile.element, tile.lanes)
+        places = (f.at(address, v * tile.lanes, tile.element) for v in range(tile.vectors))
+        return [f.load(kind, place) for place in places]
+
+    def lines(self, x: Value, first: Value) -> Callable[[int], Value]:
+        """Where lines lie, numbered from row `first` of a plane on: one outside in zeros."""
+        rows, row_stride = self.a["x_rows"], self.a["x_row"]
+
+        def line(number: int) -> Value:
+            row = first + self.f.integer(number)
+            place = x + row * row_stride
+            return self.f.select(self.f.compare("ult", row, rows), place, self.zeros)
+
+        return line
+
+    def products(
+        self, line: Callable[[int], Value], masks: list[Value], w: Value, sums: list[Value]
+    ) -> list[Value]:
+        """Add the products of one outer tap."""
+        f, tile, w_tap = self.f, self.tile, self.a["w_tap"]
+        across, kind = len(tile.back), vector(tile.element, tile.lanes)
+
+        def weight(number: int) -> list[Value]:
+            step = w_tap * number if tile.last else number * BYTES[tile.element]
+            return self.lane_values(w + step)
+
+        kept = [weight(i) for i in range(len(tile.shifts[0]) * across)] if tile.kept else []
+        for number, uses in tile.lines.items():
+            f.order()
+            parts = self.parts(line(number), masks)
+            for tap, shift, back in tile.across:
+                part = parts[back * tile.steps[1] - shift]
+                for v in range(tile.vectors):
+                    place, lane = divmod(v * tile.lanes + max(tile.back) - back, tile.lanes)
+                    cut = part[place]
+                    if lane:
+                        cut = f.shuffle(cut, part[place + 1], range(lane, lane + tile.lanes))
+                    cut = f.convert("bitcast", cut, kind)
+                    for row, row_tap in uses:
+                        i, n = row * tile.vectors + v, row_tap * across + tap
+                        factor = (kept[n] if kept else weight(n))[v]
+                        sums[i] = f.multiply_add(cut, factor, sums[i])
+        return sums
+
+    def parts(self, line: Value, masks: list[Value]) -> list[list[Value]]:
+        """The vectors of a line: as they lie, or of its even and of its odd positions.
+
+        As integers, which LLVM cuts by one instruction, and numbers by a copy, an index and one.
+        """
+        f, tile, lanes = self.f, self.tile, self.tile.lanes
+        read, found = _bits(tile.stored), []
+        for i, mask in enumerate(masks):
+            numbers = f.load_lanes(vector(read, lanes), f.at(line, i * lanes, read), mask)
+            if tile.stored != tile.element:
+                numbers = f.convert("bitcast", numbers, vector(tile.stored, lanes))
+                numbers = converted(f, numbers, tile.element)
+                numbers = f.convert("bitcast", numbers, vector(_bits(tile.element), lanes))
+            found.append(numbers)
+        if tile.steps[1] == 1:
+            return [found]
+        pairs = list(zip(found[::2], found[1::2], strict=True))
+        return [[f.shuffle(*pair, range(i, 2 * lanes, 2)) for pair in pairs] for i in (0, 1)]
+
+    def store(self, sums: list[Value], place: Value, active: Value, left: Value) -> None:
+        """Store the sums, as many rows and positions as there are."""
+        f, a, tile = self.f, self.a, self.tile
+        row_stride, y = a["y_row"], a["y"] + place
+        sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
+        if tile.staged:
+            for i, value in enumerate(sums):
+                f.store(value, f.at(self.stage, i * tile.lanes, tile.element))
+            shape = f.min(active, tile.rows), f.min(left, tile.width)
+            row, more = tile.width * BYTES[tile.element], a["residual"] + place
+            f.call(a["finish"], self.stage, y, more, 1, 0, 0, *shape, row, row_stride)
+            return
+        places = range(0, tile.width, tile.lanes)
+        masks = [_mask(f, _below(f, left - first, tile.lanes), tile.lanes) for first in places]
+        for row in range(tile.rows):
+            with f.when(active > row):
+                to = y + row_stride * row
+                for v, mask in enumerate(masks):
+                    value = sums[row * tile.vectors + v]
+                    f.store_lanes(value, f.at(to, v * tile.lanes, tile.element), mask)
+
+
+def _below(f: Function, count: Value, lanes: int) -> Value:
+    """A bit for each lane whose number is less than `count`."""
+    return (1 << f.max(f.min(count, lanes), 0)) - 1
+
+
+def _mask(f: Function, bits: Value, lanes: int) -> Value:
+    """Bits as a mask: integers are computed beside the sums, vectors instead of them."""
+    return f.convert("bitcast", f.convert("trunc", bits, f"i{lanes}"), vector(I1, lanes))
+
+
+def _bits(element: str) -> str:
+    return f"i{8 * BYTES[element]}"

@@ -1,0 +1,1 @@
+"""The positions kernel: vectors run along positions of one phase."""

@@ -1,0 +1,285 @@
+"""How the spatially vectorised kernel computes a correlation, as plain data: padded positions,
+cache blocks, jobs, threads.
+
+The padded positions are one long row: of an axis there are enough for inputs, outputs, and the
+zeros that shifts reach between one row and the next, max(I + e_max, J - e_min).
+
+Nothing here touches an array or emits code. Tiles are chosen in tiling.py, by the layer's class;
+how the work is cut into cache blocks and jobs depends on all extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from ....geometry import Phase
+from ....problem import DataLayout
+from ..correlation import Correlation, Line
+from ..cpu import Cpu
+from ..values import BYTES
+from .tile import Tile
+from .tiling import (
+    Block,
+    cycles_per_channel,
+    finish_of,
+    placing_cycles,
+    single_vector_cost,
+    tiles_for,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that is decided about one correlation.
+
+    A job does `block_run` blocks of `cache_block` positions, reading `halo_before` positions before
+    them and `halo_after` after them; with `shared` the input is packed by all threads first, else
+    each job packs its cache block, unless it is read `in_place`. `by_row` starts tiles at every
+    row's begin.
+    """
+
+    padded: PaddedPositions
+    tiles: tuple[Tile, ...]
+    blocks: tuple[Block, ...]
+    halo_before: int
+    halo_after: int
+    cache_block: int
+    by_row: bool
+    block_run: int
+    shared: bool
+    threads: int
+    buffer_positions: int
+    in_place: bool = False
+
+    @property
+    def cache_blocks(self) -> int:
+        """How many cache blocks cover all positions."""
+        return -(-self.padded.total // self.cache_block)
+
+    @property
+    def block_runs(self) -> int:
+        """How many runs of blocks there are."""
+        return -(-len(self.blocks) // self.block_run)
+
+    def __str__(self) -> str:
+        tile = self.tiles[0]
+        order = "by rows" if self.by_row else "across rows"
+        packing = "packed by all first" if self.shared else "packed by each job"
+        packing = "read in place" if self.in_place else packing
+        return (
+            f"positions: tile of {tile.channels} channels x {tile.phases} phases x"
+            f" {tile.vectors} vectors of {tile.lanes}, {len(self.blocks)} blocks,"
+            f" {self.cache_blocks} cache blocks of {self.cache_block} positions {order}, {packing},"
+            f" {self.threads} threads"
+        )
+
+
+_MOST_SHIFTS = 48  # along the last axis: each is code in the tile
+_FEW_BLOCKS = 6
+"""Up to how many reads of an input cost less in place than packing it. Zen 4 (2026-11-22), 20
+layers: with 3 to 5 blocks and an input of up to 4 MiB 1.04 to 1.13 times as fast in place, with
+larger inputs 0.7 to 1.07, with 10 to 20 blocks 0.5 to 1.05."""
+WORTH_A_THREAD = 200_000  # multiply-adds: about as long as it takes to wake a thread
+
+
+def can_vectorise_positions(correlation: Correlation) -> bool:
+    """Whether the spatially vectorised kernel can do a correlation: channels first, without steps
+    in the operand, and of few shifts along the last axis."""
+    lines = correlation.lines
+    shifts = {tap.shift for phase in lines[-1].phases for tap in phase.taps}
+    first = correlation.layout is DataLayout.NCX
+    return first and all(line.step == 1 for line in lines) and len(shifts) <= _MOST_SHIFTS
+
+
+@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
+    """The schedule of a correlation that has outputs."""
+    padded = PaddedPositions.of(correlation)
+    tiles, blocks = tiles_for(correlation, padded.last, cpu)
+    # A tile that cuts its inputs from neighbours reads a vector more.
+    halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
+    room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
+    lanes, rows = (_row_cycles(correlation, padded, tiles[0], each) for each in (False, True))
+    by_row = rows <= lanes
+    whole = Schedule(
+        padded,
+        tiles,
+        blocks,
+        halo_before,
+        halo_after,
+        cache_block=padded.total,
+        by_row=by_row and padded.row_stride <= room,
+        block_run=len(blocks),
+        shared=True,
+        threads=max(1, min(threads, correlation.multiply_adds // WORTH_A_THREAD)),
+        buffer_positions=padded.total + halo_before + halo_after,
+    )
+    plan = _cut(whole, correlation, cpu)
+    return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
+
+
+def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
+    """Whether packing would copy an image as it lies, and no tile reads what lies behind it."""
+    tile, total = plan.tiles[0], plan.padded.total
+    pointwise = correlation.rank == correlation.batch == 1 and correlation.lines[0].is_pointwise
+    rest = total % plan.cache_block or plan.cache_block
+    nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
+    few = len(plan.blocks) <= _FEW_BLOCKS and nbytes <= 4 * cpu.l2
+    return pointwise and few and rest >= tile.width and finish_of(correlation).is_plain
+
+
+def predicted_cycles(correlation: Correlation, plan: Schedule) -> float:
+    """Cycles that each thread takes: tiles, placing their results, packing the input."""
+    own, padded = correlation.reduced // correlation.groups, plan.padded
+    each = [_row_cycles(correlation, padded, tile, plan.by_row) for tile in plan.tiles]
+    # Of the last row, or of all positions, the last tile takes as long as a whole one.
+    part = padded.row_stride if plan.by_row else plan.tiles[0].width
+    rows = -(-padded.total // part) * part / padded.row_stride
+    tiles = sum(each[block.kind] for block in plan.blocks) * rows
+    packing = 3 * own * (padded.total + plan.halo_before + plan.halo_after) / plan.tiles[0].lanes
+    packing = 0 if plan.in_place else packing
+    return correlation.groups * (tiles + packing) / plan.threads
+
+
+_STAGED = 6  # cycles that a row's end costs in a tile that goes by way of the stage, per channel
+
+
+def _row_cycles(
+    correlation: Correlation, padded: PaddedPositions, tile: Tile, by_row: bool
+) -> float:
+    """Cycles that all tiles of one block take for a row.
+
+    Where they start at every row's begin, the last ones of a row compute some results twice, or are
+    slow ones of one vector. Where they run on across rows they compute the padded positions between
+    rows, and results that lie in two rows go by way of the stage.
+    """
+    reduction = correlation.reduced // correlation.groups
+    taps = sum(prod(len(phase.taps) for phase in phases) for phases in padded.phase_tuples())
+    phase_tuples = prod(len(each.phases) for each in padded.outer)
+
+    def cycles(vectors: int) -> float:
+        each = cycles_per_channel(tile.costs, vectors, tile.channels, tile.steps)
+        placing = placing_cycles(vectors, tile.channels, tile.phases, tile.pieces)
+        return reduction * taps * each + phase_tuples * placing
+
+    staged = phase_tuples * _STAGED * (1 + tile.channels)
+    if not by_row:
+        return cycles(tile.vectors) * padded.row_stride / tile.width + staged
+    whole, rest = divmod(padded.last.phases[0].length, tile.width)
+    narrow = -(-rest // tile.lanes)
+    nearly = narrow > most_tail_vectors(tile)
+    tail = cycles(tile.vectors) if nearly else narrow * cycles(1)
+    fits = whole or (not nearly and rest >= tile.lanes)
+    return whole * cycles(tile.vectors) + tail + (0 if fits else staged)
+
+
+def most_tail_vectors(tile: Tile) -> int:
+    """Up to how many vectors at a row's end tiles of one vector compute."""
+    return int(tile.vectors / single_vector_cost(tile))
+
+
+def _evened(total: int, cache_block: int, width: int, groups: int, threads: int) -> int:
+    """A cache block of at most `cache_block` positions that gives every thread as many jobs as the
+    others."""
+    cache_blocks = -(-total // cache_block)
+    while groups * cache_blocks % threads and groups * cache_blocks < 16 * threads:
+        cache_blocks += 1
+    return min(cache_block, max(width, -(-total // cache_blocks // width) * width))
+
+
+def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
+    """Lanes of which the input of a group takes half of the second-level cache."""
+    own = correlation.reduced // correlation.groups
+    return cpu.l2 // 2 // (BYTES[tile.element] * own) - halo
+
+
+def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
+    """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
+    own, total = correlation.reduced // correlation.groups, whole.padded.total
+    width = whole.padded.row_stride if whole.by_row else whole.tiles[0].width
+    halo = whole.halo_before + whole.halo_after
+    fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
+    wanted = 1 if whole.threads == 1 else 4 * whole.threads
+    even = -(-total // -(-wanted // correlation.groups))
+    cache_block = max(width, min(fitting, -(-even // width) * width))
+    cache_block = _evened(total, cache_block, width, correlation.groups, whole.threads)
+    enough = correlation.groups * -(-total // cache_block) >= wanted
+    itemsize = BYTES[whole.tiles[0].element]
+    packed = correlation.reduced * (total + halo) * itemsize
+    small = whole.threads * own * (cache_block + halo) * itemsize
+    nbytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
+    bound = 1.3 * nbytes + (whole.threads << 22)
+    each = (enough and halo <= cache_block // 3) or packed > max(bound, small)
+    if each:
+        positions = cache_block + halo
+        return replace(whole, shared=False, cache_block=cache_block, buffer_positions=positions)
+    cache_block = max(width, min(fitting, -(-total // width) * width))
+    runs = min(len(whole.blocks), -(-wanted // (correlation.groups * -(-total // cache_block))))
+    return replace(whole, cache_block=cache_block, block_run=-(-len(whole.blocks) // runs))
+
+
+# Padded positions ---------------------------------------------------------------------------------
+
+
+def padded_size(line: Line) -> int:
+    """The padded positions of an axis: enough for operand and result, and for the zeros between
+    rows."""
+    return max(line.size + max(line.high, 0), line.phases[0].length - min(line.low, 0), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedPositions:
+    """All positions of a batch as one long row of flattened positions.
+
+    `each` are the padded positions of each axis. A row has `row_stride` positions, an image `rows`
+    rows; `steps` are the rows from one place of each outer axis to the next. Position q reads
+    positions q - high ... q - low. `total` positions hold all outputs.
+    """
+
+    lines: tuple[Line, ...]
+    each: tuple[int, ...]
+    row_stride: int
+    rows: int
+    steps: tuple[int, ...]
+    low: int
+    high: int
+    total: int
+
+    @classmethod
+    def of(cls, correlation: Correlation) -> PaddedPositions:
+        """The padded positions of a correlation that has outputs."""
+        lines = correlation.lines
+        *outer, last = lines
+        padded = tuple(map(padded_size, lines))
+        steps = tuple(prod(padded[i + 1 : -1]) for i in range(len(outer)))
+        rows, row_stride = prod(padded[:-1]), padded[-1]
+        pairs = list(zip(outer, steps, strict=True))
+        end = sum((o.phases[0].length - 1) * step for o, step in pairs)
+        return cls(
+            lines,
+            padded,
+            row_stride,
+            rows,
+            steps,
+            low=sum(o.low * step for o, step in pairs) * row_stride + last.low,
+            high=sum(o.high * step for o, step in pairs) * row_stride + last.high,
+            total=((correlation.batch - 1) * rows + end) * row_stride + last.phases[0].length,
+        )
+
+    @property
+    def last(self) -> Line:
+        """The axis that vectors run along."""
+        return self.lines[-1]
+
+    @property
+    def outer(self) -> tuple[Line, ...]:
+        """The other axes."""
+        return self.lines[:-1]
+
+    def phase_tuples(self) -> Iterator[tuple[Phase, ...]]:
+        """The combinations of phases of the outer axes."""
+        return product(*(each.phases for each in self.outer))

@@ -1,0 +1,86 @@
+"""The walk over a kernel's tables, which all threads take part in: phases, one after another.
+
+A phase is a function and a grid of jobs. Its records lie in two tables, of which a job takes a row
+each: job n takes row n % count of `inner` and row n // count of `outer`, so that tables grow with
+the sum of both counts and not with their product. No job of a phase begins before all of the phase
+before are over.
+
+    job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory
+
+A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` writes the table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import pool
+from .compile import compiled
+from .cpu import Cpu
+from .emit import Module, signature
+from .kernel_arguments import ArgumentLayout, jobs, wait
+from .packing import Numbers
+from .values import I64, PTR
+
+MOST_PHASES = 4
+NUMBERS = "phases* phase_count scratch* part "
+"""The table, its rows, scratch memory of all threads and the bytes of one thread's part."""
+COUNTERS = "next_thread " + " ".join(f"next_{i} over_{i}" for i in range(MOST_PHASES)) + " "
+JOB = signature("args* mine* inner* outer*")
+"""The parameters of a job's function."""
+
+_ARGUMENTS = ArgumentLayout(NUMBERS, counters=COUNTERS)
+
+
+class Phase(NamedTuple):
+    """A function's address and the tables of its jobs; a table that a function does not read may be
+    None, its count says how often the other one is gone through."""
+
+    code: int
+    inner: Numbers | None
+    outer: Numbers | None = None
+    inner_count: int = 1
+    outer_count: int = 1
+
+
+def phases(*listed: Phase) -> Numbers:
+    """The table of phases; who calls keeps the tables of jobs alive."""
+    rows = []
+    for phase in listed:
+        sides = []
+        tables = (phase.inner, phase.inner_count), (phase.outer, phase.outer_count)
+        for table, count in tables:
+            address = 0 if table is None else table.ctypes.data
+            nbytes = 0 if table is None else table.strides[0]
+            sides.append((count if table is None else len(table), address, nbytes))
+        (inner, *first), (outer, *second) = sides
+        rows.append((phase.code, inner * outer, inner, *first, *second))
+    return np.array(rows, np.int64)
+
+
+_ROW = 7  # numbers of a phase: code, jobs, rows of `inner`, and address and bytes of a row of both
+_APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
+
+
+@compiled("walk", kept=4, opt=1)
+def walk_code(module: Module, cpu: Cpu) -> None:
+    """The function `walk(args)`, which every thread runs."""
+    with module.function("walk", {"args": PTR}) as f:
+        a = _ARGUMENTS.reader(f)
+        mine = a["scratch"] + f.take(a.address("next_thread")) * a["part"]
+        with f.loop(0, a["phase_count"]) as phase:
+            at = f.at(a["phases"], phase.index * _ROW, I64)
+            code, count, jobs_there = f.load(PTR, at), f.word(at, 2), f.word(at, 1)
+            apart = phase.index * _APART
+            with jobs(f, a.address("next_0") + apart, jobs_there) as job:
+                rows = [
+                    f.load(PTR, f.at(at, place, I64)) + number * f.word(at, place + 1)
+                    for place, number in ((3, job % count), (5, job // count))
+                ]
+                f.call(code, f["args"], mine, *rows)
+                f.take(a.address("over_0") + apart)
+            with f.when(phase.index + 1 < a["phase_count"]):
+                over = a.address("over_0") + apart
+                wait(f, over, jobs_there, cpu.triple, pool.switch())

@@ -1,0 +1,1 @@
+"""The Winograd kernel: a correlation by fewer products."""

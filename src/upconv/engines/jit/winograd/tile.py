@@ -1,0 +1,254 @@
+"""What computes by Winograd's algorithm: transforms, and the product of matrices between them.
+
+    input(...)      windows of the packed rows of a block, transformed, into
+    V[point][tile][reduction] products(...)   Z[point] = V[point] U[point], a product of matrices
+    for one point inverse(...)    columns of Z, transformed back, + bias, into rows of results
+
+All run in memory of a thread that fits its second-level cache, called by winograd_driver.py.
+Vectors lie along channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from ....activations import Activation
+from ..activation import activated
+from ..compile import compiled
+from ..cpu import Cpu
+from ..emit import Function, Module, signature
+from ..packing import Numbers, report_nonfinite
+from ..values import BYTES, I64, Value, vector
+from .transforms import Matrix
+
+Matrices = tuple[tuple[Matrix, ...], ...]
+MADE = ("row", "place")
+"""Where a tile's products and its results lie, in bytes; of a transformed tile the operand alone is
+told."""
+
+_INPUT = signature(
+    "src* dst*"
+    " tiles* count"  # where each has its operand
+    " vectors step_0 step_1"  # bytes from one place of a window to the next along the outer axes
+    " point row"  # bytes from one point to the next, and from one tile
+)
+_PRODUCTS = signature(
+    "v* u* z*"
+    " pieces* count"  # numbers of those that this point has
+    " shifts*"  # for the number of a piece, how far the tile that it reads is from its own
+    " piece_bytes panel_bytes"  # of a piece of a panel, of a panel
+    " channels panels z_row"
+    " groups*"  # how many there are of each number of rows
+)
+_INVERSE = signature(
+    "src* dst*"
+    " tiles* count"  # `MADE` of each
+    " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
+    " point bad*"  # the latter is set to 1 where a result is not finite
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The class of register tiles: of each of `rows` by `vectors`, rows of V being `row_stride`
+    bytes apart; `pieces` says that some sums are of several."""
+
+    element: str
+    lanes: int
+    rows: tuple[int, ...]
+    vectors: int
+    row_stride: int
+    pieces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """The class of an inverse transform, by the matrix of each axis, with what comes after it."""
+
+    element: str
+    matrices: Matrices
+    activation: Activation
+    slope: float
+
+
+@compiled("products", kept=64)
+def products_code(module: Module, kind: Products, cpu: Cpu) -> None:
+    """`products` of one class."""
+    with module.function("products", _PRODUCTS) as f, f.loop(0, f["panels"]) as panel:
+        first, number = f.integer(0), f.integer(0)
+        for i, rows in enumerate(kind.rows):
+            count = f.word(f["groups"], i)
+            with f.loop(0, count) as group:
+                start = first + group.index * rows
+                _emit_group(f, kind, rows, panel.index, start, number + group.index)
+            first, number = first + count * rows, number + count
+
+
+@lru_cache(maxsize=64)
+def group_table(rows: tuple[int, ...], vectors: int, most: int) -> Numbers:
+    """For each number of tiles up to `most`, how many groups of each number of rows take the least
+    time for them: eight sums at least, as multiply-adds wait for the one before."""
+    times = [max(20 * n, 160 // vectors) + 7 for n in rows]
+    best = [(0, (0,) * len(rows))]
+    for tiles in range(1, most + 1):
+        options = []
+        for i, (n, time) in enumerate(zip(rows, times, strict=True)):
+            before, counts = best[max(0, tiles - n)]
+            options.append((before + time, (*counts[:i], counts[i] + 1, *counts[i + 1 :])))
+        best.append(min(options))
+    return np.array([counts for _, counts in best], np.int64)
+
+
+def _emit_group(
+    f: Function, kind: Products, rows: int, panel: Value, first: Value, number: Value
+) -> None:
+    """A group of rows from `first` on, of a panel: the sums of all pieces, to Z."""
+    line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
+    zeros = [Value(line, "zeroinitializer")] * (rows * kind.vectors)
+    at_panel = f["u"] + panel * f["panel_bytes"]
+    at_rows = f["v"] + first * kind.row_stride
+    # The panel that comes next is asked for by the first groups of this one.
+    part = number % kind.vectors * (f["channels"] * (kind.lanes * size))
+    ahead = f["panel_bytes"] + part
+    if kind.pieces:
+        with f.loop(0, f["count"], carried=zeros) as piece:
+            index = f.word(f["pieces"], piece.index)
+            u = at_panel + index * f["piece_bytes"]
+            v = at_rows + f.word(f["shifts"], index)
+            piece.next(_product(f, kind, rows, [u, v, u + ahead, *piece.carried]))
+        sums = piece.results
+    else:
+        sums = _product(f, kind, rows, [at_panel, at_rows, at_panel + ahead, *zeros])
+    z = f["z"] + panel * (kind.vectors * kind.lanes * size) + first * f["z_row"]
+    for r in range(rows):
+        for i in range(kind.vectors):
+            f.store(sums[r * kind.vectors + i], z + i * kind.lanes * size)
+        z = z + f["z_row"]
+
+
+def _product(f: Function, kind: Products, rows: int, given: list[Value]) -> list[Value]:
+    """The sums of a register tile after one piece; `given` are the addresses of its weights, its
+    rows and what to ask for, and the sums before."""
+    line, size = vector(kind.element, kind.lanes), BYTES[kind.element]
+    with f.loop(0, f["channels"], carried=given) as loop:
+        u, v, ahead, *sums = loop.carried
+        f.prefetch(ahead)
+        weights = [f.load(line, u + i * kind.lanes * size) for i in range(kind.vectors)]
+        for r in range(rows):
+            number = f.load(kind.element, v + r * kind.row_stride)
+            factor = f.broadcast(number, kind.lanes)
+            for i, weight in enumerate(weights):
+                place = r * kind.vectors + i
+                sums[place] = f.multiply_add(factor, weight, sums[place])
+        u = u + kind.vectors * kind.lanes * size
+        loop.next([u, v + size, ahead + kind.lanes * size, *sums])
+    return loop.results[3:]
+
+
+@compiled("input", kept=64)
+def input_code(module: Module, element: str, matrices: Matrices, step: int, cpu: Cpu) -> None:
+    """`input` of one class; places of a window are `step` bytes apart along the last axis."""
+    lanes = cpu.lanes(BYTES[element])
+    line, nbytes = vector(element, lanes), lanes * BYTES[element]
+    *outer, last = (len(stages[0][0]) for stages in matrices)
+    with module.function("input", _INPUT) as f, f.loop(0, f["count"]) as tile:
+        window = f["src"] + f.word(f["tiles"], tile.index)
+        dst = f["dst"] + tile.index * f["row"]
+        with f.loop(0, f["vectors"], carried=[window, dst]) as loop:
+            src, to = loop.carried
+            numbers = {}
+            for place, start in _lines(f, src, outer):
+                for i in range(last):
+                    numbers[(*place, i)] = f.load(line, start + i * step)
+            for value in _transformed(f, numbers, matrices).values():
+                f.store(value, to)
+                to = to + f["point"]
+            loop.next([src + nbytes, loop.carried[1] + nbytes])
+
+
+@compiled("inverse", kept=64)
+def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
+    """`inverse` of one class."""
+    lanes = cpu.lanes(BYTES[kind.element])
+    line, nbytes = vector(kind.element, lanes), lanes * BYTES[kind.element]
+    points = [len(stages[0][0]) for stages in kind.matrices]
+    *outer, last = (len(stages[-1]) for stages in kind.matrices)
+    zero = Value(line, "zeroinitializer")
+    with module.function("inverse", _INVERSE) as f:
+        with f.loop(0, f["count"], carried=[zero]) as tile:
+            entry = f.at(f["tiles"], tile.index * len(MADE), I64)
+            src = f["src"] + f.load(I64, entry)
+            dst = f["dst"] + f.word(entry, 1)
+            starts = [src, dst, f["bias"], tile.carried[0]]
+            with f.loop(0, f["vectors"], carried=starts) as loop:
+                src, dst, bias, bad = loop.carried
+                numbers, of_point = {}, src
+                for point in product(*map(range, points)):
+                    numbers[point] = f.load(line, of_point)
+                    of_point = of_point + f["point"]
+                made = _transformed(f, numbers, kind.matrices)
+                start = f.load(line, bias)
+                for rows, to in _lines(f, dst, outer):
+                    for i in range(last):
+                        value = made[(*rows, i)]
+                        bad = f.multiply_add(value, zero, bad)
+                        value = value + start
+                        f.store(activated(f, kind.activation, kind.slope, value), to)
+                        to = to + f["step_2"]
+                moved = [each + nbytes for each in loop.carried[:3]]
+                loop.next([*moved, bad])
+            tile.next([loop.results[3]])
+        report_nonfinite(f, tile.results[0], f["bad"])
+
+
+def _lines(f: Function, start: Value, outer: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
+    """The places of all combinations of positions along the outer axes, of which there are 0 to 2,
+    and their addresses."""
+    steps = ("step_0", "step_1")[2 - len(outer) :] if outer else ()
+    found: list[tuple[tuple[int, ...], Value]] = [((), start)]
+    for count, step in zip(outer, steps, strict=True):
+        more = []
+        for place, address in found:
+            for i in range(count):
+                more.append(((*place, i), address))
+                address = address + f[step]
+        found = more
+    return found
+
+
+Vectors = dict[tuple[int, ...], Value]
+
+
+def _transformed(f: Function, numbers: Vectors, matrices: Sequence[Sequence[Matrix]]) -> Vectors:
+    """Vectors by their place along all axes, multiplied by the matrices of each axis."""
+    for axis in reversed(range(len(matrices))):
+        for matrix in matrices[axis]:
+            made = {}
+            for before, after in dict.fromkeys((at[:axis], at[axis + 1 :]) for at in numbers):
+                column = [numbers.get((*before, i, *after)) for i in range(len(matrix[0]))]
+                for i, row in enumerate(matrix):
+                    terms = [(c, v) for c, v in zip(row, column, strict=True) if c and v]
+                    if terms:  # of points that no tap needs there are none
+                        made[(*before, i, *after)] = _combined(f, terms)
+            numbers = made
+    return dict(sorted(numbers.items()))
+
+
+def _combined(f: Function, terms: list[tuple[Fraction, Value]]) -> Value:
+    """The sum of vectors times numbers."""
+    terms = sorted(terms, key=lambda term: term[0] != 1)  # one that is just added comes first
+    factor, total = terms[0]
+    if factor != 1:
+        total = total * f.constant(total.type, float(factor))
+    for factor, value in terms[1:]:
+        if abs(factor) == 1:
+            total = total + value if factor > 0 else total - value
+        else:
+            total = f.multiply_add(value, f.constant(value.type, float(factor)), total)
+    return total

@@ -1,0 +1,265 @@
+"""The weight of a correlation as Winograd's algorithm reads it: transformed, in order of use.
+
+    pack(args)   every thread: takes jobs, each some reduced channels of one unit's made channels:
+                 transposes their taps into T[channel][tap][made channel], which its caches hold,
+                 and writes for every point the sums of taps that G tells, contiguous runs of rows
+
+Sums are made in float64, then rounded once.
+"""
+
+from __future__ import annotations
+
+from math import ceil, gcd, prod
+
+import numpy as np
+
+from .... import memory
+from ...addresses import address_of
+from ...base import Array
+from ...copies import contiguous
+from ...nonfinite import NonFinite
+from ...workspace import Workspace
+from ..compile import compiled
+from ..correlation import WeightForm
+from ..cpu import Cpu
+from ..emit import Function, Module
+from ..kernel_arguments import ArgumentLayout, Arguments, Blocks, jobs
+from ..packing import Numbers, aligned, goes_past, report_nonfinite, threads_for, watched
+from ..rows import converted, gather_code
+from ..transpose import transpose_code
+from ..values import BYTES, DOUBLE, I64, PTR, Value, nbytes_of, split, vector
+from .schedule import Order, chunk_of
+from .transforms import Transform
+from .window import Window
+
+_ARGUMENTS = ArgumentLayout(
+    "dst* src* buffer* runs* terms* factors* numbers* move* part jobs batches batch chunks channels"
+    " made reduced chunk phases count row unit group src_group src_reduced src_made taps lines line"
+    " element",
+    counters="next next_thread bad",
+)
+_RUN = 6  # phase of operands, bytes in dst and in T, how many, first term and the last's next
+_TAPS_BYTES = 64 << 10  # of T, of several channels
+
+
+class Weights:
+    """The order of a transformed weight: [group][unit][point][panel][piece][reduction][panel's
+    columns], where reduction is [chunk][phase of operands][reduced channel of the chunk]."""
+
+    def __init__(self, weight: WeightForm, order: Order, cpu: Cpu) -> None:
+        self._weight, self._order, self._dtype = weight, order, weight.dtype.numpy
+        lanes = cpu.lanes(self._dtype.itemsize)
+        self.reduced = weight.reduced // weight.groups
+        self.reduction = self.reduced * prod(window.step for window in order.windows)
+        self.chunk = chunk_of(self.reduced, lanes)
+        self._made = weight.made // weight.groups
+        self.chunks = ceil(self._made / order.channels)
+        self._panel = order.vectors * lanes
+        self.pieces = prod(transform.pieces for transform in order.transforms)
+        self.units = self.chunks * prod(window.stride for window in order.windows[:-1])
+        self.point_bytes = self.pieces * self.reduction * order.columns * self._dtype.itemsize
+        self.unit_bytes = order.points * self.point_bytes
+        self.nbytes = weight.groups * self.units * self.unit_bytes
+        self._tables, arguments = self._laid_out(lanes, cpu)
+        self._part = arguments["part"]
+        self.resident_bytes = sum(table.nbytes for table in self._tables.values())
+        self._blocks = Blocks(_ARGUMENTS.block(**arguments))
+
+    def pack(self, weight: Array, threads: int) -> Array:
+        """The transform of a weight of the correlation's shape; `NonFinite` if it is not finite."""
+        memory.require(self.nbytes + threads * self._part, "the transformed weight")
+        weight = contiguous(weight)
+        packed = aligned(self.nbytes // self._dtype.itemsize, self._dtype)
+        threads = threads_for(packed, threads)
+        with Workspace(threads * self._part) as buffer:
+            where = {"dst": packed.ctypes.data, "src": address_of(weight), "buffer": buffer}
+            if self._blocks.run(self._code.addresses["pack"], threads, "bad", **where):
+                raise NonFinite
+        return packed
+
+    def _laid_out(self, lanes: int, cpu: Cpu) -> tuple[dict[str, Array], dict[str, int]]:
+        """The tables that `pack` reads, and its arguments."""
+        order, element = self._order, self._weight.element
+        item, padded = self._dtype.itemsize, order.padded
+        by_group, by_reduced, by_made, *by_tap = self._weight.strides
+        axes = [_terms(*pair) for pair in zip(order.windows, order.transforms, strict=True)]
+        kernel = [1 + int(taps.max()) for taps, _ in axes]
+        taps = 1 + sum((n - 1) * step for n, step in zip(kernel, by_tap, strict=True))
+        lines, numbers, name = taps, np.zeros(1, np.int64), "transpose"
+        beside = taps <= by_reduced or self.reduced == 1
+        if beside and taps <= by_made and by_tap[-1] == 1:
+            self._move, places = transpose_code(element, element, cpu), by_tap
+            if taps <= by_reduced <= 2 * taps:
+                lines = by_reduced  # channels follow each other, and are transposed together
+        else:
+            self._move, name = gather_code(element, element, cpu), "gather"
+            lines = taps = prod(kernel)
+            places = [prod(kernel[i + 1 :]) for i in range(len(kernel))]
+            starts = np.array(by_tap) @ np.indices(kernel).reshape(len(kernel), -1)
+            numbers = (starts[:, None] + np.arange(order.channels) * by_made).ravel()
+        each = lines * padded * item
+        sizes = (n for n in range(self.chunk, 0, -1) if self.chunk % n == 0)
+        batch = next(n for n in sizes if n == 1 or n * each <= _TAPS_BYTES)
+        runs, terms, factors = self._runs(axes, [place * padded * item for place in places])
+        step = gcd(2 * lanes, *(int(n) // item for n in runs[:, 2:4].ravel()))
+        self._code = packing_code(element, step, name == "transpose", goes_past(self.nbytes), cpu)
+        tables = {"runs": runs, "terms": terms, "factors": factors, "numbers": numbers}
+        batches = ceil(self.reduced / batch)
+        arguments = {
+            **{key: table.ctypes.data for key, table in tables.items()},
+            "move": self._move.addresses[name], "part": (batch * each + 8191) // 64 * 64,
+            "jobs": self._weight.groups * self.chunks * batches,
+            "batches": batches, "batch": batch, "chunks": self.chunks, "count": len(runs),
+            "channels": order.channels, "made": self._made, "reduced": self.reduced,
+            "chunk": self.chunk, "phases": self.reduction // self.reduced,
+            "row": self._panel * item, "unit": self.unit_bytes,
+            "group": self.units * self.unit_bytes,
+            "src_group": by_group * item, "src_reduced": by_reduced * item,
+            "src_made": by_made * item, "element": item,
+            "taps": taps, "lines": lines, "line": padded * item,
+        }  # fmt: skip
+        return tables, arguments
+
+    def _runs(
+        self, axes: list[tuple[Numbers, Array]], places: list[int]
+    ) -> tuple[Numbers, Numbers, Array]:
+        """What `pack` writes of each channel (`_RUN`), for all phases, points, pieces and parts of
+        a unit's columns within a panel; and the terms of all sums: bytes from a channel's first
+        tap, and factors. `places` are bytes from tap to tap of each axis."""
+        order, item = self._order, self._dtype.itemsize
+        taps, factors = axes[0][0] * places[0], axes[0][1]
+        for (more, other), place in zip(axes[1:], places[1:], strict=True):
+            taps, factors = _outer(np.add, taps, more * place), _outer(np.multiply, factors, other)
+        # The phases of results along the last axis lie side by side, in the columns of a unit.
+        parts = _parts(order.windows[-1].stride, order.padded, self._panel)
+        shape = (-1, order.windows[-1].stride, *taps.shape[1:])
+        taps, factors = (
+            np.moveaxis(n.reshape(shape), 1, 4)[..., parts[:, 0], :] for n in (taps, factors)
+        )
+        kept = factors != 0
+        counts = kept.sum(-1)
+        stops = counts.cumsum().reshape(counts.shape)
+        g, h, point, piece, part = np.indices(counts.shape)
+        panel = self.point_bytes * self._panel // order.columns
+        to = g * (self.chunks * self.unit_bytes) + point * self.point_bytes
+        to += piece * (panel // self.pieces) + parts[part, 2] * panel + parts[part, 3] * item
+        runs = (h, to, parts[part, 1] * item, parts[part, 4] * item, stops - counts, stops)
+        return np.stack(runs, -1).reshape(-1, len(runs)), taps[kept], factors[kept]
+
+
+def _parts(phases: int, padded: int, panel: int) -> Numbers:
+    """The columns of a unit, cut where a phase or a panel ends: the phase, the first channel, the
+    panel, the column in it, and how many."""
+    cuts = sorted({*range(0, phases * padded, padded), *range(0, phases * padded, panel)})
+    stops = [*cuts[1:], phases * padded]
+    rows = [
+        (a // padded, a % padded, a // panel, a % panel, b - a)
+        for a, b in zip(cuts, stops, strict=True)
+    ]
+    return np.array(rows, np.int64)
+
+
+def _terms(window: Window, transform: Transform) -> tuple[Numbers, Array]:
+    """The taps of an axis that a phase of results, one of operands, a point and a piece add up,
+    and their factors, of which some are zero."""
+    each = transform.r // transform.pieces
+    shape = window.stride, window.step, transform.points, transform.pieces, each
+    taps, factors = np.zeros(shape, np.int64), np.zeros(shape)
+    for g, h, place, index in window.taps:
+        piece, tap = divmod(place, each)
+        taps[g, h, :, piece, tap] = index
+        factors[g, h, :, piece, tap] = [float(row[tap]) for row in transform.g]
+    return taps, factors
+
+
+def _outer(operation: np.ufunc, one: Array, other: Array) -> Array:
+    """All pairs of numbers along each axis."""
+    shape = [n * m for n, m in zip(one.shape, other.shape, strict=True)]
+    for axis in range(one.ndim):
+        one, other = np.expand_dims(one, 2 * axis + 1), np.expand_dims(other, 2 * axis)
+    made: Array = operation(one, other).reshape(shape)
+    return made
+
+
+@compiled("pack", kept=16, opt=1)
+def packing_code(
+    module: Module, element: str, step: int, squares: bool, past: bool, cpu: Cpu
+) -> None:
+    """`pack(args)`, by `step` numbers at a time; `squares` says that taps lie side by side,
+    `past` to write past the caches."""
+    past, kind = past and step % cpu.lanes(BYTES[element]) == 0, vector(element, step)
+    with module.function("pack", {"args": PTR}) as f:
+        a = _ARGUMENTS.reader(f)
+        taps = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
+        with jobs(f, a.address("next"), a["jobs"]) as job:
+            number, rest = job % a["batches"], job // a["batches"]
+            chunk, group = rest % a["chunks"], rest // a["chunks"]
+            first, start = number * a["batch"], chunk * a["channels"]
+            count = f.min(a["batch"], a["reduced"] - first)
+            active = f.min(a["channels"], a["made"] - start)
+            src = a["src"] + group * a["src_group"]
+            src = src + first * a["src_reduced"] + start * a["src_made"]
+            _emit_taps(f, a, (taps, src), (count, active), kind, squares)
+            before = first // a["chunk"] * a["chunk"]
+            here = f.min(a["chunk"], a["reduced"] - before)
+            reduction = before * (a["phases"] - 1) + first
+            dst = a["dst"] + group * a["group"] + chunk * a["unit"] + reduction * a["row"]
+            with f.loop(0, a["count"]) as run:
+                entry = f.at(a["runs"], run.index * _RUN, I64)
+                phase, to, lane, *more = (f.word(entry, i) for i in range(_RUN))
+                places = dst + (to + phase * here * a["row"]), taps + lane
+                _emit_sums(f, a, places, count, more, kind, past)
+        f.drain()
+
+
+Pair = tuple[Value, Value]
+
+
+def _emit_taps(
+    f: Function, a: Arguments, places: Pair, counts: Pair, kind: str, squares: bool
+) -> None:
+    """T, the taps of `count` channels by the made channels, of which `active` are there; the others
+    are zero."""
+    (dst, src), (count, active), channel = places, counts, a["lines"] * a["line"]
+    zero, size = f.constant(kind, 0.0), nbytes_of(kind)
+    missing = active * a["element"] < a["line"]
+    with f.loop(0, f.select(missing, count * channel, 0), size) as loop:
+        f.store(zero, dst + loop.index)
+    if squares:
+        together = f.compare("ne", a["lines"], a["taps"])
+        together = together | f.compare("eq", a["src_reduced"], a["taps"] * a["element"])
+        columns = a["taps"] + f.select(together, (count - 1) * a["lines"], 0)
+        with f.loop(0, f.select(together, 1, count)) as each:
+            given = dst + each.index * channel, src + each.index * a["src_reduced"], active, columns
+            f.call(a["move"], *given, a["src_made"], a["line"])
+    else:
+        with f.loop(0, a["taps"]) as tap:
+            numbers = f.at(a["numbers"], tap.index * a["channels"], I64)
+            given = dst + tap.index * a["line"], src, numbers, active
+            f.call(a["move"], *given, count, channel, a["src_reduced"])
+    whole = (count - 1) * channel
+    with f.loop(0, whole + a["taps"] * a["line"], size, [zero]) as loop:
+        loop.next([watched(f, f.load(kind, dst + loop.index), loop.carried[0])])
+    report_nonfinite(f, loop.results[0], a.address("bad"))
+
+
+def _emit_sums(
+    f: Function, a: Arguments, places: Pair, count: Value, run: list[Value], kind: str, past: bool
+) -> None:
+    """One run of each channel: sums of taps times factors."""
+    (dst, src), (length, first, stop), channel = places, run, a["lines"] * a["line"]
+    element, step = split(kind)
+    zero = f.constant(vector(DOUBLE, step), 0.0)
+    with f.loop(0, count) as each, f.loop(0, length, nbytes_of(kind)) as column:
+        here = src + each.index * channel + column.index
+        with f.loop(first, stop, carried=[zero]) as term:
+            value = f.load(kind, here + f.word(a["terms"], term.index))
+            factor = f.broadcast(f.load(DOUBLE, f.at(a["factors"], term.index, DOUBLE)), step)
+            value = converted(f, value, DOUBLE)
+            term.next([f.multiply_add(value, factor, term.carried[0])])
+        to = dst + each.index * a["row"] + column.index
+        value = converted(f, term.results[0], element)
+        if past:
+            f.store_past(value, to)
+        else:
+            f.store(value, to)

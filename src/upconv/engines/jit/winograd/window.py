@@ -1,0 +1,127 @@
+"""One axis of a correlation as tiles of Winograd's algorithm see it, and the transforms for it.
+
+Results are numbered o = stride * q + base + g, operands i = step * p + start + h,
+such that the *phases* g of one q read one window of r places p, whatever was cropped. The phases h
+of operands are reduced like channels. Places of a dilated kernel are d apart: then q, q + d, q + 2d
+and so on are a sequence of their own for each of d *residues*. A *tile* is m values of q, d apart;
+a *group* are the tiles of all residues, whose results are neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+from math import ceil, gcd
+
+from ....geometry import Tap
+from ..correlation import Line
+from .transforms import Transform
+
+_MOST_OF_AXIS = 36  # points, which are registers or places on the stack of the transforms
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The window of one axis, whatever its sizes: q reads r places from q + low on, `apart` from
+    each other; `taps` are (phase g, phase h, number of the place, index in the kernel)."""
+
+    step: int
+    stride: int
+    base: int
+    start: int
+    low: int
+    apart: int
+    r: int
+    taps: tuple[tuple[int, int, int, int], ...]
+
+    @classmethod
+    def of(cls, line: Line) -> Window:
+        """The numbering that needs the shortest window."""
+        phases = tuple((phase.offset, phase.taps) for phase in line.phases)
+        return _shortest(line.step, line.stride, phases, line.high, line.out % line.stride)
+
+    def steps(self, line: Line) -> int:
+        """How many values of q a line has."""
+        return (line.out - 1 - self.base) // self.stride + 1
+
+    def groups(self, transform: Transform, line: Line) -> int:
+        """How many groups of tiles a line has."""
+        return -(-self.steps(line) // (self.apart * transform.m))
+
+    def span(self, transform: Transform, groups: int) -> int:
+        """How many operands so many groups read."""
+        return self.step * self.apart * (transform.m * groups + transform.r - 1)
+
+
+Phases = tuple[tuple[int, tuple[Tap, ...]], ...]
+"""Offset and taps of each phase."""
+
+
+@lru_cache(maxsize=256)
+def _shortest(step: int, stride: int, phases: Phases, high: int, rest: int) -> Window:
+    """The shortest window; of equal ones that with the fewest values of q, which for lines of equal
+    `rest`, their results modulo the stride, is the same one.
+
+    Phases may begin where shifts change, or with the first operand.
+    """
+    bases, starts = {0}, {0, -(high % step)}
+    for (_, before), (offset, taps) in pairwise(phases):
+        if {tap.shift for tap in before} != {tap.shift for tap in taps}:
+            bases.add(offset - stride)
+    options = (_numbered(step, stride, phases, *each) for each in product(bases, starts))
+    return min(
+        options, key=lambda option: (option.r, (rest - 1 - option.base) // stride, option.base)
+    )
+
+
+def _numbered(step: int, stride: int, phases: Phases, base: int, start: int) -> Window:
+    found = []
+    for offset, taps in phases:
+        lead = int(offset >= base + stride)  # q - j
+        for tap in taps:
+            place, h = divmod(-tap.shift - start, step)
+            found.append((offset - base - lead * stride, h, place - lead, tap.index))
+    places = [place for _, _, place, _ in found]
+    low, high = min(places, default=0), max(places, default=0)
+    apart = gcd(*(place - low for place in places)) or 1
+    numbered = tuple((g, h, (place - low) // apart, index) for g, h, place, index in found)
+    return Window(step, stride, base, start, low, apart, (high - low) // apart + 1, numbered)
+
+
+@lru_cache(maxsize=64)
+def transforms_of(r: int) -> tuple[Transform, ...]:
+    """Those worth a trial for r taps: none has another one beside it, as exact, that needs no more
+    products and no more points for an output."""
+    halves = Transform.of(2, 2)
+    quarters = halves.around(halves)
+    inner = (Transform.of(1, 1), halves, quarters, halves.around(quarters), Transform.of(3, 3))
+    made: dict[tuple[float, ...], Transform] = {}
+    for each in inner:
+        blocks = ceil(r / each.r)
+        outer = {1: ((1, 1),), 2: ((2, 2), (3, 2), (4, 2)), 3: ((2, 3), (4, 3))}.get(blocks, ())
+        whole = [Transform.of(*sizes) for sizes in outer]
+        whole = [
+            one.around(each).of_taps(r)
+            for one in whole
+            if one.points * each.points <= _MOST_OF_AXIS
+            and one.r * each.r <= 2 * r
+            and (one.exact or each.exact)
+        ]
+        for one in (*whole, *([each.in_pieces(blocks)] if blocks > 1 else [])):
+            made.setdefault(_needs(one, r), one)
+    return tuple(
+        one
+        for mine, one in made.items()
+        if not any(_beats(other, mine) for other in made if other != mine)
+    )
+
+
+def _needs(transform: Transform, r: int) -> tuple[float, ...]:
+    """Products and points for an output, whether it errs, and outputs."""
+    products = sum(transform.pieces_of(r)) / transform.m
+    return products, transform.points / transform.m, float(not transform.exact), transform.m
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
