@@ -75,6 +75,19 @@ POINTWISE = (
     "    return replace(made, problem=p)\n"
     "r.case = case\n"
 )
+MERGED_TAPS = (
+    "import random_problems as r; from dataclasses import replace\n"
+    "from upconv.geometry import Axis; from upconv.problem import DataLayout, DType\n"
+    "drawn = r.case\n"
+    "def case(seed):\n"
+    "    made = drawn(seed); p = made.problem; *outer, last = p.axes\n"
+    "    kernel, stride, crop = 2 + seed % 7, 1 + seed % 3, min(seed % 4, 1 + seed % 7)\n"
+    "    last = Axis(last.size + 6, kernel, stride, 1, crop, seed % 2)\n"
+    "    p = p.replace(axes=(*outer, last), groups=1, layout=DataLayout.NXC,\n"
+    "                  dtype=DType.FLOAT32)\n"
+    "    return replace(made, problem=p)\n"
+    "r.case = case\n"
+)
 WINOGRAD = (
     "import random_problems as r, winograd_layers as w; from dataclasses import replace\n"
     "from upconv import testing; from upconv.engines.jit import JitEngine\n"
@@ -120,6 +133,7 @@ WAYS = {
     "winograd": Way(plant=WINOGRAD),
     "winograd, AVX2": Way("haswell", "avx2", plant=WINOGRAD + SMALL_CACHES),
     "dot products": Way(needs="avx512bf16", variant="dots", plant=ALL_BFLOAT16),
+    "merged taps": Way(plant=MERGED_TAPS),
 }
 MANY = {"as it is": 5000, "AVX2": 5000, "tiny tiles": 5000}  # 1,000 for the others
 
@@ -219,6 +233,9 @@ FAULTS = {
     "a pair beyond the last channel": ALL_BFLOAT16
     + JIT.format(".channels", "pairs", "channel_pairs")
     + "channel_pairs._paired = lambda f, channels: channels + channels % 2",
+    "merged taps beyond the end of a row": MERGED_TAPS
+    + JIT.format(".channels", "tables", "tables")
+    + "tables.CROSSING = tables.OUTER",
     "rows of Winograd's results too long": WINOGRAD
     + JIT.format(".winograd", "primitive", "winograd_kernel")
     + "real = winograd_kernel._axis\n"

@@ -11,7 +11,11 @@ from upconv import testing
 from upconv.engines.base import Primitive
 from upconv.engines.jit import packing
 from upconv.engines.jit.channels import primitive as channels_module
+from upconv.engines.jit.channels import schedule as channel_schedule
+from upconv.engines.jit.channels import tables
+from upconv.engines.jit.channels.lanes import Lanes, lanes_of
 from upconv.engines.jit.channels.primitive import Channels, prefers_channels
+from upconv.engines.jit.channels.schedule import Block
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
 from upconv.engines.jit.positions.schedule import can_vectorise_positions
@@ -94,6 +98,37 @@ def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in (1, 30_000, 100_000):
         monkeypatch.setattr(channels_module, "_allowed_bytes", lambda *_, n=allowed: n)
         assert np.array_equal(testing.compute(Engine(), problem, given), whole)
+
+
+@pytest.mark.parametrize("layout", DataLayout)
+@pytest.mark.parametrize("channels", [1, 3, 21])
+def test_merged_taps_change_no_bit(
+    channels: int, layout: DataLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = layer((24, channels), 19).replace(layout=layout, direction=Direction.INPUT_GRAD)
+    problem, given = problem.replace(bias=False), testing.operands(problem.replace(bias=False))
+    merged = testing.compute(Engine(), problem, given)
+    assert tables.merged_taps(*lanes_and_block(problem)) == 4
+    monkeypatch.setattr(tables, "merged_taps", lambda *_: 1)
+    assert np.array_equal(testing.compute(Engine(), problem, given), merged)
+
+
+def lanes_and_block(problem: Problem) -> tuple[Lanes, Block]:
+    correlation = Correlation.of(problem)
+    plan = channel_schedule.schedule(correlation, 1, host())
+    return lanes_of(correlation, host()), plan.blocks[0]
+
+
+def test_taps_are_merged_where_they_read_one_run_of_memory() -> None:
+    def taps(*, kernel: int = 5, dilation: int = 1, groups: int = 1) -> int:
+        axes = (Axis(20, 3), Axis(20, kernel, 2, dilation, 2, 2))
+        return tables.merged_taps(
+            *lanes_and_block(
+                Problem(Direction.INPUT_GRAD, axes, 1, 32, 32, groups, layout=DataLayout.NXC)
+            )
+        )
+
+    assert [taps(), taps(kernel=1), taps(dilation=2), taps(groups=2)] == [5, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", ["haswell", "x86-64"])

@@ -109,7 +109,7 @@ def test_sums_stay_in_registers(name: str, recorded: dict[str, tuple[Module, Cpu
     cpu, some = CPUS[name]
     for seed in range(12):
         build(seed, cpu)
-    assert len(recorded) > 30
+    assert len(recorded) > 25
     machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
         cpu=cpu.name, features=cpu.features, opt=2, jit=True
     )

@@ -40,16 +40,16 @@ ARGUMENTS = ArgumentLayout(
 )
 BLOCK = (
     "total", "points", "lane", "active", "width", "y_lane", "x_lane", "tiles", "most", "taps",
-    "ntaps", "record", "w", "chunk_taps", "chunk_channels", "bias", "clip",
+    "ntaps", "merged", "record", "w", "chunk_taps", "chunk_channels", "bias", "clip",
 )  # fmt: skip
 """How many points its grid has, and place of their table; the grid's lanes [lane, lane + active),
 padded to width; byte offsets of its place in y (and in x, where channels have weights of their
-own); first number in `tiles`, and points of the largest tile; place of its taps, how many, bytes of
-each; place of its weights; taps and input channels of a pass; place of its bias; lanes that exist
-where a row of the output ends."""
+own); first number in `tiles`, and points of the largest tile; place of its taps, how many, how many
+are merged, bytes of each; place of its weights; taps and input channels of a pass; place of its
+bias; lanes that exist where a row of the output ends."""
 ARRAYS = ("x", "y", "lanes", "edges")
-"""Of points: byte offsets of input and output, how many lanes there are, and whether some tap of
-the grid may read an input outside."""
+"""Of points: byte offsets of input and output, how many lanes there are, and where taps of the
+grid may read outside (tile.py)."""
 ALL = 1 << 40  # lanes of a point that has all
 PAD = 16  # points repeated after the last, the same result twice: the most a tile has
 CHUNK = 256  # positions of a row that are transposed back at once where there is an epilogue
@@ -172,7 +172,8 @@ def _call(f: Function, a: Arguments, b: Values, given: Values, point: Operand, o
     numbers = {"xs": 0, "outs": 1, "edges": ARRAYS.index("edges"), "coordinates": len(ARRAYS)}
     arguments = given | {name: _array(f, a, b, n, point) for name, n in numbers.items()}
     arguments |= {name: a[name] for name in ("sizes", "axes", "zeros")}
-    arguments |= {"coordinate_axis": a["row_stride"], "record": b["record"]} | own
+    arguments |= {"coordinate_axis": a["row_stride"]} | {n: b[n] for n in ("record", "merged")}
+    arguments |= own
     f.call(f.load(PTR, own["tile"]), *(arguments[name] for name in PARAMETERS))
 
 

@@ -27,7 +27,7 @@ from .blocks import SpatialBlock, halo_bytes, image_bytes, least_bytes, spatial_
 from .code import Codes
 from .driver import ARGUMENTS, CHUNK, PAD
 from .lanes import lanes_of
-from .schedule import Schedule, jobs, predicted_cycles
+from .schedule import Schedule, jobs, merged_taps, predicted_cycles
 from .schedule import schedule as channel_schedule
 from .tables import Plan, Tables, points_in
 from .weights import ChannelPacking, without_sizes
@@ -145,7 +145,8 @@ class _Work:
         self._tables = Tables(plan).arrays() | {
             "sizes": np.array(correlation.operand_size, np.int64)
         }
-        self._zeros = np.zeros(max(plan.channels, plan.widest), np.float64)
+        window = max((merged_taps(plan.lanes, block) for block in plan.schedule.blocks), default=1)
+        self._zeros = np.zeros(max(window * plan.channels, plan.widest), np.float64)
         stage = max((plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK)
         # Parts of whole pages would all begin in the same cache sets.
         self._part = _rounded(stage * element, 4096) + 192

@@ -174,8 +174,9 @@ def _best_tile(
 ) -> tuple[float, int]:
     """The cycles of all points of a block, whole tiles and one for the rest, and the points of the
     tiles that take the fewest, of equal ones the largest. `splits` are whole tiles and rest."""
-    cycles = _tap_cycles(lanes, block.vectors, block.masked)
-    taps, best = len(block.shifts) * outer, (float("inf"), 0)
+    merged = merged_taps(lanes, block)
+    cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
+    taps, best = len(block.shifts) // merged * outer, (float("inf"), 0)
     for i in range(len(cycles)):
         whole, rest = splits[i]
         cost = whole * (60 + taps * parts[i] * cycles[i])
@@ -196,6 +197,16 @@ def _block(
     return Block(lane, active, vectors, 1, tuple(every), any(s != each[0] for s in each))
 
 
+def merged_taps(lanes: Lanes, block: Block) -> int:
+    """How many taps of the last axis read one run of memory: all of a block, or 1.
+
+    Neighbouring positions lie side by side in one group; a mask is one tap's."""
+    shifts, odd = block.shifts, lanes.dots > 0 and lanes.reduction % 2
+    if block.masked or odd or lanes.depthwise or not (lanes.ungrouped and shifts):
+        return 1
+    return len(shifts) if shifts[0] - shifts[-1] == len(shifts) - 1 else 1
+
+
 _FITTING = tuple(
     next(i for i, points in enumerate(POINTS) if points >= rest) for rest in range(POINTS[-1] + 1)
 )
@@ -207,16 +218,16 @@ def fitting(rest: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _tap_cycles(lanes: Lanes, vectors: int, masked: bool) -> tuple[float, ...]:
+def _tap_cycles(lanes: Lanes, vectors: int, masked: bool, merged: int) -> tuple[float, ...]:
     """`tap_cycles` of the tiles whose sums stay in registers."""
-    most = lanes.sums[vectors] // vectors
-    return tuple(tap_cycles(lanes, points, vectors, masked) for points in POINTS if points <= most)
+    sizes = (points for points in POINTS if points <= lanes.sums[vectors] // vectors)
+    return tuple(tap_cycles(lanes, points, vectors, masked, merged) for points in sizes)
 
 
-def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool) -> float:
-    """Cycles of one tap in a tile: multiply-adds, or loads, or weights from the second-level cache,
-    or sums that wait for the one before. Finding the inputs of a tap costs some, whatever is done
-    with them."""
+def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool, merged: int = 1) -> float:
+    """Cycles of one tap, or of some that are one, in a tile: multiply-adds, or loads, or weights
+    from the second-level cache, or sums that wait for the one before. Finding the inputs of a tap
+    costs some, whatever is done with them."""
     costs = lanes.costs
     loads, weights = (points + vectors) / costs.loads, costs.weights * vectors
     if lanes.depthwise:
@@ -224,10 +235,10 @@ def tap_cycles(lanes: Lanes, points: int, vectors: int, masked: bool) -> float:
     if lanes.dots:
         # An instruction makes two products for each lane, and takes eight cycles to the next.
         each = max(points * vectors / lanes.dots, loads, weights, 8)
-        return 20 + points + -(-lanes.reduction // 2) * (each + 0.08 * points)
+        return 20 + points + merged * -(-lanes.reduction // 2) * (each + 0.08 * points)
     adds = points * vectors / costs.adds * (costs.masked if masked else 1)
     each = max(adds, loads, weights, costs.latency)
-    return 20 + points + lanes.reduction * (each + 0.08 * points)
+    return 20 + points + merged * lanes.reduction * (each + 0.08 * points)
 
 
 # The schedule -------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from ..values import BYTES, STORED
 from .code import Codes
 from .driver import ALL, ARRAYS, BLOCK, PAD
 from .lanes import Lanes
-from .schedule import Block, Grid, Schedule
-from .tile import ChannelTile
+from .schedule import Block, Grid, Schedule, merged_taps
+from .tile import CROSSING, OUTER, ChannelTile
 from .weights import ChannelPacking, taps_of_lanes, uses
 
 
@@ -133,6 +133,8 @@ class Tables:
         tap_bytes = plan.packing.row_channels * tile.width * plan.packing.itemsize
         parts = -(-tap_bytes // plan.schedule.chunk_bytes)
         chunk_channels = -(-plan.channels // parts)
+        merged = self._merged(block, plan.schedule.chunk_bytes // tap_bytes)
+        chunk_taps = max(1, plan.schedule.chunk_bytes // (merged * tap_bytes)) * merged
         self.blocks += _record(
             BLOCK,
             total=plan.correlation.batch * prod(grid.counts),
@@ -146,13 +148,19 @@ class Tables:
             most=block.points,
             taps=start,
             ntaps=ntaps,
+            merged=merged,
             record=(1 + tile.masks + plan.correlation.rank) * 8,
             w=place,
-            chunk_taps=max(1, plan.schedule.chunk_bytes // tap_bytes),
+            chunk_taps=chunk_taps,
             chunk_channels=chunk_channels + chunk_channels % 2,  # no pass begins within a pair
             bias=block.lane % plan.out_channels * plan.element,
             clip=max(0, min(block.active, plan.room(grid) - block.lane)),
         )
+
+    def _merged(self, block: Block, most: int) -> int:
+        """Taps that are one: as many as can be, which a pass of `most` has a multiple of."""
+        merged = merged_taps(self._plan.lanes, block)
+        return max((n for n in range(1, merged + 1) if merged % n == 0 and n <= most), default=1)
 
     def _tile(self, block: Block) -> ChannelTile:
         plan, cut, element = self._plan, self._plan.schedule.cut, self._plan.correlation.element
@@ -207,8 +215,9 @@ def _points(plan: Plan, grid: Grid) -> Numbers:
         inputs, outputs = line.step * j, line.stride * j
         place = inputs + (0 if i else plan.before)
         outside = (place < max(shifts, default=0)) | (place >= line.size + min(shifts, default=0))
+        edge = CROSSING if i == correlation.rank - 1 else OUTER
         x, y = inputs * plan.x_steps[i + 1], outputs * plan.y_steps[i + 1]
-        dims.append({"x": x, "y": y, "edges": outside.astype(np.int64), i: place})
+        dims.append({"x": x, "y": y, "edges": outside * edge, i: place})
     phases, room = grid.phase_group.stop - grid.phase_group.start, plan.room(grid)
     lanes = phases * plan.out_channels
     if room < lanes:  # where the output ends, in the last of a row
@@ -224,8 +233,17 @@ def _points(plan: Plan, grid: Grid) -> Numbers:
         arrays.append(total)
     if not len(arrays[0]):
         return np.zeros((plan.schedule.runs, len(arrays), count), np.int64)
+    number, columns = len(arrays[0]), np.arange(count)
     first = np.arange(plan.schedule.runs)[:, None] * step
-    index = np.minimum(np.minimum(first + np.arange(count), first + step - 1), len(arrays[0]) - 1)
+    counts = np.clip(number - first, 0, step)
+    index = np.minimum(first + np.minimum(columns, step - 1), number - 1)
+    if any(merged_taps(plan.lanes, block) > 1 for block in grid.blocks):
+        # Tiles whose windows cross the end of a row are slow: their points come last, by position.
+        crossing = np.where(arrays[ARRAYS.index("edges")] >= CROSSING, arrays[-1] + 1, 0)
+        order = np.where(columns < counts, crossing[index], 1 << 40).argsort(1, kind="stable")
+        index = np.take_along_axis(index, order, 1)
+    last = np.take_along_axis(index, np.maximum(counts - 1, 0), 1)
+    index = np.where(columns < counts, index, last)
     return np.stack([array[index] for array in arrays], 1)
 
 

@@ -8,6 +8,11 @@ the same taps. For each tap and each input channel
     V loads of weights
     for each point: broadcast its input, V multiply-adds into acc[point]
 
+Where neighbouring taps of the last axis read neighbouring positions, the channels of their window
+lie side by side, and so do their weights: `merged` taps are then summed as one tap of so many times
+the channels, in the same order. It saves finding the inputs of each, which is most of the work with
+few channels. Only tiles whose windows cross neither end of a row do so.
+
 A tap that is outside for all R points is skipped. A *masked* tile touches, for each tap, only the
 lanes that use it: no input meets an output that it does not reach. (Infinity in the weights does
 meet the zeros that are read outside.)
@@ -26,11 +31,12 @@ PARAMETERS = signature(
     "tiles"  # tiles to compute, R points each
     " xs*"  # R addresses per tile: the input of each point before any shift
     " coordinates*"  # for each axis R numbers: which input that is
-    " edges*"  # R numbers: 0 where no tap reads outside
+    " edges*"  # R numbers: `INSIDE`, or where taps read outside
     " coordinate_axis"  # bytes from one axis's numbers to the next one's
     " sizes* axes"  # inputs of each axis
     " taps* ntaps"  # a record per tap: bytes to add to xs, masks if masked, a shift per axis
     " record"  # bytes of a record
+    " merged"  # taps, one after another, that are one where no window crosses the end of a row
     " x_offset"  # bytes to add to xs
     " channels"  # input channels
     " zeros"  # the address of zeros to read instead
@@ -43,6 +49,10 @@ PARAMETERS = signature(
 )
 POINTS = ("xs", "outs", "coordinates", "edges")
 """Parameters of which a tile's points have a number each: they move on from tile to tile."""
+
+INSIDE, OUTER, CROSSING = 0, 1, 1 << 16
+"""The edges of a point: 0 where no tap reads outside, `OUTER` for each outer axis along which some
+does, and `CROSSING` where some does along the last axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,12 @@ def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Pr
         with f.loop(0, f["tiles"]) as loop:
             first = loop.index * tile.points
             here = {name: f.at(f[name], first, I64) for name in POINTS}
-            here["ahead"] = f["ahead"] + loop.index * f["channels"] * f["ahead_step"]
+            edges = _numbers(f, tile, here["edges"])
+            here["axes"] = f.select(_any(f, f.compare("ne", edges, INSIDE)), f["axes"], 0)
+            crosses = _any(f, f.compare("uge", edges, CROSSING))
+            here["merged"] = f.select(crosses, 1, f["merged"])
+            here["channels"] = f["channels"] * here["merged"]
+            here["ahead"] = f["ahead"] + loop.index * here["channels"] * f["ahead_step"]
             here["pointers"] = pointers
             sums = _starts(f, tile, here)
             _leave(f, tile, here, _products(f, tile, products, here, sums))
@@ -109,14 +124,12 @@ def _products(
     f: Function, tile: ChannelTile, products: Products, here: Values, sums: list[Value]
 ) -> list[Value]:
     """Add the products of all taps."""
-    edges = f.compare("ne", _numbers(f, tile, here["edges"]), 0)
-    axes = f.select(_any(f, edges), f["axes"], 0)
-    with f.loop(0, f["ntaps"], carried=sums) as taps:
+    with f.loop(0, f["ntaps"], here["merged"], carried=sums) as taps:
         record = f["taps"] + taps.index * f["record"]
-        some = _point(f, tile, here, record, axes)
+        some = _point(f, tile, here, record)
         points = [f.load(PTR, f.at(here["pointers"], r, I64)) for r in range(tile.points)]
         w = f["w"] + taps.index * f["w_tap"]
-        count = f.select(some, f["channels"], 0)
+        count = f.select(some, here["channels"], 0)
         inputs = Inputs(record, points, w, count, here["ahead"])
         taps.next(products(f, tile, inputs, taps.carried))
     return taps.results
@@ -153,11 +166,11 @@ def _any(f: Function, bits: Value) -> Value:
     return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
 
 
-def _point(f: Function, tile: ChannelTile, here: Values, record: Value, axes: Value) -> Value:
+def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value:
     """Write where each point's input of one tap lies; whether any lies inside."""
     bits = vector(I1, tile.points)
     shifts = f.at(record, 1 + tile.masks, I64)
-    with f.loop(0, axes, carried=[Value(bits, "splat (i1 true)")]) as axis:
+    with f.loop(0, here["axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
         mine = here["coordinates"] + axis.index * f["coordinate_axis"]
         shift = f.word(shifts, axis.index)
         size = f.word(f["sizes"], axis.index)
