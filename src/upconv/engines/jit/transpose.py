@@ -92,14 +92,15 @@ def _edge(
     """A square of which only `left` rows and columns are there."""
     src, dst = _places(f, row, column, types)
     kind, (rows, columns) = vector(types[0], lanes), left
-    across, last = f.lanes_below(columns, lanes), rows - 1
+    # Addresses stay within: a masked load or store of no lanes of an unmapped page is very slow.
+    across, last, last_column = f.lanes_below(columns, lanes), rows - 1, columns - 1
     lines = []
     for i in range(lanes):
         place = src + f["src_row"] * f.min(f.integer(i), last)
         lines.append(converted(f, f.load_lanes(kind, place, across), types[1]))
     for i, line in enumerate(transposed(f, lines, lanes)):
         mask = f.lanes_below(f.select(columns > i, rows, 0), lanes)
-        f.store_lanes(line, dst + f["dst_row"] * i, mask)
+        f.store_lanes(line, dst + f["dst_row"] * f.min(f.integer(i), last_column), mask)
 
 
 def transposed(f: Function, lines: list[Value], lanes: int) -> list[Value]:
