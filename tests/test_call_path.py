@@ -89,6 +89,7 @@ def test_few_modules_take_part(name: str) -> None:
 
 def test_a_repeated_call_is_not_checked_again(monkeypatch, fresh_cache) -> None:
     checked = []
+    shapes._forward.cache_clear()
     original = shapes._problem
     monkeypatch.setattr(
         shapes, "_problem", lambda *a, **k: (checked.append(1), original(*a, **k))[1]
@@ -107,7 +108,7 @@ def test_a_repeated_call_is_not_checked_again(monkeypatch, fresh_cache) -> None:
         {"engine": "reference"},
     ):
         upconv.conv_transpose(**{"x": X, "weight": W, **HOW, **changed})
-    assert len(checked) == 9
+    assert len(checked) == 8, "another engine is another call, of the same signature"
 
 
 def test_a_dropped_primitive_is_built_anew(monkeypatch) -> None:

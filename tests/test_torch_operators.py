@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import upconv.torch as ut  # noqa: E402
 from small_models import close  # noqa: E402
 from upconv.errors import DTypeError, ShapeError  # noqa: E402
-from upconv.torch import compute  # noqa: E402
+from upconv.torch import compute, tensors  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -271,3 +271,10 @@ def test_the_profiler_shows_them() -> None:
         "upconv::convolution_weight_grad",
     }
     assert expected <= names
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 4, 1), (2, 1, 1, 5, 1), (2, 3, 0, 5)])
+def test_strides_of_results_are_known_without_a_tensor(shape, last) -> None:
+    made = tensors.new_result(shape, torch.empty(0), last)
+    assert tensors.dense_strides(shape, last) == made.stride()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+from contextlib import suppress
 from enum import Enum
 from math import inf, isfinite
 from typing import Any, TypeVar
@@ -50,13 +51,12 @@ _CONVERT = "Convert it with int() if it is a whole number."
 
 def _whole(argument: str, value: object, expected: str, remedy: str) -> int:
     """`value` as an int. True is 1 to Python, but never meant where an integer belongs."""
-    refusal = DTypeError(argument, f"{brief(value)} ({type(value).__name__})", expected, remedy)
-    if isinstance(value, bool | np.bool_):
-        raise refusal
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except Exception:  # TypeError where there is no __index__, anything where it fails
-        raise refusal from None
+    if type(value) is int:
+        return value
+    if not isinstance(value, bool | np.bool_):
+        with suppress(Exception):  # TypeError where there is no __index__, anything where it fails
+            return operator.index(value)  # type: ignore[arg-type]
+    raise DTypeError(argument, f"{brief(value)} ({type(value).__name__})", expected, remedy)
 
 
 def integer(
@@ -136,7 +136,7 @@ _LETTERS = "N is the batch, C channels, I and O channels in and out, X all spati
 def one_of(argument: str, value: Frozen, kinds: type[Choice], remedy: str = _LETTERS) -> Choice:
     """The member of an enum that `value` spells."""
     for kind in kinds:
-        if kind.value == value:
+        if kind._value_ == value:  # as `value` is, without two calls of Python
             return kind
     names = ", ".join(repr(kind.value) for kind in kinds)
     raise ArgumentError(argument, brief(value), f"one of {names}", remedy)

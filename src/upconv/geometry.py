@@ -16,17 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from .checks import LIMIT as LIMIT
 from .errors import ArgumentError, ShapeError, brief
 
 
-@dataclass(frozen=True, slots=True)
-class Tap:
+class Tap(NamedTuple):
     """One tap of a phase: kernel index `index`, reading the input `shift` positions back."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # nobody needs the tuple's method of this name
     shift: int
 
 
@@ -38,8 +37,7 @@ class Product:
     tap: int
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """The outputs `o = s*j + offset`, all made by the same taps: y[o] = sum x[j - shift] *
     w[index].
 
@@ -74,10 +72,12 @@ class Axis:
     crop_end: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("size", 0), ("kernel", 1), ("stride", 1), ("dilation", 1)):
-            _require_integer(name, getattr(self, name), low)
-        for name in ("crop_begin", "crop_end"):
-            _require_integer(name, getattr(self, name), -LIMIT)
+        _require_integer("size", self.size, 0)
+        _require_integer("kernel", self.kernel, 1)
+        _require_integer("stride", self.stride, 1)
+        _require_integer("dilation", self.dilation, 1)
+        _require_integer("crop_begin", self.crop_begin, -LIMIT)
+        _require_integer("crop_end", self.crop_end, -LIMIT)
         if self.out < 0:
             raise ShapeError(
                 "the output size",
@@ -186,10 +186,10 @@ class Axis:
         if not inputs or not taps:
             empty = fitted(0, 1, self.stride, self.dilation, self.crop_begin, self.out)
             return Trimmed(empty, range(0), range(0))
+        if len(inputs) == self.size and len(taps) == self.kernel:
+            return Trimmed(self, inputs, taps)
         begin = self.crop_begin - self.stride * inputs.start - self.dilation * taps.start
         axis = fitted(len(inputs), len(taps), self.stride, self.dilation, begin, self.out)
-        if axis == self:
-            return Trimmed(axis, inputs, taps)
         again = axis.trimmed()  # without some inputs fewer taps reach, and the other way round
         return Trimmed(again.axis, _within(again.inputs, inputs), _within(again.taps, taps))
 

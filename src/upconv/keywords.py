@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -201,10 +202,7 @@ def transposed_axes(
     Raises `ArgumentError` where output_size and output_padding both speak of the size, differently.
     """
     rank = len(kernel)
-    strides = integers("stride", stride, rank, 1)
-    dilations = integers("dilation", dilation, rank, 1)
-    extra = integers("output_padding", output_padding, rank, 0)
-    pairs = paddings(padding, rank)
+    strides, dilations, pairs, extra = _of_class(rank, stride, dilation, padding, output_padding)
     wanted = None if output_size is None else integers("output_size", output_size, rank, 0)
     if wanted is not None and any(extra):
         raise ArgumentError(
@@ -229,10 +227,7 @@ def convolved_axes(
     size: Sequence[int], kernel: Sequence[int], stride: Frozen, padding: Frozen, dilation: Frozen
 ) -> tuple[Axis, ...]:
     """The axes of the transposed convolution whose input gradient is `conv` on `size` positions."""
-    rank = len(kernel)
-    strides = integers("stride", stride, rank, 1)
-    dilations = integers("dilation", dilation, rank, 1)
-    pairs = paddings(padding, rank)
+    strides, dilations, pairs, _ = _of_class(len(kernel), stride, dilation, padding, 0)
 
     def axis(i: int, n: int, k: int, s: int, d: int) -> Axis:
         if isinstance(pairs, Same):
@@ -241,6 +236,17 @@ def convolved_axes(
         return convolved(n, k, s, d, *pairs[i])
 
     return _axes(axis, size, kernel, strides, dilations)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _of_class(
+    rank: int, stride: Frozen, dilation: Frozen, padding: Frozen, output_padding: Frozen
+) -> tuple[tuple[int, ...], tuple[int, ...], Pairs | Same, tuple[int, ...]]:
+    """Strides, dilations, paddings and output paddings: the same at every size of a layer."""
+    strides = integers("stride", stride, rank, 1)
+    dilations = integers("dilation", dilation, rank, 1)
+    extra = integers("output_padding", output_padding, rank, 0)
+    return strides, dilations, paddings(padding, rank), extra
 
 
 def _axes(make: Callable[..., Axis], *columns: Sequence[int]) -> tuple[Axis, ...]:

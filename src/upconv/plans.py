@@ -11,7 +11,14 @@ from .checks import Frozen
 from .choices import Algorithm
 from .engines.base import Engine
 from .errors import DTypeError, EngineError, ShapeError
-from .execution import PackedCall, Packings, PreparedCall, delivered, result_array
+from .execution import (
+    PackedCall,
+    Packings,
+    PreparedCall,
+    delivered,
+    prepared_problem,
+    result_array,
+)
 from .keywords import Keywords, frozen_activation
 from .problem import Problem
 from .shapes import Request
@@ -261,7 +268,11 @@ class Plan:
 
     def _prepared(self, residual: bool, weight: Array, bias: Array | None) -> _Form:
         signature = self._request.signature(residual=residual)
-        call = PreparedCall(signature, self._engine, self._threads, self._tune, self._algorithm)
+        how = self._engine, self._threads
+        if self._tune is None and signature.batched:
+            call = prepared_problem(signature.problem, *how, self._algorithm)
+        else:
+            call = PreparedCall(signature, *how, self._tune, self._algorithm)
         return _Form(call.pack(weight, self._packings), weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:

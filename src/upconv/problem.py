@@ -13,10 +13,11 @@ out is the INPUT_GRAD of a problem with `out_channels` C and `in_channels` F.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from math import isfinite, prod
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,13 @@ from .errors import ArgumentError, EngineMissing
 from .geometry import Axis
 
 
-class Direction(Enum):
+class _Member(Enum):
+    """An enum that is hashed by identity: each call hashes some, and `Enum` does so in Python."""
+
+    __hash__ = object.__hash__
+
+
+class Direction(_Member):
     """Which partial derivative of the trilinear form is wanted."""
 
     FORWARD = "forward"
@@ -43,7 +50,7 @@ def _bfloat16() -> np.dtype[Any]:
     return cast(np.dtype[Any], np.dtype(bfloat16))
 
 
-class DType(Enum):
+class DType(_Member):
     """The element types upconv computes on; the value is the NumPy (or ml_dtypes) name."""
 
     FLOAT16 = "float16"
@@ -51,16 +58,14 @@ class DType(Enum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
 
+    itemsize: int
+    """Bytes of one element."""
     _dtype: np.dtype[Any] | None
 
     def __init__(self, name: str) -> None:
         # Made once: NumPy reads the name for half a microsecond.
         self._dtype = None if name == "bfloat16" else np.dtype(name)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[self.value]
+        self.itemsize = 2 if self._dtype is None else self._dtype.itemsize
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -80,7 +85,7 @@ class DType(Enum):
         ]
 
 
-class DataLayout(Enum):
+class DataLayout(_Member):
     """The order of a data array's axes: N batch, C channels, X all spatial axes."""
 
     NCX = "NCX"
@@ -90,6 +95,7 @@ class DataLayout(Enum):
         """The shape of an array in this order."""
         return (batch, channels, *size) if self is DataLayout.NCX else (batch, *size, channels)
 
+    @cache
     def to_ncx(self, rank: int) -> tuple[int, ...]:
         """The permutation that turns an array in this order into NCX.
 
@@ -101,7 +107,7 @@ class DataLayout(Enum):
         return (0, rank + 1, *range(1, rank + 1))
 
 
-class WeightLayout(Enum):
+class WeightLayout(_Member):
     """The order of a weight's axes: I input channels, O output channels, X all kernel axes.
 
     For a transposed convolution the I axis holds all input channels and the O axis the output
@@ -117,9 +123,12 @@ class WeightLayout(Enum):
 
     def shape(self, i: int, o: int, kernel: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a weight in this order, `i` and `o` being the extents of axes I and O."""
-        sizes = {"I": (i,), "O": (o,), "X": kernel}
-        return tuple(size for letter in self.value for size in sizes[letter])
+        ordered, extents = [0] * (len(kernel) + 2), (i, o, *kernel)
+        for axis, extent in zip(self.to_iox(len(kernel)), extents, strict=True):
+            ordered[axis] = extent
+        return tuple(ordered)
 
+    @cache
     def to_iox(self, rank: int) -> tuple[int, ...]:
         """The permutation that turns a weight in this order into IOX.
 
@@ -133,6 +142,7 @@ class WeightLayout(Enum):
         }
         return tuple(place for letter in "IOX" for place in axes[letter])
 
+    @cache
     def swapped(self) -> WeightLayout:
         """The same memory with I and O exchanged: a convolution's weight as its transpose's."""
         return WeightLayout(self.value.translate(str.maketrans("IO", "OI")))
@@ -198,27 +208,31 @@ class Problem:
     def __post_init__(self) -> None:
         if not self.axes:
             raise ArgumentError("axes", "()", "at least one spatial axis")
-        for name, low in (("batch", 0), ("in_channels", 1), ("out_channels", 1), ("groups", 1)):
-            if getattr(self, name) < low:
-                raise ArgumentError(name, str(getattr(self, name)), f"an integer >= {low}")
-        for name in ("in_channels", "out_channels"):
-            if getattr(self, name) % self.groups:
-                raise ArgumentError(
-                    "groups", str(self.groups), f"a divisor of {name} = {getattr(self, name)}"
-                )
+        if min(self.batch + 1, self.in_channels, self.out_channels, self.groups) < 1:
+            self._refuse_counts()
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            self._refuse_groups()
         if self.direction is Direction.WEIGHT_GRAD and (self.bias or not self.epilogue.empty):
             raise ArgumentError("bias or epilogue", "set", "none for a weight gradient")
         # A signature is hashed on every call, and a hash of nested values costs microseconds.
-        object.__setattr__(self, "_hash", hash(self._fields()))
+        object.__setattr__(self, "_hash", hash(_fields(self)))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Problem], tuple[Any, ...]]:
-        return Problem, self._fields()  # built anew: hashes of strings differ between processes
+        return Problem, _fields(self)  # built anew: hashes of members differ between processes
 
-    def _fields(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__ if name != "_hash")
+    def _refuse_counts(self) -> None:
+        for name, low in (("batch", 0), ("in_channels", 1), ("out_channels", 1), ("groups", 1)):
+            if getattr(self, name) < low:
+                raise ArgumentError(name, str(getattr(self, name)), f"an integer >= {low}")
+
+    def _refuse_groups(self) -> None:
+        for name in ("in_channels", "out_channels"):
+            if getattr(self, name) % self.groups:
+                expected = f"a divisor of {name} = {getattr(self, name)}"
+                raise ArgumentError("groups", str(self.groups), expected)
 
     @property
     def rank(self) -> int:
@@ -304,7 +318,7 @@ class Problem:
 
     def replace(self, **changes: Any) -> Problem:
         """This problem with some fields changed."""
-        return replace(self, **changes)
+        return Problem(**{name: getattr(self, name) for name in _NAMES} | changes)
 
     def __str__(self) -> str:
         def each(name: str) -> str:
@@ -326,3 +340,7 @@ class Problem:
             "accumulate" if self.accumulate else "",
         ]
         return " ".join(word for word in words if word)
+
+
+_NAMES = tuple(name for name in Problem.__slots__ if name != "_hash")
+_fields = attrgetter(*_NAMES)

@@ -7,7 +7,7 @@ not checked again. Every message about shapes is written here.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from .arrays import Operand, as_array, described, element_type, same_dtype
 from .checks import Frozen, integer, one_of
 from .errors import ArgumentError, DTypeError, ShapeError
 from .keywords import Keywords, convolved_axes, epilogue, transposed_axes
-from .problem import DataLayout, Direction, Problem, WeightLayout
+from .problem import NO_EPILOGUE, DataLayout, Direction, Epilogue, Problem, WeightLayout
 
 Shape = tuple[int, ...]
 
@@ -90,6 +90,7 @@ class Request(NamedTuple):
             raise error.renamed("x.shape", "input_shape") from None
 
 
+@lru_cache(maxsize=1024)  # models repeat layers
 def _forward(
     convolves: bool,
     x: Operand,
@@ -100,9 +101,8 @@ def _forward(
     activation: Frozen,
 ) -> Signature:
     """A convolution is the input gradient of its transpose. Bias and residual fit the result."""
-    problem, batched = _problem(x, weight, keywords, convolves=convolves)
-    direction, end = _DIRECTION[convolves], epilogue(activation, residual is not None)
-    problem = problem.replace(direction=direction, bias=bias is not None, epilogue=end)
+    end = epilogue(activation, residual is not None)
+    problem, batched = _problem(x, weight, keywords, convolves, _DIRECTION[convolves], bias, end)
     shape = problem.result_shape if batched else problem.result_shape[1:]
     if bias is not None:
         same_dtype("weight", weight.dtype, "bias", bias.dtype)
@@ -128,15 +128,16 @@ def _backward(
     accumulate: bool,
 ) -> dict[str, Signature]:
     """The gradient of a convolution's x is its transpose's forward result."""
-    problem, batched = _problem(x, weight, keywords, convolves=convolves)
+    direction = _DIRECTION[not convolves]
+    end = NO_EPILOGUE
+    of_x, batched = _problem(x, weight, keywords, convolves, direction, None, end, accumulate)
     same_dtype("x", x.dtype, "grad", grad.dtype)
-    expected = problem.x_shape if convolves else problem.y_shape
+    expected = of_x.x_shape if convolves else of_x.y_shape
     shape = expected if batched else expected[1:]
     if grad.shape != shape:
         remedy = "Pass the keywords of the forward call."
         expected_text = f"{shape}, the shape of the forward result"
         raise ShapeError("grad.shape", str(grad.shape), expected_text, remedy)
-    of_x = problem.replace(accumulate=accumulate, direction=_DIRECTION[not convolves])
     of_weight = of_x.replace(direction=Direction.WEIGHT_GRAD)
     return {
         "x": Signature.of(of_x, x.shape, batched=batched),
@@ -155,9 +156,10 @@ transposed_gradient, convolution_gradient = partial(_backward, False), partial(_
 
 
 def _problem(
-    x: Operand, weight: Operand, keywords: Keywords, *, convolves: bool
-) -> tuple[Problem, bool]:
-    """The forward problem, without bias and epilogue, and whether x has a batch axis.
+    x: Operand, weight: Operand, keywords: Keywords, convolves: bool,
+    direction: Direction, bias: Operand | None, end: Epilogue, accumulate: bool = False,
+) -> tuple[Problem, bool]:  # fmt: skip
+    """The problem, and whether x has a batch axis.
 
     A convolution has its transpose's problem: its outputs are the transpose's inputs.
     """
@@ -187,8 +189,9 @@ def _problem(
         channels, order = (i, o * groups), frame.weight_layout
     kind = element_type("x", x.dtype)
     problem = Problem(
-        Direction.FORWARD, axes, frame.batch, *channels, groups, kind, frame.layout, order
-    )
+        direction, axes, frame.batch, *channels, groups, kind, frame.layout, order,
+        bias is not None, end, accumulate,
+    )  # fmt: skip
     return problem, frame.batched
 
 

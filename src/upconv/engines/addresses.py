@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from .base import Array
 
 _BYTE = ctypes.c_char
+MEMORY: Any = _BYTE * (1 << 62)
+"""Memory of any size, for arrays at an address: a type for each size would take 9 us to make."""
 
 
 def address_of(array: Array) -> int:

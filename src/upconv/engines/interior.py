@@ -62,7 +62,9 @@ class Interior:
         for place, tap in zip(problem.weight_layout.to_iox(problem.rank)[2:], taps, strict=True):
             w[place] = tap
         reached = problem.batch and all(axis.size and axis.out for axis in axes)
-        inner = problem.replace(axes=tuple(axes)) if reached else None
+        inner = None
+        if reached:
+            inner = problem if axes == [*problem.axes] else problem.replace(axes=tuple(axes))
         return cls(inner, _data(problem, inputs), tuple(w), _data(problem, outputs_of))
 
     def result(self, direction: Direction) -> Index:

@@ -15,7 +15,15 @@ from ..execution import PackedCall, Packings
 from ..problem import Direction, Problem
 from . import packing
 from .problems import Geometry, Operands, axis_order, forward_problem, result_shape
-from .tensors import Tensor, View, array, channels_last, new_result, thread_count
+from .tensors import (
+    Tensor,
+    View,
+    array,
+    channels_last,
+    dense_strides,
+    new_result,
+    thread_count,
+)
 
 ATEN = torch.ops.aten.convolution.default
 ATEN_BACKWARD = torch.ops.aten.convolution_backward.default
@@ -123,7 +131,7 @@ def _prepared(
     if ready is None:
         return None
     order = axis_order(problem)
-    strides = new_result(shape, x.new_empty(0, device="meta"), last).stride()
+    strides = dense_strides(shape, last)
     views = (
         View.of(x.shape, x.stride(), x.dtype, order),
         View.of(shape, strides, x.dtype, order),
@@ -190,8 +198,7 @@ def weight_shape(g: Tensor, x: Tensor, kernel: Any, how: Geometry) -> tuple[Any,
 
 def formatted(tensor: Tensor, last: bool) -> Tensor:
     """PyTorch's result in the memory format that the fake kernel told."""
-    wanted = new_result(tensor.shape, tensor.new_empty(0, device="meta"), last)
-    if tensor.stride() == wanted.stride():
+    if tensor.stride() == dense_strides(tensor.shape, last):
         return tensor
     return new_result(tensor.shape, tensor, last).copy_(tensor)
 

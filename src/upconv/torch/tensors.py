@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ctypes import c_char
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor as Tensor
 
 from .. import threads
+from ..engines.addresses import MEMORY
 from ..problem import DType
 
 DTYPES = {
@@ -37,7 +36,6 @@ class View:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
-    block: Any
 
     @staticmethod
     @lru_cache(maxsize=1024)
@@ -52,15 +50,14 @@ class View:
         order = range(len(shape)) if axes is None else axes
         sizes = tuple(shape[axis] for axis in order)
         steps = tuple(strides[axis] * kind.itemsize for axis in order)
-        last = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-        return View(sizes, steps, kind, c_char * (last + kind.itemsize if prod(sizes) else 0))
+        return View(sizes, steps, kind)
 
     def on(self, tensor: Tensor) -> NDArray[Any]:
         """The array on a tensor's memory; `RuntimeError` where that was freed."""
         pointer = tensor.data_ptr()
         if not pointer:
             raise RuntimeError("The tensor's storage was freed: it has no memory to compute on.")
-        memory = self.block.from_address(pointer)
+        memory = MEMORY.from_address(pointer)
         memory.owner = tensor  # the array holds the memory, and the memory this
         return np.ndarray(self.shape, self.dtype, memory, 0, self.strides)
 
@@ -82,6 +79,16 @@ def new_result(shape: Any, like: Tensor, last: bool) -> Tensor:
     """An uninitialised tensor, contiguous or channels-last, of the dtype and device of another."""
     form = _CHANNELS_LAST[len(shape)] if last else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
+
+
+def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    """The strides that `new_result` gives a tensor, which need not be made for them."""
+    order = (0, *range(2, len(shape)), 1) if last else range(len(shape))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(1, shape[axis])
+    return tuple(strides)
 
 
 def thread_count() -> int:

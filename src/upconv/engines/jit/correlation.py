@@ -41,7 +41,7 @@ class Line:
             shifts = (axis.crop_begin - axis.dilation * t for t in range(axis.kernel))
             phases = (Phase(0, axis.size, tuple(Tap(t, e) for t, e in enumerate(shifts))),)
         kept = tuple(
-            replace(phase, taps=tuple(t for t in phase.taps if -size < t.shift <= last))
+            phase._replace(taps=tuple(t for t in phase.taps if -size < t.shift <= last))
             for phase in phases
             for last in (step * (phase.length - 1),)
         )

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...arrays import Array
+from ...engines.addresses import MEMORY
 from ...errors import UpconvError
 from ...threads import lend
 from .abi import VERSION, Library, library
@@ -46,10 +47,8 @@ class _CustomOp(ctypes.Structure):
 
 def array_at(value: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A tensor of ONNX Runtime as an array; its base lives as long as any array needs it."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     address = library().made("GetTensorMutableData", value)
-    memory: Any = (ctypes.c_byte * nbytes).from_address(address)
-    return np.ndarray(shape, dtype, memory)
+    return np.ndarray(shape, dtype, MEMORY.from_address(address))
 
 
 class Kernel:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
+from typing import NamedTuple
 
 from ....activations import Activation
 from ..activation import activated
@@ -24,8 +25,7 @@ from ..emit import Function, Module, signature
 from ..values import BYTES, LINE, Value, vector
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One shift of the input and the phases (numbered within the tile) that use it."""
 
     shift: int
