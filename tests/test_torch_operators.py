@@ -274,7 +274,9 @@ def test_the_profiler_shows_them() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 4, 1), (2, 1, 1, 5, 1), (2, 3, 0, 5)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 4, 5), (1, 1, 4, 1), (2, 1, 1, 5, 1), (2, 0, 3, 5), (2, 3, 0, 5)]
+)
 def test_strides_of_results_are_known_without_a_tensor(shape, last) -> None:
     made = tensors.new_result(shape, torch.empty(0), last)
     assert tensors.dense_strides(shape, last) == made.stride()

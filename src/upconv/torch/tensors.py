@@ -87,7 +87,7 @@ def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
-        step *= max(1, shape[axis])
+        step *= shape[axis] if last else max(1, shape[axis])  # of empty tensors PyTorch has both
     return tuple(strides)
 
 
