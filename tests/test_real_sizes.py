@@ -202,24 +202,21 @@ FAULTS = {
     ),
     "the last slab of a weight gradient left out": (
         "jit",
-        JIT.format(".weight_grad", "primitive", "weight_grad")
-        + "real = weight_grad.spatial_blocks_of\n"
+        JIT.format(".weight_grad", "schedule", "weight_grad")
+        + "real = weight_grad.Plan.spatial_blocks_of\n"
         "def some(*given): found = real(*given); return found[:-1] if len(found) > 1 else found\n"
-        "weight_grad.spatial_blocks_of = some",
+        "weight_grad.Plan.spatial_blocks_of = some",
     ),
     "a tap that misses the last output of a row": (
         "jit, AVX2",
-        JIT.format(".weight_grad", "schedule", "weight_grad_plan")
-        + "real = weight_grad_plan.Plan._span\n"
+        JIT.format(".weight_grad", "tables", "weight_grad") + "real = weight_grad.span\n"
         "def span(*given): a, b = real(*given); return a, max(a, b - (b - a > 8))\n"
-        "weight_grad_plan.Plan._span = span",
+        "weight_grad.span = span",
     ),
     "panels of another slab taken for these": (
         "jit",
-        JIT.format(".weight_grad", "driver", "weight_grad_code")
-        + "real = weight_grad_code._fields\n"
-        "def fields(f, names): return {**real(f, names), 'key': f.integer(0)}\n"
-        "weight_grad_code._fields = fields",
+        JIT.format(".weight_grad", "tables", "weight_grad")
+        + "weight_grad.key = lambda number, panels: 1",
     ),
     "a border that nobody fills": (
         "onednn",

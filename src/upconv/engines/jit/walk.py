@@ -5,7 +5,8 @@ each: job n takes row n % count of `inner` and row n // count of `outer`, so tha
 the sum of both counts and not with their product. No job of a phase begins before all of the phase
 before are over.
 
-    job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory
+    job(args, mine, inner, outer)    `mine` is the thread's own part of the scratch memory, whose
+                                     first two numbers are 0 when a run begins
 
 A kernel's argument block begins with `NUMBERS` and has `COUNTERS`; `phases` writes the table.
 """
@@ -22,7 +23,7 @@ from .cpu import Cpu
 from .emit import Module, signature
 from .kernel_arguments import ArgumentLayout, jobs, wait
 from .packing import Numbers
-from .values import I64, PTR
+from .values import I64, PTR, vector
 
 MOST_PHASES = 4
 NUMBERS = "phases* phase_count scratch* part "
@@ -70,6 +71,8 @@ def walk_code(module: Module, cpu: Cpu) -> None:
     with module.function("walk", {"args": PTR}) as f:
         a = _ARGUMENTS.reader(f)
         mine = a["scratch"] + f.take(a.address("next_thread")) * a["part"]
+        with f.when(a["part"] > 0):
+            f.store(f.constant(vector(I64, 2), 0), mine)
         with f.loop(0, a["phase_count"]) as phase:
             at = f.at(a["phases"], phase.index * _ROW, I64)
             code, count, jobs_there = f.load(PTR, at), f.word(at, 2), f.word(at, 1)

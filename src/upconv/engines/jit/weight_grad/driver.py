@@ -1,237 +1,218 @@
-"""What walks the tables of a weight gradient: the loop over jobs, packing, tiles, and delivery.
+"""The functions that the walk calls for a weight gradient, by its tables.
 
-    run(args)                  every thread: takes jobs in order, and does their steps
-    pack(args, mine, step)     rows of x or g into a panel, unless they are there
-    block(...)                 a block of dw: for each of its taps a tile over the tap's segments
-    finish(...)                sums of a block into dw
+    job(args, mine, job, set)       units of a set: packs what they read, and computes their blocks
+    finish(args, mine, block, _)    adds up what the sets have for a block, and delivers it
 
-`mine` is memory of a thread: sums of a block, room to transpose them, panels. The tile is a
-function of its own, one for each class.
+A thread's memory `mine` begins with what is packed there, for rows and for lanes; then come a
+block's sums, room to transpose them, and panels.
 """
 
 from __future__ import annotations
 
-from itertools import product
-
-from ....problem import DataLayout
-from .. import pool
+from .. import walk
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
-from ..kernel_arguments import ArgumentLayout, Arguments, jobs, wait
-from ..values import BYTES, I64, PTR, Value, vector
-from .schedule import ENTRY, HEAD
-from .tile import Tile
+from ..kernel_arguments import ArgumentLayout, Arguments
+from ..rows import converted
+from ..transpose import TRANSPOSE
+from ..values import BYTES, I64, Value, vector
+from .tables import BLOCK, JOB, OUTER, PANEL, PLACE, RUN, SET, UNIT, WORK
 
-ARGUMENTS = ArgumentLayout(
-    "buffer* rows* lanes* stages* dw* x* g* job* steps* places* entries* segments* zeros*"
-    " tile* single* transpose* fill* transpose_back* deliver* add*"
-    " rows_in_place lanes_in_place held x_held x_panels x_size g_held g_panels g_size jobs element"
-    " part sets set_bytes tile_rows tile_width spare row_step lane_step taps_inside transposed"
-    " by_row by_lane by_tap x_image x_channel x_position g_image g_channel g_position",
-    counters="next done next_thread",
-)
-PACK = ("to", "key", "width", "active", "rows", "count", "length", "of_g", "channel", "position")
-BLOCK = (
-    "to", "rows", "lanes", "entries", "entry_count", "tap", "count", "fresh",
-    "active_rows", "active_lanes", "dst",
+SUMS = 64
+"""Bytes of a thread's memory before the sums of a block."""
+TABLES = (
+    "units", "works", "blocks", "outer", "runs", "segments", "places", "rows_panels",
+    "lanes_panels",
 )  # fmt: skip
-STEP = 1 + len(BLOCK)  # the function, its fields
-JOB = ("first", "count", "after")  # its steps, and the jobs that must be over
-_WORK = signature("args* mine* step*")
-_TILE = signature(
-    "segments* count"  # pairs of byte offsets into the panels
-    " rows* lanes* positions"  # the latter of each segment
-    " row_step lane_step"  # bytes from one position to the next
-    " start* start_row start_tap"  # sums so far
-    " out* out_row out_tap"
+_SIDE = "copy* image channel position line packed panel size width step"
+ARGUMENTS = ArgumentLayout(
+    walk.NUMBERS
+    + "stages* dw* rows* lanes* zeros* tile* single* clear* transpose* deliver* add* "
+    + "".join(f"{name}* " for name in TABLES)
+    + "".join(f"{side}_{name} " for side in ("rows", "lanes") for name in _SIDE.split())
+    + "set_count set_bytes element tile_rows tile_width spare taps_inside transposed"
+    " by_row by_lane by_tap one_block clears kernel",
+    counters=walk.COUNTERS,
 )
+_PACK = signature("args* mine* work* unit*")
+_BLOCK = signature("args* mine* work* unit* block* sums* fresh")
+_DELIVER = signature("args* mine* block* sums*")
+_UNROLLED = 4  # positions
 
 
-@compiled("tile", kept=64)
-def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
-    """`tile` of one class."""
-    with module.function("tile", _TILE) as f:
-        _emit_tile(f, tile)
+@compiled("copy", kept=16)
+def copy_code(module: Module, width: int, stored: str, computed: str, cpu: Cpu) -> None:
+    """Copies channels-last rows of `width` numbers, of which `rows` are there and zeros follow;
+    what is stored beyond a row is overwritten by the next."""
+    lanes = cpu.lanes(BYTES[computed])
+    with module.function("copy", TRANSPOSE) as f:
+        starts = range(0, width, lanes)
+        masks = [f.lanes_below(f["rows"] - start, lanes) for start in starts]
+
+        def copy(src: Value, dst: Value) -> None:
+            for start, mask in zip(starts, masks, strict=True):
+                numbers = f.load_lanes(vector(stored, lanes), f.at(src, start, stored), mask)
+                f.store(converted(f, numbers, computed), f.at(dst, start, computed))
+
+        many = f["columns"] // _UNROLLED * _UNROLLED
+        for bounds in ((0, many, _UNROLLED), (many, f["columns"], 1)):
+            with f.loop(*bounds) as column:
+                for i in range(bounds[2]):
+                    index = column.index + i
+                    copy(f["src"] + index * f["src_row"], f["dst"] + index * f["dst_row"])
 
 
-def _emit_tile(f: Function, tile: Tile) -> None:
-    kind, size = vector(tile.element, tile.lanes), BYTES[tile.element]
-    places = list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
-
-    def spot(name: str, tap: int, row: int, line: int) -> Value:
-        offset = f[f"{name}_tap"] * tap + f[f"{name}_row"] * row
-        return f[name] + offset + line * tile.lanes * size
-
-    def products(row: Value, lane: Value, sums: list[Value]) -> list[Value]:
-        lines = [f.load(kind, lane + v * tile.lanes * size) for v in range(tile.vectors)]
-        made = []
-        for (tap, r, v), total in zip(places, sums, strict=True):
-            if tile.depthwise:
-                factor = f.load(kind, row + (tap * tile.step + v * tile.lanes * size))
-            elif v == 0:
-                number = f.load(tile.element, row + (tap * tile.step + r * size))
-                factor = f.broadcast(number, tile.lanes)
-            made.append(f.multiply_add(factor, lines[v], total))
-        return made
-
-    each, n = tile.sums, len(places)
-    starts = [f.load(kind, spot("start", *place)) for place in places]
-    starts += [f.constant(kind, 0.0)] * (n * (each - 1))
-    whole = f["positions"] // each * each
-    with f.loop(0, f["count"], carried=starts) as segment:
-        entry = f.at(f["segments"], segment.index * 2, I64)
-        row, lane = (f[s] + f.word(entry, i) for i, s in enumerate(("rows", "lanes")))
-        with f.loop(0, whole, each, [*segment.carried, row, lane]) as position:
-            *sums, row, lane = position.carried
-            made: list[Value] = []
-            for i in range(each):
-                made += products(row, lane, sums[i * n : (i + 1) * n])
-                row, lane = row + f["row_step"], lane + f["lane_step"]
-            position.next([*made, row, lane])
-        *sums, row, lane = position.results
-        if each > 1:
-            with f.loop(whole, f["positions"], 1, [*sums[:n], row, lane]) as position:
-                *first, row, lane = position.carried
-                first = products(row, lane, first)
-                position.next([*first, row + f["row_step"], lane + f["lane_step"]])
-            sums[:n] = position.results[:n]
-        segment.next(sums)
-    for i, place in enumerate(places):
-        total = segment.results[i]
-        for more in range(1, each):
-            total = total + segment.results[more * n + i]
-        f.store(total, spot("out", *place))
-
-
-@compiled("run", "pack", "block", "finish", kept=8, opt=1)
-def driver_code(module: Module, layout: DataLayout, cpu: Cpu) -> None:
-    """Everything else, for data of one layout."""
-    _emit_pack(module, layout)
+@compiled("job", "finish", kept=8, opt=1)
+def driver_code(module: Module, cpu: Cpu) -> None:
+    """Everything but tiles and copies."""
+    for number, side in enumerate(("rows", "lanes")):
+        _emit_pack(module, side, number)
     _emit_block(module)
-    _emit_finish(module)
-    with module.function("run", {"args": PTR}) as f:
+    _emit_deliver(module)
+    _emit_job(module)
+    with module.function("finish", walk.JOB) as f:
+        a, block = ARGUMENTS.reader(f), _fields(f, f["inner"], BLOCK)
+        sums = a["stages"] + block["sums"]
+        numbers = block["count"] * a["tile_rows"] * a["tile_width"]
+        with f.loop(1, a["set_count"]) as loop:
+            more = sums + loop.index * a["set_bytes"]
+            f.call(a["add"], more, sums, sums, 1, 0, 0, 1, numbers, 0, 0)
+        f.call("deliver", f["args"], f["mine"], f["inner"], sums)
+
+
+def _fields(f: Function, row: Value, names: tuple[str, ...]) -> dict[str, Value]:
+    return {name: f.word(row, i) for i, name in enumerate(names)}
+
+
+def _row(f: Function, table: Value, number: Value, names: tuple[str, ...]) -> Value:
+    """The address of a row of a table."""
+    return f.at(table, number * len(names), I64)
+
+
+def _emit_job(module: Module) -> None:
+    with module.function("job", walk.JOB) as f:
         a = ARGUMENTS.reader(f)
-        mine = a["buffer"] + f.take(a.address("next_thread")) * a["part"]
-        for side in ("x", "g"):
-            # What lies there from earlier runs is not what it seems to be.
-            with f.loop(0, a[f"{side}_held"]) as loop:
-                place = a[f"{side}_panels"] + loop.index * a[f"{side}_size"]
-                f.store(f.integer(-1), mine + a["held"] + place)
-        with jobs(f, a.address("next"), a["jobs"]) as number:
-            job = f.at(a["job"], number * len(JOB), I64)
-            first, count, before = (f.word(job, i) for i in range(len(JOB)))
-            wait(f, a.address("done"), before, cpu.triple, pool.switch())
-            with f.loop(first, first + count) as loop:
-                step = f.at(a["steps"], loop.index * STEP, I64)
-                f.call(f.load(PTR, step), f["args"], mine, step)
-            f.take(a.address("done"))
+        job, some = _fields(f, f["inner"], JOB), _fields(f, f["outer"], SET)
+        kept = a["one_block"] < 1  # sums, from one spatial block to the next
+        start, stop = some["works"], some["works"] + some["count"]
+        # The last spatial block delivers its sums, unless other sets have some for them.
+        last = f.select(a["set_count"] > 1, -1, stop + -1)
+        units = job["units"], job["units"] + job["count"]
+        with f.loop(start, stop) as number, f.loop(*units) as place:
+            work = _row(f, a["works"], number.index, WORK)
+            at = _row(f, a["units"], place.index, UNIT)
+            unit = _fields(f, at, UNIT)
+            for side in ("rows", "lanes"):
+                f.call(f"pack_{side}", f["args"], f["mine"], work, at)
+            with f.loop(unit["blocks"], unit["blocks"] + unit["count"]) as loop:
+                block = _row(f, a["blocks"], loop.index, BLOCK)
+                shared = a["stages"] + (some["sums"] + f.word(block))
+                sums = f.select(kept, shared, f["mine"] + SUMS)
+                fresh = number.index - start
+                f.call("block", f["args"], f["mine"], work, at, block, sums, fresh)
+                with f.when(f.compare("eq", number.index, last)):
+                    f.call("deliver", f["args"], f["mine"], block, sums)
 
 
-def _fields(f: Function, names: tuple[str, ...]) -> dict[str, Value]:
-    return {name: f.word(f["step"], 1 + i) for i, name in enumerate(names)}
-
-
-def _emit_pack(module: Module, layout: DataLayout) -> None:
-    with module.function("pack", _WORK) as f:
-        a, r = ARGUMENTS.reader(f), _fields(f, PACK)
-        of_g = f.compare("ne", r["of_g"], 0)
-        base, image, channel, position = (
-            f.select(of_g, a[f"g{name}"], a[f"x{name}"])
-            for name in ("", "_image", "_channel", "_position")
-        )
-        src = base + (r["channel"] * channel + r["position"] * position)
-        dst = f["mine"] + a["held"] + r["to"]
-        key = dst + -HEAD
-        with f.when(f.compare("ne", f.load(I64, key), r["key"])):
-            f.store(r["key"], key)
-            row = r["width"] * a["element"]
-            behind = r["width"] - r["active"]
-            if layout is DataLayout.NCX:
+def _emit_pack(module: Module, side: str, number: int) -> None:
+    """Packs an operand's panels of a unit, unless the thread has them or it is read in place."""
+    with module.function(f"pack_{side}", _PACK, exported=False) as f:
+        a = ARGUMENTS.reader(f)
+        work, unit = _fields(f, f["work"], WORK), _fields(f, f["unit"], UNIT)
+        key, noted = work["key"] + unit[side], f.at(f["mine"], number, I64)
+        missing = f.compare("ne", f.load(I64, noted), key)
+        with f.when(missing & (a[f"{side}_packed"] > 0)):
+            f.store(key, noted)
+            length, width = work[f"{side}_length"], a[f"{side}_width"]
+            image, position, line = (a[f"{side}_{name}"] for name in ("image", "position", "line"))
+            with f.loop(0, work[f"{side}_count"]) as row, f.loop(0, unit[f"{side}_count"]) as loop:
+                at = _row(f, a["places"], work[f"{side}_places"] + row.index, PLACE)
+                place = _fields(f, at, PLACE)
+                before = place["position"] + work[f"{side}_start"]
+                src = a[side] + (place["image"] * image + before * position)
+                at = _row(f, a[f"{side}_panels"], unit[side] + loop.index, PANEL)
+                panel = _fields(f, at, PANEL)
+                dst = f["mine"] + a[f"{side}_panel"] + loop.index * a[f"{side}_size"]
+                dst = dst + row.index * length * (width * a["element"])
                 # What lies behind the last channel must be numbers, if only not to be slow.
-                with f.when(behind > 0):
-                    every = r["count"] * r["length"] * r["width"]
-                    f.call(a["fill"], dst, src, 0, every, 1, 0, 0)
-            with f.loop(0, r["count"]) as loop:
-                place = f.at(a["places"], (r["rows"] + loop.index) * 2, I64)
-                number, before = f.load(I64, place), f.word(place, 1)
-                here = src + (number * image + before * position)
-                to = dst + loop.index * r["length"] * row
-                if layout is DataLayout.NCX:
-                    f.call(a["transpose"], to, here, r["active"], r["length"], channel, row)
-                else:
-                    f.call(a["fill"], to, here, r["active"], behind, r["length"], row, position)
+                with f.when((a["clears"] > 0) & (panel["active"] < width)):
+                    f.call(a["clear"], dst, src, 0, length * width, 1, 0, 0)
+                src = src + panel["channel"] * a[f"{side}_channel"]
+                row_bytes = width * a["element"]
+                f.call(a[f"{side}_copy"], dst, src, panel["active"], length, line, row_bytes)
+
+
+def _panel(f: Function, side: str, number: Value) -> Value:
+    """Where a block reads an operand, from the number of its panel among those of the unit."""
+    a, first = ARGUMENTS.reader(f), f.word(f["unit"], UNIT.index(side))
+    panel = _row(f, a[f"{side}_panels"], first + number, PANEL)
+    in_place = a[side] + f.word(panel) * a[f"{side}_channel"]
+    packed = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
+    return f.select(a[f"{side}_packed"] > 0, packed, in_place)
 
 
 def _emit_block(module: Module) -> None:
-    with module.function("block", _WORK) as f:
-        a, r = ARGUMENTS.reader(f), _fields(f, BLOCK)
-        stage, row, step = _stage(f, a, r)
-        held = f["mine"] + a["held"]
-        rows, lanes = (
-            f.select(f.compare("ne", a[f"{side}_in_place"], 0), a[side], held)
-            for side in ("rows", "lanes")
-        )
-        with f.loop(0, r["entry_count"]) as loop:
-            place = f.at(a["entries"], (r["entries"] + loop.index) * len(ENTRY), I64)
-            entry = {name: f.word(place, i) for i, name in enumerate(ENTRY)}
-            single = f.compare("ne", entry["single"], 0)
-            # The first entry of a tap makes its sums, with those of its neighbours.
-            fresh = f.compare("ne", r["fresh"], 0) & f.compare("eq", entry["single"], 0)
-            work = (entry["positions"] > 0) | fresh
-            out = stage + (entry["tap"] - r["tap"]) * step
-            with f.when(work):
+    """A tile for each outer tap and each run of its taps."""
+    with module.function("block", _BLOCK, exported=False) as f:
+        a = ARGUMENTS.reader(f)
+        work, block = _fields(f, f["work"], WORK), _fields(f, f["block"], BLOCK)
+        by_row, by_tap = _steps(a, block)
+        rows, lanes = _panel(f, "rows", block["panel"]), _panel(f, "lanes", f.integer(0))
+        with f.loop(block["entries"], block["entries"] + block["entry_count"]) as loop:
+            number = loop.index // work["run_count"]
+            at = _row(f, a["outer"], work["outer"] + number, OUTER)
+            outer = _fields(f, at, OUTER)
+            at = _row(f, a["runs"], work["runs"] + loop.index % work["run_count"], RUN)
+            run = _fields(f, at, RUN)
+            tap = number * a["kernel"] + run["tap"] - block["tap"]
+            out, single = f["sums"] + tap * by_tap, run["single"] > 0
+            # The first run of a tap makes its sums, with those of its neighbours.
+            fresh = (f["fresh"] < 1) & (run["single"] < 1)
+            with f.when(fresh | (run["positions"] > 0)):
                 f.call(
                     f.select(single, a["single"], a["tile"]),
-                    f.at(a["segments"], entry["segments"] * 2, I64), entry["count"],
-                    rows + (r["rows"] + entry["row"]),
-                    lanes + (r["lanes"] + entry["lane"]),
-                    entry["positions"], a["row_step"], a["lane_step"],
-                    f.select(fresh, a["zeros"], out), f.select(fresh, 0, row),
-                    f.select(fresh, 0, step), out, row, step,
+                    f.at(a["segments"], outer["segments"] * 2, I64), outer["count"],
+                    rows + run["row"], lanes + run["lane"], run["positions"],
+                    a["rows_step"], a["lanes_step"],
+                    f.select(fresh, a["zeros"], out), f.select(fresh, 0, by_row),
+                    f.select(fresh, 0, by_tap), out, by_row, by_tap,
                 )  # fmt: skip
-        with f.when(r["dst"] >= 0):
-            f.call("finish", f["args"], f["mine"], f["step"])
 
 
-def _stage(f: Function, a: Arguments, r: dict[str, Value]) -> tuple[Value, Value, Value]:
-    """Where a block's sums lie, and the bytes from one row to the next and from one tap."""
-    own = r["to"] < 0
-    stage = f.select(own, f["mine"], a["stages"] + r["to"])
-    width, inside = a["tile_width"] * a["element"], f.compare("ne", a["taps_inside"], 0)
-    row = width * f.select(inside, r["count"], 1)
-    return stage, row, width * f.select(inside, 1, a["tile_rows"])
+def _steps(a: Arguments, block: dict[str, Value]) -> tuple[Value, Value]:
+    """Bytes from one row of a block's sums to the next, and from one tap: those are
+    [outer][inner][lane]."""
+    width = a["tile_width"] * a["element"]
+    by_row = width + width * (block["count"] + -1) * a["taps_inside"]
+    by_tap = width + width * (a["tile_rows"] + -1) * (1 - a["taps_inside"])
+    return by_row, by_tap
 
 
-def _emit_finish(module: Module) -> None:
-    with module.function("finish", _WORK) as f:
-        a, r = ARGUMENTS.reader(f), _fields(f, BLOCK)
-        stage, _, _ = _stage(f, a, r)
-        inside = f.compare("ne", a["taps_inside"], 0)
-        dst = a["dw"] + r["dst"]
-        # Sums are [outer][inner][lane].
-        outer = f.select(inside, a["tile_rows"], r["count"])
-        inner = f.select(inside, r["count"], a["tile_rows"])
-        live_outer = f.select(inside, r["active_rows"], r["count"])
-        live_inner = f.select(inside, r["count"], r["active_rows"])
-        by_outer = f.select(inside, a["by_row"], a["by_tap"])
-        by_inner = f.select(inside, a["by_tap"], a["by_row"])
-        width, element = a["tile_width"] * a["element"], a["element"]
-        every = outer * inner
-        with f.loop(1, a["sets"]) as loop:
-            more = stage + loop.index * a["set_bytes"]
-            f.call(a["add"], more, stage, stage, 1, 0, 0, 1, every * a["tile_width"], 0, 0)
-        back = f.compare("ne", a["transposed"], 0)
+def _emit_deliver(module: Module) -> None:
+    """Puts a block's sums into dw."""
+    with module.function("deliver", _DELIVER, exported=False) as f:
+        a, block = ARGUMENTS.reader(f), _fields(f, f["block"], BLOCK)
+        inside, width = a["taps_inside"] > 0, a["tile_width"] * a["element"]
+
+        def either(rows: Value, taps: Value) -> tuple[Value, Value]:
+            return f.select(inside, rows, taps), f.select(inside, taps, rows)
+
+        outer, inner = either(a["tile_rows"], block["count"])
+        live_outer, live_inner = either(block["active_rows"], block["count"])
+        by_outer, by_inner = either(a["by_row"], a["by_tap"])
+        sums, dw, lanes = f["sums"], a["dw"] + block["dw"], block["active_lanes"]
+        back = a["transposed"] > 0
         with f.when(back):
             # [lane][outer][inner]
-            transposed, line = f["mine"] + a["spare"], every * element
-            f.call(a["transpose_back"], transposed, stage, every, r["active_lanes"], width, line)
+            transposed, line = f["mine"] + a["spare"], outer * inner * a["element"]
+            f.call(a["transpose"], transposed, sums, outer * inner, lanes, width, line)
             f.call(
-                a["deliver"], transposed, dst, dst, live_outer, inner * element, by_outer,
-                r["active_lanes"], live_inner, line, a["by_lane"],
+                a["deliver"], transposed, dw, dw, live_outer, inner * a["element"], by_outer,
+                lanes, live_inner, line, a["by_lane"],
             )  # fmt: skip
         with f.unless(back):
             f.call(
-                a["deliver"], stage, dst, dst, live_outer, inner * width, by_outer,
-                live_inner, r["active_lanes"], width, by_inner,
+                a["deliver"], sums, dw, dw, live_outer, inner * width, by_outer,
+                live_inner, lanes, width, by_inner,
             )  # fmt: skip

@@ -1,19 +1,23 @@
-"""The tile of a weight gradient, which side of it is which, and the model that chooses both."""
+"""The tile of a weight gradient: what it is, what a position of it takes, and its code."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import product
-from math import ceil, prod
+from math import ceil
 
-from ....problem import DataLayout, Problem
-from ..correlation import weight_strides
+from ..compile import compiled
 from ..cpu import Cpu, costs_of
-from ..values import BYTES, computed
+from ..emit import Function, Module, signature
+from ..values import BYTES, I64, Value, vector
 
-_PACK = 0.6  # cycles that packing a number takes
-_SEGMENT = 15  # cycles that each segment takes beside its positions
+TILE = signature(
+    "segments* count"  # pairs of byte offsets into the panels
+    " rows* lanes* positions"  # the latter of each segment
+    " row_step lane_step"  # bytes from one position to the next
+    " start* start_row start_tap"  # sums so far
+    " out* out_row out_tap"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,95 +76,57 @@ class Tile:
         return max(sums / costs.adds, loads / costs.loads, waiting, nbytes / costs.stream) + 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Which side runs along the lanes, how blocks of dw lie in it, and the tile."""
-
-    lanes_of_g: bool
-    tile: Tile
-    cycles: float
-    groups: int
-    rows: int  # channels of a group
-    lanes: int
-    by_row: int  # elements of dw from one channel to the next
-    by_lane: int
-    by_tap: int
-
-    @property
-    def row_blocks(self) -> int:
-        """Blocks of a group's rows."""
-        return ceil(self.rows / self.tile.rows)
-
-    @property
-    def lane_blocks(self) -> int:
-        """Blocks of a group's lanes."""
-        return ceil(self.lanes / self.tile.width)
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Channels of a panel of x, and of one of g."""
-        rows, lanes = self.tile.width if self.tile.depthwise else self.tile.rows, self.tile.width
-        return (rows, lanes) if self.lanes_of_g else (lanes, rows)
-
-    def in_place(self, problem: Problem) -> tuple[bool, bool]:
-        """Whether x, and g, are read where they lie: channels-last data of whole blocks."""
-        last = problem.layout is DataLayout.NXC
-        same = problem.dtype.itemsize == BYTES[self.tile.element]
-        both = (problem.in_channels, problem.out_channels)
-        x, g = (
-            same and (last or n == 1) and n // self.groups % width == 0
-            for n, width in zip(both, self.widths, strict=True)
-        )
-        return x, g
-
-    @property
-    def transposed(self) -> bool:
-        """Whether lanes do not lie side by side in dw."""
-        return self.by_lane != 1 and self.lanes > 1
-
-    @property
-    def taps_inside(self) -> bool:
-        """Whether a row's taps lie side by side in dw, or else a tap's rows."""
-        return self.by_tap == 1
-
-    def __str__(self) -> str:
-        tile, side = self.tile, "output" if self.lanes_of_g else "input"
-        taps = f"{tile.taps} taps x " if tile.taps > 1 else ""
-        rows = "" if tile.depthwise else f"{tile.rows} channels x "
-        return f"tiles of {taps}{rows}{tile.vectors} vectors of {side} channels"
+@compiled("tile", kept=64)
+def tile_code(module: Module, tile: Tile, cpu: Cpu) -> None:
+    """`tile` of one class."""
+    with module.function("tile", TILE) as f:
+        _emit_tile(f, tile)
 
 
-@lru_cache(maxsize=64)
-def sides_of(problem: Problem, cpu: Cpu) -> Sides:
-    """The cheaper side for the lanes, and the cheapest tile."""
-    element, last = computed(problem.dtype), problem.axes[-1]
-    width, taps = cpu.lanes(BYTES[element]), prod(axis.kernel for axis in problem.axes)
-    x, g = problem.in_channels // problem.groups, problem.out_channels // problem.groups
-    positions = problem.multiply_adds / max(1, problem.groups * x * g * taps)
-    inputs, outputs = prod(problem.x_shape), prod(problem.y_shape)
-    own = x == g == 1 and problem.groups > 1
-    by_group, by_x, by_g, *by_taps = weight_strides(problem, forward=True)
-    lanes_of_either = (
-        [(False, 1, problem.groups, 0, by_group)]
-        if own
-        else [(True, x, g, by_x, by_g), (False, g, x, by_g, by_x)]
-    )
-    groups = 1 if own else problem.groups
-    options = []
-    for lanes_of_g, rows, lanes, by_row, by_lane in lanes_of_either:
-        together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
-        for many, vectors, count in product(together, range(1, 9), range(1, min(14, rows) + 1)):
-            tile = Tile.of(element, width, many, count, vectors, depthwise=own)
-            if tile.accumulators > cpu.sums(vectors) or (vectors - 1) * width >= lanes:
-                continue
-            sides = Sides(lanes_of_g, tile, 0.0, groups, rows, lanes, by_row, by_lane, by_taps[-1])
-            edge = min(1.0, (many - 1) * last.dilation / last.stride / max(1, last.size))
-            each = (1 - edge) * tile.cycles / many + edge * tile.single.cycles
-            each += _SEGMENT / max(1, last.size) * (1 if many == 1 else 1 / many + 2)
-            left = (1.5 if sides.transposed else 0.1) * count * tile.width
-            blocks = groups * sides.row_blocks * sides.lane_blocks
-            x_in_place, g_in_place = sides.in_place(problem)
-            packed = (0 if x_in_place else inputs) + (0 if g_in_place else outputs)
-            cycles = blocks * taps * (positions * each + left) + _PACK * packed
-            options.append(replace(sides, cycles=cycles))
-    return min(options, key=lambda option: option.cycles)
+def _emit_tile(f: Function, tile: Tile) -> None:
+    kind, size = vector(tile.element, tile.lanes), BYTES[tile.element]
+    numbers = list(product(range(tile.taps), range(tile.rows), range(tile.vectors)))
+
+    def address(name: str, tap: int, row: int, line: int) -> Value:
+        offset = f[f"{name}_tap"] * tap + f[f"{name}_row"] * row
+        return f[name] + offset + line * tile.lanes * size
+
+    def products(row: Value, lane: Value, sums: list[Value]) -> list[Value]:
+        lines = [f.load(kind, lane + v * tile.lanes * size) for v in range(tile.vectors)]
+        totals = []
+        for (tap, r, v), total in zip(numbers, sums, strict=True):
+            if tile.depthwise:
+                factor = f.load(kind, row + (tap * tile.step + v * tile.lanes * size))
+            elif v == 0:
+                number = f.load(tile.element, row + (tap * tile.step + r * size))
+                factor = f.broadcast(number, tile.lanes)
+            totals.append(f.multiply_add(factor, lines[v], total))
+        return totals
+
+    each, n = tile.sums, len(numbers)
+    starts = [f.load(kind, address("start", *number)) for number in numbers]
+    starts += [f.constant(kind, 0.0)] * (n * (each - 1))
+    full = f["positions"] // each * each
+    with f.loop(0, f["count"], carried=starts) as segment:
+        offsets = f.at(f["segments"], segment.index * 2, I64)
+        row, lane = (f[s] + f.word(offsets, i) for i, s in enumerate(("rows", "lanes")))
+        with f.loop(0, full, each, [*segment.carried, row, lane]) as position:
+            *sums, row, lane = position.carried
+            totals: list[Value] = []
+            for i in range(each):
+                totals += products(row, lane, sums[i * n : (i + 1) * n])
+                row, lane = row + f["row_step"], lane + f["lane_step"]
+            position.next([*totals, row, lane])
+        *sums, row, lane = position.results
+        if each > 1:
+            with f.loop(full, f["positions"], 1, [*sums[:n], row, lane]) as position:
+                *first, row, lane = position.carried
+                first = products(row, lane, first)
+                position.next([*first, row + f["row_step"], lane + f["lane_step"]])
+            sums[:n] = position.results[:n]
+        segment.next(sums)
+    for i, number in enumerate(numbers):
+        total = segment.results[i]
+        for more in range(1, each):
+            total = total + segment.results[more * n + i]
+        f.store(total, address("out", *number))

@@ -1,0 +1,165 @@
+"""Which operand of a weight gradient runs along the lanes, which is packed, and which tile is used:
+the model that chooses all three.
+
+An operand whose channels lie last can be read in place. A block of channels is then some lines of
+each pixel, one pixel apart, and the model counts two things against it:
+
+1. Each line that a tile reads is fetched from the second-level cache by itself: no prefetcher runs
+   ahead where lines lie a pixel apart. A panel is read from first to last.
+2. Lines a power of two apart fall into few sets of a cache. Of a cache of any size, lines S bytes
+   apart use one part in (largest power of two that divides S) / 64: as if each were that long.
+
+So an operand that is read often is packed, on every processor; one that is read once or twice is
+not, as packing reads it once, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import ceil, prod
+
+from ....problem import DataLayout, Problem
+from ..correlation import weight_strides
+from ..cpu import Cpu
+from ..values import BYTES, computed
+from .tile import Tile
+
+# Cycles that packing a row of a panel takes, and each number of it, where data comes from beyond
+# the second-level cache (Zen 4, 23 November 2026).
+_PACK = {DataLayout.NCX: (0.0, 1.2), DataLayout.NXC: (10.0, 0.5)}
+_APART = 2.0  # cycles that a line read in place takes longer than one of a panel
+_SEGMENT = 15  # cycles that each segment takes beside its positions
+_LINE = 64
+_PAIR = 128  # bytes that processors fetch together
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Which side runs along the lanes, how blocks of dw lie in it, the tile, and whether x and g
+    are read `in_place`."""
+
+    lanes_of_g: bool
+    tile: Tile
+    groups: int
+    rows: int  # channels of a group
+    lanes: int
+    by_row: int  # elements of dw from one channel to the next
+    by_lane: int
+    by_tap: int
+    cycles: float = 0.0
+    in_place: tuple[bool, bool] = (False, False)
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of a group's rows."""
+        return ceil(self.rows / self.tile.rows)
+
+    @property
+    def lane_blocks(self) -> int:
+        """Blocks of a group's lanes."""
+        return ceil(self.lanes / self.tile.width)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Channels of a panel of x, and of one of g."""
+        rows, lanes = self.tile.width if self.tile.depthwise else self.tile.rows, self.tile.width
+        return (rows, lanes) if self.lanes_of_g else (lanes, rows)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether lanes do not lie side by side in dw."""
+        return self.by_lane != 1 and self.lanes > 1
+
+    @property
+    def taps_inside(self) -> bool:
+        """Whether a row's taps lie side by side in dw, or else a tap's rows."""
+        return self.by_tap == 1
+
+    def __str__(self) -> str:
+        tile, side = self.tile, "output" if self.lanes_of_g else "input"
+        taps = f"{tile.taps} taps x " if tile.taps > 1 else ""
+        rows = "" if tile.depthwise else f"{tile.rows} channels x "
+        packed = [name for name, stays in zip("xg", self.in_place, strict=True) if not stays]
+        reading = f"{' and '.join(packed) or 'nothing'} packed"
+        return f"tiles of {taps}{rows}{tile.vectors} vectors of {side} channels, {reading}"
+
+
+def footprint(width: int, pixel: int) -> int:
+    """Bytes of a cache that `width` bytes of a pixel of `pixel` bytes take, as they alias."""
+    return width if width >= pixel else max(_whole(width), pixel & -pixel)
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // _LINE) * _LINE
+
+
+@lru_cache(maxsize=64)
+def sides_of(problem: Problem, cpu: Cpu) -> Sides:
+    """The cheaper side for the lanes, the cheapest tile, and the cheapest way to its operands."""
+    options = (_priced(problem, sides) for sides in _options(problem, cpu))
+    return min(options, key=lambda option: option.cycles)
+
+
+def _options(problem: Problem, cpu: Cpu) -> list[Sides]:
+    """All tiles whose sums stay in registers, on both sides."""
+    element, last = computed(problem.dtype), problem.axes[-1]
+    width = cpu.lanes(BYTES[element])
+    x, g = problem.in_channels // problem.groups, problem.out_channels // problem.groups
+    depthwise = x == g == 1 and problem.groups > 1
+    by_group, by_x, by_g, *by_taps = weight_strides(problem, forward=True)
+    either = (
+        [(False, 1, problem.groups, 0, by_group)]
+        if depthwise
+        else [(True, x, g, by_x, by_g), (False, g, x, by_g, by_x)]
+    )
+    groups = 1 if depthwise else problem.groups
+    options = []
+    for lanes_of_g, rows, lanes, by_row, by_lane in either:
+        together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
+        for taps, vectors, count in product(together, range(1, 9), range(1, min(14, rows) + 1)):
+            tile = Tile.of(element, width, taps, count, vectors, depthwise=depthwise)
+            if tile.accumulators <= cpu.sums(vectors) and (vectors - 1) * width < lanes:
+                options.append(
+                    Sides(lanes_of_g, tile, groups, rows, lanes, by_row, by_lane, by_taps[-1])
+                )
+    return options
+
+
+def _priced(problem: Problem, sides: Sides) -> Sides:
+    """A choice with its cycles, of one thread, and with operands read in place or packed."""
+    tile, last = sides.tile, problem.axes[-1]
+    taps = prod(axis.kernel for axis in problem.axes)
+    positions = problem.batch * prod(axis.size for axis in problem.axes)
+    edge = min(1.0, (tile.taps - 1) * last.dilation / last.stride / max(1, last.size))
+    each = (1 - edge) * tile.cycles / tile.taps + edge * tile.single.cycles
+    each += _SEGMENT / max(1, last.size) * (1 if tile.taps == 1 else 1 / tile.taps + 2)
+    left = (1.5 if sides.transposed else 0.1) * tile.rows * tile.width
+    blocks = sides.groups * sides.row_blocks * sides.lane_blocks
+    reading = [_reading(problem, sides, of_g, taps) for of_g in (False, True)]
+    cycles = blocks * taps * (positions * each + left) + sum(cycles for _, cycles in reading)
+    return replace(sides, cycles=cycles, in_place=(reading[0][0], reading[1][0]))
+
+
+def _reading(problem: Problem, sides: Sides, of_g: bool, taps: int) -> tuple[bool, float]:
+    """Whether an operand is read in place, and the cycles that this, or packing it, takes."""
+    tile, layout, size = sides.tile, problem.layout, BYTES[sides.tile.element]
+    channels = problem.out_channels if of_g else problem.in_channels
+    numbers = prod(problem.y_shape if of_g else problem.x_shape)
+    width, (row, number) = sides.widths[of_g], _PACK[layout]
+    packing = numbers * (row / width + number)
+    possible = problem.dtype.itemsize == size and (layout is DataLayout.NXC or channels == 1)
+    if not possible or channels // sides.groups % width:
+        return False, packing
+    if width == channels or channels * size <= _PAIR:
+        return True, 0.0
+    reads = taps / tile.taps
+    if of_g:
+        # A tile of several taps reads what lies between two positions once.
+        steps = [axis.stride for axis in problem.axes]
+        reads *= min(tile.taps, steps[-1]) / prod(steps)
+    if not tile.depthwise:
+        reads *= sides.row_blocks if of_g == sides.lanes_of_g else sides.lane_blocks
+    apart = _APART * reads * numbers / width * (_whole(width * size) // _LINE)
+    return (True, apart) if apart <= packing else (False, packing)
