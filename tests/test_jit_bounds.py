@@ -237,10 +237,18 @@ FAULTS = {
     + JIT.format(".channels", "tables", "tables")
     + "tables.CROSSING = tables.OUTER",
     "rows of Winograd's results too long": WINOGRAD
-    + JIT.format(".winograd", "primitive", "winograd_kernel")
-    + "real = winograd_kernel._axis\n"
-    "def longer(*given): made = real(*given); made['out'] += 1; return made\n"
-    "winograd_kernel._axis = longer",
+    + JIT.format(".winograd", "blocks", "winograd_blocks")
+    + "real = winograd_blocks._axis\n"
+    "def longer(*given): axis = real(*given); return replace(axis, out=axis.out + 1)\n"
+    "winograd_blocks._axis = longer",
+    "rows of Winograd's operands too long": WINOGRAD
+    + JIT.format(".winograd", "blocks", "winograd_blocks")
+    + "real = winograd_blocks._axis\n"
+    "def longer(*given): axis = real(*given); return replace(axis, size=axis.size + 1)\n"
+    "winograd_blocks._axis = longer",
+    "tables of Winograd's let go of": WINOGRAD + "real = winograd_kernel.Winograd.__init__\n"
+    "def forgetful(self, *a): real(self, *a); self.tables.arrays.clear()\n"
+    "winograd_kernel.Winograd.__init__ = forgetful",
     "a transformed weight too small": WINOGRAD
     + JIT.format(".winograd", "weights", "winograd_weights")
     + "real = winograd_weights.aligned\n"

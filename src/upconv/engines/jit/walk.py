@@ -36,8 +36,8 @@ _ARGUMENTS = ArgumentLayout(NUMBERS, counters=COUNTERS)
 
 
 class Phase(NamedTuple):
-    """A function's address and the tables of its jobs; a table that a function does not read may be
-    None, its count says how often the other one is gone through."""
+    """A function's address and the tables of its jobs. Where a table is None a job is given not a
+    row's address but its number, below the count."""
 
     code: int
     inner: Numbers | None
@@ -54,7 +54,7 @@ def phases(*listed: Phase) -> Numbers:
         tables = (phase.inner, phase.inner_count), (phase.outer, phase.outer_count)
         for table, count in tables:
             address = 0 if table is None else table.ctypes.data
-            nbytes = 0 if table is None else table.strides[0]
+            nbytes = 1 if table is None else table.strides[0]
             sides.append((count if table is None else len(table), address, nbytes))
         (inner, *first), (outer, *second) = sides
         rows.append((phase.code, inner * outer, inner, *first, *second))

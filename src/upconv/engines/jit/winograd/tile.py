@@ -4,7 +4,7 @@
     V[point][tile][reduction] products(...)   Z[point] = V[point] U[point], a product of matrices
     for one point inverse(...)    columns of Z, transformed back, + bias, into rows of results
 
-All run in memory of a thread that fits its second-level cache, called by winograd_driver.py.
+All run in memory of a thread that fits its second-level cache, called by driver.py.
 Vectors lie along channels.
 """
 
@@ -28,9 +28,12 @@ from ..values import BYTES, I64, Value, vector
 from .transforms import Matrix
 
 Matrices = tuple[tuple[Matrix, ...], ...]
-MADE = ("row", "place")
-"""Where a tile's products and its results lie, in bytes; of a transformed tile the operand alone is
-told."""
+TILE = ("product", "stage")
+"""Where the products and the results of a tile begin, in bytes from those of the block."""
+POINT = ("v", "weights", "z", "pieces", "piece_count")
+"""Where the matrices of a point begin, and which pieces it has."""
+GROUPS = tuple(f"groups_{i}" for i in range(4))
+"""How many groups of tiles there are of each number of rows (`Products.rows`)."""
 
 _INPUT = signature(
     "src* dst*"
@@ -48,7 +51,7 @@ _PRODUCTS = signature(
 )
 _INVERSE = signature(
     "src* dst*"
-    " tiles* count"  # `MADE` of each
+    " tiles* count"  # `TILE` of each
     " vectors bias* step_0 step_1 step_2"  # the last: bytes from one q of the last axis to the next
     " point bad*"  # the latter is set to 1 where a result is not finite
 )
@@ -182,7 +185,7 @@ def inverse_code(module: Module, kind: Inverse, cpu: Cpu) -> None:
     zero = Value(line, "zeroinitializer")
     with module.function("inverse", _INVERSE) as f:
         with f.loop(0, f["count"], carried=[zero]) as tile:
-            entry = f.at(f["tiles"], tile.index * len(MADE), I64)
+            entry = f.at(f["tiles"], tile.index * len(TILE), I64)
             src = f["src"] + f.load(I64, entry)
             dst = f["dst"] + f.word(entry, 1)
             starts = [src, dst, f["bias"], tile.carried[0]]

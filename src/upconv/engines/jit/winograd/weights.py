@@ -48,7 +48,7 @@ class Weights:
 
     def __init__(self, weight: WeightForm, order: Order, cpu: Cpu) -> None:
         self._weight, self._order, self._dtype = weight, order, weight.dtype.numpy
-        lanes = cpu.lanes(self._dtype.itemsize)
+        self.lanes = lanes = cpu.lanes(self._dtype.itemsize)
         self.reduced = weight.reduced // weight.groups
         self.reduction = self.reduced * prod(window.step for window in order.windows)
         self.chunk = chunk_of(self.reduced, lanes)
