@@ -234,8 +234,8 @@ FAULTS = {
     + JIT.format(".channels", "pairs", "channel_pairs")
     + "channel_pairs._paired = lambda f, channels: channels + channels % 2",
     "merged taps beyond the end of a row": MERGED_TAPS
-    + JIT.format(".channels", "tables", "tables")
-    + "tables.CROSSING = tables.OUTER",
+    + JIT.format(".channels", "points", "points")
+    + "points.CROSSING = points.OUTER",
     "rows of Winograd's results too long": WINOGRAD
     + JIT.format(".winograd", "blocks", "winograd_blocks")
     + "real = winograd_blocks._axis\n"

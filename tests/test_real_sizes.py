@@ -139,33 +139,37 @@ FAULTS = {
         "jit, channel-vectorised kernel",
         f"{MODULE}.bordered = lambda problem, interior, inner, *_: inner",
     ),
-    "a slab of inputs one off": (
+    "a spatial block's inputs one off": (
         "jit, channel-vectorised kernel",
-        JIT.format(".channels", "blocks", "channel_blocks")
-        + "real = channel_blocks.SpatialBlock.of_inputs\n"
-        "def off(self, x):\n"
-        "    i = self.inputs\n"
-        "    whole = i == slice(None) or not i.start\n"
-        "    return real(self, x) if whole else x[self.images, :, i.start - 1 : i.stop - 1]\n"
-        "channel_blocks.SpatialBlock.of_inputs = off",
+        JIT.format(".channels", "blocks", "channel_blocks") + "real = channel_blocks._part\n"
+        "def off(*given):\n"
+        "    kind, output, first = real(*given)\n"
+        "    return kind, output, max(0, first - 1)\n"
+        "channel_blocks._part = off",
     ),
-    "the bias twice in the second slab": (
+    "no bias in the second spatial block": (
         "jit, channel-vectorised kernel",
-        JIT.format(".channels", "primitive", "channels") + "real = channels.Channels.run\n"
+        JIT.format(".channels", "primitive", "channels") + "import numpy\n"
+        "real, zeros = channels.Channels.run, numpy.zeros(1 << 16)\n"
         "def run(self, *given):\n"
-        "    seen, inner = [], channels._Work.run\n"
-        "    def twice(work, buffer, y, x, w, biases, residual):\n"
-        "        inner(work, buffer, y, x, w, biases * (2 if seen else 1), residual)\n"
+        "    seen, inner = [], channels.Walk.run\n"
+        "    def without(walk, buffer, y, x, **operands):\n"
+        "        if seen: operands['bias'] = zeros.ctypes.data\n"
+        "        inner(walk, buffer, y, x, **operands)\n"
         "        seen.append(1)\n"
-        "    channels._Work.run = twice\n"
+        "    channels.Walk.run = without\n"
         "    try: real(self, *given)\n"
-        "    finally: channels._Work.run = inner\n"
+        "    finally: channels.Walk.run = inner\n"
         "channels.Channels.run = run",
     ),
     "later passes over the channels that forget the earlier": (
         "jit, channel-vectorised kernel, AVX2",
-        JIT.format(".channels", "driver", "channel_driver") + "real = channel_driver._pass\n"
-        "channel_driver._pass = lambda f, *rest: real(f, *rest) | {'resumed': f.integer(0)}",
+        JIT.format(".channels", "tables", "channel_tables")
+        + "real = channel_tables.Passes.__init__\n"
+        "def forget(self, *given, **more):\n"
+        "    real(self, *given, **more)\n"
+        "    self.records['resumed'] = 0\n"
+        "channel_tables.Passes.__init__ = forget",
     ),
     "rows of the output by the stride of another axis": (
         "jit, spatially vectorised kernel",

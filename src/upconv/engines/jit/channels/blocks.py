@@ -1,4 +1,4 @@
-"""Spatial blocks: the parts of data that are computed one after another.
+"""Spatial blocks: parts of the data along images or the first axis.
 
 Channels-first data is transposed into scratch: of a spatial block it stays in the second-level
 caches until it is transposed back, and takes little memory. Spatial blocks of channels-last data
@@ -14,44 +14,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....problem import DataLayout
-from ...base import Array
 from ..correlation import Correlation
 from .schedule import Cut, Grid
 
-_ALL = slice(None)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What tables depend on: spatial blocks of one kind share them. `before` is as in
-    tables.py."""
+    """What tables depend on: spatial blocks of one kind share them. `before` is the input of the
+    first axis from which the inputs of its first outputs are counted."""
 
     correlation: Correlation
     cut: Cut
-    before: int
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SpatialBlock:
-    """Some images, and of the first axis some outputs with the inputs that they need."""
+    """Some images, and of the first axis some outputs with the inputs that they need: the numbers
+    of the first of each."""
 
     kind: Kind
-    images: slice
-    outputs: slice
-    inputs: slice
-
-    def of(self, y: Array) -> Array:
-        """This part of an output."""
-        return self._part(y, self.outputs)
-
-    def of_inputs(self, x: Array) -> Array:
-        """This part of the input."""
-        return self._part(x, self.inputs)
-
-    def _part(self, array: Array, positions: slice) -> Array:
-        first = self.kind.correlation.layout is DataLayout.NCX
-        return array[self.images, :, positions] if first else array[self.images, positions]
+    image: int
+    output: int = 0
+    input: int = 0
 
 
 def spatial_blocks(
@@ -65,19 +50,18 @@ def spatial_blocks(
     positions = _positions(correlation, cut)
     if each <= room or positions < 2:
         images = _even(correlation.batch, max(1, room // max(1, each)))
-        return tuple(
-            _spatial_block(
-                correlation, cut, range(start, min(start + images, correlation.batch)), None
-            )
-            for start in range(0, correlation.batch, images)
-        )
+        starts = range(0, correlation.batch, images)
+        counts = [min(images, correlation.batch - start) for start in starts]
+        kinds = {n: Kind(replace(correlation, batch=n), cut) for n in dict.fromkeys(counts)}
+        return tuple(SpatialBlock(kinds[n], i) for n, i in zip(counts, starts, strict=True))
     step = _even(positions, max(1, positions * room // each))
-    return tuple(
-        _spatial_block(
-            correlation, cut, range(image, image + 1), range(start, min(start + step, positions))
-        )
-        for image in range(correlation.batch)
+    seen: dict[tuple[int, ...], Kind] = {}
+    parts = [
+        _part(correlation, cut, range(start, min(start + step, positions)), seen)
         for start in range(0, positions, step)
+    ]
+    return tuple(
+        SpatialBlock(part[0], i, *part[1:]) for i in range(correlation.batch) for part in parts
     )
 
 
@@ -117,27 +101,26 @@ def _unroll(correlation: Correlation, cut: Cut) -> int:
 
 
 def _positions(correlation: Correlation, cut: Cut) -> int:
-    """Of how many positions j, or joined ones, the first axis is."""
+    """Number of positions j along the first axis, after unrolling."""
     line = correlation.lines[0]
     return -(-line.out // (line.stride * _unroll(correlation, cut)))
 
 
-def _spatial_block(
-    correlation: Correlation, cut: Cut, images: range, positions: range | None
-) -> SpatialBlock:
-    batch = replace(correlation, batch=len(images))
-    taken = slice(images.start, images.stop)
-    if positions is None:
-        return SpatialBlock(Kind(batch, cut, 0), taken, _ALL, _ALL)
+def _part(
+    correlation: Correlation, cut: Cut, positions: range, seen: dict[tuple[int, ...], Kind]
+) -> tuple[Kind, int, int]:
+    """The kind of some positions, and their first output and input; `seen` are earlier kinds."""
     line, unroll = correlation.lines[0], _unroll(correlation, cut)
     low = positions.start * unroll * line.stride
     high = min(line.out, positions.stop * unroll * line.stride)
-    own, inputs = line.part(low, high)
-    part = replace(batch, lines=(own, *correlation.lines[1:]))
-    grids = tuple(_grid(grid, positions) for grid in cut.grids)
+    first, inputs = line.part(low, high)
     before = line.step * (low // line.stride) - inputs.start
-    kind = Kind(part, replace(cut, grids=grids), before)
-    return SpatialBlock(kind, taken, slice(low, high), slice(inputs.start, inputs.stop))
+    key = first.size, first.out, before
+    if key not in seen:
+        part = replace(correlation, batch=1, lines=(first, *correlation.lines[1:]))
+        grids = tuple(_grid(grid, positions) for grid in cut.grids)
+        seen[key] = Kind(part, replace(cut, grids=grids), before)
+    return seen[key], low, inputs.start
 
 
 def _grid(grid: Grid, positions: range) -> Grid:

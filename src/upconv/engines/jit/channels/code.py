@@ -12,6 +12,7 @@ from ..emit import Module
 from ..rows import Finish, finish_code, plain
 from ..transpose import transpose_code, transpose_few_code
 from ..values import BFLOAT, STORED
+from ..walk import walk_code
 from .driver import driver_code
 from .lanes import Lanes
 from .pairs import depthwise_tap, dot_tap, paired_tap
@@ -20,7 +21,8 @@ from .tile import ChannelTile, Products, broadcast_tap, emit_channel_tile
 
 
 class Codes:
-    """The compiled code that one correlation uses; `addresses` are what its driver is told."""
+    """The compiled code that one correlation uses: `steps` are the functions of driver.py, and
+    `addresses` what these call."""
 
     def __init__(self, correlation: Correlation, lanes: Lanes, cpu: Cpu) -> None:
         self._cpu = cpu
@@ -42,7 +44,7 @@ class Codes:
                 "transpose_out": transpose_code(element, element, cpu),
             }
         driver = driver_code(cpu)
-        self.driver = driver.addresses["channels"]
+        self.walk, self.steps = walk_code(cpu).addresses["walk"], driver.addresses
         self.addresses = {name: next(iter(code.addresses.values())) for name, code in codes.items()}
         self._kept = {id(code): code for code in (driver, *codes.values())}
 
@@ -51,12 +53,10 @@ class Codes:
         """Bytes of code."""
         return CODE_BYTES * len(self._kept)
 
-    def tiles(self, tile: ChannelTile, rest: int) -> list[int]:
-        """Addresses by the number of points: whole tiles, and one tile for the rest."""
-        addresses = [self._tile(tile)] * tile.points
-        if rest:
-            addresses[rest - 1] = self._tile(replace(tile, points=fitting(rest)))
-        return addresses
+    def tiles(self, tile: ChannelTile, rest: int) -> tuple[int, int]:
+        """The addresses of a tile, and of the one that computes a `rest` of points, if any."""
+        whole = self._tile(tile)
+        return whole, self._tile(replace(tile, points=fitting(rest))) if rest else whole
 
     def _tile(self, tile: ChannelTile) -> int:
         code = tile_code(tile, self._cpu)

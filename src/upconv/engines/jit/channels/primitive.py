@@ -18,24 +18,23 @@ from ...base import Array, Maybe
 from ...workspace import Workspace
 from ..correlation import Correlation
 from ..cpu import Cpu
-from ..kernel_arguments import Blocks
 from ..operands import Kernel
 from ..packing import shared
 from ..positions import schedule
 from ..values import BYTES
 from .blocks import SpatialBlock, halo_bytes, image_bytes, least_bytes, spatial_blocks
 from .code import Codes
-from .driver import ARGUMENTS, CHUNK, PAD
 from .lanes import lanes_of
-from .schedule import Schedule, jobs, merged_taps, predicted_cycles
+from .schedule import Schedule, predicted_cycles
 from .schedule import schedule as channel_schedule
-from .tables import Plan, Tables, points_in
+from .tables import ChannelsLast, Passes
+from .walks import Walk
 from .weights import ChannelPacking, without_sizes
 
 _TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
 _POINTS = 512  # of each thread in a spatial block, if memory allows
 _MOST_SLABS = 256
-_MOST_POINTS = 1 << 16  # of a spatial block of channels-last data: where each lies is in a table
+_MOST_POINTS = 1 << 12  # of channels-last spatial blocks, whose kinds have tables of their own
 _HALOS = 6  # a spatial block turns what lies around it too: at most a sixth more
 _OPTIMISM = 1.05
 """What the spatially vectorised kernel's prediction falls short by where rows are short, beside
@@ -73,30 +72,34 @@ class Channels(Kernel):
         self.correlation = correlation
         self.schedule: Schedule = channel_schedule(correlation, threads, cpu, dots)
         self.predicted_cycles = predicted_cycles(correlation, self.schedule)
-        cut, threads = self.schedule.cut, self.schedule.threads
-        lanes = lanes_of(correlation, cpu, dots)
-        grids = without_sizes(cut.grids)
+        self._pack_threads, lanes = self.schedule.threads, lanes_of(correlation, cpu, dots)
+        grids = without_sizes(self.schedule.cut.grids)
         self.order = packing = shared(ChannelPacking, correlation.weight, lanes, grids, cpu)
-        self._pack_threads = threads
-        self._codes = Codes(correlation, lanes, cpu)
-        self._element = BYTES[correlation.element]
-        parts = self._spatial_blocks(cpu)
-        plans = {
-            kind: Plan(
-                kind.correlation, jobs(kind.correlation, kind.cut, threads, cpu), lanes,
-                packing, self._codes, kind.before,
+        data, codes = ChannelsLast(correlation, lanes), Codes(correlation, lanes, cpu)
+        blocks = self._spatial_blocks(data.element, cpu)
+        passes = Passes(data, self.schedule, packing, codes, single=len(blocks) == 1)
+        kinds = dict.fromkeys(block.kind for block in blocks)
+        if data.transposed:
+            by_kind = {k: Walk(passes, (SpatialBlock(k, 0),), cpu) for k in kinds}
+            inputs, outputs = (
+                prod(size[1:]) * correlation.dtype.itemsize
+                for size in (correlation.operand_size, correlation.result_size)
             )
-            for kind in dict.fromkeys(spatial_block.kind for spatial_block in parts)
-        }  # fmt: skip
-        works = {kind: _Work(plan) for kind, plan in plans.items()}
-        self._steps = tuple((spatial_block, works[spatial_block.kind]) for spatial_block in parts)
-        self._biases = _bias_order(next(iter(plans.values())))
+            self._steps = tuple(
+                (by_kind[b.kind], b.image, b.input * inputs, b.output * outputs) for b in blocks
+            )
+        else:
+            self._steps = ((Walk(passes, blocks, cpu), 0, 0, 0),)
+        self._numbers = passes.bias_order()
         self._no_bias = np.zeros(
-            len(self._biases), np.float64 if self._element == 8 else np.float32
+            len(self._numbers), np.float64 if data.element == 8 else np.float32
         )
-        self.workspace_bytes = max(work.nbytes for work in works.values()) + 64
-        tables = sum(work.resident_bytes for work in works.values()) + packing.resident_bytes
-        self.resident_bytes = tables + self._codes.nbytes
+        walks = dict.fromkeys(walk for walk, *_ in self._steps)
+        self.workspace_bytes = max(walk.nbytes for walk in walks) + 64
+        self.resident_bytes = (
+            sum(walk.resident_bytes for walk in walks)
+            + passes.resident_bytes + packing.resident_bytes + codes.nbytes
+        )  # fmt: skip
 
     @property
     def description(self) -> str:
@@ -105,136 +108,40 @@ class Channels(Kernel):
 
     def run(self, out: Array, a: Array, b: Any, bias: Maybe = None, residual: Maybe = None) -> None:
         """Compute into `out`."""
-        given, biases = self._given(out, a, bias, residual)
+        operands, biases = self._given(out, a, bias, residual)
+        x, y, more = operands.x, operands.y, operands.residual
+        first_x, first_y = address_of(x), address_of(y)
+        first_more = 0 if more is None else address_of(more)
+        in_image, in_channel, out_image, out_channel = *x.strides[:2], *y.strides[:2]
+        common = {"w": address_of(b), "bias": address_of(biases)}
+        if self.correlation.layout is DataLayout.NCX:
+            common |= {"in_image": in_image, "in_channel": in_channel}
+            common |= {"out_image": out_image, "out_channel": out_channel}
         with Workspace(self.workspace_bytes) as buffer:
-            for spatial_block, work in self._steps:
-                y, x = spatial_block.of(given.y), spatial_block.of_inputs(given.x)
-                more = given.residual
-                work.run(buffer, y, x, b, biases, None if more is None else spatial_block.of(more))
-        given.deliver()
+            for walk, image, x_offset, y_offset in self._steps:
+                x_offset += image * in_image
+                y_offset += image * out_image
+                walk.run(
+                    buffer, first_y + y_offset, first_x + x_offset,
+                    residual=first_more + y_offset, **common,
+                )  # fmt: skip
+        operands.deliver()
 
-    def _spatial_blocks(self, cpu: Cpu) -> tuple[SpatialBlock, ...]:
-        """The parts that are computed one after another."""
+    def _spatial_blocks(self, element: int, cpu: Cpu) -> tuple[SpatialBlock, ...]:
+        """The parts of the data that are computed one after another, or that share tables."""
         correlation, cut, threads = self.correlation, self.schedule.cut, self.schedule.threads
-        whole = image_bytes(correlation, self._element) * correlation.batch
+        whole = image_bytes(correlation, element) * correlation.batch
         points = correlation.batch * max(prod(grid.counts) for grid in cut.grids)
         room = whole * _MOST_POINTS // max(points, _MOST_POINTS)
         if correlation.layout is DataLayout.NCX:
             # Each spatial block reads all weights: they should meet many points.
             room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
-            room = max(room, _HALOS * halo_bytes(correlation, self._element))
+            room = max(room, _HALOS * halo_bytes(correlation, element))
             room = min(room, _allowed_bytes(correlation, threads))
-        return spatial_blocks(correlation, cut, room, self._element)
+        return spatial_blocks(correlation, cut, room, element)
 
     def _ordered(self, bias: Array) -> Array:
-        return bias.take(self._biases).astype(self._no_bias.dtype, copy=False)
-
-
-def _bias_order(plan: Plan) -> Array:
-    """A group's biases around and around, so that any block finds its own in a row."""
-    numbers = np.arange(plan.out_channels + plan.widest) % plan.out_channels
-    return (np.arange(plan.groups)[:, None] * plan.out_channels + numbers).ravel()
-
-
-class _Work:
-    """Spatial blocks of one kind: tables, arguments and scratch memory."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        correlation, element = plan.correlation, plan.element
-        self._tables = Tables(plan).arrays() | {
-            "sizes": np.array(correlation.operand_size, np.int64)
-        }
-        window = max((merged_taps(plan.lanes, block) for block in plan.schedule.blocks), default=1)
-        self._zeros = np.zeros(max(window * plan.channels, plan.widest), np.float64)
-        stage = max((plan.schedule.step + PAD) * plan.widest, plan.lanes.width * CHUNK)
-        # Parts of whole pages would all begin in the same cache sets.
-        self._part = _rounded(stage * element, 4096) + 192
-        sizes = (
-            prod(correlation.operand_shape) * plan.x_bytes,
-            prod(correlation.result_shape) * element,
-        )
-        self._x_size, y_size = (_rounded(size, 64) if plan.transposed else 0 for size in sizes)
-        self._transposed, self._threads = plan.transposed, plan.schedule.threads
-        self._inner = self._threads * self._part
-        self.nbytes = self._inner + self._x_size + y_size
-        self.resident_bytes = sum(t.nbytes for t in self._tables.values()) + self._zeros.nbytes
-        self._ahead = plan.before * plan.x_steps[1]
-        self._driver = plan.codes.driver
-        self._blocks = Blocks(ARGUMENTS.block(**self._fixed(), **self._transposing()))
-
-    def run(
-        self, buffer: int, y: Array, x: Array, w: Array, biases: Array, residual: Maybe
-    ) -> None:
-        """Compute into `y`, with `nbytes` of scratch memory."""
-        more = 0 if residual is None else address_of(residual)
-        self._blocks.run(
-            self._driver, self._threads,
-            buffer=buffer, w=address_of(w), bias=address_of(biases), residual=more,
-            **self._places(y, x, buffer + self._inner),
-        )  # fmt: skip
-
-    def _places(self, y: Array, x: Array, inner: int) -> dict[str, int]:
-        """Where data is; `inner` is the address of the scratch memory for transposed data."""
-        given = address_of(x), address_of(y)
-        if not self._transposed:
-            return {"x": given[0] + self._ahead, "y": given[1]}
-        return {
-            "x": inner + self._ahead, "last_x": inner, "y": inner + self._x_size,
-            "first_x": given[0], "in_image": x.strides[0], "in_channel": x.strides[1],
-            "first_y": given[1], "out_image": y.strides[0], "out_channel": y.strides[1],
-        }  # fmt: skip
-
-    def _fixed(self) -> dict[str, int]:
-        """Arguments that all runs share."""
-        plan, work = self._plan, self._plan.schedule
-        return {
-            **{name: table.ctypes.data for name, table in self._tables.items()},
-            **plan.codes.addresses, "direct": int(plan.transposed or plan.codes.plain),
-            "x_group": plan.channels * plan.x_bytes, "y_group": plan.out_channels * plan.y_bytes,
-            "x_image": plan.x_steps[0], "y_image": plan.y_steps[0],
-            "w_group": plan.packing.group_bytes, "w_bytes": plan.packing.itemsize,
-            "w_channels": plan.packing.row_channels, "w_line": 32 if plan.lanes.dots else 64,
-            "bias_group": (plan.out_channels + plan.widest) * plan.element,
-            "channels": plan.channels, "zeros": self._zeros.ctypes.data,
-            "axes": plan.correlation.rank, "element": plan.element, "x_bytes": plan.x_bytes,
-            "part": self._part, "row_stride": 8 * points_in(work.step),
-            "step": work.step, "runs": work.runs, "block_count": len(work.blocks),
-            "block_run": work.block_run, "block_runs": work.block_runs,
-            "jobs": plan.groups * work.runs * work.block_runs,
-        }  # fmt: skip
-
-    def _transposing(self) -> dict[str, int]:
-        """Arguments for channels-first data."""
-        plan, correlation = self._plan, self._plan.correlation
-        found = {
-            "transposes": int(plan.transposed), "plain": int(plan.codes.plain),
-            "y_bytes": correlation.dtype.itemsize,
-        }  # fmt: skip
-        sides = (
-            ("in", correlation.reduced, min(64, correlation.reduced), correlation.operand_size),
-            ("out", correlation.made, 0, correlation.result_size),
-        )
-        for name, channels, some, size in sides:
-            part, positions = max(plan.lanes.width, some), prod(size)
-            parts = correlation.batch * -(-channels // part)
-            span = self._span(positions, parts)
-            spans = -(-positions // span)
-            found |= {
-                f"{name}_channels": channels, f"{name}puts": positions, f"{name}_part": part,
-                f"{name}_span": span, f"{name}_spans": spans, f"{name}_jobs": parts * spans,
-            }  # fmt: skip
-        return found
-
-    def _span(self, positions: int, parts: int) -> int:
-        """Positions that are transposed at a time, so that there is work for every thread."""
-        wanted = 1 if self._threads == 1 else 4 * self._threads
-        spans = max(1, min(-(-wanted // max(1, parts)), positions // CHUNK))
-        return max(1, _rounded(-(-positions // spans), CHUNK))
-
-
-def _rounded(number: int, step: int) -> int:
-    return -(-number // step) * step
+        return bias.take(self._numbers).astype(self._no_bias.dtype, copy=False)
 
 
 __all__ = ["Channels", "prefers_channels"]

@@ -1,7 +1,10 @@
-"""The tables that the channel-vectorised kernel's driver reads: points, blocks, taps, tiles.
+"""The passes of a correlation and the taps that they read, as records of driver.py.
+
+They are those of the whole correlation, at no point in particular: points.py has the points. So no
+table grows with points times blocks of lanes.
 
 Bytes here are of channels-last data: the caller's, or the scratch that channels-first data is
-transposed into. What the numbers of a record are is said in driver.py.
+transposed into.
 """
 
 from __future__ import annotations
@@ -16,27 +19,21 @@ from ..correlation import Correlation
 from ..packing import Numbers
 from ..values import BYTES, STORED
 from .code import Codes
-from .driver import ALL, ARRAYS, BLOCK, PAD
+from .driver import PASS, ROW, SPAN, Pass, Records
 from .lanes import Lanes
-from .schedule import Block, Grid, Schedule, merged_taps
-from .tile import CROSSING, OUTER, ChannelTile
+from .schedule import Block, Cut, Grid, Schedule, merged_taps
+from .tile import ChannelTile
 from .weights import ChannelPacking, taps_of_lanes, uses
+
+PAD = 16  # points repeated after the last, the same result twice: the most a tile has
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A correlation with all that was decided about it.
-
-    `before` is the input of the first axis that its first outputs, in a spatial block, are counted
-    from.
-    """
+class ChannelsLast:
+    """Where the data of a correlation lies, if channels are its last axis."""
 
     correlation: Correlation
-    schedule: Schedule
     lanes: Lanes
-    packing: ChannelPacking
-    codes: Codes
-    before: int = 0
 
     @property
     def transposed(self) -> bool:
@@ -50,39 +47,23 @@ class Plan:
 
     @property
     def x_bytes(self) -> int:
-        """Bytes of an element of channels-last input, which is transposed as it is for dot
-        products."""
+        """Bytes of an element of input, which is transposed as it is for dot products."""
         transposed = self.transposed and not self.lanes.dots
         return self.element if transposed else self.correlation.dtype.itemsize
 
     @property
     def y_bytes(self) -> int:
-        """Bytes of an element of channels-last output."""
+        """Bytes of an element of output."""
         return self.element if self.transposed else self.correlation.dtype.itemsize
 
     @property
     def groups(self) -> int:
         """Groups that are computed one by one."""
-        return 1 if self.schedule.cut.depthwise else self.correlation.groups
-
-    @property
-    def channels(self) -> int:
-        """Input channels that a lane sums over."""
-        return 1 if self.schedule.cut.depthwise else self.correlation.reduced // self.groups
-
-    @property
-    def out_channels(self) -> int:
-        """Output channels of a group."""
-        return self.correlation.made // self.groups
-
-    @property
-    def widest(self) -> int:
-        """Lanes of the widest block."""
-        return max((b.vectors for b in self.schedule.blocks), default=1) * self.lanes.width
+        return 1 if self.lanes.depthwise else self.correlation.groups
 
     @property
     def x_steps(self) -> list[int]:
-        """Bytes from one image of channels-last input to the next, and along each axis."""
+        """Bytes from one image of the input to the next, and along each axis."""
         return _steps(self.correlation.operand_size, self.correlation.reduced * self.x_bytes)
 
     @property
@@ -90,169 +71,198 @@ class Plan:
         """The same of the output."""
         return _steps(self.correlation.result_size, self.correlation.made * self.y_bytes)
 
-    def room(self, grid: Grid) -> int:
-        """Lanes from a grid's first to the end of the output, at the last point of a row."""
-        last = self.correlation.lines[-1]
-        group = grid.phase_group
+    def missing(self, grid: Grid) -> int:
+        """Lanes of a grid that do not exist at the last point of a row."""
+        last, group = self.correlation.lines[-1], grid.phase_group
         start = last.stride * group.unroll * (grid.counts[-1] - 1) + group.start
-        return (last.out - start) * self.out_channels
+        phases = group.stop - group.start
+        return max(0, phases - (last.out - start)) * self.lanes.channels
 
 
 def _steps(size: tuple[int, ...], first: int) -> list[int]:
     return [first * prod(size[i:]) for i in range(len(size) + 1)]
 
 
-class Tables:
-    """The tables of one plan, each a list of numbers."""
+@dataclass(frozen=True, slots=True)
+class PointSet:
+    """Points that passes share: those of grid number `grid`, in tiles of `most` points. They are
+    stored `directly`; where the grid is `clipped`, only those that have all lanes."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self.blocks: list[int] = []
-        self.taps: list[int] = [0]
-        self.tiles: list[int] = [0]
-        self._points: dict[bytes, int] = {}
-        self._entries: dict[tuple[ChannelTile, int], int] = {}
-        places, end = iter(plan.packing.places), 0
-        for grid in plan.schedule.cut.grids:
-            points = _points(plan, grid).tobytes()  # of many phases the same
-            start = self._points.setdefault(points, end)
-            end = max(end, start + len(points))
+    grid: int
+    most: int
+    directly: bool
+    clipped: bool
+
+
+class Passes:
+    """The passes of a correlation's blocks, and their taps.
+
+    `single`: there is one spatial block, whose number of points is that of the correlation.
+    """
+
+    def __init__(
+        self,
+        data: ChannelsLast,
+        schedule: Schedule,
+        packing: ChannelPacking,
+        codes: Codes,
+        *,
+        single: bool,
+    ) -> None:
+        self.data, self.schedule, self.codes = data, schedule, codes
+        self.widest = max((b.vectors for b in schedule.blocks), default=1) * data.lanes.width
+        self._packing, self._single = packing, single
+        self.sets: dict[PointSet, int] = {}
+        self._numbers: dict[object, int] = {}
+        self._taps: list[int] = [0]
+        self._tap_places: dict[object, int] = {}
+        self._widths: list[int] = []
+        records: list[Pass] = []
+        starts, offsets = [0], iter(packing.places)
+        for number, grid in enumerate(schedule.cut.grids):
+            alike, first = self._alike(number, grid), self._first(grid)
             for block in grid.blocks:
-                self._add_block(start, grid, block, next(places))
+                records += self._passes(alike, grid, first, block, next(offsets))
+                starts.append(len(records))
+        self.starts, self.records = np.array(starts), np.array(records, PASS)
+        self.taps = np.array(self._taps, np.int64)
+        widths = np.array(self._widths or [0], np.int64)[:, None]
+        self.outs = (widths * np.arange(PAD) * data.element).ravel()
 
-    def arrays(self) -> dict[str, Numbers]:
-        """The tables by name, as memory."""
-        named = {n: np.array(getattr(self, n), np.int64) for n in ("blocks", "taps", "tiles")}
-        return named | {"points": np.frombuffer(b"".join(self._points), np.int64)}
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of these tables."""
+        return int(self.records.nbytes + self.taps.nbytes + self.outs.nbytes)
 
-    def _add_block(self, points: int, grid: Grid, block: Block, place: int) -> None:
-        plan, tile = self._plan, self._tile(block)
-        offsets = [*(phase.offset for phase in grid.outer), grid.phase_group.start]
-        y = sum(o * s for o, s in zip(offsets, plan.y_steps[1:], strict=True))
-        start, ntaps = len(self.taps) * 8, self._add_taps(grid, block, tile)
-        tap_bytes = plan.packing.row_channels * tile.width * plan.packing.itemsize
-        parts = -(-tap_bytes // plan.schedule.chunk_bytes)
-        chunk_channels = -(-plan.channels // parts)
-        merged = self._merged(block, plan.schedule.chunk_bytes // tap_bytes)
-        chunk_taps = max(1, plan.schedule.chunk_bytes // (merged * tap_bytes)) * merged
-        self.blocks += _record(
-            BLOCK,
-            total=plan.correlation.batch * prod(grid.counts),
-            points=points,
-            lane=block.lane,
-            active=block.active,
-            width=tile.width,
-            y_lane=y + block.lane * plan.y_bytes,
-            x_lane=block.lane // tile.multiplier * plan.x_bytes if tile.depthwise else 0,
-            tiles=self._tiles(tile, plan.correlation.batch * prod(grid.counts)),
-            most=block.points,
-            taps=start,
-            ntaps=ntaps,
-            merged=merged,
-            record=(1 + tile.masks + plan.correlation.rank) * 8,
-            w=place,
-            chunk_taps=chunk_taps,
-            chunk_channels=chunk_channels + chunk_channels % 2,  # no pass begins within a pair
-            bias=block.lane % plan.out_channels * plan.element,
-            clip=max(0, min(block.active, plan.room(grid) - block.lane)),
-        )
+    def bias_order(self) -> Numbers:
+        """A group's biases around and around, so that any block finds its own in a row."""
+        channels = self.data.lanes.channels
+        numbers = np.arange(channels + self.widest) % channels
+        return (np.arange(self.data.groups)[:, None] * channels + numbers).ravel()
+
+    def rows(self, block_run: int) -> Records:
+        """For each group, runs of so many blocks."""
+        data, lanes, packing = self.data, self.data.lanes, self._packing
+        count = len(self.starts) - 1
+        first = np.arange(0, max(1, count), block_run)
+        group = np.arange(data.groups)[:, None]
+        rows = np.zeros((data.groups, len(first)), ROW)
+        rows["start"] = self.starts[first] * PASS.itemsize
+        rows["stop"] = self.starts[np.minimum(first + block_run, count)] * PASS.itemsize
+        rows["x"] = group * lanes.reduction * data.x_bytes
+        rows["y"] = group * lanes.channels * data.y_bytes
+        rows["w"] = group * packing.group_bytes
+        rows["bias"] = group * (lanes.channels + self.widest) * data.element
+        return rows.ravel()
+
+    def _passes(self, alike: int, grid: Grid, first: int, block: Block, weights: int) -> list[Pass]:
+        """The passes of a block: all taps that fit the cache, or some channels of each."""
+        data, lanes, codes = self.data, self.data.lanes, self.codes
+        tile = _tile_of(data, self.schedule.cut, block)
+        w_row = tile.width * self._packing.itemsize
+        w_tap = w_row * self._packing.row_channels
+        chunk = self.schedule.chunk_bytes
+        merged = self._merged(block, chunk // w_tap)
+        ntaps, taps = self._taps_of(grid, block, tile)
+        chunk_taps = max(1, chunk // (merged * w_tap)) * merged
+        chunk_channels = -(-lanes.reduction // -(-w_tap // chunk))
+        chunk_channels += chunk_channels % 2  # no pass begins within a pair
+        starts = [
+            (tap, channel)
+            for tap in range(0, max(1, ntaps), chunk_taps)
+            for channel in range(0, lanes.reduction, chunk_channels)
+        ]
+        single, record = len(starts) == 1, (1 + tile.masks + data.correlation.rank) * 8
+        directly = (data.transposed or codes.plain) and (block.active == tile.width or single)
+        end = (grid.phase_group.stop - grid.phase_group.start) * lanes.channels
+        clip = max(0, min(block.active, end - data.missing(grid) - block.lane))
+        points = PointSet(alike, tile.points, directly, clip < block.active)
+        span = self.sets.setdefault(points, len(self.sets)) * SPAN.itemsize
+        code, rest_code = codes.tiles(tile, self._rest(grid, tile))
+        if tile.width not in self._widths:
+            self._widths.append(tile.width)
+        row, outs = tile.width * data.element, self._widths.index(tile.width) * PAD * 8
+        lane = block.lane // tile.multiplier if tile.depthwise else 0
+        passes: list[Pass] = []
+        for tap, channel in starts:
+            count = min(chunk_taps, ntaps - tap)
+            channels = min(chunk_channels, lanes.reduction - channel)
+            last = (tap, channel) == starts[-1]
+            # The weights of the next pass lie behind those of this one.
+            ahead = (0, 0) if last else (w_row * channels * count, 32 if lanes.dots else 64)
+            w = weights + tap * w_tap + channel * w_row
+            passes.append(
+                Pass(
+                    code, rest_code, tile.points, span, taps + tap * record, count, record, merged,
+                    (lane + channel) * data.x_bytes, channels, w, w_tap, *ahead,
+                    block.lane % lanes.channels * data.element, len(passes) > 0,
+                    first + block.lane * data.y_bytes, block.active, clip,
+                    row, 0 if single else row, outs, last,
+                )
+            )  # fmt: skip
+        return passes
 
     def _merged(self, block: Block, most: int) -> int:
         """Taps that are one: as many as can be, which a pass of `most` has a multiple of."""
-        merged = merged_taps(self._plan.lanes, block)
+        merged = merged_taps(self.data.lanes, block)
         return max((n for n in range(1, merged + 1) if merged % n == 0 and n <= most), default=1)
 
-    def _tile(self, block: Block) -> ChannelTile:
-        plan, cut, element = self._plan, self._plan.schedule.cut, self._plan.correlation.element
-        stored = element if plan.x_bytes == plan.element else STORED[plan.correlation.dtype]
-        width = plan.lanes.width
-        masked = block.active < block.vectors * width if cut.depthwise else block.masked
-        sizes = width, block.points, block.vectors
-        return ChannelTile(stored, element, *sizes, masked, cut.depthwise, cut.multiplier, cut.dots)
-
-    def _tiles(self, tile: ChannelTile, points: int) -> int:
-        """Where the addresses of a tile's code are, by the number of points.
+    def _rest(self, grid: Grid, tile: ChannelTile) -> int:
+        """Points of the last tile that are computed by a tile for so many.
 
         Among many points a rest is computed by a whole tile, which repeats the last one: it costs
         little, and saves compiling another tile.
         """
-        rest = points % tile.points if points < 16 * tile.points else 0
-        if (tile, rest) not in self._entries:
-            self._entries[tile, rest] = len(self.tiles)
-            self.tiles += self._plan.codes.tiles(tile, rest)
-        return self._entries[tile, rest]
+        points = self.data.correlation.batch * prod(grid.counts)
+        return points % tile.points if self._single and points < 16 * tile.points else 0
 
-    def _add_taps(self, grid: Grid, block: Block, tile: ChannelTile) -> int:
-        """Add the records of a block's taps; returns how many."""
-        count, masks = 0, dict[int, list[int]]()
+    def _alike(self, number: int, grid: Grid) -> int:
+        """The number of the first grid whose points lie alike."""
+        limits = tuple((min(s, default=0), max(s, default=0)) for s in shifts_along(grid))
+        more = self.data.missing(grid) > 0, merges(self.data.lanes, grid)
+        key = grid.counts, grid.phase_group.unroll, limits, *more
+        return self._numbers.setdefault(key, number)
+
+    def _first(self, grid: Grid) -> int:
+        """The offset of a grid's first output."""
+        offsets = [*(phase.offset for phase in grid.outer), grid.phase_group.start]
+        return sum(o * s for o, s in zip(offsets, self.data.y_steps[1:], strict=True))
+
+    def _taps_of(self, grid: Grid, block: Block, tile: ChannelTile) -> tuple[int, int]:
+        """How many taps a block has, and the offset of their records, which blocks may share."""
+        rows, masks = [], dict[int, list[int]]()
+        key = (grid.outer, block.shifts, (grid.phase_group, block.lane) if tile.masks else None)
+        count = prod(len(phase.taps) for phase in grid.outer) * len(block.shifts)
+        if key in self._tap_places:
+            return count, self._tap_places[key]
+        self._tap_places[key] = place = len(self._taps) * 8
         for use in uses(grid, block):
             shift = use.shifts[-1]
             if tile.masks and shift not in masks:
-                used = taps_of_lanes(self._plan.lanes, use) >= 0
+                used = taps_of_lanes(self.data.lanes, use) >= 0
                 bits = used.reshape(tile.vectors, -1) @ (1 << np.arange(tile.lanes))
                 masks[shift] = [int(b) for b in bits]
-            moved = -sum(e * s for e, s in zip(use.shifts, self._plan.x_steps[1:], strict=True))
-            self.taps += [moved, *masks.get(shift, []), *use.shifts]
-            count += 1
-        return count
+            moved = -sum(e * s for e, s in zip(use.shifts, self.data.x_steps[1:], strict=True))
+            rows += [moved, *masks.get(shift, []), *use.shifts]
+        self._taps += rows
+        return count, place
 
 
-# Points -------------------------------------------------------------------------------------------
+def _tile_of(data: ChannelsLast, cut: Cut, block: Block) -> ChannelTile:
+    element = data.correlation.element
+    stored = element if data.x_bytes == data.element else STORED[data.correlation.dtype]
+    width = data.lanes.width
+    masked = block.active < block.vectors * width if cut.depthwise else block.masked
+    sizes = width, block.points, block.vectors
+    return ChannelTile(stored, element, *sizes, masked, cut.depthwise, cut.multiplier, cut.dots)
 
 
-def points_in(step: int) -> int:
-    """Numbers of each array of a run's points, so that each array begins with a cache line."""
-    return -(-(step + PAD) // 16) * 16
+def shifts_along(grid: Grid) -> list[list[int]]:
+    """The shifts of a grid's taps along each axis."""
+    last = [shift for block in grid.blocks for shift in block.shifts]
+    return [*([tap.shift for tap in phase.taps] for phase in grid.outer), last]
 
 
-def _points(plan: Plan, grid: Grid) -> Numbers:
-    """Where the points of a grid lie: (runs, `ARRAYS` and a coordinate per axis, points)."""
-    correlation, step, count = plan.correlation, plan.schedule.step, points_in(plan.schedule.step)
-    dims: list[dict[str | int, Numbers]] = []
-    for i, line in enumerate(correlation.lines):
-        unroll = grid.phase_group.unroll if i == correlation.rank - 1 else 1
-        j, shifts = np.arange(grid.counts[i]) * unroll, _shifts(grid, i)
-        inputs, outputs = line.step * j, line.stride * j
-        place = inputs + (0 if i else plan.before)
-        outside = (place < max(shifts, default=0)) | (place >= line.size + min(shifts, default=0))
-        edge = CROSSING if i == correlation.rank - 1 else OUTER
-        x, y = inputs * plan.x_steps[i + 1], outputs * plan.y_steps[i + 1]
-        dims.append({"x": x, "y": y, "edges": outside * edge, i: place})
-    phases, room = grid.phase_group.stop - grid.phase_group.start, plan.room(grid)
-    lanes = phases * plan.out_channels
-    if room < lanes:  # where the output ends, in the last of a row
-        dims[-1]["lanes"] = (np.arange(grid.counts[-1]) == grid.counts[-1] - 1) * (room - ALL)
-    images = np.arange(correlation.batch)
-    outermost = len(dims) if plan.schedule.images_inside else 0
-    dims.insert(outermost, {"x": images * plan.x_steps[0], "y": images * plan.y_steps[0]})
-    arrays = []
-    for name in (*ARRAYS, *range(correlation.rank)):
-        total = np.full(1, ALL if name == "lanes" else 0)
-        for dim in dims:  # the last one is the innermost
-            total = np.add.outer(total, dim.get(name, np.zeros_like(dim["x"]))).ravel()
-        arrays.append(total)
-    if not len(arrays[0]):
-        return np.zeros((plan.schedule.runs, len(arrays), count), np.int64)
-    number, columns = len(arrays[0]), np.arange(count)
-    first = np.arange(plan.schedule.runs)[:, None] * step
-    counts = np.clip(number - first, 0, step)
-    index = np.minimum(first + np.minimum(columns, step - 1), number - 1)
-    if any(merged_taps(plan.lanes, block) > 1 for block in grid.blocks):
-        # Tiles whose windows cross the end of a row are slow: their points come last, by position.
-        crossing = np.where(arrays[ARRAYS.index("edges")] >= CROSSING, arrays[-1] + 1, 0)
-        order = np.where(columns < counts, crossing[index], 1 << 40).argsort(1, kind="stable")
-        index = np.take_along_axis(index, order, 1)
-    last = np.take_along_axis(index, np.maximum(counts - 1, 0), 1)
-    index = np.where(columns < counts, index, last)
-    return np.stack([array[index] for array in arrays], 1)
-
-
-def _shifts(grid: Grid, axis: int) -> list[int]:
-    """The shifts of a grid's taps along an axis."""
-    if axis < len(grid.outer):
-        return [tap.shift for tap in grid.outer[axis].taps]
-    return [shift for block in grid.blocks for shift in block.shifts]
-
-
-def _record(names: tuple[str, ...], **numbers: int) -> list[int]:
-    return [numbers[name] for name in names]
+def merges(lanes: Lanes, grid: Grid) -> bool:
+    """Whether some block of a grid takes neighbouring taps as one."""
+    return any(merged_taps(lanes, block) > 1 for block in grid.blocks)

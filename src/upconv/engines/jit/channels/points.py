@@ -1,0 +1,106 @@
+"""The points of spatial blocks, and which of them each run has.
+
+A point is a position of the input and one of the output. Spatial blocks of one kind share points
+and spans, so tables do not grow with the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
+
+import numpy as np
+
+from ..packing import Numbers
+from .blocks import Kind
+from .driver import SPAN, Records
+from .schedule import STEP, Grid, images_inside
+from .tables import PAD, ChannelsLast, PointSet, merges, shifts_along
+from .tile import CROSSING, OUTER
+
+ARRAYS = ("x", "y", "edges")
+"""Numbers of a point, before a coordinate per axis: byte offsets of its input and output, and
+where taps of the grid may read outside (tile.py)."""
+
+
+def points_of_kind(
+    data: ChannelsLast, kind: Kind, sets: Sequence[PointSet], step: int
+) -> tuple[Records, Numbers]:
+    """The spans of each run, of at most `step` points, as (runs, sets); and the points."""
+    part = replace(data, correlation=kind.correlation)
+    grids = {s.grid: kind.cut.grids[s.grid] for s in sets}
+    most = max((prod(grid.counts) for grid in grids.values()), default=0)
+    runs = -(-most * kind.correlation.batch // step)
+    points = {number: _points(part, grid, kind.before, runs) for number, grid in grids.items()}
+    offsets = accumulate((array.nbytes for array, _ in points.values()), initial=0)
+    starts = dict(zip(points, offsets, strict=False))
+    spans = np.zeros((runs, len(sets)), SPAN)
+    for i, s in enumerate(sets):
+        spans[:, i] = _spans(s, *points[s.grid])
+        spans[:, i]["points"] += starts[s.grid]
+    numbers = [array.ravel() for array, _ in points.values()]
+    return spans, np.concatenate([np.zeros(0, np.int64), *numbers])
+
+
+def _spans(points: PointSet, array: Numbers, clear: Numbers) -> Records:
+    """The points of each run; only in the last one a tile may have fewer than the others."""
+    runs, total = len(clear), array.shape[1] - PAD
+    step = _step(total, runs)
+    spans = np.zeros(runs, SPAN)
+    spans["points"], spans["stride"] = np.arange(runs) * step * 8, array.shape[1] * 8
+    spans["count"] = count = np.clip(total - np.arange(runs) * step, 0, step)
+    spans["clear"] = clear
+    if points.directly:
+        mixed = (clear < count) & points.clipped
+        spans["direct"] = direct = np.where(mixed, clear // points.most * points.most, count)
+        spans["tiles"], spans["rest"] = direct // points.most, direct % points.most
+    return spans
+
+
+def _step(total: int, runs: int) -> int:
+    """Points of a run, a multiple of every tile's."""
+    return max(1, -(-total // max(1, runs * STEP))) * STEP
+
+
+def _points(data: ChannelsLast, grid: Grid, before: int, runs: int) -> tuple[Numbers, Numbers]:
+    """The points of a grid, run by run, and how many of each run have all lanes: these come first.
+    Those whose windows cross the end of a row come after others, as merged taps are slow there.
+
+    `before` is as in blocks.py."""
+    array, missing = points_of(data, grid, before), data.missing(grid) > 0
+    total, edges, last = array.shape[1], array[ARRAYS.index("edges")], array[-1]
+    run = np.arange(total) // _step(total, runs)
+    clipped = (last == last.max(initial=0)) & missing
+    crossing = np.where((edges >= CROSSING) & merges(data.lanes, grid), last + 1, 0)
+    if missing or crossing.any():
+        array = array[:, np.lexsort((crossing, clipped, run))]
+    clear = np.bincount(run, ~clipped, runs).astype(np.int64)
+    return np.pad(array, ((0, 0), (0, PAD)), "edge" if total else "constant"), clear
+
+
+def points_of(data: ChannelsLast, grid: Grid, before: int) -> Numbers:
+    """Where the points of a grid lie, as rows of `ARRAYS` and of a coordinate per axis."""
+    correlation = data.correlation
+    dims: list[dict[str | int, Numbers]] = []
+    for i, (line, shifts) in enumerate(zip(correlation.lines, shifts_along(grid), strict=True)):
+        unroll = grid.phase_group.unroll if i == correlation.rank - 1 else 1
+        j = np.arange(grid.counts[i]) * unroll
+        inputs, outputs = line.step * j, line.stride * j
+        coordinate = inputs + (0 if i else before)
+        low, high = max(shifts, default=0), line.size + min(shifts, default=0)
+        outside = (coordinate < low) | (coordinate >= high)
+        edge = CROSSING if i == correlation.rank - 1 else OUTER
+        x, y = inputs * data.x_steps[i + 1], outputs * data.y_steps[i + 1]
+        dims.append({"x": x, "y": y, "edges": outside * edge, i: coordinate})
+    images = np.arange(correlation.batch)
+    innermost = len(dims) if images_inside(correlation) else 0
+    dims.insert(innermost, {"x": images * data.x_steps[0], "y": images * data.y_steps[0]})
+    arrays = []
+    for name in (*ARRAYS, *range(correlation.rank)):
+        total = np.zeros(1, np.int64)
+        for dim in dims:  # the last one is the innermost
+            total = np.add.outer(total, dim.get(name, np.zeros_like(dim["x"]))).ravel()
+        arrays.append(total)
+    return np.stack(arrays)
