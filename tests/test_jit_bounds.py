@@ -213,7 +213,7 @@ FAULTS = {
     "a shift of the tile too large": JIT.format(".positions", "tile", "tile")
     + "real = tile._one_channel\n"
     "def shifted(f, t, *rest):\n"
-    "    steps = tuple(replace(s, shift=s.shift + 2000) for s in t.steps)\n"
+    "    steps = tuple(s._replace(shift=s.shift + 2000) for s in t.steps)\n"
     "    return real(f, replace(t, steps=steps), *rest)\n"
     "tile._one_channel = shifted",
     "weights one element too far": JIT.format("", "packing", "packing")

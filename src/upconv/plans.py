@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numpy import ndarray
+
 from .arrays import Array, Operand, as_array, as_shape, converted, copied, described
 from .checks import Frozen
 from .choices import Algorithm
@@ -276,11 +278,14 @@ class Plan:
         return _Form(call.pack(weight, self._packings), weight, bias)
 
     def _operand(self, name: str, value: Any, shape: tuple[int, ...]) -> Array:
+        dtype = self._request.weight.dtype
+        if type(value) is ndarray and value.dtype is dtype and value.shape == shape:
+            return value  # what comes below would say so too, in five times as many steps
         array = as_array(name, value)
         if array.shape != shape:
             expected, remedy = f"{shape}, as planned", "Make a plan for this shape."
             raise ShapeError(f"{name}.shape", str(array.shape), expected, remedy)
-        if array.dtype != self._request.weight.dtype:
-            expected = f"{self._request.weight.dtype}, as planned"
+        if array.dtype != dtype:
+            expected = f"{dtype}, as planned"
             raise DTypeError(f"{name}.dtype", str(array.dtype), expected, "Convert, or plan anew.")
         return array

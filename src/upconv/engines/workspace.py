@@ -76,9 +76,13 @@ def warm(nbytes: int) -> Bytes:
 
 def _taken(nbytes: int, most: int = sys.maxsize) -> _Buffer:
     with _lock:
-        fitting = [i for i, buffer in enumerate(_free) if nbytes <= buffer.nbytes <= most]
-        if fitting:
-            return _free.pop(min(fitting, key=lambda i: _free[i].nbytes))
+        best = None
+        for buffer in _free:  # the smallest that fits, in few steps: they are in no cache
+            if nbytes <= buffer.nbytes <= most:
+                best, most = buffer, buffer.nbytes
+        if best is not None:
+            _free.remove(best)
+            return best
         if len(_free) == _KEPT:
             _free.pop(0)  # too small for what runs now
     return _Buffer(nbytes)

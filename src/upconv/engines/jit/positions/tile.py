@@ -112,6 +112,7 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
         places = (f.at(f["bias"], i, tile.element) for i in range(tile.channels))
         biases = [f.broadcast(f.load(tile.element, place), tile.lanes) for place in places]
         each = tile.phases * tile.vectors
+        _ask_for_results(f, tile)
         sums = _products(f, tile, [bias for bias in biases for _ in range(each)])
         sums = [activated(f, tile.activation, tile.slope, value) for value in sums]
         rows = [sums[i : i + tile.vectors] for i in range(0, len(sums), tile.vectors)]
@@ -122,6 +123,15 @@ def emit_tile(module: Module, name: str, tile: Tile) -> None:
                 continue
             with f.when(f["active"] > channel):
                 _leave(f, tile, mine, channel)
+
+
+def _ask_for_results(f: Function, tile: Tile) -> None:
+    """Ask for the lines that results go to: where they come from memory, a tile of few products
+    waits for little else (depthwise k4 s2 takes 0.8 of the time then; Zen 4, 2026-11-23)."""
+    nbytes = tile.width * tile.phases * BYTES[tile.element] if tile.dense else 0
+    for channel in range(tile.channels):
+        for first in range(0, nbytes, LINE):
+            f.prefetch(f["y"] + (f["y_channel"] * channel + first), write=True)
 
 
 def _products(f: Function, tile: Tile, sums: list[Value]) -> list[Value]:
