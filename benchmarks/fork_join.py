@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import dataclasses
 import time
 from collections.abc import Callable
 from statistics import median
@@ -69,7 +68,7 @@ def main() -> None:
     parser.add_argument("--stay", action="store_true", help="leave helpers where they are put")
     if parser.parse_args().stay:
         system = pool._system(host().triple)
-        pool._pool = pool._Pool(host(), dataclasses.replace(system, affinity=None))
+        pool._pool = pool._Pool(host(), system._replace(affinity=None))
     code = compiled(empty=emit_empty, jobs=emit_jobs)
     empty, jobs = code.addresses["empty"], code.addresses["jobs"]
     words = (ctypes.c_int64 * 64)()

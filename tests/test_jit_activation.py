@@ -6,7 +6,6 @@ import ctypes
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -205,7 +204,7 @@ def test_a_wrong_coefficient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     some = np.abs(values) < 2
     for name, activations in {"series": SMOOTH, "above": (Activation.GELU,)}.items():
         good = getattr(form, name)
-        bad = replace(form, **{name: (good[0], good[1] * (1 + 1e-3), *good[2:])})
+        bad = form._replace(**{name: (good[0], good[1] * (1 + 1e-3), *good[2:])})
         monkeypatch.setitem(subject._FORMATS, FLOAT, bad)
         for activation in activations:
             got = compiled(cpus._host(""), activation, FLOAT)(values)

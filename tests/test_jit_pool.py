@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import random
 import threading
@@ -36,7 +35,7 @@ def fresh(request, monkeypatch):
     cpu = host()
     system = pool._system(cpu.triple)
     if request.param == "sleep in Python":
-        system = dataclasses.replace(system, futex=None, affinity=None)
+        system = system._replace(futex=None, affinity=None)
     monkeypatch.setattr(pool, "_pool", pool._Pool(cpu, system))
     return pool._pool
 

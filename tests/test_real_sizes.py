@@ -176,7 +176,7 @@ FAULTS = {
         JIT.format(".positions", "primitive", "positions") + "from dataclasses import replace\n"
         "real = positions._output_rows\n"
         "def wrong(correlation, plan):\n"
-        "    lines = tuple(replace(l, out=l.size * l.stride) for l in correlation.lines)\n"
+        "    lines = tuple(l._replace(out=l.size * l.stride) for l in correlation.lines)\n"
         "    return real(replace(correlation, lines=lines), plan)\n"
         "positions._output_rows = wrong",
     ),

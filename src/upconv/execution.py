@@ -15,8 +15,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -130,8 +129,7 @@ class PreparedCall:
             raise memory.refused("the scratch memory of this call", error) from None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedCall:
+class PackedCall(NamedTuple):
     """A prepared call with its weight in the primitive's order; threads may run it at once."""
 
     signature: Signature

@@ -29,8 +29,7 @@ class Tap(NamedTuple):
     shift: int
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """What one tap makes of one input: x[input] * w[tap]."""
 
     input: int
@@ -241,8 +240,7 @@ class Axis:
         return bool(self.meeting(tap)[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
+class Trimmed(NamedTuple):
     """Some inputs and taps of an axis, with the same outputs; none and size 0 where none reach."""
 
     axis: Axis

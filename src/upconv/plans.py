@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy import ndarray
 
@@ -124,8 +123,7 @@ def _request(
     return request, (weight, bias)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Form:
+class _Form(NamedTuple):
     """A plan with or without a residual; `weight` is the plan's own copy, not packed."""
 
     call: PackedCall

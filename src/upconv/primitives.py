@@ -24,7 +24,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .checks import integer_variable
 from .choices import forget_choices
@@ -60,8 +60,7 @@ class CacheInfo:
     fallbacks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     """`engine` is the id of the engine object, which the entry keeps alive: names may clash."""
 
     problem: Problem

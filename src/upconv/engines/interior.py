@@ -14,9 +14,8 @@ NumPy writes that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,7 @@ Index = tuple[slice | int, ...]
 _ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Interior:
+class Interior(NamedTuple):
     """The interior problem, None where nothing meets, and where it lies in the arrays."""
 
     problem: Problem | None

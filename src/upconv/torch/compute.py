@@ -6,8 +6,7 @@ PyTorch's operator is called for other devices, for dtypes and shapes that upcon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,8 +45,7 @@ def by_pytorch(
     return activated(y if residual is None else y + residual, activation)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Call:
+class _Call(NamedTuple):
     """A call that is prepared for its signature: views of the tensors, and what computes."""
 
     ready: PackedCall

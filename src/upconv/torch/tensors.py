@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +24,7 @@ DTYPES = {
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """How tensors of one shape and strides, in elements, are seen as arrays.
 
     `Tensor.numpy()` would do, but it marks the tensor's memory as never to be resized, for good.

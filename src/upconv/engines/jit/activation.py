@@ -37,15 +37,14 @@ four vectors at a time) with AVX-512, AVX2 and SSE2; a copy takes 0.17, 0.18 and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...activations import Activation
 from .emit import Function
 from .values import DOUBLE, FLOAT, I32, I64, Value, split, vector
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
+class _Format(NamedTuple):
     """What the code of one element type is made of.
 
     `fraction` and `bias` describe its bits. `lift` is a power of two that makes every subnormal

@@ -19,7 +19,7 @@ Where no processor would be left the system refuses, and all stays as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .emit import Function, Module, signature
 from .values import I64, Value
@@ -30,8 +30,7 @@ _NBYTES = 3 * _SET + 8
 _NOBODY = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Affinity:
+class Affinity(NamedTuple):
     """Addresses of sched_getcpu, sched_getaffinity and sched_setaffinity."""
 
     current: int

@@ -5,17 +5,17 @@ Nothing below this file knows a direction, or how the weight is laid out; docs/j
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from ...geometry import Axis, Phase, Tap
 from ...problem import DataLayout, Direction, DType, Epilogue, Problem
 from .values import computed
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One axis: positions of the operand and of the result, and how j steps through both.
 
     The phases have only taps that reach a result from an operand that is there; `low` and `high`
@@ -70,11 +70,10 @@ class Line:
         last = self.step * ((high - 1) // self.stride)
         reads = range(max(0, first - self.high), min(self.size, last - self.low + 1))
         reads = reads if reads else range(0)
-        return replace(self, size=len(reads), out=high - low), reads
+        return self._replace(size=len(reads), out=high - low), reads
 
 
-@dataclass(frozen=True, slots=True)
-class WeightForm:
+class WeightForm(NamedTuple):
     """A correlation's weight, of which no size says anything: channels, over all groups, and
     elements of a contiguous one from one to the next group, reduced channel, made channel, and tap
     of each axis."""

@@ -62,7 +62,7 @@ order of changes that all threads agree on, and a change sees all changes before
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .affinity import Affinity, current, emit_keep_away, new_place
 from .emit import Function, Module, signature
@@ -86,16 +86,14 @@ _PATIENCE = 4096  # iterations of a leader's wait from which on others get it ev
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE for threads of one process
 
 
-@dataclass(frozen=True, slots=True)
-class Futex:
+class Futex(NamedTuple):
     """The address of `syscall` and the number of futex."""
 
     syscall: int
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(NamedTuple):
     """What there is to call; `switch` is the address of sched_yield or its like."""
 
     triple: str
@@ -201,8 +199,7 @@ def _wait(f: Function, system: System, expected: Value) -> None:
 # Helping ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Helper:
+class _Helper(NamedTuple):
     """Where a helper keeps what it has heard, the iterations it has left, and its place."""
 
     heard: Value

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from ...activations import Activation
 from ..addresses import address_of
@@ -43,8 +43,7 @@ GATHER = signature(
 _FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 7)
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """What `finish` does to a row, and between which types: its class."""
 
     computed: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -112,7 +111,7 @@ class Planes(Kernel):
 def _lines(correlation: Correlation) -> tuple[Line, ...]:
     """The axes: outer ones, rows, positions of a row; or positions, channels of one."""
     if correlation.layout is DataLayout.NXC:
-        channels = replace(_POINT, size=correlation.reduced, out=correlation.made)
+        channels = _POINT._replace(size=correlation.reduced, out=correlation.made)
         return (*correlation.lines, channels)
     return (_POINT, *correlation.lines) if correlation.rank == 1 else correlation.lines
 

@@ -12,7 +12,7 @@ vectors run along channels, which are not shifted and have weights and biases of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....activations import Activation
 from ..activation import activated
@@ -36,8 +36,7 @@ ARGUMENTS = ArgumentLayout(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneTile:
+class PlaneTile(NamedTuple):
     """What the code depends on: its class. `steps` and `shifts` are those of rows and of positions
     in a row; `staged` results go by way of `finish`, to others `activation` is applied. `last`:
     vectors run along channels."""
@@ -130,8 +129,7 @@ def plane_code(module: Module, tile: PlaneTile, cpu: Cpu) -> None:
                 tiles.emit_band(unit.index)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiles:
+class _Tiles(NamedTuple):
     """The tiles of bands of rows, being emitted; `zeros` are a line of them, `stage` is for results
     that `finish` takes on."""
 
