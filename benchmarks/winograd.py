@@ -36,7 +36,7 @@ import numpy as np
 
 import upconv
 from upconv import testing
-from upconv.choices import select
+from upconv.choices import Algorithm, choose, select, variants
 from upconv.engines import load
 from upconv.engines.base import Primitive
 from upconv.engines.jit.compile import Code
@@ -44,7 +44,7 @@ from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import host
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.kernel_arguments import Blocks
-from upconv.engines.jit.winograd.choice import by_name
+from upconv.engines.jit.winograd.candidates import is_winograd, schedule_of
 from upconv.engines.jit.winograd.driver import ARGUMENTS
 from upconv.engines.jit.winograd.primitive import Winograd
 from upconv.geometry import Axis
@@ -168,9 +168,8 @@ def candidates(problem: Problem, threads: int, *, every: bool = True) -> list[Ca
     names = [""] if every or other is engine else []
     if other is not engine:
         names.append(other.name)
-    if engine.refuses_winograd(problem) is None:
-        names += engine.winograd(problem, threads) if every else []
-        names += filter(None, [engine.quicker(problem, threads, once=False)])
+    names += variants(engine, problem, threads, Algorithm.WINOGRAD) if every else []
+    names += filter(None, [choose(problem, "jit", threads, Algorithm.AUTO).variant])
     names = list(dict.fromkeys(names))
 
     def made(name: str) -> Candidate:
@@ -202,7 +201,6 @@ def timed(some: list[Candidate], seconds: float) -> None:
 def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[str, float, float]]:
     """Print a line per layer; its class, and direct sums over the best tile and over "auto"."""
     limits = measured(args.threads)
-    engine: Any = load("jit")
     for layer in layers:
         problem = problem_of(layer, args.layout)
         some = candidates(problem, args.threads)
@@ -210,7 +208,7 @@ def rows(layers: tuple[Layer, ...], args: argparse.Namespace) -> Iterator[tuple[
         own, *others = some
         tiles = [each for each in others if each.name.startswith("winograd")]
         direct = next((each for each in others if each not in tiles), own)
-        name = engine.quicker(problem, args.threads, once=False)
+        name = choose(problem, "jit", args.threads, Algorithm.AUTO).variant
         auto = next((each for each in tiles if each.name == name), direct)
         best = min(tiles, key=lambda each: each.seconds, default=own)
         floor = (
@@ -263,12 +261,12 @@ STEPS = {
 def steps(layer: Layer, args: argparse.Namespace) -> None:
     """Print what each step takes: the time without it less, of what "auto" or the model takes."""
     problem, engine = problem_of(layer, args.layout), load("jit")
-    names = engine.winograd(problem, args.threads, exact=True)
+    names = [n for n in variants(engine, problem, args.threads, Algorithm.AUTO) if is_winograd(n)]
     correlation = Correlation.of(problem)
     if not names:
         return
     made = Winograd(
-        correlation, by_name(correlation, names[0], args.threads, host()), refused, host()
+        correlation, schedule_of(correlation, names[0], args.threads, host()), refused, host()
     )
     module = Module()
     with module.function("nothing", {}):

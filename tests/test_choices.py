@@ -10,8 +10,9 @@ import pytest
 import upconv
 from counting_engine import BASE, CountingEngine
 from upconv import choices
-from upconv.choices import choose, select
+from upconv.choices import Algorithm, choose, select
 from upconv.engines import ENGINES, load
+from upconv.engines.base import Candidate, ranked
 from upconv.engines.jit.cpu import host
 from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
 from upconv.geometry import Axis
@@ -114,7 +115,7 @@ class TestChoice:
             np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-5)
 
 
-# An engine that expects another to be faster: passed over, told, and taken where it is alone.
+# An engine that expects another to be faster: passed over, and taken where it is alone.
 
 PLANE = (Axis(20, 3, 1, 1, 1, 1),) * 2
 CONVOLUTION = Problem(Direction.INPUT_GRAD, PLANE, 1, 64, 64)
@@ -129,41 +130,56 @@ DEFERRED = (
 
 
 class Named:
-    """An engine that does everything, and defers or refuses when told to."""
+    """An engine that does everything unless it `refuses`, and may expect a `rival` to be faster."""
 
-    def __init__(self, defers: str | None = None, refuses: str | None = None) -> None:
-        self.defers, self.refuses = (lambda _: defers), (lambda _: refuses)
+    def __init__(self, rival: str = "", refuses: str | None = None) -> None:
+        self.refuses = lambda _: refuses
+        if rival:
+            mine, other = (
+                Candidate(self.name, "", 9.0),
+                Candidate(rival, "", 8.0, reason="too slow"),
+            )
+            self.candidates = lambda *_, every: (mine, other)
+
+    name = "a"
 
 
 def chosen(table: dict[str, Named]) -> tuple[str, list[str]]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(choices, "ENGINES", table)
         patched.setattr(choices, "load", lambda name, _: table[name])
-        made = choices._first_able(CONVOLUTION)
+        question = choices._Question(CONVOLUTION, 1, Algorithm.AUTO, False)
+        choice = choices._first_able(question)
     names = {id(engine): name for name, engine in table.items()}
-    return names[id(made.engine)], [str(refusal) for refusal in made.refusals]
+    return names[id(choice.engine)], [str(refusal) for refusal in choice.refusals]
 
 
-def test_is_passed_over_for_another_but_not_for_the_last() -> None:
-    slow, able, never = Named("it is slow"), Named(), Named(refuses="it cannot")
-    assert chosen({"a": slow, "b": able, "z": Named()}) == ("b", ["a: it is slow"])
+def test_is_passed_over_for_a_rival_that_is_there() -> None:
+    slow, able, never = Named("b"), Named(), Named(refuses="it cannot")
+    assert chosen({"a": slow, "b": able, "z": Named()}) == ("b", ["a: too slow"])
     assert chosen({"a": slow, "b": never, "z": Named()}) == ("a", [])
-    assert chosen({"a": never, "b": slow, "z": Named()}) == ("b", ["a: it cannot"])
-    assert chosen({"a": slow, "b": Named("too"), "z": Named()}) == ("a", [])
+    assert chosen({"a": slow, "z": Named()}) == ("a", [])
+    assert chosen({"b": never, "a": slow, "z": Named()}) == ("a", ["b: it cannot"])
     assert chosen({"a": never, "b": never, "z": Named()}) == ("z", ["a: it cannot", "b: it cannot"])
 
 
 def test_is_taken_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "_asked_variable", lambda: "a")
-    assert chosen({"a": Named("it is slow"), "b": Named(), "z": Named()}) == ("a", [])
+    assert chosen({"a": Named("b"), "b": Named(), "z": Named()}) == ("a", [])
+
+
+def rival(problem: Problem) -> bool:
+    """Whether the JIT engine expects libdnnl to be faster at direct sums."""
+    listed = (each for each in load("jit").candidates(problem, 1) if not each.winograd)
+    return ranked(listed)[0].engine == "onednn"
 
 
 @pytest.mark.parametrize("problem", DEFERRED, ids=str)
 def test_the_jit_leaves_some_convolutions_to_libdnnl(problem: Problem) -> None:
     jit = load("jit")
-    assert jit.defers(problem)
+    assert rival(problem)
     assert jit.refuses(problem) is None
-    assert jit.defers(problem.replace(direction=Direction.FORWARD)) is None
+    assert not rival(problem.replace(direction=Direction.FORWARD))
     try:
         load("onednn")
     except EngineMissing:
@@ -182,7 +198,7 @@ def test_the_jit_keeps_the_others() -> None:
     if host().vector_bytes == 64:  # for which the planes kernel is
         kept += (LAST.replace(groups=64),)
     for problem in kept:
-        assert load("jit").defers(problem) is None
+        assert not rival(problem)
         assert choices.choose(problem).engine is load("jit")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import upconv
+import winograd_layers
 from processes import require_feature
 from upconv.engines import load
 from upconv.engines.ordered_sums import ORDERED
@@ -60,7 +61,7 @@ BOTH = FORWARD, INPUT_GRAD
 KERNELS: dict[str, tuple[list[Any], str, tuple[Direction, ...]]] = {
     "positions": ([layer for layer in PLAIN if not layer[-1].get("layout")], "positions", BOTH),
     "channels": (PLAIN + WIDE, "channels", BOTH),
-    "planes": (DEPTHWISE, "", BOTH),
+    "planes": (DEPTHWISE, "planes", BOTH),
     "dots": (BFLOAT16, "dots", BOTH),
     "weights": (PLAIN + WIDE + DEPTHWISE, "", (WEIGHT_GRAD,)),
     "winograd": (SHORT, "winograd", BOTH),
@@ -85,7 +86,7 @@ def computer(engine: Any, variant: str = "") -> Compute:
         problem = problem.replace(batch=len(a))
         name = variant
         if variant == "winograd":
-            name = engine.winograd(problem, 1, exact=True)[-1]
+            name = winograd_layers.variants(problem, 1, exact=True)[-1]
         primitive = engine.build(problem, 1, name)
         kind = problem.dtype.numpy
         a, b = a.astype(kind), b.astype(kind)
@@ -241,13 +242,13 @@ def test_other_engines(name: str) -> None:
     check(computer(engine), able, directions)
 
 
-def test_the_planes_kernel_is_what_computes_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_planes_kernel_does_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     require_feature("avx512vl")
     monkeypatch.setenv("UPCONV_JIT_CPU", "skylake-avx512")
     for problem in (p for way in BOTH for p in problems(DEPTHWISE, way)):
         if problem.direction is INPUT_GRAD and problem.out_channels > problem.groups:
             continue  # it adds up several channels
-        assert load("jit").build(problem, 1).description.startswith("planes"), problem
+        assert load("jit").build(problem, 1, "planes").description.startswith("planes"), problem
 
 
 def _computing(change: Callable[[Compute, Problem, np.ndarray, np.ndarray], Any]) -> Compute:

@@ -35,9 +35,9 @@ PACKED_BY_EACH = (
     "schedule._cut = each\n"
 )
 THIN_BLOCKS = (
-    "import sys; from upconv.engines.jit.channels import primitive as channels\n"
-    "jit = sys.modules['upconv.engines.jit']\n"
-    "jit.prefers_channels = lambda *given: True; channels._allowed_bytes = lambda *given: 1"
+    "from upconv.engines.jit import choose; choose.KERNELS = (choose.channels,)\n"
+    "from upconv.engines.jit.channels import primitive as channels\n"
+    "channels.transposed_bytes = lambda *given: 1"
 )
 ALL_BFLOAT16 = (
     "import random_problems as r; from dataclasses import replace\n"
@@ -62,10 +62,9 @@ DEPTHWISE = (
     "r.case = case\n"
 )
 POINTWISE = (
-    "import random_problems as r, sys; from dataclasses import replace\n"
+    "import random_problems as r; from dataclasses import replace\n"
     "from upconv.geometry import Axis; from upconv.problem import DataLayout, DType, Epilogue\n"
-    "import upconv.engines.jit\n"
-    "sys.modules['upconv.engines.jit'].prefers_channels = lambda *given: False\n"
+    "from upconv.engines.jit import choose; choose.KERNELS = (choose.positions, choose.planes)\n"
     "drawn = r.case\n"
     "def case(seed):\n"
     "    made = drawn(seed); p = made.problem\n"
@@ -93,7 +92,7 @@ WINOGRAD = (
     "from upconv import testing; from upconv.engines.jit import JitEngine\n"
     "from upconv.engines.jit.winograd import primitive as winograd_kernel\n"
     "r.case = lambda seed: r.Case(seed, *w.layer(seed), seed)\n"
-    "JitEngine.variants = JitEngine.winograd\n"
+    "JitEngine.variants = lambda self, problem, threads: w.variants(problem, threads)\n"
     "def stray(*given): raise AssertionError('what it read was not finite')\n"
     "winograd_kernel.Winograd._run_direct = stray\n"
     "drawn = testing.expected\n"

@@ -15,11 +15,11 @@ from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.channels import tables
 from upconv.engines.jit.channels.blocks import spatial_blocks
 from upconv.engines.jit.channels.lanes import Lanes, lanes_of
-from upconv.engines.jit.channels.primitive import Channels, prefers_channels
+from upconv.engines.jit.channels.primitive import Channels
 from upconv.engines.jit.channels.schedule import Block
+from upconv.engines.jit.choose import direct_variant
 from upconv.engines.jit.correlation import Correlation
 from upconv.engines.jit.cpu import VARIABLE, host
-from upconv.engines.jit.positions.schedule import can_vectorise_positions
 from upconv.engines.reference import ReferenceEngine
 from upconv.geometry import Axis, padded
 from upconv.problem import DataLayout, Direction, DType, Problem
@@ -54,7 +54,7 @@ def test_every_case_of_both_layouts(problem: Problem) -> None:
 @pytest.fixture
 def thin_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels-first data is transposed one position of the first axis at a time."""
-    monkeypatch.setattr(channels_module, "_allowed_bytes", lambda problem, threads: 1)
+    monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
 
 
 FIRST = [case for case in CASES if case.layout is DataLayout.NCX]
@@ -102,7 +102,7 @@ def test_spatial_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     given = testing.operands(problem)
     whole = testing.compute(Engine(), problem, given)
     for allowed in (1, 30_000, 100_000):
-        monkeypatch.setattr(channels_module, "_allowed_bytes", lambda *_, n=allowed: n)
+        monkeypatch.setattr(channels_module, "transposed_bytes", lambda *_, n=allowed: n)
         assert np.array_equal(testing.compute(Engine(), problem, given), whole)
 
 
@@ -205,18 +205,18 @@ def test_a_new_image_size_of_a_layer_compiles_next_to_nothing() -> None:
 def test_memory_stays_within_its_bound(size: int) -> None:
     for layout in DataLayout:
         problem = layer((64, 96), size, 8).replace(layout=layout)
-        if prefers_channels(Correlation.of(problem), host()):
+        if direct_variant(problem, 2, host()) == "channels":
             primitive = Channels(Correlation.of(problem), 2, host())
             assert primitive.workspace_bytes <= 1.3 * np.prod(problem.x_shape) * 4 + 2 * (5 << 20)
 
 
 def test_few_positions_are_preferred_and_many_are_not() -> None:
     for size in (1, 2, 3, 5, 7, 8):
-        assert prefers_channels(Correlation.of(layer((512, 256), size)), host()), size
-    assert not prefers_channels(Correlation.of(layer((64, 3), 64)), host())
+        assert direct_variant(layer((512, 256), size), 1, host()) == "channels", size
+    assert direct_variant(layer((64, 3), 64), 1, host()) == "positions"
     long = Problem(Direction.FORWARD, (Axis(6400, 4, 2, 1, 1, 1),), 1, 16, 8)
-    assert not prefers_channels(Correlation.of(long), host())
-    assert not can_vectorise_positions(Correlation.of(long.replace(layout=DataLayout.NXC)))
+    assert direct_variant(long, 1, host()) == "positions"
+    assert direct_variant(long.replace(layout=DataLayout.NXC), 1, host()) == "channels"
 
 
 def test_weights_are_turned_also_where_crops_leave_a_result_no_tap(monkeypatch) -> None:

@@ -98,7 +98,7 @@ def test_passes_threads_and_blocks_change_no_bit(
         for threads in (1, 2, 3):
             got = testing.compute(Engine(dots, cache), problem, given, threads)
             assert got.tobytes() == wanted.tobytes()
-    monkeypatch.setattr(channels_module, "_allowed_bytes", lambda problem, threads: 1)
+    monkeypatch.setattr(channels_module, "transposed_bytes", lambda problem, threads: 1)
     assert testing.compute(Engine(dots), problem, given).tobytes() == wanted.tobytes()
 
 

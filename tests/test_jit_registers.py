@@ -23,7 +23,7 @@ from upconv.engines.jit.cpu import Cpu, target
 from upconv.engines.jit.emit import Module
 from upconv.engines.jit.planes import primitive as planes
 from upconv.engines.jit.positions import primitive as positions
-from upconv.engines.jit.positions.schedule import can_vectorise_positions
+from upconv.engines.jit.positions.schedule import refusal
 from upconv.engines.jit.weight_grad import primitive as weight_grad
 from upconv.engines.jit.winograd import primitive as winograd_kernel
 from upconv.engines.jit.winograd.schedule import schedules
@@ -84,7 +84,7 @@ def build(seed: int, cpu: Cpu) -> None:
         tile = planes.plane_tile(correlation, cpu)
         if tile is not None:
             planes.Planes(correlation, tile, 1, cpu)
-        if can_vectorise_positions(correlation):
+        if refusal(correlation) is None:
             positions.Positions(correlation, 1, cpu)
 
 

@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 
 import upconv
+import winograd_layers
 from test_jit_classes import CPU
 from upconv import testing
 from upconv.choices import Algorithm
 from upconv.engines import jit, load
+from upconv.engines.jit import choose, packing
 from upconv.engines.jit import compile as compiling
-from upconv.engines.jit import packing
 from upconv.engines.jit.channels import schedule as channel_schedule
 from upconv.engines.jit.positions import schedule
 from upconv.engines.jit.winograd import schedule as winograd_plan
@@ -97,14 +98,22 @@ def test_nothing_is_compiled_and_no_fraction_met(layer, one_processor, monkeypat
 def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
     make = LAYERS[layer]
     entry(make(KNOWN))
-    looks = schedule.schedule, channel_schedule._cut, winograd_plan.schedules, jit._interior_of
+    looks = (
+        schedule.schedule,
+        channel_schedule._cut,
+        winograd_plan.schedules,
+        choose.interior_of,
+        choose.table,
+    )
+    choose.table.cache_clear()
     before = [look.cache_info().misses for look in looks]
     entry(make(NEW[0]))
-    *kernels, interiors = (
+    *kernels, interiors, tables = (
         look.cache_info().misses - count for look, count in zip(looks, before, strict=True)
     )
     assert max(kernels) <= 1
     assert interiors <= 2, "with the outputs that nothing reaches and without"
+    assert tables == 1, "one table of candidates is made, and all that choose read it"
 
 
 @layers
@@ -126,7 +135,7 @@ def test_values_with_a_weight_packed_for_another_size(layer) -> None:
     given = [testing.operands(problem, seed) for seed, problem in enumerate(sizes)]
     weight, packings, read, held = given[0].b, dict[str, Packings](), 0, []
     for problem, operands in zip(sizes, given, strict=True):
-        names = engine.variants(problem, 1) + engine.winograd(problem, 1)[:2]
+        names = engine.variants(problem, 1) + winograd_layers.variants(problem, 1)[:2]
         for name in names:
             primitive = engine.build(problem, 1, name)
             shared = packings.setdefault(name, Packings())
@@ -145,7 +154,7 @@ def test_a_weight_packed_in_another_order_is_not_read() -> None:
     engine, packings = load("jit"), Packings()
     problem = LAYERS["image"](500)
     weight = testing.operands(problem).b
-    names = "positions", "channels", *engine.winograd(problem, 1)[:2]
+    names = "positions", "channels", *winograd_layers.variants(problem, 1)[:2]
     held = [packings.of(engine.build(problem, 1, name), weight) for name in names * 2]
     assert packings.made == len({id(packed) for packed in held}) == len(names)
 

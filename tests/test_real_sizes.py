@@ -19,13 +19,15 @@ from upconv.problem import DataLayout, Direction, DType
 CALL = "import guarded; guarded.real_sizes({seeds!r}, {directions!r}, engine={engine!r})"
 CACHES = "from upconv.engines.jit import cpu; cpu._caches = lambda: (32 << 10, {} << 10)"
 MODULE = "import sys, upconv.engines.jit; sys.modules['upconv.engines.jit']"
+CHOOSE = "from upconv.engines.jit import choose; choose.KERNELS = "
 CHANNELS = (
-    MODULE + ".prefers_channels = lambda *given: True;"
+    CHOOSE + "(choose.channels,);"
     " from upconv.engines.jit.channels import primitive as channels;"
     " channels._POINTS = 48"  # small spatial blocks
 )
 POSITIONS = (
-    MODULE + ".prefers_channels = lambda correlation, cpu: correlation.layout.value == 'NXC'"
+    CHOOSE + "(lambda *given: [each for each in choose.positions(*given) if each.possible]"
+    " or choose.channels(*given),)"
 )
 
 SETTINGS = {

@@ -75,7 +75,7 @@ def _dot(row: tuple[Fraction, ...], column: list[Fraction]) -> Fraction:
 def test_errors_beside_direct_sums(seed: int) -> None:
     problem, threads = winograd_layers.layer(seed)
     names = winograd_layers.variants(problem, threads)
-    exact = load("jit").winograd(problem, threads, exact=True)
+    exact = winograd_layers.variants(problem, threads, exact=True)
     for variant in {names[0], names[-1], exact[-1]}:
         most = 4 if variant in exact else 16
         assert winograd_layers.ratio(problem, variant, threads, seed) <= most, (problem, variant)
@@ -108,7 +108,7 @@ def test_bits_do_not_depend_on_threads(seed: int) -> None:
             assert one.tobytes() == again.tobytes(), (problem, variant)
 
 
-REASONS = {case: load("jit").refuses_winograd(case) for case in testing.cases()}
+REASONS = {case: winograd_layers.refusal(case) for case in testing.cases()}
 
 
 def test_a_refusal_is_a_sentence() -> None:
@@ -142,12 +142,12 @@ def test_small_integers_are_exact_in_auto() -> None:
     rng = np.random.default_rng(1)
     layers = layer(), layer(layout=DataLayout.NXC), vocoder(64, 999, 7, 3), vocoder(64, 999, 11, 1)
     for made in layers:
-        engine, variant, _ = chosen(made, Algorithm.AUTO)
+        variant = chosen(made, Algorithm.AUTO).variant
         assert variant.startswith("winograd"), "the model has changed its mind: take another layer"
         x, w = (rng.integers(-8, 9, shape).astype(np.float32) for shape in made.operand_shapes)
         given = testing.Operands(x, w, None, None, np.zeros(made.result_shape, np.float32))
         direct = winograd_layers.computed(made, "", 2, given)
-        for each in engine.winograd(made, 2, exact=True):
+        for each in winograd_layers.variants(made, 2, exact=True):
             assert np.array_equal(winograd_layers.computed(made, each, 2, given), direct), each
 
 
@@ -209,7 +209,6 @@ def test_what_is_refused() -> None:
         upconv.plan(x.shape, w, engine="reference", algorithm="winograd")
     with pytest.raises(upconv.ArgumentError, match=r"algorithm.*'fast'.*'auto', 'direct'"):
         upconv.conv(x, w, algorithm="fast")
-    engine = load("jit")
     for changed, word in (
         (layer(dtype=DType.BFLOAT16), "bfloat16"),
         (layer(accumulate=True), "does not add"),
@@ -218,7 +217,7 @@ def test_what_is_refused() -> None:
         (layer().replace(axes=(Axis(9, 2, 2),)), "taps"),
         (layer().replace(axes=(Axis(0, 4, 2),)), "nothing to multiply"),
     ):
-        assert word in engine.refuses_winograd(changed)
+        assert word in winograd_layers.refusal(changed)
 
 
 def chosen(

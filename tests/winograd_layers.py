@@ -29,7 +29,7 @@ def layer(seed: int) -> tuple[Problem, int]:
         problem = _drawn(rng)
         if problem is None or problem.multiply_adds > 2e7 or prod(problem.result_shape) > 1e6:
             continue
-        if engine.refuses_winograd(problem) is None:
+        if engine.refuses(problem) is None and refusal(problem) is None:
             return problem, rng.choice((1, 2, 3))
 
 
@@ -109,10 +109,21 @@ def tile_of(variant: str) -> str:
     return max(names, key=lambda name: (name.count("*"), name))
 
 
-def variants(problem: Problem, threads: int) -> tuple[str, ...]:
-    """All variants that are offered."""
-    found: tuple[str, ...] = load("jit").winograd(problem, threads)
-    return found
+def variants(problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
+    """All variants that are offered, or those that "auto" may take."""
+    listed = load("jit").candidates(problem, threads, every=True)
+    tiles = [each for each in listed if each.winograd and each.possible]
+    tiles = [each for each in tiles if each.exact or not exact]
+    return tuple(each.variant for each in sorted(tiles, key=lambda each: each.cycles))
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why a problem is not done by Winograd's algorithm, or None."""
+    listed = load("jit").candidates(problem, 1, every=True)
+    if any(each.winograd and each.possible for each in listed):
+        return None
+    reasons = [each.reason for each in listed if each.winograd]
+    return reasons[0] if reasons else "it has no Winograd's algorithm"
 
 
 def main(seeds: Iterable[int]) -> None:

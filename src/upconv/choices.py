@@ -1,8 +1,9 @@
-"""Choosing an engine for a problem.
+"""Choosing an engine and its variant for a problem.
 
-Engines are asked in the order of their table, that of `UPCONV_ENGINE` before all others; the first
-that does not refuse is taken, and what the others said is kept. One that an argument asks for is
-never replaced by another.
+Engines are asked in the order of their table, that of `UPCONV_ENGINE` before all others. The first
+that does not refuse says by its candidates what is expected to be the fastest: itself in one of its
+variants, or another engine, which is taken if it is there and does not refuse. What the engines
+asked before said is kept. An engine that an argument asks for is never replaced by another.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import NamedTuple
 
 from .checks import boolean, frozen, one_of
 from .engines import ENGINES, load
-from .engines.base import Engine, WinogradEngine
+from .engines.base import Candidate, Engine, ranked
 from .errors import ArgumentError, DTypeError, EngineMissing, EngineRefusal, brief
 from .problem import Problem
+from .threads import get_num_threads
 
 _ENGINE_PARTS = ("name", "fingerprint", "refuses", "variants", "build")
 
@@ -64,10 +66,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine that will do a problem, None where every one refused, and the refusals before."""
+    """The engine that will do a problem and its variant, None where every one refused, and what the
+    engines asked before said."""
 
     engine: Engine | None
     refusals: tuple[Refusal, ...]
+    variant: str = ""
 
 
 def tuning_asked(tune: object = None) -> bool:
@@ -84,11 +88,19 @@ def _tuning_variable() -> bool:
     return text == "1"
 
 
-def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
-    """The engine asked for, or the first in order of preference that does not refuse.
+def choose(
+    problem: Problem,
+    engine: str | Engine | None = None,
+    threads: int | None = None,
+    algorithm: Algorithm = Algorithm.DIRECT,
+    *,
+    once: bool = False,
+) -> Choice:
+    """The engine asked for, or the first in order of preference that does not refuse, or the one
+    that is expected to be faster.
 
     `engine` is a name, an `Engine` object, or None; for None `UPCONV_ENGINE` says which is asked
-    first, and is read when a problem is first seen.
+    first, and is read when a problem is first seen. `once`: the weight is packed for one call only.
 
     Raises `ArgumentError` for an unknown name, `DTypeError` for what is no engine.
 
@@ -97,74 +109,116 @@ def choose(problem: Problem, engine: str | Engine | None = None) -> Choice:
     >>> choose(Problem(Direction.FORWARD, (Axis(4, 2, 2),), 1, 3, 5), "reference").engine.name
     'reference'
     """
+    question = _Question(problem, threads or get_num_threads(), algorithm, once)
     if engine is None or isinstance(engine, str):
-        return _choose_named(problem, engine)
+        return _choose_named(question, engine)
     if isinstance(engine, type) or not all(hasattr(engine, part) for part in _ENGINE_PARTS):
         expected = f"None, a name, or an object with {', '.join(_ENGINE_PARTS)}"
         remedy = "upconv.engines() lists the names."
         raise DTypeError("engine", f"{brief(engine)} ({type(engine).__name__})", expected, remedy)
-    return _asked(problem, engine)
+    return _asked(question, engine)
+
+
+class _Question(NamedTuple):
+    """What a choice depends on beside the engines."""
+
+    problem: Problem
+    threads: int
+    algorithm: Algorithm
+    once: bool
+
+    def ranked(self, engine: Engine) -> list[Candidate]:
+        """What an engine expects to be the fastest, in order; [] if it does not say."""
+        every = self.algorithm is Algorithm.WINOGRAD
+        rated = candidates(engine, self.problem, self.threads, every=every)
+        if every:  # the algorithm is asked for: no margin counts, and the same tiles for all calls
+            tiles = (each for each in rated if each.winograd and each.possible)
+            return sorted(tiles, key=lambda each: each.cycles)
+        auto = self.algorithm is Algorithm.AUTO
+        return ranked((each for each in rated if auto or not each.winograd), once=self.once)
 
 
 @lru_cache(maxsize=4096)
-def _choose_named(problem: Problem, name: str | None) -> Choice:
-    return _first_able(problem) if name is None else _asked(problem, load(name))
+def _choose_named(question: _Question, name: str | None) -> Choice:
+    return _first_able(question) if name is None else _asked(question, load(name))
 
 
-def _first_able(problem: Problem) -> Choice:
-    """The first engine that does a problem: that of `UPCONV_ENGINE`, or else the table's first.
+def _asked(question: _Question, engine: Engine) -> Choice:
+    """The choice of an engine that is asked for: no other one is taken."""
+    reason = engine.refuses(question.problem)
+    if reason is not None:
+        return Choice(None, (Refusal(engine.name, reason),))
+    own = (each for each in question.ranked(engine) if each.engine == engine.name)
+    return Choice(engine, (), _variant(next(own, None)))
 
-    One that defers is passed over as long as another but the last, the reference, does it. Warns
-    when the variable's engine is not the one; raises `ArgumentError` when there is no such engine.
+
+def _first_able(question: _Question) -> Choice:
+    """The choice of the first engine that does a problem: that of `UPCONV_ENGINE`, or else the
+    table's first.
+
+    Warns when the variable's engine is not the one; raises `ArgumentError` when there is no such
+    engine.
     """
     wanted = _asked_variable()
     refusals: list[Refusal] = []
-    found: tuple[str, Engine, int] | None = None
-    *_, last = ENGINES
     for name in dict.fromkeys((wanted, *ENGINES) if wanted else ENGINES):
-        if found and name == last:
-            break
-        try:
-            engine = load(name, "UPCONV_ENGINE")
-        except (EngineMissing, EngineRefusal) as error:
-            refusals.append(Refusal(name, str(error)))
+        engine, reason = _loaded(name, question.problem)
+        if engine is None:
+            refusals.append(Refusal(name, reason))
             continue
-        reason = engine.refuses(problem)
-        if reason is None:
-            defers = getattr(engine, "defers", None) if name != wanted else None
-            reason = defers and defers(problem)
-            found = found or (name, engine, len(refusals))
-            if reason is None:
-                found = name, engine, len(refusals)
-                break
-        refusals.append(Refusal(name, reason))
-    if found is None:
-        return Choice(None, tuple(refusals))
-    name, engine, before = found
-    if wanted and name != wanted:
-        told = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
-    return Choice(engine, tuple(refusals[:before]))
+        if wanted and name != wanted:
+            message = f"engine {name!r} is taken, though UPCONV_ENGINE asks for {refusals[0]}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return _fastest(question, name, engine, tuple(refusals), rivals=name != wanted)
+    return Choice(None, tuple(refusals))
 
 
-def _asked(problem: Problem, engine: Engine) -> Choice:
+def _fastest(
+    question: _Question, name: str, engine: Engine, refusals: tuple[Refusal, ...], *, rivals: bool
+) -> Choice:
+    """The variant of an engine that it expects to be the fastest, or a rival that it lists."""
+    for candidate in question.ranked(engine):
+        if candidate.engine == name:
+            return Choice(engine, refusals, _variant(candidate))
+        if rivals and candidate.engine in ENGINES:
+            rival, _ = _loaded(candidate.engine, question.problem)
+            if rival is not None:
+                passed_over = Refusal(name, candidate.reason)
+                return Choice(rival, (*refusals, passed_over), candidate.variant)
+    return Choice(engine, refusals)
+
+
+def _variant(candidate: Candidate | None) -> str:
+    """The variant that a candidate is built as: "", the engine's own choice, for direct sums."""
+    return candidate.variant if candidate and candidate.winograd else ""
+
+
+def _loaded(name: str, problem: Problem) -> tuple[Engine | None, str]:
+    """An engine if it is here and does a problem, or None and why not."""
+    try:
+        engine = load(name, "UPCONV_ENGINE")
+    except (EngineMissing, EngineRefusal) as error:
+        return None, str(error)
     reason = engine.refuses(problem)
-    return Choice(engine, ()) if reason is None else Choice(None, (Refusal(engine.name, reason),))
+    return (engine, "") if reason is None else (None, reason)
 
 
 def select(problem: Problem, engine: str | Engine | None) -> Engine:
     """The engine `choose` finds; `EngineRefusal` with every reason when there is none."""
-    choice = choose(problem, engine)
-    if choice.engine is None:
-        if engine is None:
-            reasons = "; ".join(map(str, choice.refusals))
-            raise EngineRefusal(f"No engine does {problem}. {reasons}.")
-        refusal = choice.refusals[0]
-        raise EngineRefusal(
-            f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
-            " Use engine=None to let upconv choose."
-        )
-    return choice.engine
+    return _selected(choose(problem, engine), problem, engine).engine
+
+
+def _selected(choice: Choice, problem: Problem, engine: str | Engine | None) -> Selection:
+    if choice.engine is not None:
+        return Selection(choice.engine, choice.variant)
+    if engine is None:
+        reasons = "; ".join(map(str, choice.refusals))
+        raise EngineRefusal(f"No engine does {problem}. {reasons}.")
+    refusal = choice.refusals[0]
+    raise EngineRefusal(
+        f"Engine {refusal.engine!r} cannot do {problem}: {refusal.reason}."
+        " Use engine=None to let upconv choose."
+    )
 
 
 def able(problem: Problem, engine: str | Engine | None) -> Iterator[Engine]:
@@ -182,18 +236,20 @@ def by_model(
     problem: Problem, engine: str | Engine | None, threads: int, algorithm: Algorithm, once: bool
 ) -> Selection:
     """The engine and variant that models choose; `once`: the weight is packed for one call only."""
-    if algorithm is Algorithm.DIRECT:
-        return Selection(select(problem, engine))
-    if algorithm is Algorithm.WINOGRAD:
-        capable = winograd_engine(problem, engine)
-        if capable is None:
-            raise EngineRefusal(_no_winograd(problem, engine))
-        return Selection(capable, capable.winograd(problem, threads)[0])
-    capable = next(_knowing_winograd(problem, engine), None)
-    variant = "" if capable is None else capable.quicker(problem, threads, once=once)
-    return (
-        Selection(capable, variant) if capable and variant else Selection(select(problem, engine))
-    )
+    choice = choose(problem, engine, threads, algorithm, once=once)
+    selection = _selected(choice, problem, engine)
+    if algorithm is Algorithm.WINOGRAD and not selection.variant:
+        raise EngineRefusal(_no_winograd(problem, engine, threads))
+    return selection
+
+
+def candidates(
+    engine: Engine, problem: Problem, threads: int, *, every: bool = False
+) -> tuple[Candidate, ...]:
+    """What an engine's model says of a problem that it does not refuse; () if it has no model."""
+    rated = getattr(engine, "candidates", None)
+    found: tuple[Candidate, ...] = rated(problem, threads, every=every) if rated else ()
+    return found
 
 
 def variants(
@@ -204,32 +260,24 @@ def variants(
     if algorithm is Algorithm.DIRECT:
         return direct
     auto = algorithm is Algorithm.AUTO
-    if not isinstance(engine, WinogradEngine) or engine.refuses_winograd(problem) is not None:
-        return direct if auto else ()
-    found = engine.winograd(problem, threads, exact=auto)
-    return (*direct, *found) if auto else found
+    rated = candidates(engine, problem, threads, every=True)
+    tiles = [each for each in rated if each.winograd and each.possible and (each.exact or not auto)]
+    tiles.sort(key=lambda each: each.cycles)
+    names = tuple(each.variant for each in tiles)[:_MOST_TILES]
+    return (*direct, *names) if auto else names
 
 
-def winograd_engine(problem: Problem, engine: str | Engine | None) -> WinogradEngine | None:
-    """The first engine that knows Winograd's algorithm, if it can do a problem by it."""
-    # No further engine is looked at: loading one takes as long as a first call should.
-    found = next(_knowing_winograd(problem, engine), None)
-    return None if found is None or found.refuses_winograd(problem) is not None else found
+_MOST_TILES = 6  # three axes have some sixty choices; the model knows which are hopeless
 
 
-def _knowing_winograd(problem: Problem, engine: str | Engine | None) -> Iterator[WinogradEngine]:
-    return (each for each in able(problem, engine) if isinstance(each, WinogradEngine))
-
-
-def _no_winograd(problem: Problem, engine: str | Engine | None) -> str:
-    reasons = [
-        f"{each.name}: {each.refuses_winograd(problem)}"
-        if isinstance(each, WinogradEngine)
-        else f"{each.name}: it computes directly"
-        for each in able(problem, engine)
-    ]
-    told = "; ".join(reasons)
-    return f'No engine does {problem} by Winograd. {told}. Use algorithm="auto" or "direct".'
+def _no_winograd(problem: Problem, engine: str | Engine | None, threads: int) -> str:
+    reasons = []
+    for each in able(problem, engine):
+        rated = candidates(each, problem, threads, every=True)
+        refused = (c.reason for c in rated if c.winograd and not c.possible)
+        reasons.append(f"{each.name}: {next(refused, 'it computes directly')}")
+    message = "; ".join(reasons)
+    return f'No engine does {problem} by Winograd. {message}. Use algorithm="auto" or "direct".'
 
 
 def _usable(name: str) -> Engine | None:

@@ -1,4 +1,5 @@
-"""What an engine is: the two protocols every engine satisfies, and nothing that computes.
+"""What an engine is: the two protocols every engine satisfies, the candidates that an engine with a
+model may list, and nothing that computes.
 
 An engine refuses a problem in one sentence or builds a primitive for it. A primitive is everything
 about one problem that can be prepared without data; running it does no geometry. It is run by many
@@ -7,7 +8,10 @@ threads at once, so `run` keeps its scratch memory to itself.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -67,8 +71,9 @@ class Primitive(Protocol):
 class Engine(Protocol):
     """A way of computing problems.
 
-    It may have a method `defers(problem)` like `refuses`, which says when it would rather have
-    another engine chosen: it is taken then where only the reference engine does the problem too.
+    An engine with a model of its speed may have a method `candidates(problem, threads, every)` that
+    returns a tuple of `Candidate`; `every` asks for those too that the model never takes by itself.
+    Of an engine without that method the variant "" is taken.
     """
 
     @property
@@ -94,19 +99,51 @@ class Engine(Protocol):
         """
 
 
-@runtime_checkable
-class WinogradEngine(Engine, Protocol):
-    """An engine some of whose variants compute by Winograd's algorithm (docs/winograd.md)."""
+class Eligible(Enum):
+    """When a candidate is taken."""
 
-    def refuses_winograd(self, problem: Problem) -> str | None:
-        """None when it can do a problem, which it does not refuse, so; else why not."""
+    BY_MODEL = "by the model"
+    ON_REQUEST = "on request"
+    NEVER = "never"
 
-    def winograd(self, problem: Problem, threads: int, *, exact: bool = False) -> tuple[str, ...]:
-        """The variants that compute so, by the model the fastest first; `exact`: only those whose
-        error stays within what is promised of direct sums."""
 
-    def quicker(self, problem: Problem, threads: int, *, once: bool) -> str:
-        """The exact variant that the model expects to beat what `choose` finds, or "".
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way of computing a problem, as a model of the machine sees it.
 
-        `once` counts the packing of the weight too.
-        """
+    `engine` builds it as `variant`. An engine may list what it expects of another engine: that one
+    is asked where the candidate is the cheapest. `cycles` are those of each thread in one call,
+    `packing` those that packing the weight adds, `workspace` about the bytes of scratch memory.
+    A candidate with a `margin` is taken where it seems so many times as fast as the others.
+
+    Candidates with equal `sums` add up in the same order: they have equal bits at every size, and
+    None promises nothing. `winograd` says that products are saved, `exact` that errors stay within
+    what is promised of direct sums. `reason` is a sentence: why it is slow, or never taken.
+    """
+
+    engine: str
+    variant: str
+    cycles: float = 0.0
+    packing: float = 0.0
+    workspace: int = 0
+    sums: str | None = None
+    margin: float = 1.0
+    winograd: bool = False
+    exact: bool = True
+    eligible: Eligible = Eligible.BY_MODEL
+    reason: str = ""
+
+    @property
+    def possible(self) -> bool:
+        """Whether it can be built at all."""
+        return self.eligible is not Eligible.NEVER
+
+    def cost(self, *, once: bool) -> float:
+        """Cycles as candidates are compared by them; `once` counts the packing of the weight."""
+        return self.margin * (self.cycles + self.packing * once)
+
+
+def ranked(candidates: Iterable[Candidate], *, once: bool = False) -> list[Candidate]:
+    """The candidates that a model takes by itself, the cheapest first, of equal ones the first."""
+    eligible = [each for each in candidates if each.eligible is Eligible.BY_MODEL]
+    return sorted(eligible, key=lambda each: each.cost(once=once))

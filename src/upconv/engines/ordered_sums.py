@@ -22,7 +22,7 @@ import numpy as np
 from ..activations import apply
 from ..problem import DataLayout, Direction, Problem
 from . import load
-from .base import Array, Maybe, Primitive
+from .base import Array, Maybe, Primitive, ranked
 from .im2col import IndexSet
 
 
@@ -31,7 +31,7 @@ class OrderedEngine:
     """NumPy without matrix products, for problems of one axis that are no weight gradients."""
 
     name: ClassVar[str] = "ordered"
-    variant: ClassVar[str] = ""
+    sums: ClassVar[str] = "products in turn"
 
     def fingerprint(self) -> str:
         """The version of NumPy."""
@@ -132,9 +132,10 @@ class OrderedPrimitive:
 
 @dataclass(frozen=True, slots=True)
 class InvariantEngine:
-    """The JIT engine with the kernel `variant`; weight gradients have one kernel only."""
+    """The JIT engine with the fastest kernel that adds up in the order `sums`; weight gradients
+    promise no order."""
 
-    variant: str
+    sums: str | None
     name: ClassVar[str] = "jit"
     finite_weights_only: ClassVar[bool] = True
 
@@ -152,8 +153,11 @@ class InvariantEngine:
 
     def build(self, problem: Problem, threads: int, variant: str = "") -> Primitive:
         """The JIT engine's primitive."""
-        only = problem.direction is Direction.WEIGHT_GRAD
-        return load("jit").build(problem, threads, "" if only else self.variant)
+        jit: Any = load("jit")
+        kernels = ranked(each for each in jit.candidates(problem, threads) if not each.winograd)
+        names = (each.variant for each in kernels if each.sums == self.sums is not None)
+        primitive: Primitive = jit.build(problem, threads, next(names, ""))
+        return primitive
 
 
 def invariant_engine(problem: Problem) -> InvariantEngine:
@@ -162,4 +166,5 @@ def invariant_engine(problem: Problem) -> InvariantEngine:
     Raises `EngineMissing` where llvmlite is not installed.
     """
     jit: Any = load("jit")
-    return InvariantEngine("" if jit.refuses(problem) else jit.settled(problem))
+    kernels = ranked(each for each in jit.candidates(problem, 1) if not each.winograd)
+    return InvariantEngine(next((each.sums for each in kernels if each.engine == jit.name), None))

@@ -144,7 +144,7 @@ class Layer:
 
     def digest(self) -> bytes:
         """A digest of all that results depend on."""
-        named = f"{self.progress} {self.problem} {self.engine.fingerprint()} {self.engine.variant}"
+        named = f"{self.progress} {self.problem} {self.engine.fingerprint()} {self.engine.sums}"
         digest = hashlib.sha256(named.encode() + self._weight.tobytes())
         if self._bias is not None:
             digest.update(self._bias.tobytes())

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._version import __version__
-from ..choices import Algorithm, Selection, able, by_model, variants, winograd_engine
+from ..choices import Algorithm, Selection, able, by_model, variants
 from ..engines.base import Engine
 from ..errors import MemoryLimitError
 from ..forks import importing
@@ -80,9 +80,10 @@ class _Question(NamedTuple):
         cls, problem: Problem, threads: int, engine: str | Engine | None, algorithm: Algorithm
     ) -> _Question:
         """With the engines that do the problem by the algorithm; `EngineRefusal` for none."""
-        if algorithm is Algorithm.AUTO and winograd_engine(problem, engine) is None:
-            algorithm = Algorithm.DIRECT  # no engine knows another: one winner serves both
         engines = tuple(able(problem, engine))
+        tiles = (variants(each, problem, threads, Algorithm.WINOGRAD) for each in engines)
+        if algorithm is Algorithm.AUTO and not any(tiles):
+            algorithm = Algorithm.DIRECT  # no engine knows another: one winner serves both
         if algorithm is Algorithm.WINOGRAD:
             engines = (by_model(problem, engine, threads, algorithm, False).engine,)
         return cls(problem, threads, engines, algorithm)

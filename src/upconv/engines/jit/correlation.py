@@ -214,7 +214,6 @@ def too_much(problem: Problem) -> str | None:
         ("taps over the other axes", prod(axis.kernel for axis in outer), 1 << 16),
     ]
     if problem.direction is Direction.FORWARD:
-        shifts = min(last.kernel, last.dilation * (last.kernel - 1) // last.stride + 2)
         phase_tuples = prod(min(axis.stride, axis.out) for axis in outer)
         rows = prod(
             max(axis.size, axis.out // axis.stride) + (axis.extent - 1) // axis.stride
@@ -222,7 +221,6 @@ def too_much(problem: Problem) -> str | None:
         )
         blocks = problem.out_channels // problem.groups * -(-min(last.stride, last.out) // 16)
         limits += [
-            ("shifts of the input along the last axis", shifts, 48),
             ("combinations of phases over the other axes", phase_tuples, 1 << 12),
             ("rows of one image, times combinations of phases", rows * phase_tuples, 1 << 22),
             ("blocks of output channels", blocks, 1 << 17),

@@ -126,6 +126,15 @@ def _dots(name: str) -> float:
     return 2.0 if name.startswith("znver") else 0.5
 
 
+WORTH_A_THREAD = 200_000
+"""Multiply-adds that take about as long as it takes to wake a thread."""
+
+
+def useful_threads(multiply_adds: int, threads: int) -> int:
+    """How many of at most `threads` threads so much work is worth."""
+    return max(1, min(threads, multiply_adds // WORTH_A_THREAD))
+
+
 @lru_cache(maxsize=1)
 def _caches() -> tuple[int, int]:
     """L1 data and L2 bytes of one core, or usual sizes where the system does not say."""

@@ -17,6 +17,8 @@ from math import prod
 from ..correlation import Correlation
 from .schedule import Cut, Grid
 
+_TRANSPOSED = 4 << 20  # bytes per thread that transposing may take beside 1.3 times the input
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
@@ -91,6 +93,12 @@ def least_bytes(correlation: Correlation, element: int) -> int:
     outputs = min(line.out, 2 * line.stride)
     x = correlation.reduced * inputs * prod(correlation.operand_size[1:])
     return (x + correlation.made * outputs * prod(correlation.result_size[1:])) * element
+
+
+def transposed_bytes(correlation: Correlation, threads: int) -> int:
+    """Bytes that transposed data should take at most."""
+    x_bytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
+    return int(1.3 * x_bytes) + threads * _TRANSPOSED
 
 
 def _unroll(correlation: Correlation, cut: Cut) -> int:

@@ -6,7 +6,6 @@ transposes. Weights must be finite: inputs outside are rows of zeros, and 0 time
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -20,9 +19,7 @@ from ..correlation import Correlation
 from ..cpu import Cpu
 from ..operands import Kernel
 from ..packing import shared
-from ..positions import schedule
-from ..values import BYTES
-from .blocks import SpatialBlock, halo_bytes, image_bytes, least_bytes, spatial_blocks
+from .blocks import SpatialBlock, halo_bytes, image_bytes, spatial_blocks, transposed_bytes
 from .code import Codes
 from .lanes import lanes_of
 from .schedule import Schedule, predicted_cycles
@@ -31,36 +28,10 @@ from .tables import ChannelsLast, Passes
 from .walks import Walk
 from .weights import ChannelPacking, without_sizes
 
-_TURNED = 4 << 20  # bytes per thread that turning may take beside 1.3 times the input
 _POINTS = 512  # of each thread in a spatial block, if memory allows
 _MOST_SLABS = 256
 _MOST_POINTS = 1 << 12  # of channels-last spatial blocks, whose kinds have tables of their own
 _HALOS = 6  # a spatial block turns what lies around it too: at most a sixth more
-_OPTIMISM = 1.05
-"""What the spatially vectorised kernel's prediction falls short by where rows are short, beside
-this one's.
-
-Measured on one Zen 5 core (2026-11-21), both kernels interleaved on 22 layers of real decoders: the
-predictions' ratio is on the right side of this number for every one of them."""
-
-
-@lru_cache(maxsize=64)
-def prefers_channels(correlation: Correlation, cpu: Cpu) -> bool:
-    """Whether this kernel should do a correlation with outputs that the one of positions can do.
-
-    The two add up in different orders, so the number of threads has no say in it: a result is the
-    same, bit for bit, for any number.
-    """
-    if least_bytes(correlation, BYTES[correlation.element]) > _allowed_bytes(correlation, 1):
-        return False
-    mine = predicted_cycles(correlation, channel_schedule(correlation, 1, cpu))
-    plan = schedule.schedule(correlation, 1, cpu)
-    return mine < _OPTIMISM * schedule.predicted_cycles(correlation, plan)
-
-
-def _allowed_bytes(correlation: Correlation, threads: int) -> int:
-    x_bytes = prod(correlation.operand_shape) * correlation.dtype.itemsize
-    return int(1.3 * x_bytes) + threads * _TURNED
 
 
 class Channels(Kernel):
@@ -137,11 +108,8 @@ class Channels(Kernel):
             # Each spatial block reads all weights: they should meet many points.
             room = max(threads * cpu.l2, whole * threads * _POINTS // points, whole // _MOST_SLABS)
             room = max(room, _HALOS * halo_bytes(correlation, element))
-            room = min(room, _allowed_bytes(correlation, threads))
+            room = min(room, transposed_bytes(correlation, threads))
         return spatial_blocks(correlation, cut, room, element)
 
     def _ordered(self, bias: Array) -> Array:
         return bias.take(self._numbers).astype(self._no_bias.dtype, copy=False)
-
-
-__all__ = ["Channels", "prefers_channels"]

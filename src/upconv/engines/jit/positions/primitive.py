@@ -36,7 +36,7 @@ class Positions(Kernel):
     def __init__(self, correlation: Correlation, threads: int, cpu: Cpu) -> None:
         self.correlation = correlation
         self.schedule = plan = schedule(correlation, threads, cpu)
-        self.predicted_cycles = predicted_cycles(correlation, plan)
+        self.predicted_cycles = predicted_cycles(correlation, plan, cpu)
         self._type, kind = correlation.dtype.accumulator.numpy, finish_of(correlation)
         self._codes = [tile_code(tile, cpu) for tile in plan.tiles]
         self._driver = driver_code(cpu)

@@ -13,7 +13,7 @@ from ...base import Array, Maybe
 from ...copies import laid_out
 from ...workspace import Workspace
 from ..compile import CODE_BYTES, Code
-from ..cpu import Cpu
+from ..cpu import Cpu, useful_threads
 from ..kernel_arguments import Blocks
 from ..operands import lying_well, strides
 from ..rows import Finish, fill_code, finish_code
@@ -32,7 +32,7 @@ class WeightGrad:
     def __init__(self, problem: Problem, threads: int, cpu: Cpu) -> None:
         self.problem, plan = problem, Plan(problem, cpu)
         self._lanes_of_g, self._in_place = plan.sides.lanes_of_g, plan.in_place
-        self._threads = max(1, min(threads, problem.multiply_adds // 200_000))
+        self._threads = useful_threads(problem.multiply_adds, threads)
         tables, codes, driver = Tables.of(plan), _codes(plan, cpu), driver_code(cpu)
         walk, arrays = walk_code(cpu), tables.arrays
         finish = Phase(driver.addresses["finish"], arrays["blocks"])

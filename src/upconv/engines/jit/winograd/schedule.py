@@ -77,6 +77,7 @@ class Schedule:
     padded: int
     units: int
     threads: int
+    tile_bytes: int
     cycles: float
 
     @property
@@ -93,6 +94,11 @@ class Schedule:
     def tiles(self) -> int:
         """Tiles of a block at most."""
         return prod(self.box) * prod(window.apart for window in self.windows)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """About the bytes of scratch memory of all threads."""
+        return self.threads * self.tiles * self.tile_bytes
 
     @property
     def order(self) -> Order:
@@ -133,7 +139,7 @@ class Schedule:
         )
 
 
-def refused(correlation: Correlation) -> str | None:
+def refusal(correlation: Correlation) -> str | None:
     """Why a correlation is not computed so, or None."""
     if correlation.dtype not in (DType.FLOAT32, DType.FLOAT64):
         return f"Winograd's algorithm is done in float32 and float64, not {correlation.dtype.value}"
@@ -161,8 +167,8 @@ def schedules(
     correlation: Correlation, threads: int, cpu: Cpu, *, exact: bool = False
 ) -> tuple[Schedule, ...]:
     """The best schedule of each promising choice of tiles, of `exact` ones alone if that is asked
-    for, the fastest first; () where `refused`."""
-    if refused(correlation):
+    for, the fastest first; () where there is a `refusal`."""
+    if refusal(correlation):
         return ()
     windows = windows_of(correlation)
     pairs = zip(windows, correlation.lines, strict=True)
@@ -305,7 +311,7 @@ class _Tiles:
         cycles, jobs, box, units = min(options)
         return Schedule(
             self.windows, self.transforms, box, most, self._vectors, self.channels, self.padded,
-            units, min(threads, jobs), cycles,
+            units, min(threads, jobs), self._bytes, cycles,
         )  # fmt: skip
 
     def _counts(self, box: tuple[int, ...]) -> tuple[int, int, int]:

@@ -1,0 +1,43 @@
+"""The candidates of the channels kernel: products in float32 or float64, and dot products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....memory import readable
+from ....problem import DataLayout
+from ...base import Candidate, Eligible
+from ..correlation import Correlation
+from ..cpu import Cpu
+from ..direct import direct
+from ..values import BYTES
+from .blocks import image_bytes, least_bytes, transposed_bytes
+from .lanes import can_dot
+from .schedule import predicted_cycles, schedule
+
+CHANNELS, DOTS = "channels", "dots"
+"""The variants; `dots` multiplies pairs of bfloat16."""
+
+
+def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
+    """Products as they are, and where the processor has instructions for them dot products."""
+    names = (CHANNELS, DOTS) if can_dot(correlation, cpu) else (CHANNELS,)
+    return tuple(_candidate(correlation, name, threads, cpu) for name in names)
+
+
+def _candidate(correlation: Correlation, name: str, threads: int, cpu: Cpu) -> Candidate:
+    plan = schedule(correlation, threads, cpu, name == DOTS)
+    cycles = predicted_cycles(correlation, plan)
+    if correlation.layout is DataLayout.NXC:
+        return direct(correlation, name, cycles, 0, threads, cpu)
+    element = BYTES[correlation.element]
+    whole, least = (
+        correlation.batch * image_bytes(correlation, element),
+        least_bytes(correlation, element),
+    )
+    workspace = max(least, min(whole, transposed_bytes(correlation, threads)))
+    candidate = direct(correlation, name, cycles, workspace, threads, cpu)
+    if least <= transposed_bytes(correlation, 1):
+        return candidate
+    reason = f"the smallest part that it transposes takes {readable(least)}"
+    return replace(candidate, eligible=Eligible.ON_REQUEST, reason=reason)

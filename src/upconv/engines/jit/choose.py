@@ -1,0 +1,113 @@
+"""The choice of a kernel: one table of candidates for a problem, a number of threads, a processor.
+
+Every kernel lists its candidates in a file `candidates.py` of its folder; libdnnl is listed beside
+them, by what was measured (libdnnl.py). All cycles are those of each thread (costs.py). Whoever
+chooses, tunes, explains, or holds chunks to one order of sums reads this table.
+
+The direct kernels are compared by figures that the number of threads divides alike: a result is the
+same, bit for bit, for any number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+from ...problem import Direction, DType, Problem
+from ..base import Candidate, Eligible, ranked
+from ..interior import Interior
+from . import libdnnl
+from .channels.candidates import CHANNELS
+from .channels.candidates import candidates as channels
+from .correlation import Correlation, too_much
+from .cpu import Cpu
+from .direct import refused
+from .planes.candidates import candidates as planes
+from .positions.candidates import candidates as positions
+from .winograd.candidates import candidates as winograd
+
+KERNELS = (positions, channels, planes)
+"""What lists the candidates that add up directly, those of equal cycles in order of preference."""
+
+
+@lru_cache(maxsize=64)  # selection, the kernel and explanations ask for it
+def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Candidate, ...]:
+    """The candidates for a problem, `every` one or those that the model might take."""
+    reason = refusal(problem, cpu)
+    if reason is not None:
+        return (Candidate("jit", "", eligible=Eligible.NEVER, reason=reason),)
+    inner = interior_of(problem, margins=True).problem
+    if inner is None:
+        reason = "there is nothing to multiply"
+        # Any order of sums will do; chunks of other sizes need one.
+        nothing = Candidate("jit", "", sums=CHANNELS, reason=reason)
+        return (nothing, refused("winograd", reason, winograd=True))
+    if problem.direction is Direction.WEIGHT_GRAD:
+        from .weight_grad.candidates import candidates as weight_grad  # first calls do without it
+
+        (direct,) = candidates = weight_grad(inner, threads, cpu)
+        reason = "Winograd's algorithm is for results and input gradients"
+        tiles = refused("winograd", reason, winograd=True)
+        return (*candidates, tiles, libdnnl.of_weight_grad(problem, direct))
+    correlation = Correlation.of(inner)
+    direct_sums = _eligible(
+        [each for kernel in KERNELS for each in kernel(correlation, threads, cpu)]
+    )
+    best = ranked(direct_sums)[0]
+    products = _winograd(problem, inner, threads, cpu, every=every)
+    return (
+        *direct_sums,
+        *products,
+        libdnnl.of_correlation(problem, correlation, best),
+    )
+
+
+def _eligible(candidates: list[Candidate]) -> list[Candidate]:
+    """Candidates of which the model takes some: those on request, if there is no other."""
+    if any(each.eligible is Eligible.BY_MODEL for each in candidates):
+        return candidates
+    return [
+        replace(each, eligible=Eligible.BY_MODEL) if each.eligible is Eligible.ON_REQUEST else each
+        for each in candidates
+    ]
+
+
+def _winograd(
+    problem: Problem, inner: Problem, threads: int, cpu: Cpu, *, every: bool
+) -> tuple[Candidate, ...]:
+    """The candidates by Winograd's algorithm.
+
+    They leave out outputs that nothing reaches, which would have rounding errors of neighbours.
+    """
+    reached = interior_of(problem, margins=False).problem or inner
+    border = prod(problem.result_shape) - prod(reached.result_shape)
+    tiles = winograd(Correlation.of(reached), threads, cpu, every=every)
+    return tuple(replace(each, cycles=each.cycles + _FILL * border) for each in tiles)
+
+
+_FILL = 10.0  # cycles of a number that nothing reaches, which NumPy writes
+
+
+def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
+    """The kernel that the model takes for direct sums."""
+    direct = (each for each in table(problem, threads, cpu, every=False) if not each.winograd)
+    return next(each.variant for each in ranked(direct) if each.engine == "jit")
+
+
+@lru_cache(maxsize=64)
+def refusal(problem: Problem, cpu: Cpu) -> str | None:
+    """Why the engine does not do a problem, or None; lists no phases, which may be too many."""
+    if problem.dtype is DType.FLOAT16 and not cpu.half:
+        return "this processor converts no float16"
+    inner = interior_of(problem, margins=True).problem
+    return None if inner is None else too_much(inner)
+
+
+@lru_cache(maxsize=64)  # the choice of a kernel and the kernel ask for it
+def interior_of(problem: Problem, *, margins: bool) -> Interior:
+    """What kernels compute. The last axis, which vectors run along, should have positions.
+
+    Outputs that nothing reaches are part of it where `margins`.
+    """
+    return Interior.of(problem, margins=margins, points=False)

@@ -1,0 +1,20 @@
+"""The candidate of the planes kernel."""
+
+from __future__ import annotations
+
+from ...base import Candidate
+from ..correlation import Correlation
+from ..cpu import Cpu
+from ..direct import direct, refused
+from .primitive import plane_tile, predicted_cycles
+
+PLANES = "planes"
+
+
+def candidates(correlation: Correlation, threads: int, cpu: Cpu) -> tuple[Candidate, ...]:
+    """The one candidate."""
+    tile = plane_tile(correlation, cpu)
+    if tile is None:
+        return (refused(PLANES, "it is for depthwise layers of stride 1, and AVX-512"),)
+    cycles = predicted_cycles(correlation, tile, threads)
+    return (direct(correlation, PLANES, cycles, 0, threads, cpu),)
