@@ -8,7 +8,7 @@ how many points a tile has, so it is counted, where points are few enough for it
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
 from typing import Any
 
@@ -99,6 +99,7 @@ def _lanes(
 
 
 POINTS = (1, 2, 3, 4, 6, 8, 12)  # points of tiles: few, so that little is compiled
+STEP = 24  # a multiple of all of these
 _PARENTS = {2: 1, 3: 1, 4: 2, 6: 3, 8: 4, 12: 6}  # of whose tiles those of a size are made
 _SMALL = 1 << 17  # points times taps up to which taps that are skipped are counted
 _MANY = 960  # points from which on their number does not matter to the choice of tiles
@@ -170,21 +171,11 @@ def _valid(axis: Along) -> Flags:
 def _parts(whole: Flags) -> tuple[float, ...]:
     """The part of the taps that some point of a tile needs, for each size of tiles."""
     points, taps = whole.shape
-    padded = np.zeros((points, -(-taps // _WORD) * _WORD), bool)
-    padded[:, :taps] = whole
+    padded = np.zeros((-(-points // STEP) * STEP, -(-taps // _WORD) * _WORD), bool)
+    padded[:points, :taps] = whole
     tiles = {1: padded.view(np.uint64)}  # eight taps at a time
     for size, parent in _PARENTS.items():
-        tiles[size] = _together(tiles[parent], size // parent)
-    counts = ((int(np.count_nonzero(tiles[p].view(bool))), len(tiles[p])) for p in POINTS)
+        count = size // parent
+        tiles[size] = reduce(np.bitwise_or, (tiles[parent][i::count] for i in range(count)))
+    counts = ((int(np.count_nonzero(tiles[n].view(bool))), -(-points // n)) for n in POINTS)
     return tuple(round(count / (number * taps), 3) for count, number in counts)
-
-
-def _together(rows: Any, count: int) -> Any:
-    """Each `count` rows, and those that are left, as one: what any of them has."""
-    whole = len(rows) // count * count
-    merged = np.zeros((-(-len(rows) // count), rows.shape[1]), rows.dtype)
-    for i in range(count):
-        merged[: whole // count] |= rows[i:whole:count]
-    for row in rows[whole:]:
-        merged[-1] |= row
-    return merged

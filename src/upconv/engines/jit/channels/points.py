@@ -7,7 +7,6 @@ and spans, so tables do not grow with the data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
@@ -16,7 +15,8 @@ import numpy as np
 from ..packing import Numbers
 from .blocks import Kind
 from .driver import SPAN, Records
-from .schedule import STEP, Grid, images_inside
+from .lanes import STEP
+from .schedule import Grid, images_inside
 from .tables import PAD, ChannelsLast, PointSet, merges, shifts_along
 from .tile import CROSSING, OUTER
 
@@ -27,9 +27,9 @@ where taps of the grid may read outside (tile.py)."""
 
 def points_of_kind(
     data: ChannelsLast, kind: Kind, sets: Sequence[PointSet], step: int
-) -> tuple[Records, Numbers]:
+) -> tuple[Records, list[Numbers]]:
     """The spans of each run, of at most `step` points, as (runs, sets); and the points."""
-    part = replace(data, correlation=kind.correlation)
+    part = ChannelsLast(kind.correlation, data.lanes)
     grids = {s.grid: kind.cut.grids[s.grid] for s in sets}
     most = max((prod(grid.counts) for grid in grids.values()), default=0)
     runs = -(-most * kind.correlation.batch // step)
@@ -40,8 +40,7 @@ def points_of_kind(
     for i, s in enumerate(sets):
         spans[:, i] = _spans(s, *points[s.grid])
         spans[:, i]["points"] += starts[s.grid]
-    numbers = [array.ravel() for array, _ in points.values()]
-    return spans, np.concatenate([np.zeros(0, np.int64), *numbers])
+    return spans, [array.ravel() for array, _ in points.values()]
 
 
 def _spans(points: PointSet, array: Numbers, clear: Numbers) -> Records:
@@ -68,20 +67,26 @@ def _points(data: ChannelsLast, grid: Grid, before: int, runs: int) -> tuple[Num
     """The points of a grid, run by run, and how many of each run have all lanes: these come first.
     Those whose windows cross the end of a row come after others, as merged taps are slow there.
 
-    `before` is as in blocks.py."""
-    array, missing = points_of(data, grid, before), data.missing(grid) > 0
-    total, edges, last = array.shape[1], array[ARRAYS.index("edges")], array[-1]
+    The points are rows of `ARRAYS` and of a coordinate per axis; `before` is as in blocks.py.
+    """
+    padded, clipped = _in_order(data, grid, before), None
+    array = padded[:, : padded.shape[1] - PAD]
+    total, last = array.shape[1], array[-1]
     run = np.arange(total) // _step(total, runs)
-    clipped = (last == last.max(initial=0)) & missing
-    crossing = np.where((edges >= CROSSING) & merges(data.lanes, grid), last + 1, 0)
-    if missing or crossing.any():
-        array = array[:, np.lexsort((crossing, clipped, run))]
-    clear = np.bincount(run, ~clipped, runs).astype(np.int64)
-    return np.pad(array, ((0, 0), (0, PAD)), "edge" if total else "constant"), clear
+    keys = [run]
+    if data.missing(grid):
+        keys.insert(0, clipped := last == last.max(initial=0))
+    if merges(data.lanes, grid):
+        keys.insert(0, np.where(array[ARRAYS.index("edges")] >= CROSSING, last + 1, 0))
+    if len(keys) > 1:
+        array[:] = array[:, np.lexsort(keys)]
+    padded[:, total:] = array[:, -1:] if total else 0
+    counts = np.bincount(run, None if clipped is None else ~clipped, runs)
+    return padded, counts.astype(np.int64)
 
 
-def points_of(data: ChannelsLast, grid: Grid, before: int) -> Numbers:
-    """Where the points of a grid lie, as rows of `ARRAYS` and of a coordinate per axis."""
+def _in_order(data: ChannelsLast, grid: Grid, before: int) -> Numbers:
+    """The points of a grid in the order of memory, and room for `PAD` more."""
     correlation = data.correlation
     dims: list[dict[str | int, Numbers]] = []
     for i, (line, shifts) in enumerate(zip(correlation.lines, shifts_along(grid), strict=True)):
@@ -97,10 +102,11 @@ def points_of(data: ChannelsLast, grid: Grid, before: int) -> Numbers:
     images = np.arange(correlation.batch)
     innermost = len(dims) if images_inside(correlation) else 0
     dims.insert(innermost, {"x": images * data.x_steps[0], "y": images * data.y_steps[0]})
-    arrays = []
-    for name in (*ARRAYS, *range(correlation.rank)):
-        total = np.zeros(1, np.int64)
-        for dim in dims:  # the last one is the innermost
-            total = np.add.outer(total, dim.get(name, np.zeros_like(dim["x"]))).ravel()
-        arrays.append(total)
-    return np.stack(arrays)
+    shape = [len(dim["x"]) for dim in dims]
+    points = np.zeros((len(ARRAYS) + correlation.rank, prod(shape) + PAD), np.int64)
+    for row, name in zip(points, (*ARRAYS, *range(correlation.rank)), strict=True):
+        grown = row[: prod(shape)].reshape(shape)
+        for i, dim in enumerate(dims):
+            if name in dim:
+                grown += dim[name].reshape(-1, *[1] * (len(dims) - 1 - i))
+    return points

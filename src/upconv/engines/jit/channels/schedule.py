@@ -23,10 +23,8 @@ from ....problem import DataLayout
 from ..correlation import Correlation, Line
 from ..cpu import Cpu, useful_threads
 from ..values import BYTES
-from .lanes import POINTS, Along, Lanes, Reach, lanes_of, reach
+from .lanes import POINTS, STEP, Along, Lanes, Reach, lanes_of, reach
 from .phases import PhaseGroup, phase_groupings, points_along, shifts_of
-
-STEP = 24  # a multiple of all of these
 
 
 @dataclass(frozen=True, slots=True)

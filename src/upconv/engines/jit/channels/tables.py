@@ -28,48 +28,24 @@ from .weights import ChannelPacking, taps_of_lanes, uses
 PAD = 16  # points repeated after the last, the same result twice: the most a tile has
 
 
-@dataclass(frozen=True, slots=True)
 class ChannelsLast:
-    """Where the data of a correlation lies, if channels are its last axis."""
+    """Where the data of a correlation lies, if channels are its last axis.
 
-    correlation: Correlation
-    lanes: Lanes
+    `transposed` says that it is transposed into this order before, and back after; `element`,
+    `x_bytes` and `y_bytes` are bytes of a number of computing, of the input and of the output;
+    `x_steps` and `y_steps` bytes from one image to the next, and along each axis.
+    """
 
-    @property
-    def transposed(self) -> bool:
-        """Whether data is transposed into channels-last order before, and back after."""
-        return self.correlation.layout is DataLayout.NCX
-
-    @property
-    def element(self) -> int:
-        """Bytes of an element of computing."""
-        return BYTES[self.correlation.element]
-
-    @property
-    def x_bytes(self) -> int:
-        """Bytes of an element of input, which is transposed as it is for dot products."""
-        transposed = self.transposed and not self.lanes.dots
-        return self.element if transposed else self.correlation.dtype.itemsize
-
-    @property
-    def y_bytes(self) -> int:
-        """Bytes of an element of output."""
-        return self.element if self.transposed else self.correlation.dtype.itemsize
-
-    @property
-    def groups(self) -> int:
-        """Groups that are computed one by one."""
-        return 1 if self.lanes.depthwise else self.correlation.groups
-
-    @property
-    def x_steps(self) -> list[int]:
-        """Bytes from one image of the input to the next, and along each axis."""
-        return _steps(self.correlation.operand_size, self.correlation.reduced * self.x_bytes)
-
-    @property
-    def y_steps(self) -> list[int]:
-        """The same of the output."""
-        return _steps(self.correlation.result_size, self.correlation.made * self.y_bytes)
+    def __init__(self, correlation: Correlation, lanes: Lanes) -> None:
+        self.correlation, self.lanes = correlation, lanes
+        self.transposed = correlation.layout is DataLayout.NCX
+        self.groups = 1 if lanes.depthwise else correlation.groups  # computed one by one
+        self.element, stored = BYTES[correlation.element], correlation.dtype.itemsize
+        # For dot products the input is transposed as it is.
+        self.x_bytes = self.element if self.transposed and not lanes.dots else stored
+        self.y_bytes = self.element if self.transposed else stored
+        self.x_steps = _steps(correlation.operand_size, correlation.reduced * self.x_bytes)
+        self.y_steps = _steps(correlation.result_size, correlation.made * self.y_bytes)
 
     def missing(self, grid: Grid) -> int:
         """Lanes of a grid that do not exist at the last point of a row."""
@@ -79,8 +55,8 @@ class ChannelsLast:
         return max(0, phases - (last.out - start)) * self.lanes.channels
 
 
-def _steps(size: tuple[int, ...], first: int) -> list[int]:
-    return [first * prod(size[i:]) for i in range(len(size) + 1)]
+def _steps(size: tuple[int, ...], position: int) -> list[int]:
+    return [position * prod(size[i:]) for i in range(len(size) + 1)]
 
 
 @dataclass(frozen=True, slots=True)

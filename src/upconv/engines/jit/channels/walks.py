@@ -7,7 +7,6 @@ before and after, one spatial block at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -32,7 +31,7 @@ class Walk:
         self._transposed, self._code = data.transposed, codes.walk
         if data.transposed:
             kind = blocks[0].kind
-            data = replace(data, correlation=kind.correlation)
+            data = ChannelsLast(kind.correlation, data.lanes)
             plan = jobs(kind.correlation, kind.cut, plan.threads, cpu)
         self._threads = plan.threads
         tables = runs_of(passes, blocks, plan.step)
@@ -85,9 +84,9 @@ def runs_of(passes: Passes, blocks: Sequence[SpatialBlock], step: int) -> dict[s
         runs["x"] = kind.before * data.x_steps[1]
         runs["sizes"] = number * data.correlation.rank * 8
         by_kind[kind] = runs
-        for name, table in (("spans", spans.ravel()), ("points", points)):
-            parts[name].append(table)
-            ends[name] += table.nbytes
+        for name, tables in (("spans", [spans.ravel()]), ("points", points)):
+            parts[name] += tables
+            ends[name] += sum(table.nbytes for table in tables)
         parts["sizes"].append(np.array(kind.correlation.operand_size, np.int64))
     for block in blocks:
         runs = by_kind[block.kind].copy()
