@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -10,11 +11,27 @@ import pytest
 from upconv import testing
 from upconv.activations import Activation
 from upconv.engines import load
+from upconv.engines.base import Candidate
+from upconv.engines.jit import choose
 from upconv.engines.jit.cpu import host
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, DType, Epilogue, Problem
 
 needs_masks = pytest.mark.skipif(host().vector_bytes != 64, reason="for AVX-512")
+
+
+@pytest.fixture(autouse=True)
+def planes_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another kernel may be faster for layers as small as these."""
+
+    def kernels(*given: object) -> list[Candidate]:
+        listed = [each for each in choose.planes(*given) if each.possible]  # type: ignore[arg-type]
+        return listed or list(choose.channels(*given))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(choose, "KERNELS", (kernels,))
+    choose.table.cache_clear()
+    yield
+    choose.table.cache_clear()
 
 
 def problem(*axes: Axis, channels: int = 3, **more: object) -> Problem:
