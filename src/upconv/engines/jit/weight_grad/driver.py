@@ -66,8 +66,8 @@ def copy_code(module: Module, width: int, stored: str, computed: str, cpu: Cpu) 
 @compiled("job", "finish", kept=8, opt=1)
 def driver_code(module: Module, cpu: Cpu) -> None:
     """Everything but tiles and copies."""
-    for number, side in enumerate(("rows", "lanes")):
-        _emit_pack(module, side, number)
+    for slot, side in enumerate(("rows", "lanes")):
+        _emit_pack(module, side, slot)
     _emit_block(module)
     _emit_deliver(module)
     _emit_job(module)
@@ -115,32 +115,36 @@ def _emit_job(module: Module) -> None:
                     f.call("deliver", f["args"], f["mine"], block, sums)
 
 
-def _emit_pack(module: Module, side: str, number: int) -> None:
+def _emit_pack(module: Module, side: str, slot: int) -> None:
     """Packs an operand's panels of a unit, unless the thread has them or it is read in place."""
     with module.function(f"pack_{side}", _PACK, exported=False) as f:
         a = ARGUMENTS.reader(f)
         work, unit = _fields(f, f["work"], WORK), _fields(f, f["unit"], UNIT)
-        key, noted = work["key"] + unit[side], f.at(f["mine"], number, I64)
+        key, noted = work["key"] + unit[side], f.at(f["mine"], slot, I64)
         missing = f.compare("ne", f.load(I64, noted), key)
         with f.when(missing & (a[f"{side}_packed"] > 0)):
             f.store(key, noted)
-            length, width = work[f"{side}_length"], a[f"{side}_width"]
+            width = a[f"{side}_width"]
+            row_bytes = width * a["element"]
             image, position, line = (a[f"{side}_{name}"] for name in ("image", "position", "line"))
-            with f.loop(0, work[f"{side}_count"]) as row, f.loop(0, unit[f"{side}_count"]) as loop:
-                at = _row(f, a["places"], work[f"{side}_places"] + row.index, PLACE)
-                place = _fields(f, at, PLACE)
-                before = place["position"] + work[f"{side}_start"]
-                src = a[side] + (place["image"] * image + before * position)
-                at = _row(f, a[f"{side}_panels"], unit[side] + loop.index, PANEL)
-                panel = _fields(f, at, PANEL)
-                dst = f["mine"] + a[f"{side}_panel"] + loop.index * a[f"{side}_size"]
-                dst = dst + row.index * length * (width * a["element"])
+            places, panels = work[f"{side}_count"], unit[f"{side}_count"]
+            # Whole planes of channels that come first, or whole pixels, one after another.
+            planes = a["clears"] > 0
+            with f.loop(0, places * panels) as loop:
+                many = f.select(planes, places, panels)
+                slow, fast = loop.index // many, loop.index % many
+                row, number = f.select(planes, fast, slow), f.select(planes, slow, fast)
+                place = _fields(f, _row(f, a["places"], work[side] + row, PLACE), PLACE)
+                panel = _row(f, a[f"{side}_panels"], unit[side] + number, PANEL)
+                channel, active = (f.word(panel, i) for i in range(len(PANEL)))
+                src = a[side] + (place["image"] * image + place["position"] * position)
+                src = src + channel * a[f"{side}_channel"]
+                dst = f["mine"] + a[f"{side}_panel"] + number * a[f"{side}_size"]
+                dst = dst + place["before"] * row_bytes
                 # What lies behind the last channel must be numbers, if only not to be slow.
-                with f.when((a["clears"] > 0) & (panel["active"] < width)):
-                    f.call(a["clear"], dst, src, 0, length * width, 1, 0, 0)
-                src = src + panel["channel"] * a[f"{side}_channel"]
-                row_bytes = width * a["element"]
-                f.call(a[f"{side}_copy"], dst, src, panel["active"], length, line, row_bytes)
+                with f.when(planes & (active < width)):
+                    f.call(a["clear"], dst, src, 0, place["length"] * width, 1, 0, 0)
+                f.call(a[f"{side}_copy"], dst, src, active, place["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:

@@ -15,10 +15,11 @@ not, as packing reads it once, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from ....problem import DataLayout, Problem
 from ..correlation import weight_strides
@@ -98,11 +99,19 @@ def _whole(nbytes: int) -> int:
 @lru_cache(maxsize=64)
 def sides_of(problem: Problem, cpu: Cpu) -> Sides:
     """The cheaper side for the lanes, the cheapest tile, and the cheapest way to its operands."""
-    options = (_priced(problem, sides) for sides in _options(problem, cpu))
-    return min(options, key=lambda option: option.cycles)
+    options = list(_options(problem, cpu))
+    best = replace(options[0], cycles=inf)
+    for sides in options:
+        cycles = _cycles(problem, sides)
+        if cycles < best.cycles:
+            (x, reading_x), (g, reading_g) = (_reading(problem, sides, of_g) for of_g in (0, 1))
+            cycles += reading_x + reading_g
+            if cycles < best.cycles:
+                best = replace(sides, cycles=cycles, in_place=(x, g))
+    return best
 
 
-def _options(problem: Problem, cpu: Cpu) -> list[Sides]:
+def _options(problem: Problem, cpu: Cpu) -> Iterator[Sides]:
     """All tiles whose sums stay in registers, on both sides."""
     element, last = computed(problem.dtype), problem.axes[-1]
     width = cpu.lanes(BYTES[element])
@@ -115,34 +124,29 @@ def _options(problem: Problem, cpu: Cpu) -> list[Sides]:
         else [(True, x, g, by_x, by_g), (False, g, x, by_g, by_x)]
     )
     groups = 1 if depthwise else problem.groups
-    options = []
     for lanes_of_g, rows, lanes, by_row, by_lane in either:
         together = [n for n in range(1, 17) if last.kernel % n == 0 and (n == 1 or not lanes_of_g)]
-        for taps, vectors, count in product(together, range(1, 9), range(1, min(14, rows) + 1)):
-            tile = Tile.of(element, width, taps, count, vectors, depthwise=depthwise)
-            if tile.accumulators <= cpu.sums(vectors) and (vectors - 1) * width < lanes:
-                options.append(
-                    Sides(lanes_of_g, tile, groups, rows, lanes, by_row, by_lane, by_taps[-1])
-                )
-    return options
+        most = range(1, min(8, ceil(lanes / width)) + 1), range(1, min(14, rows) + 1)
+        for taps, vectors, count in product(together, *most):
+            tile = Tile(element, width, taps, count, vectors, depthwise)
+            if tile.accumulators <= cpu.sums(vectors):
+                form = lanes_of_g, tile, groups, rows, lanes, by_row, by_lane, by_taps[-1]
+                yield Sides(*form)
 
 
-def _priced(problem: Problem, sides: Sides) -> Sides:
-    """A choice with its cycles, of one thread, and with operands read in place or packed."""
+def _cycles(problem: Problem, sides: Sides) -> float:
+    """Cycles of one thread once operands are in place."""
     tile, last = sides.tile, problem.axes[-1]
-    taps = prod(axis.kernel for axis in problem.axes)
     positions = problem.batch * prod(axis.size for axis in problem.axes)
     edge = min(1.0, (tile.taps - 1) * last.dilation / last.stride / max(1, last.size))
     each = (1 - edge) * tile.cycles / tile.taps + edge * tile.single.cycles
     each += _SEGMENT / max(1, last.size) * (1 if tile.taps == 1 else 1 / tile.taps + 2)
     left = (1.5 if sides.transposed else 0.1) * tile.rows * tile.width
     blocks = sides.groups * sides.row_blocks * sides.lane_blocks
-    reading = [_reading(problem, sides, of_g, taps) for of_g in (False, True)]
-    cycles = blocks * taps * (positions * each + left) + sum(cycles for _, cycles in reading)
-    return replace(sides, cycles=cycles, in_place=(reading[0][0], reading[1][0]))
+    return blocks * prod(axis.kernel for axis in problem.axes) * (positions * each + left)
 
 
-def _reading(problem: Problem, sides: Sides, of_g: bool, taps: int) -> tuple[bool, float]:
+def _reading(problem: Problem, sides: Sides, of_g: int) -> tuple[bool, float]:
     """Whether an operand is read in place, and the cycles that this, or packing it, takes."""
     tile, layout, size = sides.tile, problem.layout, BYTES[sides.tile.element]
     channels = problem.out_channels if of_g else problem.in_channels
@@ -154,7 +158,7 @@ def _reading(problem: Problem, sides: Sides, of_g: bool, taps: int) -> tuple[boo
         return False, packing
     if width == channels or channels * size <= _PAIR:
         return True, 0.0
-    reads = taps / tile.taps
+    reads = prod(axis.kernel for axis in problem.axes) / tile.taps
     if of_g:
         # A tile of several taps reads what lies between two positions once.
         steps = [axis.stride for axis in problem.axes]

@@ -8,30 +8,28 @@ table. In the same way a job takes a row of the jobs and a row of the sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
+from ....geometry import Axis
+from ....problem import DataLayout
 from ..correlation import weight_strides
 from ..packing import Numbers
 from .schedule import Plan, SpatialBlock
 
 JOB = ("units", "count")
 SET = ("works", "count", "sums")
-WORK = (
-    "key", "outer", "runs", "run_count",
-    "rows_places", "rows_count", "rows_length", "rows_start",
-    "lanes_places", "lanes_count", "lanes_length", "lanes_start",
-)  # fmt: skip
-"""A spatial block: what no other packs, its first outer tap and run, and what it packs."""
+WORK = ("key", "outer", "runs", "run_count", "rows", "rows_count", "lanes", "lanes_count")
+"""A spatial block: what tells it from others, its first outer tap and run, and the places that it
+packs, of both sides."""
 OUTER = ("segments", "count")
 RUN = ("row", "lane", "positions", "tap", "single")
 UNIT = ("blocks", "count", "rows", "rows_count", "lanes", "lanes_count")  # the latter are panels
 PANEL = ("channel", "active")
-PLACE = ("image", "position")
+PLACE = ("image", "position", "length", "before")  # the latter are positions of the panel
 BLOCK = (
     "sums", "panel", "tap", "count", "entries", "entry_count", "active_rows", "active_lanes", "dw",
 )  # fmt: skip
@@ -41,7 +39,7 @@ taps, pairs of an outer tap and a run, and where in dw it begins."""
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables by name, and bytes of a panel of the rows and of one of the lanes."""
+    """The tables by name, and bytes of a panel of rows and of one of lanes."""
 
     arrays: dict[str, Numbers]
     panel_bytes: tuple[int, int]
@@ -49,18 +47,13 @@ class Tables:
     @classmethod
     def of(cls, plan: Plan) -> Tables:
         """The tables of a schedule."""
-        units, blocks = _units(plan)
         arrays, panel_bytes = _works(plan)
-        starts = range(0, plan.units, plan.units_of_job)
-        jobs = [(n, min(plan.units_of_job, plan.units - n)) for n in starts]
-        sets = [
-            (works.start, len(works), number * plan.all_bytes)
-            for number in range(plan.sets)
-            for works in [plan.spatial_blocks_of(number)]
-        ]
+        starts = np.arange(0, plan.units, plan.units_of_job)
+        works = [plan.spatial_blocks_of(number) for number in range(plan.sets)]
+        sets = [(some.start, len(some), n * plan.all_bytes) for n, some in enumerate(works)]
         arrays |= {
-            "jobs": _table(jobs), "sets": _table(sets), "units": _table(units),
-            "blocks": _table(blocks), **_panels(plan),
+            "jobs": _table(starts, np.minimum(plan.units_of_job, plan.units - starts)),
+            "sets": np.array(sets, np.int64), **_units(plan), **_panels(plan),
         }  # fmt: skip
         return cls(arrays, panel_bytes)
 
@@ -70,37 +63,32 @@ class Tables:
         return sum(array.nbytes for array in self.arrays.values())
 
 
-def _table(rows: Sequence[Sequence[int]]) -> Numbers:
-    return np.array(rows, np.int64)
+def _table(*columns: Numbers | int) -> Numbers:
+    return np.stack(np.broadcast_arrays(*columns), -1)
 
 
 # Channels -----------------------------------------------------------------------------------------
 
 
-def _units(plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+def _units(plan: Plan) -> dict[str, Numbers]:
     """The units and their blocks."""
-    sides, tile, item = plan.sides, plan.sides.tile, plan.problem.dtype.itemsize
-    by_group = weight_strides(plan.problem, forward=True)[0]
-    pairs = 1 if tile.taps == 1 else 2 * tile.taps + 1  # runs of as many taps as a tile has
-    units, blocks = list[tuple[int, ...]](), list[tuple[int, ...]]()
-    for group, lane, tap in product(
-        range(sides.groups), range(sides.lane_blocks), range(0, plan.taps, plan.part)
-    ):
-        lanes, v = group * sides.lane_blocks + lane, lane * tile.width
-        rows = (lanes, 1) if tile.depthwise else (group * sides.row_blocks, sides.row_blocks)
-        units.append((len(blocks), sides.row_blocks, *rows, lanes, 1))
-        count = min(plan.part, plan.taps - tap)
-        for row in range(sides.row_blocks):
-            r, number = row * tile.rows, lanes * sides.row_blocks + row
-            dw = group * by_group + r * sides.by_row + v * sides.by_lane + tap * sides.by_tap
-            blocks.append(
-                (
-                    (number * plan.taps + tap) * plan.block_bytes, row, tap, count,
-                    tap // tile.taps * pairs, count // tile.taps * pairs,
-                    min(tile.rows, sides.rows - r), min(tile.width, sides.lanes - v), dw * item,
-                )
-            )  # fmt: skip
-    return units, blocks
+    sides, tile, parts = plan.sides, plan.sides.tile, -(-plan.taps // plan.part)
+    shape = sides.groups, sides.lane_blocks, parts, sides.row_blocks
+    group, lane, part, row = np.indices(shape).reshape(4, -1)
+    tap, r, v = part * plan.part, row * tile.rows, lane * tile.width
+    count, lanes = np.minimum(plan.part, plan.taps - tap), group * sides.lane_blocks + lane
+    by_group, item = weight_strides(plan.problem, forward=True)[0], plan.problem.dtype.itemsize
+    dw = group * by_group + r * sides.by_row + v * sides.by_lane + tap * sides.by_tap
+    sums = ((lanes * sides.row_blocks + row) * plan.taps + tap) * plan.block_bytes
+    runs = 1 if tile.taps == 1 else 2 * tile.taps + 1  # of as many taps as a tile has
+    active = np.minimum(tile.rows, sides.rows - r), np.minimum(tile.width, sides.lanes - v)
+    entries = tap // tile.taps * runs, count // tile.taps * runs
+    first = np.arange(0, len(row), sides.row_blocks)
+    rows = lanes if tile.depthwise else group * sides.row_blocks
+    return {
+        "units": _table(first, sides.row_blocks, rows[first], sides.row_blocks, lanes[first], 1),
+        "blocks": _table(sums, row, tap, count, *entries, *active, dw * item),
+    }
 
 
 def _panels(plan: Plan) -> dict[str, Numbers]:
@@ -108,15 +96,10 @@ def _panels(plan: Plan) -> dict[str, Numbers]:
     tables = []
     for channels, width, blocks in zip(plan.channels, plan.widths, plan.blocks, strict=True):
         count = channels // plan.sides.groups
-        tables.append(
-            [
-                (group * count + block * width, min(width, count - block * width))
-                for group in range(plan.sides.groups)
-                for block in range(blocks)
-            ]
-        )
-    rows, lanes = plan.sided(*tables)
-    return {"rows_panels": _table(rows), "lanes_panels": _table(lanes)}
+        group, block = np.indices((plan.sides.groups, blocks)).reshape(2, -1)
+        first = block * width
+        tables.append(_table(group * count + first, np.minimum(width, count - first)))
+    return dict(zip(("rows_panels", "lanes_panels"), plan.sided(*tables), strict=True))
 
 
 # Positions ----------------------------------------------------------------------------------------
@@ -125,43 +108,44 @@ def _panels(plan: Plan) -> dict[str, Numbers]:
 def _works(plan: Plan) -> tuple[dict[str, Numbers], tuple[int, int]]:
     """The tables of spatial blocks, and bytes of a panel of the rows and of the lanes: whole lines,
     and one that the last position may be stored beyond it."""
-    reached = _reached(plan)
-    places, segments, outer = list[Numbers](), list[Numbers](), list[tuple[int, int]]()
-    runs, first_run = list[tuple[int, ...]](), dict[tuple[tuple[int, ...], ...], int]()
+    reached, panels = _reached(plan), plan.sides.groups * max(plan.blocks)
+    listed: dict[str, list[Numbers]] = {"places": [], "segments": [], "outer": [], "runs": []}
+    counts, known = dict.fromkeys(listed, 0), dict[bytes, int]()
     works, sizes = list[tuple[int, ...]](), [0, 0]
-    row_count = segment_count = 0
-    panels = plan.sides.groups * max(plan.blocks)
+
+    def append(name: str, table: Numbers) -> int:
+        listed[name].append(table)
+        counts[name] += len(table)
+        return counts[name] - len(table)
+
     for number, block in enumerate(plan.spatial_blocks):
-        counts, meeting = _meeting(reached, block.rows)
-        spans = spans_of(plan, block)
-        used = np.array(block.rows), np.unique(meeting[1])
+        meetings, *meeting = _meeting(reached, block.rows)
+        spans, used = spans_of(plan, block), (np.array(block.rows), np.unique(meeting[1]))
         offsets, packs = [], []
         for n in (0, 1):
-            stride, stays = len(spans[n]) * plan.position_strides[n], plan.in_place[n]
-            rows = meeting[n] if stays else np.searchsorted(used[n], meeting[n])
+            stride, packed = len(spans[n]) * plan.position_strides[n], used[n]
+            rows = meeting[n]
+            if plan.in_place[n]:
+                packed = packed[:0]
+            else:
+                rows = np.searchsorted(packed, rows)
             offsets.append(rows * stride)
-            count = 0 if stays else len(used[n])
-            packs.append((row_count, count, len(spans[n]), spans[n].start))
-            places.append(_places(plan, n, used[n][:count]))
-            sizes[n] = max(sizes[n], count * stride)
-            row_count += count
+            places = _places(plan, n, packed, spans[n])
+            packs += [append("places", places), len(places)]
+            sizes[n] = max(sizes[n], len(packed) * stride)
         # Blocks that are not at the ends of a row mostly have the same runs.
-        listed = tuple(_runs(plan, block, spans))
-        start = first_run.setdefault(listed, len(runs))
-        runs += listed if start == len(runs) else ()
-        rows_pack, lanes_pack = plan.sided(*packs)
-        works.append((key(number, panels), len(outer), start, len(listed), *rows_pack, *lanes_pack))
-        starts = segment_count + np.cumsum(counts) - counts
-        outer += zip(starts.tolist(), counts.tolist(), strict=True)
-        segments.append(np.stack(plan.sided(*offsets), -1))
-        segment_count += len(meeting[0])
-    arrays = {
-        "works": _table(works), "outer": _table(outer), "runs": _table(runs),
-        "places": np.concatenate(places),
-        "segments": np.concatenate([*segments, np.zeros((1, 2), np.int64)]),
-    }  # fmt: skip
+        runs = _runs(plan, block, spans)
+        start = known.setdefault(runs.tobytes(), counts["runs"])
+        if start == counts["runs"]:
+            append("runs", runs)
+        segments = append("segments", _table(*plan.sided(*offsets)))
+        outer = append("outer", _table(segments + np.cumsum(meetings) - meetings, meetings))
+        rows_packs, lanes_packs = plan.sided(packs[:2], packs[2:])
+        works.append((key(number, panels), outer, start, len(runs), *rows_packs, *lanes_packs))
+    append("segments", np.zeros((1, 2), np.int64))  # where none are
+    arrays = {name: np.concatenate(tables) for name, tables in listed.items()}
     rows_size, lanes_size = plan.sided(*(-(-size // 64) * 64 + 64 for size in sizes))
-    return arrays, (rows_size, lanes_size)
+    return arrays | {"works": np.array(works, np.int64)}, (rows_size, lanes_size)
 
 
 def key(number: int, panels: int) -> int:
@@ -187,28 +171,27 @@ def _reached(plan: Plan) -> Numbers:
     return np.array(rows)
 
 
-def _meeting(reached: Numbers, rows: range) -> tuple[Numbers, tuple[Numbers, Numbers]]:
-    """Of some rows of x: for each outer tap its segments; and for each segment its row of x and the
-    row of g that it meets."""
+def _meeting(reached: Numbers, rows: range) -> tuple[Numbers, Numbers, Numbers]:
+    """Of some rows of x: how many segments each outer tap has; and for each segment its row of x
+    and the row of g that it meets."""
     some = reached[:, rows.start : rows.stop]
     taps, row = np.nonzero(some >= 0)
-    return np.bincount(taps, minlength=len(some)), (row + rows.start, some[taps, row])
+    return np.bincount(taps, minlength=len(some)), row + rows.start, some[taps, row]
 
 
-def _places(plan: Plan, of_g: int, numbers: Numbers) -> Numbers:
-    """The image of each row, and the positions of that image before it."""
-    sizes = [axis.out if of_g else axis.size for axis in plan.problem.axes]
-    rows = prod(sizes[:-1])
-    return np.stack([numbers // rows, numbers % rows * sizes[-1]], -1)
-
-
-def span(plan: Plan, tap: int, block: SpatialBlock) -> tuple[int, int]:
-    """The positions of a spatial block at which a tap of the last axis meets an output."""
-    axis = plan.problem.axes[-1]
-    shift = axis.crop_begin - axis.dilation * tap
-    start = max(block.start, ceil(shift / axis.stride))
-    stop = min(block.stop, (axis.out - 1 + shift) // axis.stride + 1)
-    return start, max(start, stop)
+def _places(plan: Plan, of_g: int, numbers: Numbers, span: range) -> Numbers:
+    """Where some rows lie, by their numbers: whole rows of a plane of channels, one after another,
+    are one place, as squares of them are transposed; those of channels that lie last are not, as
+    all panels of a row are packed while it is in a cache."""
+    *outer, last = (axis.out if of_g else axis.size for axis in plan.problem.axes)
+    image, row = np.divmod(numbers, prod(outer))
+    begins = np.diff(numbers, prepend=-2) != 1
+    if len(span) < last or plan.problem.layout is DataLayout.NXC:
+        begins[:] = True
+    first = np.flatnonzero(begins | (row == 0))
+    count = np.diff(first, append=len(numbers))
+    position = row[first] * last + span.start
+    return _table(image[first], position, count * len(span), first * len(span))
 
 
 def spans_of(plan: Plan, block: SpatialBlock) -> tuple[range, range]:
@@ -224,29 +207,33 @@ def spans_of(plan: Plan, block: SpatialBlock) -> tuple[range, range]:
     )
 
 
-def _runs(plan: Plan, block: SpatialBlock, spans: tuple[range, range]) -> Iterable[tuple[int, ...]]:
+def _runs(plan: Plan, block: SpatialBlock, spans: tuple[range, range]) -> Numbers:
     """What the taps of the last axis do: as many together as a tile has where all of them meet an
-    output, and each alone beside that."""
-    many = plan.sides.tile.taps
-    for tap in range(0, plan.problem.axes[-1].kernel, many):
-        each = [span(plan, tap + i, block) for i in range(many)]
-        start, stop = max(span[0] for span in each), min(span[1] for span in each)
-        if start >= stop:
-            start = stop = block.stop
-        yield _run(plan, tap, spans, range(start, stop), 0)
-        for i, (first, last) in enumerate(each if many > 1 else ()):
-            yield _run(plan, tap + i, spans, range(first, min(last, start)), 1)
-            yield _run(plan, tap + i, spans, range(max(first, stop), last), 1)
-
-
-def _run(
-    plan: Plan, tap: int, spans: tuple[range, range], positions: range, single: int
-) -> tuple[int, ...]:
-    """Where some positions of a tap begin in both panels, and how many they are."""
-    axis, start = plan.problem.axes[-1], positions.start
-    if not positions:
-        return (0, 0, 0, tap, single)
+    output, then each alone before that, and each alone behind it."""
+    axis, many = plan.problem.axes[-1], plan.sides.tile.taps
+    taps = np.arange(axis.kernel).reshape(-1, many)
+    start, stop = span(axis, taps, block)
+    first, last = start.max(1, keepdims=True), stop.min(1, keepdims=True)
+    first, last = (np.where(first < last, n, block.stop) for n in (first, last))
+    start = np.hstack([first, start, np.maximum(start, last)])
+    stop = np.hstack([last, np.minimum(stop, first), stop])
+    start, stop, tap = (
+        n[:, : 2 * many + 1 if many > 1 else 1]
+        for n in (start, stop, np.hstack([taps[:, :1], taps, taps]))
+    )
+    count = np.maximum(stop - start, 0)
     output = axis.stride * start + axis.dilation * tap - axis.crop_begin
-    both = start - spans[0].start, output - spans[1].start
-    x, g = (n * stride for n, stride in zip(both, plan.position_strides, strict=True))
-    return *plan.sided(x, g), len(positions), tap, single
+    x, g = (
+        np.where(count > 0, (n - span.start) * stride, 0)
+        for n, span, stride in zip((start, output), spans, plan.position_strides, strict=True)
+    )
+    alone = (np.arange(tap.shape[1]) > 0).astype(np.int64)
+    return _table(*plan.sided(x, g), count, tap, alone).reshape(-1, len(RUN))
+
+
+def span(axis: Axis, taps: Numbers, block: SpatialBlock) -> tuple[Numbers, Numbers]:
+    """The positions of a spatial block at which taps of the last axis meet an output."""
+    shift = axis.crop_begin - axis.dilation * taps
+    start = np.maximum(block.start, -(-shift // axis.stride))
+    stop = np.minimum(block.stop, (axis.out - 1 + shift) // axis.stride + 1)
+    return start, np.maximum(start, stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
@@ -32,21 +32,15 @@ class Tile:
     element: str
     lanes: int
     taps: int
-    step: int
     rows: int
     vectors: int
-    sums: int
     depthwise: bool = False
+    step: int = 0
 
-    @classmethod
-    def of(
-        cls, element: str, lanes: int, taps: int, rows: int, vectors: int, *, depthwise: bool
-    ) -> Tile:
-        """With as many sums as there should be; where taps lie is not known yet."""
-        return cls(
-            element, lanes, taps, 0, rows, vectors,
-            ceil(8 / (taps * rows * vectors)), depthwise,
-        )  # fmt: skip
+    @property
+    def sums(self) -> int:
+        """As many of each as eight registers or more are busy with."""
+        return ceil(8 / (self.taps * self.rows * self.vectors))
 
     @property
     def width(self) -> int:
@@ -61,9 +55,7 @@ class Tile:
     @property
     def single(self) -> Tile:
         """The tile of one tap."""
-        return Tile.of(
-            self.element, self.lanes, 1, self.rows, self.vectors, depthwise=self.depthwise
-        )
+        return replace(self, taps=1, step=0)
 
     @property
     def cycles(self) -> float:
