@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import forks
+from .huge_pages import on_huge_pages
 
 Bytes = NDArray[np.uint8]
 
@@ -27,7 +28,8 @@ class _Buffer:
     __slots__ = ("address", "bytes", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
-        self.bytes: Bytes = np.empty(nbytes + 64, np.uint8)
+        pages = on_huge_pages(nbytes)
+        self.bytes: Bytes = np.empty(nbytes + 64, np.uint8) if pages is None else pages
         self.address, self.nbytes = -(-self.bytes.ctypes.data // 64) * 64, nbytes
 
 
