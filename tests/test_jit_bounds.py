@@ -193,22 +193,27 @@ JIT = "from dataclasses import replace; from upconv.engines.jit{} import {} as {
 FAULTS = {
     "a workspace too small": JIT.format(".positions", "primitive", "positions")
     + "real = positions.Workspace; positions.Workspace = lambda n: real(n // 2)",
-    "output rows one element late": JIT.format(".positions", "primitive", "positions")
-    + "real = positions._output_rows\n"
-    "positions._output_rows = lambda p, s: real(p, s) + p.dtype.itemsize",
-    "results one element early": JIT.format(".positions", "results", "result_stores")
-    + "real = result_stores._address\n"
-    "result_stores._address = lambda f, *rest: real(f, *rest) + -4",
+    "output rows one element late": JIT.format(".positions", "placement", "placement")
+    + "real = placement._intervals\n"
+    "def late(*a): table = real(*a); table[6] += 8; return table\n"
+    "placement._intervals = late",
+    "results one element early": JIT.format(".positions", "placement", "placement")
+    + "real = placement.filled\n"
+    "def early(kind, shape, **columns):\n"
+    "    table = real(kind, shape, **columns)\n"
+    "    if kind is placement.TILES: table['y'] -= 4\n"
+    "    return table\n"
+    "placement.filled = early",
     "a bias without room for a tile": JIT.format(".positions", "primitive", "positions")
     + "import numpy\n"
     "class Tight:\n"
     "    __getattr__ = lambda self, name: getattr(numpy, name)\n"
     "    zeros = staticmethod(lambda n, kind: numpy.zeros(n and n - 64, kind))\n"
     "positions.np = Tight()",
-    "input rows one element too long": JIT.format(".positions", "primitive", "positions")
-    + "real = positions.Positions._input_rows\n"
-    "def longer(self): rows = real(self); rows['in_width'] += 1; return rows\n"
-    "positions.Positions._input_rows = longer",
+    "input rows one element too long": JIT.format(".positions", "tables", "tables")
+    + "real = tables.InputRows.of\n"
+    "def longer(*a): rows = real(*a); return replace(rows, width=rows.width + 1)\n"
+    "tables.InputRows.of = longer",
     "a shift of the tile too large": JIT.format(".positions", "tile", "tile")
     + "real = tile._one_channel\n"
     "def shifted(f, t, *rest):\n"

@@ -176,35 +176,36 @@ FAULTS = {
     "rows of the output by the stride of another axis": (
         "jit, spatially vectorised kernel",
         JIT.format(".positions", "primitive", "positions") + "from dataclasses import replace\n"
-        "real = positions._output_rows\n"
+        "real = positions.Placement\n"
         "def wrong(correlation, plan):\n"
         "    lines = tuple(l._replace(out=l.size * l.stride) for l in correlation.lines)\n"
         "    return real(replace(correlation, lines=lines), plan)\n"
-        "positions._output_rows = wrong",
+        "positions.Placement = wrong",
     ),
     "a tail that is not stored": (
         "jit",
         JIT.format("", "rows", "rows") + "real = rows.Spans\n"
         "rows.Spans = lambda f, count, lanes: real(f, count // lanes * lanes, lanes)",
     ),
-    "scratch memory for one thread where there are more": (
+    "scratch memory for one thread and channel where there are more": (
         "jit, spatially vectorised kernel",
         JIT.format(".positions", "primitive", "positions")
         + "real = positions.Positions._arguments\n"
-        "positions.Positions._arguments = lambda self: real(self) | {'buffer_part': 0}",
+        "none = {'part': 0, 'buffer_channel': 0}\n"
+        "positions.Positions._arguments = lambda self: real(self) | none",
     ),
     "a window without what lies before it": (
         "jit, 256 KiB of L2",
         JIT.format(".positions", "schedule", "schedule") + "from dataclasses import replace\n"
         "cut = schedule._cut\n"
-        "schedule._cut = lambda whole, *rest: cut(replace(whole, front=0), *rest)",
+        "schedule._cut = lambda whole, *rest: cut(replace(whole, halo_before=0), *rest)",
     ),
     "the weights of the first group for all": (
         "jit",
         JIT.format(".positions", "primitive", "positions")
         + JIT.format(".channels", "primitive", "channels")
-        + "real = positions.Positions._arguments\n"
-        "positions.Positions._arguments = lambda self: real(self) | {'w_group': 0}",
+        + "real = positions.job_table\n"
+        "positions.job_table = lambda correlation, plan, _: real(correlation, plan, 0)",
     ),
     "the last slab of a weight gradient left out": (
         "jit",

@@ -10,10 +10,13 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 from . import pool
 from .emit import Function, signature
-from .values import I64, Value
+from .values import I32, I64, Value
 
 _LINE = 16  # numbers in 128 bytes: processors fetch lines in pairs
 
@@ -109,6 +112,25 @@ class Arguments:
 
     def __getitem__(self, name: str) -> Value:
         return self._f.load(self._types[name], self.address(name))
+
+
+class Record:
+    """Reads a record of a table, of 64-bit and 32-bit integers, inside a function."""
+
+    def __init__(self, f: Function, address: Value, kind: np.dtype[Any]) -> None:
+        self._f, self.address, self._kind = f, address, kind
+
+    @classmethod
+    def of(cls, f: Function, table: Value, number: Value, kind: np.dtype[Any]) -> Record:
+        """The record of a table that has this number."""
+        return cls(f, table + number * kind.itemsize, kind)
+
+    def __getitem__(self, name: str) -> Value:
+        kind, offset = self._kind.fields[name][:2]  # type: ignore[index]  # has names
+        address = self.address + offset
+        if kind.itemsize == 8:
+            return self._f.load(I64, address)
+        return self._f.convert("sext", self._f.load(I32, address), I64)
 
 
 @contextmanager

@@ -265,7 +265,8 @@ def _watch(f: Function, src: Value, count: Value, element: str, cpu: Cpu, flag: 
 
 
 class Packing(Packer):
-    """Packs a weight for some tiles and blocks; places[combination][block] are byte offsets.
+    """Packs a weight for some tiles and blocks: `starts` are the byte offsets of each block's
+    weights, `tap_bytes` what each outer tap takes of them.
 
     `axes` are the taps of each phase of each axis.
     """
@@ -288,12 +289,11 @@ class Packing(Packer):
             for phases in product(*outer_axes)
         ]
         outer = np.array([tap for taps in phase_tuples for tap in taps], np.int64)
-        before = np.cumsum([0, *map(len, phase_tuples)])
         entries = np.array([tiles[block.kind].entries for block in blocks])
-        piece_bytes = entries * channels * compute.itemsize
-        starts = np.cumsum([0, *(piece_bytes * len(outer))])
-        self.places = starts[None, :-1] + before[:-1, None] * piece_bytes[None, :]
-        first = starts[:-1, None] + np.arange(len(outer)) * piece_bytes[:, None]
+        self.tap_bytes = entries * channels * compute.itemsize
+        starts = np.cumsum([0, *(self.tap_bytes * len(outer))])
+        self.starts = starts[:-1]
+        first = starts[:-1, None] + np.arange(len(outer)) * self.tap_bytes[:, None]
         tables = _piece_table(weight, tiles, blocks, last, first, outer)
         super().__init__(weight, compute, weight.groups, channels, int(starts[-1]), *tables, cpu)
 

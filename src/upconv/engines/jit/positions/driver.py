@@ -1,155 +1,161 @@
-"""The spatially vectorised kernel around its tiles: packing cache blocks of the input, and jobs.
+"""The native steps of the walk over the tables of placement: filling the buffer, and jobs.
+
+    pack(args, mine, part, job)         a part of the shared packing
+    job(args, mine, cache_block, job)   a cache block for a run of blocks, of each all phase tuples
 
 Compiled once per process: what differs between layers is in its arguments, in tables, and in the
-functions it calls by their addresses. What runs for each row or tile (`emit_inner`;
-results.py has what happens to a tile) is a module of its own: the rest is called too seldom
-to be worth LLVM's time.
+functions it calls by their addresses. A tile writes to y, or to the stage, from where pieces go to
+y: where it is not wholly outputs of one row, where there is an epilogue that tiles do not apply, or
+another element type.
 """
 
 from __future__ import annotations
 
-from .. import pool
+from .. import walk
 from ..compile import compiled
 from ..cpu import Cpu
 from ..emit import Function, Module, signature
-from ..kernel_arguments import Arguments, jobs, wait
-from ..values import I64, PTR, Value
-from .results import ARGUMENTS, BLOCK, NO, SAME, emit_spread, emit_tiles
+from ..kernel_arguments import ArgumentLayout, Record
+from ..values import I64, PTR
+from .tables import BLOCK, CACHE_BLOCK, JOB, PHASE_TUPLE, PIECE, SEGMENT, SPAN, TILES
 
 STAGE_BYTES = 8192
+ARGUMENTS = ArgumentLayout(
+    walk.NUMBERS + "x* y* w* bias* residual*"  # operands
+    " buffer*"  # packed input of all groups, where it is shared
+    " fill* finish*"  # functions of rows.py
+    " blocks* phase_tuples* segments* ranges* spans* tiles* pieces*"  # tables
+    " taps*"  # byte offsets of outer taps from a tile's position in the buffer
+    " phase_tuple_count element channels shared"
+    " x_image x_channel y_image y_channel buffer_channel"
+    " buffer_row x_row image_row"  # from an input row to the next
+    " span_x span_y span_image"  # from the rows of a span to the next ones
+    " y_position lanes width",  # bytes of y; positions of a tail tile, and of a main one
+    counters=walk.COUNTERS,
+)
+_FIXED = signature("args* stage* block* w* taps* ntaps bias* image to")
 
 
-@compiled("pack", "spans", kept=4, opt=1)
-def inner_code(module: Module, cpu: Cpu) -> None:
-    """The functions `pack` and `spans`, which jobs call.
+@compiled("pack", "job", kept=4, opt=1)
+def driver_code(module: Module, cpu: Cpu) -> None:
+    """The functions `pack` and `job`.
 
     Less optimising takes less time, and what it makes is no slower: 0 to 6 % faster on 12 layers.
     """
-    _emit_pack(module)
-    emit_spread(module)
-    emit_tiles(module)
-    _emit_spans(module)
-
-
-@compiled("positions", kept=4, opt=0)
-def driver_code(module: Module, cpu: Cpu) -> None:
-    """The function `positions(args)`, which every thread runs."""
+    _emit_fill(module)
+    _emit_pieces(module)
+    _emit_tiles(module)
+    _emit_block(module)
+    with module.function("pack", walk.JOB) as f:
+        a, part, job = ARGUMENTS.reader(f), *_rows(f)
+        to = a["buffer"] + (job["channel"] * a["buffer_channel"] + part["x"])
+        f.call("fill_all", f["args"], to, f["inner"], job["channel"], job["channels"])
     _emit_job(module)
-    with module.function("positions", {"args": PTR}) as f:
-        a = ARGUMENTS.reader(f)
-        thread = f.take(a.address("next_thread"))
-        stage = f.scratch(STAGE_BYTES)
-        with f.when(f.compare("ne", a["shared"], 0)):
-            with jobs(f, a.address("next_pack"), a["pack_jobs"]) as job:
-                _pack_shared(f, a, job)
-                f.take(a.address("packed"))
-            wait(f, a.address("packed"), a["pack_jobs"], cpu.triple, pool.switch())
-        with jobs(f, a.address("next_job"), a["jobs"]) as job:
-            f.call("job", f["args"], stage, thread, job)
 
 
-def _pack_shared(f: Function, a: Arguments, job: Value) -> None:
-    """One piece of the shared packing: some channels of some positions of a group."""
-    position_count = a["total"] + (a["halo_before"] + a["halo_after"])
-    position_parts = (position_count + (a["pack_positions"] - 1)) // a["pack_positions"]
-    channel_parts = (a["channels"] + (a["pack_channels"] - 1)) // a["pack_channels"]
-    part, rest = job % position_parts, job // position_parts
-    first = part * a["pack_positions"]
-    channel = rest % channel_parts * a["pack_channels"]
-    group = rest // channel_parts
-    place = group * a["buffer_part"] + channel * a["buffer_channel"]
-    end = f.min(position_count, first + a["pack_positions"])
-    f.call(
-        a["pack"], f["args"], a["buffer"] + (place + first * a["element"]), group,
-        first - a["halo_before"], end - a["halo_before"],
-        channel, f.min(a["channels"], channel + a["pack_channels"]),
-    )  # fmt: skip
+def _rows(f: Function) -> tuple[Record, Record]:
+    return Record(f, f["inner"], CACHE_BLOCK), Record(f, f["outer"], JOB)
 
 
-def _emit_pack(module: Module) -> None:
-    """`pack`: positions [first, last) of channels [low, high) of a group, zeros included."""
-    with module.function("pack", signature("args* dst* group first last low high")) as f:
-        a = ARGUMENTS.reader(f)
-        row_stride, lead = a["in_row_stride"], a["lead"]
-        # Rows before the first are counted too, so that divisions see no negative number.
-        first = f["first"] + lead * row_stride
-        last = f["last"] + lead * row_stride
-        start, stop = first // row_stride, (last + (row_stride - 1)) // row_stride
-        x = a["x"] + f["group"] * a["x_group"] + f["low"] * a["x_channel"]
-        channels = f["high"] - f["low"]
-        with f.loop(start, stop) as each:
-            origin = each.index * row_stride
-            low = f.max(first, origin) - origin
-            high = f.min(last, origin + row_stride) - origin
-            dst = f["dst"] + (origin + low - first) * a["element"]
-            row, rows = each.index - lead, a["in_rows"]
-            inside = f.compare("ult", row, rows * a["images"])
-            safe = f.select(inside, row, 0)
-            image, own = safe // rows, safe % rows
-            offset = f.word(a["xrows"], own)
-            end = f.select(f.select(inside, offset >= 0, NO), f.min(high, a["in_width"]), 0)
-            count = f.max(end - low, 0)
-            source = x + (image * a["x_image"] + offset + low * a["x_bytes"])
-            zeros = high - low - count
-            same = channels, a["buffer_channel"], a["x_channel"]
-            f.call(a["fill"], dst, source, count, zeros, *same)
+def _emit_fill(module: Module) -> None:
+    """`fill_all`: the segments of a cache block or part, of some channels."""
+    parameters = signature("args* dst* part* channel channels")
+    with module.function("fill_all", parameters, exported=False) as f:
+        a, part = ARGUMENTS.reader(f), Record(f, f["part"], CACHE_BLOCK)
+        x, first = a["x"] + f["channel"] * a["x_channel"], part["segment"]
+        by_channel = f["channels"], a["buffer_channel"], a["x_channel"]
+        with f.loop(first, first + part["segments"]) as loop:
+            segment = Record.of(f, a["segments"], loop.index, SEGMENT)
+            src = x + (segment["image"] * a["x_image"] + segment["x"])
+            along = a["x_row"] + a["image_row"] * a["x_image"]
+            with f.loop(0, segment["rows"], 1, [f["dst"] + segment["to"], src]) as row:
+                to, src = row.carried
+                f.call(a["fill"], to, src, segment["count"], segment["zeros"], *by_channel)
+                row.next([to + a["buffer_row"], src + along])
 
 
 def _emit_job(module: Module) -> None:
-    """`job`: one cache block of one group for a run of blocks, of each all combinations of
-    phases."""
-    parameters = signature("args* stage* thread number")
-    with module.function("job", parameters, exported=False) as f:
-        a = ARGUMENTS.reader(f)
-        cache_blocks, runs = a["cache_blocks"], a["block_runs"]
-        cache_block, rest = f["number"] % cache_blocks, f["number"] // cache_blocks
-        run, group = rest % runs, rest // runs
-        first = cache_block * a["cache_block"]
-        last = f.min(a["total"], first + a["cache_block"])
-        shared = f.compare("ne", a["shared"], 0)
-        buffer = a["buffer"] + f.select(shared, group, f["thread"]) * a["buffer_part"]
-        with f.when(f.compare("eq", a["shared"], 0)):
-            low, high = first - a["halo_before"], last + a["halo_after"]
-            f.call(a["pack"], f["args"], buffer, group, low, high, 0, a["channels"])
-        x = buffer + f.select(shared, first * a["element"], 0)
-        start = run * a["block_run"]
-        stop = f.min(a["block_count"], start + a["block_run"])
-        with f.loop(start, stop) as block, f.loop(0, a["phase_tuple_count"]) as phase_tuple:
-            fields = f.at(a["blocks"], block.index * len(BLOCK), I64)
-            place = f.word(a["places"], phase_tuple.index * a["block_count"] + block.index)
-            w = a["w"] + (group * a["w_group"] + place)
-            own = f.at(a["phase_tuples"], phase_tuple.index * 2, I64)
-            taps, count = f.word(own), f.word(own, 1)
-            fixed = [f["args"], f["stage"], fields, w, f.at(a["taps"], taps, I64), count]
-            f.call(a["spans"], *fixed, group, phase_tuple.index, x, first, last)
+    with module.function("job", walk.JOB) as f:
+        a, cache_block, job = ARGUMENTS.reader(f), *_rows(f)
+        stage = f.scratch(STAGE_BYTES)
+        x = a["buffer"] + (job["channel"] * a["buffer_channel"] + cache_block["x"])
+        x = f.select(f.compare("ne", a["shared"], 0), x, f["mine"])
+        with f.when(cache_block["segments"] > 0):
+            f.call("fill_all", f["args"], x, f["inner"], job["channel"], a["channels"])
+        first = job["block"]
+        with f.loop(first, first + job["blocks"]) as b, f.loop(0, a["phase_tuple_count"]) as p:
+            block = Record.of(f, a["blocks"], b.index, BLOCK)
+            phases = Record.of(f, a["phase_tuples"], p.index, PHASE_TUPLE)
+            channel = job["made"] + block["channel"]
+            w = a["w"] + (job["w"] + block["w"] + phases["tap"] * block["w_tap"])
+            number = cache_block["spans"] + phases["rows"] + block["phases"]
+            f.call(
+                "block", f["args"], stage, block.address, w,
+                f.at(a["taps"], phases["tap"], I64), phases["taps"],
+                a["bias"] + channel * a["element"], 0,
+                channel * a["y_channel"] + (phases["y"] + block["y"]),
+                f.at(a["ranges"], number * 2, I64), x,
+            )  # fmt: skip
 
 
-def _emit_spans(module: Module) -> None:
-    """`spans`: the runs of positions of a cache block, each begun by a tile of its own."""
-    with module.function("spans", SAME | signature("x* first last")) as f:
-        a = ARGUMENTS.reader(f)
-        main, tail = (f.load(PTR, f.at(f["block"], i, I64)) for i in (0, 1))
-        same = [f[name] for name in SAME]
-        lanes, vectors = a["lanes"], a["vectors"]
-        width = lanes * vectors
-        with f.loop(f["first"], f["last"], a["span_step"]) as span:
-            length = f.min(f["last"] - span.index, a["span"])
-            whole = length // width
-            rest = (length - whole * width + (lanes - 1)) // lanes
-            # A rest of nearly a whole tile is cheaper as one than in single vectors.
-            nearly = rest > a["most_tail_vectors"]
-            tile, own = f.select(nearly, main, tail), f.select(nearly, width, lanes)
-            middle = whole * width
-            # Its tiles end where the run does, and compute some results again, rather than store
-            # what lies behind it by way of the stage; but where they are added, only once.
-            behind = f.select(nearly, vectors, rest) * lanes
-            early = f.max(f.min(middle, length - behind), 0)
-            early = f.select(f.compare("ne", a["direct"], 0), early, middle)
-            end = span.index + length
-            for start, stop, code, size in (
-                (f.integer(0), middle, main, width), (early, early + behind, tile, own),
-            ):  # fmt: skip
-                start, stop = span.index + start, span.index + stop
-                with f.when(start < stop):
-                    x = f["x"] + (start - f["first"]) * a["element"]
-                    f.call("tiles", *same, code, x, start, stop, size, end)
+def _emit_block(module: Module) -> None:
+    """`block`: the spans of a cache block for one block and one phase tuple."""
+    with module.function("block", _FIXED | signature("range* x*"), exported=False) as f:
+        a, fixed = ARGUMENTS.reader(f), [f[name] for name in _FIXED]
+        first = f.word(f["range"])
+        with f.loop(first, first + f.word(f["range"], 1)) as loop:
+            span = Record.of(f, a["spans"], loop.index, SPAN)
+            carried = [f["x"] + span["x"], f["image"] + span["image"], f["to"] + span["y"]]
+            number = span["tiles"]
+            with f.loop(0, span["count"], 1, carried) as rows:
+                x, image, to = rows.carried
+                with f.loop(number, number + span["tile_count"]) as tiles:
+                    record = Record.of(f, a["tiles"], tiles.index, TILES)
+                    f.call("tiles", *fixed[:-2], image, to, record.address, x)
+                steps = a["span_x"], a["span_image"], a["span_y"]
+                rows.next([v + step for v, step in zip(rows.carried, steps, strict=True)])
+
+
+def _emit_tiles(module: Module) -> None:
+    """`tiles`: compute tiles side by side; what goes by way of the stage tile by tile."""
+    with module.function("tiles", _FIXED | signature("record* x*"), exported=False) as f:
+        a, tiles = ARGUMENTS.reader(f), Record(f, f["record"], TILES)
+        block, tail = Record(f, f["block"], BLOCK), f.compare("ne", tiles["tail"], 0)
+        tile = f.select(tail, f.load(PTR, f.at(block.address, 1, I64)), f.load(PTR, block.address))
+        width = f.select(tail, a["lanes"], a["width"])
+        direct = f.compare("eq", tiles["piece_count"], 0)
+        to = f["to"] + tiles["y"] + (f["image"] + tiles["image"]) * a["y_image"]
+        piece, element = block["piece"], a["element"]
+        y_step, start = width * a["y_position"], f.select(direct, a["y"] + to, f["stage"])
+        by_channel = f.select(direct, a["y_channel"], width * piece)
+        by_position = f.select(direct, a["y_position"], piece)
+        along = f.select(direct, y_step, 0)
+        carried = [f["x"] + tiles["x"], start, f["to"]]
+        with f.loop(0, tiles["count"], 1, carried) as loop:
+            x, y, to = loop.carried
+            f.call(
+                tile, x, f["w"], f["taps"], f["ntaps"], a["channels"], a["buffer_channel"],
+                f["bias"], y, by_channel, by_position, block["active"],
+            )  # fmt: skip
+            with f.unless(direct):
+                f.call(
+                    "pieces", f["args"], f["stage"], f["record"], f["image"], to, block["active"],
+                    by_channel, by_position,
+                )  # fmt: skip
+            loop.next([x + width * element, y + along, to + y_step])
+
+
+def _emit_pieces(module: Module) -> None:
+    """`pieces`: the pieces of a tile from the stage to y."""
+    parameters = signature("args* stage* record* image to active by_channel by_position")
+    with module.function("pieces", parameters, exported=False) as f:
+        a, tiles = ARGUMENTS.reader(f), Record(f, f["record"], TILES)
+        first = tiles["pieces"]
+        with f.loop(first, first + tiles["piece_count"]) as loop:
+            piece = Record.of(f, a["pieces"], loop.index, PIECE)
+            to = f["to"] + piece["y"] + (f["image"] + piece["image"]) * a["y_image"]
+            f.call(
+                a["finish"], f["stage"] + piece["stage"], a["y"] + to, a["residual"] + to,
+                f["active"], f["by_channel"], a["y_channel"], piece["runs"], piece["length"],
+                f["by_position"], a["y_position"],
+            )  # fmt: skip

@@ -38,8 +38,8 @@ class Schedule:
 
     A job does `block_run` blocks of `cache_block` positions, reading `halo_before` positions before
     them and `halo_after` after them; with `shared` the input is packed by all threads first, else
-    each job packs its cache block, unless it is read `in_place`. `by_row` starts tiles at every
-    row's begin.
+    each job packs its cache block, unless it is read `in_place`. Tiles start anew every
+    `span_rows` rows; where that is 0 they run on across rows.
     """
 
     padded: PaddedPositions
@@ -48,7 +48,7 @@ class Schedule:
     halo_before: int
     halo_after: int
     cache_block: int
-    by_row: bool
+    span_rows: int
     block_run: int
     shared: bool
     threads: int
@@ -67,7 +67,7 @@ class Schedule:
 
     def __str__(self) -> str:
         tile = self.tiles[0]
-        order = "by rows" if self.by_row else "across rows"
+        order = "by rows" if self.span_rows else "across rows"
         packing = "packed by all first" if self.shared else "packed by each job"
         packing = "read in place" if self.in_place else packing
         return (
@@ -107,8 +107,6 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     # A tile that cuts its inputs from neighbours reads a vector more.
     halo_before, halo_after = padded.high, tiles[0].width + tiles[0].lanes - padded.low
     room = _room(correlation, tiles[0], halo_before + halo_after, cpu)
-    lanes, rows = (_row_cycles(correlation, padded, tiles[0], each) for each in (False, True))
-    by_row = rows <= lanes
     whole = Schedule(
         padded,
         tiles,
@@ -116,7 +114,7 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
         halo_before,
         halo_after,
         cache_block=padded.total,
-        by_row=by_row and padded.row_stride <= room,
+        span_rows=_span_rows(correlation, padded, tiles[0]) if padded.row_stride <= room else 0,
         block_run=len(blocks),
         shared=True,
         threads=useful_threads(correlation.multiply_adds, threads),
@@ -124,6 +122,24 @@ def schedule(correlation: Correlation, threads: int, cpu: Cpu) -> Schedule:
     )
     plan = _cut(whole, correlation, cpu)
     return replace(plan, in_place=_reads_in_place(correlation, plan, cpu))
+
+
+_MOST_RECORDS = 1 << 17
+"""Bytes of records that list all rows: beyond the caches they are slow to read (1.1 MB of them took
+0.3 of a volume's time, Zen 4, 2026-11-23)."""
+
+
+def _span_rows(correlation: Correlation, padded: PaddedPositions, tile: Tile) -> int:
+    """After how many rows tiles start anew, or 0: never. Where the records of all rows would be too
+    many, some rows, of at least eight tiles, stand for all."""
+    across, by_row = (_row_cycles(correlation, padded, tile, each) for each in (False, True))
+    if by_row <= across:
+        return 1
+    rows = correlation.batch * padded.rows
+    staged = min(rows, padded.total // tile.width)
+    direct = rows if padded.row_stride > tile.width else 0
+    nbytes = 48 * rows + 40 * (staged + direct)  # two pieces, and TILES
+    return 0 if nbytes <= _MOST_RECORDS else max(4, -(-8 * tile.width // padded.row_stride))
 
 
 def _reads_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bool:
@@ -143,9 +159,10 @@ def _may_read_in_place(correlation: Correlation, plan: Schedule, cpu: Cpu) -> bo
 def predicted_cycles(correlation: Correlation, plan: Schedule, cpu: Cpu) -> float:
     """Cycles that each thread takes: tiles, placing their results, packing the input."""
     own, padded = correlation.reduced // correlation.groups, plan.padded
-    each = [_row_cycles(correlation, padded, tile, plan.by_row) for tile in plan.tiles]
+    by_row = plan.span_rows == 1
+    each = [_row_cycles(correlation, padded, tile, by_row) for tile in plan.tiles]
     # Of the last row, or of all positions, the last tile takes as long as a whole one.
-    part = padded.row_stride if plan.by_row else plan.tiles[0].width
+    part = padded.row_stride if by_row else plan.tiles[0].width
     rows = -(-padded.total // part) * part / padded.row_stride
     tiles = sum(each[block.kind] for block in plan.blocks) * rows
     packing = 3 * own * (padded.total + plan.halo_before + plan.halo_after) / plan.tiles[0].lanes
@@ -206,15 +223,17 @@ def _evened(total: int, cache_block: int, width: int, groups: int, threads: int)
 
 
 def _room(correlation: Correlation, tile: Tile, halo: int, cpu: Cpu) -> int:
-    """Lanes of which the input of a group takes half of the second-level cache."""
+    """Lanes of which the input of a group takes half of the second-level cache; an eighth of the
+    cache where halos, of a volume with large planes, do not fit anyway."""
     own = correlation.reduced // correlation.groups
-    return cpu.l2 // 2 // (BYTES[tile.element] * own) - halo
+    lanes = cpu.l2 // 2 // (BYTES[tile.element] * own)
+    return max(lanes - halo, lanes // 4)
 
 
 def _cut(whole: Schedule, correlation: Correlation, cpu: Cpu) -> Schedule:
     """Cache blocks and jobs: panels that stay in L2, and work for every thread."""
     own, total = correlation.reduced // correlation.groups, whole.padded.total
-    width = whole.padded.row_stride if whole.by_row else whole.tiles[0].width
+    width = whole.padded.row_stride if whole.span_rows else whole.tiles[0].width
     halo = whole.halo_before + whole.halo_after
     fitting = max(width, _room(correlation, whole.tiles[0], halo, cpu) // width * width)
     wanted = 1 if whole.threads == 1 else 4 * whole.threads

@@ -1,0 +1,217 @@
+"""Tables of placement: where input rows lie, and where tiles read and write, as records that print.
+
+Records of one layer, by what they grow with:
+
+    BLOCK, PHASE_TUPLE, JOB     blocks of channels; phases of the outer axes; parts of the channels
+    CACHE_BLOCK                 cache blocks, or parts of the shared packing
+    SEGMENT                     input rows, alike ones in one record
+    SPAN                        runs of tiles that repeat with every few rows: `tiles` says which
+    TILES, PIECE                tiles side by side; pieces of a staged tile that are outputs
+
+A cache block has spans for each *class* of outputs, which are a class of rows (as many positions
+along each outer axis) and a class of phases (as many, and as many positions, along the last axis).
+So no table grows with rows times blocks. Tiles read `x` bytes behind the start of their span, which
+is `x` bytes behind the cache block's; they write `y` bytes and `image` images behind the span's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..correlation import Correlation
+from ..packing import Numbers
+from .schedule import Schedule
+
+Table = np.ndarray[Any, Any]
+
+
+def record(long: str, short: str = "") -> np.dtype[Any]:
+    """A record of 64-bit and 32-bit integers."""
+    fields = [(name, np.int64) for name in long.split()]
+    return np.dtype(fields + [(name, np.int32) for name in short.split()], align=True)
+
+
+BLOCK = record("main tail w w_tap y channel active phases piece")
+"""Code of tiles, bytes to the first weight and from tap to tap, bytes of the first phase, channels
+of a group, class of phases, bytes of a position in the stage."""
+PHASE_TUPLE = record("tap taps y rows")
+"""First outer tap and their count, bytes to the output of the first position, class of rows."""
+JOB = record("channel channels w made block blocks")
+"""Input channels of a group, bytes to its weights, its first output channel; a run of blocks."""
+CACHE_BLOCK = record("x segment segments spans")
+"""Bytes to its first position in the buffer; what its packing fills; its row of ranges of spans."""
+SEGMENT = record("to x count zeros", "image rows")
+"""Into the buffer at `to`, from `x` of an image: `count` elements, then zeros, `rows` times."""
+SPAN = record("x y", "image count tiles tile_count")
+TILES = record("x y", "image count tail pieces piece_count")
+"""`count` tiles, main or tail ones; direct to y where they have no pieces."""
+PIECE = record("y", "image stage runs length")
+"""From the stage to y: `runs` runs of `length` elements each."""
+
+
+def filled(kind: np.dtype[Any], shape: int | tuple[int, int], **columns: Any) -> Table:
+    """Records of some columns, the others being zero."""
+    table = np.zeros(shape, kind)
+    for name, column in columns.items():
+        table[name] = column
+    return table
+
+
+def split(
+    low: Numbers, high: Numbers, size: int | Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Intervals cut at multiples of a size: of each part the interval, the multiple, low, high."""
+    first = low // size
+    count = np.maximum(-(-high // size) - first, 0)
+    interval = np.arange(len(low)).repeat(count)
+    number = np.arange(len(interval)) + (first - count.cumsum() + count)[interval]
+    step = size if isinstance(size, int) else size[interval]
+    start = number * step
+    return (
+        interval, number,
+        np.maximum(low[interval], start), np.minimum(high[interval], start + step),
+    )  # fmt: skip
+
+
+# Packing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """Input rows in the padded positions, joined where no zeros lie between them.
+
+    `stride` positions each, of which the first `width` are there; `x_row` bytes and `image_row`
+    images from one to the next.
+    """
+
+    padded: tuple[int, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    batch: int
+    itemsize: int
+    stride: int
+    width: int
+
+    @classmethod
+    def of(cls, correlation: Correlation, plan: Schedule) -> InputRows:
+        """The input rows of a layer."""
+        padded, sizes = plan.padded.each, correlation.operand_size
+        itemsize, outer = correlation.dtype.itemsize, len(sizes) - 1
+        while outer and padded[outer] == sizes[outer]:
+            outer -= 1
+        steps = tuple(prod(sizes[i + 1 :]) * itemsize for i in range(outer))
+        stride, width = prod(padded[outer:]), prod(sizes[outer:])
+        return cls(padded[:outer], sizes[:outer], steps, correlation.batch, itemsize, stride, width)
+
+    @property
+    def x_row(self) -> int:
+        """Bytes from a row to the next."""
+        return self.steps[-1] if self.steps else 0
+
+    @property
+    def image_row(self) -> int:
+        """Images from a row to the next."""
+        return int(not self.steps)
+
+    def segments(self, low: Numbers, high: Numbers, element: int) -> tuple[Table, Numbers]:
+        """What fills the positions [low, high) of each part, and each part's first record."""
+        part, row, start, stop = split(low, high, self.stride)
+        image, x, valid = row, np.zeros_like(row), np.ones(len(row), bool)
+        for padded, size, step in reversed(
+            [*zip(self.padded, self.sizes, self.steps, strict=True)]
+        ):
+            image, index = np.divmod(image, padded)
+            x, valid = x + index * step, valid & (index < size)
+        begin = start - row * self.stride
+        count = np.maximum(np.minimum(stop - row * self.stride, self.width) - begin, 0)
+        count *= valid & (image >= 0) & (image < self.batch)
+        x, image = np.where(count, (x + begin * self.itemsize, image), 0)
+        zeros = stop - start - count
+        # Rows that differ from the one before by what all rows do, or are zeros like it.
+        change = np.diff((part, count, zeros, begin, x, image))
+        steady = (change[4] == self.x_row) & (change[5] == self.image_row)
+        new = np.ones(len(part), bool)
+        new[1:] = change[:4].any(0) | (begin[1:] != 0) | ~(steady | (count[1:] == 0))
+        (first,) = new.nonzero()
+        rows = np.diff(first, append=len(part))
+        segments = filled(
+            SEGMENT, len(first), to=((start - low[part]) * element)[first], x=x[first],
+            count=count[first], zeros=zeros[first], image=image[first], rows=rows,
+        )  # fmt: skip
+        return segments, np.searchsorted(part[first], np.arange(len(low) + 1))
+
+
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+def packing_tables(correlation: Correlation, plan: Schedule, element: int) -> dict[str, Table]:
+    """The segments, and what they fill: `cache_blocks`, or `parts` of the buffer that threads
+    share; `packing` lists the channels of a part."""
+    blocks = filled(
+        CACHE_BLOCK, plan.cache_blocks, x=np.arange(plan.cache_blocks) * plan.cache_block
+    )
+    channels, jobs = correlation.reduced // correlation.groups, 4 * plan.threads
+    size = max(1, min(channels, -(-correlation.reduced // jobs)))
+    starts, positions, parts = blocks["x"], plan.cache_block, blocks
+    if plan.shared:
+        positions = plan.buffer_positions
+        if size == 1:  # so few channels that positions are divided too
+            positions = max(4096, -(-positions * correlation.reduced // jobs))
+        starts = np.arange(0, plan.buffer_positions, positions)
+        parts = filled(CACHE_BLOCK, len(starts), x=starts)
+    segments = np.zeros(0, SEGMENT)
+    if not plan.in_place:
+        end = plan.padded.total + plan.halo_after
+        behind = 0 if plan.shared else plan.halo_before + plan.halo_after
+        low = starts - plan.halo_before
+        high = np.minimum(low + positions + behind, end)
+        segments, bounds = InputRows.of(correlation, plan).segments(low, high, element)
+        parts["segment"], parts["segments"] = bounds[:-1], np.diff(bounds)
+    blocks["x"] *= element if plan.shared or plan.in_place else 0
+    if plan.shared:
+        parts["x"] *= element
+    first, groups = np.arange(0, channels, size), np.arange(correlation.groups)[:, None]
+    packing = filled(
+        JOB, (len(groups), len(first)),
+        channel=groups * channels + first, channels=np.minimum(size, channels - first),
+    ).ravel()  # fmt: skip
+    return {"segments": segments, "cache_blocks": blocks, "parts": parts, "packing": packing}
+
+
+def job_table(correlation: Correlation, plan: Schedule, group_bytes: int) -> Table:
+    """The jobs of a cache block: a group and a run of blocks each."""
+    channels, made = (n // correlation.groups for n in (correlation.reduced, correlation.made))
+    first = np.arange(0, len(plan.blocks), plan.block_run)
+    groups = np.arange(correlation.groups)[:, None]
+    return filled(
+        JOB, (len(groups), len(first)), channel=groups * channels, channels=channels,
+        w=groups * group_bytes, made=groups * made,
+        block=first, blocks=np.minimum(plan.block_run, len(plan.blocks) - first),
+    ).ravel()  # fmt: skip
+
+
+def block_table(plan: Schedule, classes: list[int], itemsize: int, element: int) -> Table:
+    """The blocks of a group, whose classes of phases are listed, without code and weights; an
+    element takes `itemsize` bytes in y and `element` in the stage."""
+    blocks = plan.blocks
+    return filled(
+        BLOCK, len(blocks), y=[block.phase * itemsize for block in blocks], phases=classes,
+        piece=[plan.tiles[block.kind].phases * element for block in blocks],
+        channel=[block.channel for block in blocks], active=[block.active for block in blocks],
+    )  # fmt: skip
+
+
+def tap_table(plan: Schedule, element: int) -> Numbers:
+    """Byte offsets of all outer taps, phase tuple after phase tuple."""
+    padded = plan.padded
+    rows = [
+        sum(tap.shift * step for tap, step in zip(taps, padded.steps, strict=True))
+        for phases in padded.phase_tuples()
+        for taps in product(*(phase.taps for phase in phases))
+    ]
+    return (plan.halo_before - np.array(rows, np.int64) * padded.row_stride) * element
