@@ -65,7 +65,7 @@ _ROW = 7  # numbers of a phase: code, jobs, rows of `inner`, and address and byt
 _APART = 8 * (_ARGUMENTS.place("next_1") - _ARGUMENTS.place("next_0"))
 
 
-@compiled("walk", kept=4, opt=1)
+@compiled("walk", kept=4, opt=0)
 def walk_code(module: Module, cpu: Cpu) -> None:
     """The function `walk(args)`, which every thread runs."""
     with module.function("walk", {"args": PTR}) as f:

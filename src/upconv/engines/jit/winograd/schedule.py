@@ -65,7 +65,8 @@ class Schedule:
 
     `box` is how many images and tiles of each axis a block has at most; `rows` by `vectors` vectors
     are the largest register tile of products. A unit has `channels` channels, padded to `padded`; a
-    job has `units` of them.
+    job has `units` of them. `cycles` are those of a run whose weights are in a cache if they fit
+    it, `cold_cycles` those of one that finds them in memory.
     """
 
     windows: tuple[Window, ...]
@@ -79,11 +80,12 @@ class Schedule:
     threads: int
     tile_bytes: int
     cycles: float
+    cold_cycles: float
 
     @property
     def points(self) -> int:
         """Products of a tile."""
-        return prod(each.points for each in self.transforms)
+        return self.order.points
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -223,7 +225,7 @@ class _Tiles:
     920 choices on a Zen 4 (2026-11-22). `sums` are products of all points and pieces, of one
     reduced and made channel; `inputs` is what packing and transforming a tile takes, `results` its
     way back for a unit, `stream` reading a unit's weights, in which products hide, and `weights`
-    what of it does not hide.
+    what of it does not hide; `memory` is reading them from beyond all caches.
     """
 
     def __init__(
@@ -262,7 +264,8 @@ class _Tiles:
         self._step = self._sums * self._reduced
         weights = self._step * across
         nbytes = self._step * weight.made * prod(window.stride for window in windows) * item
-        self._stream = weights * _STREAM * (1.6 if nbytes > L3 else 1)
+        self._beyond, self._memory = nbytes > L3, weights * _MEMORY
+        self._stream = self._memory if self._beyond else weights * _STREAM
         self._weights = weights * _WEIGHT
         self._panels, costs = across // vectors, costs_of(cpu.vector_bytes)
         self._rows_cycles = [
@@ -293,7 +296,10 @@ class _Tiles:
         most, l2, shared = self._rows, self._cpu.l2, shares_sets(correlation)
         room = max(most, int(_L2 * l2 / self._bytes)) // self._residues
         options = []
-        for box in {_box(counts, max(1, n)) for n in (room, room * 2 // 3, room // 2, room // 4)}:
+        rooms = [room, room * 2 // 3, room // 2, room // 4]
+        if self._beyond:  # fewer blocks read the weights from memory
+            rooms += [2 * room, 4 * room]
+        for box in {_box(counts, max(1, n)) for n in rooms}:
             results, made, transformed = self._counts(box)
             # A group of a large dilation may not fit: 64 channels, d = 32 along two axes.
             over = transformed * self._bytes / l2
@@ -307,11 +313,13 @@ class _Tiles:
                 jobs = blocks * runs
                 job = units * unit + transformed * self._inputs + _JOB
                 cycles = slower * job * ceil(jobs / threads)
-                options.append((cycles, jobs, box, units))
-        cycles, jobs, box, units = min(options)
+                options.append((cycles, jobs, box, units, products))
+        cycles, jobs, box, units, products = min(options)
+        unread = max(products, self._memory) - max(products, self._stream)
+        cold = cycles + unread * ceil(self._units * correlation.groups / min(threads, jobs))
         return Schedule(
             self.windows, self.transforms, box, most, self._vectors, self.channels, self.padded,
-            units, min(threads, jobs), self._bytes, cycles,
+            units, min(threads, jobs), self._bytes, cycles, cold,
         )  # fmt: skip
 
     def _counts(self, box: tuple[int, ...]) -> tuple[int, int, int]:
@@ -328,6 +336,7 @@ class _Tiles:
 
 
 _STREAM, _WEIGHT = 2.6, 1.2  # for a vector of weights, from the third-level cache
+_MEMORY = 14.0  # from memory, which gives one core some 12 to 20 GB/s
 L3 = 24 << 20  # bytes that stay in the third-level cache
 _ONE_SET = 1 << 17  # bytes: lines of 2048 sets
 _LEFT = ((False, 13), (True, 30))  # cycles of a result's way back, for `shares_sets`
