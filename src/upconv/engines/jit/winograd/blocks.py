@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 
 from ..correlation import Correlation, Line
@@ -12,7 +13,7 @@ from .transforms import Transform
 from .window import Window
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is cached
 class AxisBlocks:
     """Blocks of `box` groups of tiles, along one axis.
 
@@ -34,12 +35,12 @@ class AxisBlocks:
     base: int = 0
     out: int = 1
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """How many blocks there are."""
         return ceil(self.groups / self.box)
 
-    @property
+    @cached_property
     def reads(self) -> int:
         """Operands from one block to the next."""
         return self.step * self.makes * self.box
@@ -59,7 +60,7 @@ class AxisBlocks:
         """Results of a phase of a block at most."""
         return self.makes * self.box
 
-    @property
+    @cached_property
     def ends(self) -> tuple[int, int]:
         """The first block of which nothing is clipped, and the first of the other end."""
         last = self.blocks - 1
@@ -67,7 +68,7 @@ class AxisBlocks:
         high = (self.size - self.span - self.first) // self.reads + 1
         return low, max(low + 1, min(high, last))
 
-    @property
+    @cached_property
     def kinds(self) -> list[int]:
         """The number of one block of each kind."""
         low, high = self.ends

@@ -77,14 +77,14 @@ class Tables:
         self._x = _steps([axis.size for axis in axes], channels[0] * self.memory.item)
         self._y = _steps([axis.out for axis in axes], channels[1] * self.memory.item)
         self._pools = {name: _Pool(fields) for name, fields in _POOLED.items()}
-        self._tiles = cache(self._add_tiles)
+        self._tiles: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.blocks = prod(axis.blocks for axis in (images, *axes))
         # In the number of a block the last axis varies fastest, in that of a shape slowest.
         shapes = product(*(axis.kinds for axis in (*reversed(axes), images)))
         listed: dict[str, Iterable[tuple[int, ...]]] = {
             "axes": self._axes(images),
             "shapes": [self._shape(images.count(kind), kinds[::-1]) for *kinds, kind in shapes],
-            "chunks": _chunks(weights),
+            "chunks": _chunks(weights.chunk, weights.reduced, weights.lanes),
             "inputs": self._inputs(weights),
             "points": self._points(weights),
             "pieces": [(int(number),) for number in _pieces(plan.order)[1]],
@@ -112,7 +112,8 @@ class Tables:
     def _shape(self, images: int, kinds: list[int]) -> tuple[int, ...]:
         """The record of a shape, whose kind along each axis a block stands for."""
         axes = zip(self.memory.axes, kinds, strict=True)
-        tiles = self._tiles(images, *(axis.count(block) for axis, block in axes))
+        counts = images, *(axis.count(block) for axis, block in axes)
+        tiles = self._tiles.get(counts) or self._tiles.setdefault(counts, self._add_tiles(*counts))
         return images, *self._add_rows(kinds), *tiles[:5], self._add_deliveries(kinds), *tiles[5:]
 
     def _add_rows(self, kinds: list[int]) -> tuple[int, ...]:
@@ -164,13 +165,15 @@ class Tables:
     def _add_deliveries(self, kinds: list[int]) -> int:
         """Add the rows of results of an image for all outer phases; return where they begin."""
         first, second, last = self.memory.axes
-        line, by_row = last.line(kinds[2]), cache(self._rows_of_results)
+        line = last.line(kinds[2])
         rows = [
             [axis.results(block, phase) for phase in range(axis.stride)]
             for axis, block in zip((first, second), kinds, strict=False)
         ]
         # Most phases have the same rows.
-        records = [by_row(*ranges, line) for ranges in product(*rows)]
+        phases = [*product(*rows)]
+        by_row = {ranges: self._rows_of_results(*ranges, line) for ranges in dict.fromkeys(phases)}
+        records = [by_row[ranges] for ranges in phases]
         return self._pools["deliveries"].add(records)[0]
 
     def _rows_of_results(self, *ranges: range) -> tuple[int, int]:
@@ -184,7 +187,7 @@ class Tables:
 
     def _inputs(self, weights: Weights) -> Iterator[tuple[int, ...]]:
         packed = _sums([range(axis.step) for axis in self.memory.axes], self.memory.packed_steps)
-        for channel, active, *_ in _chunks(weights):
+        for channel, active, *_ in _chunks(weights.chunk, weights.reduced, weights.lanes):
             for phase, first in enumerate(packed):
                 yield first, (channel * len(packed) + phase * active) * self.memory.item
 
@@ -217,12 +220,10 @@ def _runs(correlation: Correlation, plan: Schedule, weights: Weights) -> Iterato
             yield group * weights.reduced, group * weights.units + first, count
 
 
-def _chunks(weights: Weights) -> list[tuple[int, ...]]:
-    chunk = weights.chunk
-    counts = [
-        (first, min(chunk, weights.reduced - first)) for first in range(0, weights.reduced, chunk)
-    ]
-    return [(first, n, chunk - n, ceil(n / weights.lanes)) for first, n in counts]
+@lru_cache(maxsize=256)
+def _chunks(chunk: int, reduced: int, lanes: int) -> list[tuple[int, ...]]:
+    counts = [(first, min(chunk, reduced - first)) for first in range(0, reduced, chunk)]
+    return [(first, n, chunk - n, ceil(n / lanes)) for first, n in counts]
 
 
 @lru_cache(maxsize=256)
@@ -254,13 +255,17 @@ class _Pool:
         return np.frombuffer(b"".join(self._pieces) or bytes(self._kind.itemsize), self._kind)
 
 
+@cache
 def _kind(fields: tuple[str, ...]) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in fields])
 
 
 def _steps(sizes: Sequence[int], last: int) -> list[int]:
     """The steps of a contiguous array along its axes, `last` along the last one."""
-    return [last * prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    steps = [last]
+    for size in sizes[:0:-1]:
+        steps.append(steps[-1] * size)
+    return steps[::-1]
 
 
 def _sums(axes: Sequence[Iterable[int]], steps: Sequence[int]) -> list[int]:
@@ -268,5 +273,8 @@ def _sums(axes: Sequence[Iterable[int]], steps: Sequence[int]) -> list[int]:
     sums = [0]
     for numbers, step in zip(axes, steps, strict=True):
         terms = [number * step for number in numbers]
-        sums = [total + term for total in sums for term in terms]
+        if sums == [0]:
+            sums = terms
+        elif terms != [0]:  # as those of axes that are not there
+            sums = [total + term for total in sums for term in terms]
     return sums
