@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
+from operator import itemgetter
 
 from ....geometry import Phase
 from ....problem import DataLayout
@@ -70,13 +71,10 @@ class Cut:
 class Schedule:
     """Everything that is decided about one correlation.
 
-    `images_inside`: the images of a batch are the innermost dim, so that a tile's points have the
-    same taps inside. A job is `step` points of `block_run` blocks; a pass of it has at most
-    `chunk_bytes` of weights.
+    A job is `step` points of `block_run` blocks; a pass of it has at most `chunk_bytes` of weights.
     """
 
     cut: Cut
-    images_inside: bool
     step: int
     runs: int
     block_run: int
@@ -106,40 +104,22 @@ class Schedule:
 # Blocks -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Division:
-    """A phase group cut into blocks, and for each which of the `kinds`, blocks that are alike but
-    for their lanes, it is one of."""
-
-    blocks: tuple[Block, ...]
-    kinds: tuple[int, ...]
-
-
 @lru_cache(maxsize=1024)
-def _divisions(
-    lanes: Lanes, shifts: tuple[tuple[int, ...], ...]
-) -> tuple[tuple[_Division, ...], tuple[Block, ...]]:
+def _divisions(lanes: Lanes, shifts: tuple[tuple[int, ...], ...]) -> tuple[tuple[Block, ...], ...]:
     """Ways to cut a phase group of these shifts into as few blocks as possible, of 1, 2 and more
-    vectors at most; and one block of each kind."""
+    vectors at most."""
     total = len(shifts) * lanes.channels
     vectors = -(-total // lanes.width)
-    kinds: dict[tuple[int, tuple[int, ...], bool], int] = {}
-    first: list[Block] = []
     divisions = []
     for most in range(1, min(len(lanes.sums), vectors + 1)):
-        count, lane, blocks, numbers = -(-vectors // most), 0, [], []
+        count, lane, blocks = -(-vectors // most), 0, []
         for i in range(count):
-            own = vectors // count + (i < vectors % count)
-            block = _block(lanes, shifts, lane, min(own * lanes.width, total - lane), own)
-            alike = (block.vectors, block.shifts, block.masked)
-            if alike not in kinds:
-                kinds[alike] = len(first)
-                first.append(block)
-            blocks.append(block)
-            numbers.append(kinds[alike])
-            lane += own * lanes.width
-        divisions.append(_Division(tuple(blocks), tuple(numbers)))
-    return tuple(divisions), tuple(first)
+            wide = vectors // count + (i < vectors % count)
+            active = min(wide * lanes.width, total - lane)
+            blocks.append(_block(lanes, shifts, lane, active, wide))
+            lane += wide * lanes.width
+        divisions.append(tuple(blocks))
+    return tuple(divisions)
 
 
 @lru_cache(maxsize=1024)
@@ -148,41 +128,35 @@ def _blocks(
 ) -> tuple[float, tuple[Block, ...]]:
     """The cheapest blocks of a phase group and their cycles: from the shifts of each phase, for
     phase groups that have the same, and `outer` taps for each shift."""
-    divisions, kinds = _divisions(lanes, shifts)
-    splits = [divmod(reach.points, points) for points in POINTS]
-    best = [_best_tile(lanes, block, reach.parts, splits, outer) for block in kinds]
-    costs = []
-    for division in divisions:
-        cost = 0.0
-        for kind in division.kinds:
-            cost += best[kind][0]
-        costs.append(cost)
-    cost = min(costs)
-    division = divisions[costs.index(cost)]
-    pairs = zip(division.blocks, division.kinds, strict=True)
-    return cost, tuple(replace(block, points=best[kind][1]) for block, kind in pairs)
+    alike: dict[tuple[int, bool, tuple[int, ...]], tuple[float, int]] = {}
+    options = []
+    for division in _divisions(lanes, shifts):
+        tiles = []
+        for block in division:
+            key = block.vectors, block.masked, block.shifts
+            if key not in alike:
+                alike[key] = _best_tile(lanes, block, reach, outer)
+            tiles.append(alike[key])
+        options.append((sum([cycles for cycles, _ in tiles]), division, tiles))
+    cost, division, tiles = min(options, key=itemgetter(0))
+    pairs = zip(division, tiles, strict=True)
+    return cost, tuple([replace(block, points=points) for block, (_, points) in pairs])
 
 
-def _best_tile(
-    lanes: Lanes,
-    block: Block,
-    parts: tuple[float, ...],
-    splits: list[tuple[int, int]],
-    outer: int,
-) -> tuple[float, int]:
+def _best_tile(lanes: Lanes, block: Block, reach: Reach, outer: int) -> tuple[float, int]:
     """The cycles of all points of a block, whole tiles and one for the rest, and the points of the
-    tiles that take the fewest, of equal ones the largest. `splits` are whole tiles and rest."""
+    tiles that take the fewest, of equal ones the largest."""
     merged = merged_taps(lanes, block)
     cycles = _tap_cycles(lanes, block.vectors, block.masked, merged)
     taps, best = len(block.shifts) // merged * outer, (float("inf"), 0)
-    for i in range(len(cycles)):
-        whole, rest = splits[i]
-        cost = whole * (60 + taps * parts[i] * cycles[i])
+    for points, each, part in zip(POINTS, cycles, reach.parts, strict=False):
+        whole, rest = divmod(reach.points, points)
+        cost = whole * (60 + taps * part * each)
         if rest:
             last = _FITTING[rest]
-            cost += 60 + taps * parts[last] * cycles[last]
+            cost += 60 + taps * reach.parts[last] * cycles[last]
         if cost <= best[0]:
-            best = cost, POINTS[i]
+            best = cost, points
     return best
 
 
@@ -319,8 +293,7 @@ def jobs(correlation: Correlation, cut: Cut, threads: int, cpu: Cpu) -> Schedule
     # Weights of a pass, and those of the next one on their way, leave room for inputs.
     chunk_bytes = cpu.l2 * 3 // 16
     block_runs = -(-blocks // block_run)
-    inside = images_inside(correlation)
-    return Schedule(cut, inside, step, runs, block_run, block_runs, chunk_bytes, threads)
+    return Schedule(cut, step, runs, block_run, block_runs, chunk_bytes, threads)
 
 
 def images_inside(correlation: Correlation) -> bool:

@@ -212,14 +212,14 @@ class Passes:
         if key in self._tap_places:
             return count, self._tap_places[key]
         self._tap_places[key] = place = len(self._taps) * 8
-        for use in uses(grid, block):
-            shift = use.shifts[-1]
+        for _, shifts in uses(grid, block):
+            shift = shifts[-1]
             if tile.masks and shift not in masks:
-                used = taps_of_lanes(self.data.lanes, use) >= 0
+                used = taps_of_lanes(self.data.lanes, grid, block, shift) >= 0
                 bits = used.reshape(tile.vectors, -1) @ (1 << np.arange(tile.lanes))
                 masks[shift] = [int(b) for b in bits]
-            moved = -sum(e * s for e, s in zip(use.shifts, self.data.x_steps[1:], strict=True))
-            rows += [moved, *masks.get(shift, []), *use.shifts]
+            moved = -sum(e * s for e, s in zip(shifts, self.data.x_steps[1:], strict=True))
+            rows += [moved, *masks.get(shift, []), *shifts]
         self._taps += rows
         return count, place
 

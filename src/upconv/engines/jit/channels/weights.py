@@ -11,7 +11,7 @@ behind a block's last, have zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
@@ -28,45 +28,28 @@ from .phases import PhaseGroup, taps_of
 from .schedule import Block, Grid
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One tap of one block: kernel indices and shifts of the outer axes, the last axis's shift."""
-
-    grid: Grid
-    block: Block
-    indices: tuple[int, ...]
-    shifts: tuple[int, ...]
-
-
-def uses(grid: Grid, block: Block) -> Iterator[Use]:
-    """The taps of a block in the order in which its sums are made."""
+def uses(grid: Grid, block: Block) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The taps of a block in the order in which its sums are made: the kernel indices of the outer
+    axes, and the shifts of all."""
     outer = [phase.taps for phase in grid.outer]
     for taps, shift in product(product(*outer), block.shifts):
-        indices = tuple(tap.index for tap in taps)
-        yield Use(grid, block, indices, (*(tap.shift for tap in taps), shift))
-
-
-def taps_of_phases(lanes: Lanes, use: Use) -> tuple[int, ...]:
-    """For each phase of a phase group the index of the last axis's tap, or -1 where it uses
-    none."""
-    every = _taps_by_shift(lanes, use.grid.phase_group)
-    return tuple(taps.get(use.shifts[-1], -1) for taps in every)
-
-
-def taps_of_lanes(lanes: Lanes, use: Use) -> Numbers:
-    """The same for each lane of a block; those behind its last use none."""
-    block, taps = use.block, taps_of_phases(lanes, use)
-    numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
-    phases = np.minimum(numbers // lanes.channels, len(taps) - 1)
-    found: Numbers = np.array(taps, np.int64)[phases]
-    found[block.active :] = -1
-    return found
+        yield tuple(tap.index for tap in taps), (*(tap.shift for tap in taps), shift)
 
 
 @lru_cache(maxsize=64)
-def _taps_by_shift(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
+def taps_of_phases(lanes: Lanes, phase_group: PhaseGroup) -> tuple[dict[int, int], ...]:
     """For each phase of a phase group its taps' indices by their shifts."""
     return tuple({tap.shift: tap.index for tap in taps} for taps in taps_of(lanes, phase_group))
+
+
+def taps_of_lanes(lanes: Lanes, grid: Grid, block: Block, shift: int) -> Numbers:
+    """The index of the last axis's tap that each lane of a block uses at a shift; -1 for none, and
+    behind the last lane."""
+    taps = [taps.get(shift, -1) for taps in taps_of_phases(lanes, grid.phase_group)]
+    numbers = np.arange(block.lane, block.lane + block.vectors * lanes.width)
+    used: Numbers = np.array(taps, np.int64)[np.minimum(numbers // lanes.channels, len(taps) - 1)]
+    used[block.active :] = -1
+    return used
 
 
 def without_sizes(grids: tuple[Grid, ...]) -> tuple[Grid, ...]:
@@ -127,17 +110,18 @@ def _lay_out(
     for grid in grids:
         for block in grid.blocks:
             place, width = next(places), block.vectors * lanes.width
-            for use in uses(grid, block):
-                taps = taps_of_phases(lanes, use)
+            for indices, (*_, shift) in uses(grid, block):
+                taps = [taps.get(shift, -1) for taps in taps_of_phases(lanes, grid.phase_group)]
                 first = min((tap for tap in taps if tap >= 0), default=0)
                 # Not by the block: that would be hashed with all its shifts.
                 which = grid.phase_group, block.lane, block.vectors
                 key = (*which, tuple(max(-1, tap - first) for tap in taps))
                 if key not in begins:
                     begins[key] = size
-                    tables.append(_elements(weight, lanes, use) - first * by_tap)
+                    used = taps_of_lanes(lanes, grid, block, shift)
+                    tables.append(_elements(weight, lanes, block, used) - first * by_tap)
                     size += width
-                source = sum(i * s for i, s in zip(use.indices, outer, strict=True))
+                source = sum(i * s for i, s in zip(indices, outer, strict=True))
                 source += first * by_tap
                 pieces.append((place, source * itemsize, begins[key], width))
                 place += channels * width
@@ -145,18 +129,17 @@ def _lay_out(
     return np.array(pieces, np.int64).reshape(-1, 4), np.maximum(numbers, -1)
 
 
-def _elements(weight: WeightForm, lanes: Lanes, use: Use) -> Numbers:
+def _elements(weight: WeightForm, lanes: Lanes, block: Block, taps: Numbers) -> Numbers:
     """For each lane the number of its element from a piece's first, or less than any."""
-    taps = taps_of_lanes(lanes, use)
     by_group, _, by_made, *_, by_tap = weight.strides
-    numbers = np.arange(use.block.lane, use.block.lane + len(taps)) % lanes.channels
+    numbers = np.arange(block.lane, block.lane + len(taps)) % lanes.channels
     if lanes.depthwise:
         multiplier = weight.made // weight.groups
         base = numbers // multiplier * by_group + numbers % multiplier * by_made
     else:
         base = numbers * by_made
-    found: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
-    return found
+    elements: Numbers = np.where(taps < 0, np.iinfo(np.int64).min // 2, base + taps * by_tap)
+    return elements
 
 
 def _block_table(
