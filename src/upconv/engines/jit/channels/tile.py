@@ -80,6 +80,12 @@ class ChannelTile:
         return self.lanes * self.vectors
 
     @property
+    def numbers(self) -> int:
+        """Numbers of points that are read at a time, a power of two: other masks take long where no
+        register is one. Tables go on behind the last point."""
+        return 1 << (self.points - 1).bit_length()
+
+    @property
     def masks(self) -> int:
         """Masks in the record of a tap."""
         return self.vectors if self.masked and not self.depthwise else 0
@@ -105,13 +111,13 @@ Read = Callable[[Function, ChannelTile, Value], Value]
 def emit_channel_tile(module: Module, name: str, tile: ChannelTile, products: Products) -> None:
     """A function of `PARAMETERS` that computes one tile, `products` being those of one tap."""
     with module.function(name, PARAMETERS) as f:
-        pointers = f.scratch(8 * tile.points)
+        pointers = f.scratch(8 * tile.numbers)
         with f.loop(0, f["tiles"]) as loop:
             first = loop.index * tile.points
             here = {name: f.at(f[name], first, I64) for name in POINTS}
             edges = _numbers(f, tile, here["edges"])
-            here["axes"] = f.select(_any(f, f.compare("ne", edges, INSIDE)), f["axes"], 0)
-            crosses = _any(f, f.compare("uge", edges, CROSSING))
+            here["axes"] = f.select(_any(f, tile, f.compare("ne", edges, INSIDE)), f["axes"], 0)
+            crosses = _any(f, tile, f.compare("uge", edges, CROSSING))
             here["merged"] = f.select(crosses, 1, f["merged"])
             here["channels"] = f["channels"] * here["merged"]
             here["ahead"] = f["ahead"] + loop.index * here["channels"] * f["ahead_step"]
@@ -158,31 +164,33 @@ def _vector(f: Function, tile: ChannelTile, address: Value, number: int) -> Valu
 
 
 def _numbers(f: Function, tile: ChannelTile, address: Value) -> Value:
-    return f.load(vector(I64, tile.points), address)
+    return f.load(vector(I64, tile.numbers), address)
 
 
-def _any(f: Function, bits: Value) -> Value:
-    """Whether any lane of a mask is set."""
+def _any(f: Function, tile: ChannelTile, mask: Value) -> Value:
+    """Whether a mask is set for any point."""
+    used = ", ".join(f"i1 {int(r < tile.points)}" for r in range(tile.numbers))
+    bits = mask & Value(mask.type, f"<{used}>")
     return f.compare("ne", f.convert("bitcast", bits, f"i{split(bits.type)[1]}"), 0)
 
 
 def _point(f: Function, tile: ChannelTile, here: Values, record: Value) -> Value:
     """Write where each point's input of one tap lies; whether any lies inside."""
-    bits = vector(I1, tile.points)
+    bits = vector(I1, tile.numbers)
     shifts = f.at(record, 1 + tile.masks, I64)
     with f.loop(0, here["axes"], carried=[Value(bits, "splat (i1 true)")]) as axis:
         mine = here["coordinates"] + axis.index * f["coordinate_axis"]
         shift = f.word(shifts, axis.index)
         size = f.word(f["sizes"], axis.index)
-        place = _numbers(f, tile, mine) - f.broadcast(shift, tile.points)
+        place = _numbers(f, tile, mine) - f.broadcast(shift, tile.numbers)
         # Unsigned: a negative number is beyond every size.
-        inside = f.compare("ult", place, f.broadcast(size, tile.points))
+        inside = f.compare("ult", place, f.broadcast(size, tile.numbers))
         axis.next([axis.carried[0] & inside])
     inside = axis.results[0]
     offset = f.load(I64, record) + f["x_offset"]
-    moved = _numbers(f, tile, here["xs"]) + f.broadcast(offset, tile.points)
-    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.points)), here["pointers"])
-    return _any(f, inside)
+    moved = _numbers(f, tile, here["xs"]) + f.broadcast(offset, tile.numbers)
+    f.store(f.select(inside, moved, f.broadcast(f["zeros"], tile.numbers)), here["pointers"])
+    return _any(f, tile, inside)
 
 
 _AHEAD = 8
