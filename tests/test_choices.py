@@ -208,3 +208,38 @@ def test_without_libdnnl_the_jit_does_them(monkeypatch: pytest.MonkeyPatch) -> N
     choices.forget_choices()
     assert choices.choose(LAST).engine is load("jit")
     choices.forget_choices()
+
+
+# What `explain` says of the candidates.
+
+
+def test_explain_lists_every_candidate_and_what_each_function_does() -> None:
+    answer = upconv.explain((1, 64, 28, 28), (64, 1, 3, 3), padding=1, groups=64, threads=2)
+    assert [use.name for use in answer.uses] == [
+        "plan",
+        "conv_transpose",
+        "gradient of x",
+        "gradient of weight",
+    ]
+    first, *others = answer.candidates
+    assert first.reason == "taken"
+    assert str(answer.uses[0]) == first.name
+    names = {each.name for each in answer.candidates}
+    assert {"jit positions", "jit channels", "jit planes", "onednn"} <= names
+    assert all(each.reason for each in others)
+    table = str(answer).partition("\n\n")[2].splitlines()
+    assert table[0].split() == ["candidate", "cycles", "packing", "memory"]
+    assert max(map(len, table)) <= 80
+
+
+def test_explain_lists_the_candidates_beside_an_engine_without_a_model() -> None:
+    answer = upconv.explain((1, 4, 9), (4, 4, 3), engine="reference", threads=1)
+    assert answer.engine == "reference"
+    assert not any(each.reason == "taken" for each in answer.candidates)
+
+
+def test_explain_of_a_gradient_says_what_that_gradient_does() -> None:
+    for direction in ("input_grad", "weight_grad"):
+        answer = upconv.explain((1, 4, 9), (4, 4, 3), direction=direction, threads=1)
+        assert not answer.uses
+        assert answer.candidates

@@ -31,7 +31,7 @@ LAYERS = [
     {"shapes", "primitives"},
     {"tuning"},
     {"execution", "decisions"},
-    {"gradients", "roofline"},
+    {"gradients", "roofline", "candidates"},
     {"ops", "plans", "explanations", "normalization", "streaming"},
     {"testing", "torch", "onednn_graph", "onnx", "mxnet", "dask", "linear"},
     {"__init__"},

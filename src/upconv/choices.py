@@ -252,6 +252,15 @@ def candidates(
     return found
 
 
+def rating_engine(problem: Problem, engine: Engine) -> Engine | None:
+    """The engine whose model rates a problem: the one chosen, or the first that lists it."""
+    if getattr(engine, "candidates", None):
+        return engine
+    usable = (each for each in map(_usable, ENGINES) if each is not None)
+    able = (each for each in usable if each.refuses(problem) is None)
+    return next((each for each in able if getattr(each, "candidates", None)), None)
+
+
 def variants(
     engine: Engine, problem: Problem, threads: int, algorithm: Algorithm = Algorithm.DIRECT
 ) -> tuple[str, ...]:

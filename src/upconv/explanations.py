@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from . import memory
 from .arrays import Operand, as_array, as_shape, dtype_of
+from .candidates import Rated, Use, kernel_of, rated, table_of
 from .checks import boolean, frozen, one_of
-from .choices import Algorithm, Refusal, choose, tuning_asked
+from .choices import Algorithm, Refusal, Selection, choose, tuning_asked
 from .engines import ENGINES, load
 from .engines.base import Engine
 from .engines.nonfinite import NonFiniteWeight, is_finite
@@ -97,6 +98,10 @@ class Explanation:
     algorithm multiplies less and may take less time. Both are None where the roofline of the
     machine was not measured. `measured_seconds` is the time
     of the winner, `measured_by`, if the problem was ever tuned here.
+
+    `uses` says what a plan, a call and the gradients do: a call packs its weight once only, which
+    may make another engine the fastest. `candidates` are all ways to compute the problem, with
+    their cycles and why each is taken or not.
     """
 
     problem: Problem
@@ -112,11 +117,14 @@ class Explanation:
     roofline_seconds: float | None = None
     measured_seconds: float | None = None
     measured_by: str = ""
+    uses: tuple[Use, ...] = ()
+    candidates: tuple[Rated, ...] = ()
 
     def __str__(self) -> str:
         rows = [
             ("problem", str(self.problem)),
             ("engine", f"{self.engine or 'none'} {self.variant}".rstrip()),
+            *((use.name, str(use)) for use in self.uses),
             *(("refused by", str(refusal)) for refusal in self.refusals),
             ("output", "x".join(map(str, self.output_shape))),
             ("multiply-adds", f"{self.multiply_adds:,}"),
@@ -126,7 +134,8 @@ class Explanation:
             *self._axis_rows(),
         ]
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+        lines = [f"{name:{width}}  {value}" for name, value in rows]
+        return "\n".join([*lines, *table_of(self.candidates)])
 
     def _time_rows(self) -> list[tuple[str, str]]:
         """The schedule and the times, as far as they are known."""
@@ -203,7 +212,9 @@ def explain(
     if way is not Direction.FORWARD:
         signature = request.gradient(way)
     problem, count = signature.problem, resolved(threads)
-    choice = choose(problem, engine)
+    how = Algorithm.DIRECT if way is Direction.WEIGHT_GRAD else Algorithm.of(algorithm)
+    once = way is not Direction.FORWARD  # a gradient packs the weight for one call
+    choice = choose(problem, engine, count, how, once=once)
     limits = roofline_of(count, measure=boolean("roofline", roofline))
     work = problem.multiply_adds, problem.nbytes, problem.dtype
     told = Explanation(
@@ -218,17 +229,31 @@ def explain(
     )
     if choice.engine is None:
         return told
-    weighty = way is not Direction.WEIGHT_GRAD
-    how = Algorithm.of(algorithm) if weighty else Algorithm.DIRECT
-    chosen = selected(problem, engine, count, tune=tuning_asked(tune), algorithm=how)
-    guarded = weighty and getattr(chosen.engine, "finite_weights_only", False)
+    tuned = tuning_asked(tune)
+    chosen = selected(problem, engine, count, tune=tuned, algorithm=how, once=once and not tuned)
+    guarded = way is not Direction.WEIGHT_GRAD and getattr(
+        chosen.engine, "finite_weights_only", False
+    )
     shape_only = isinstance(weight, tuple | list)
     if guarded and not shape_only and not is_finite(as_array("weight", weight)):
         refusal = Refusal(chosen.engine.name, _NONFINITE)
         refusals = (*told.refusals, refusal)
         return replace(told, engine=NonFiniteWeight.engine, refusals=refusals)
-    winner = remembered(problem, count, engine, how)
-    entry = shared_cache().entry(problem, chosen.engine, count, chosen.variant)
+    told = replace(
+        told,
+        uses=tuple(_uses(request, problem, way, engine, count, Algorithm.of(algorithm))),
+        candidates=tuple(rated(problem, chosen, count, once=once)),
+    )
+    clock = limits.clock if limits else None
+    return _built(told, chosen, remembered(problem, count, engine, how), count, clock)
+
+
+def _built(
+    told: Explanation, chosen: Selection, winner: Selection | None, threads: int,
+    clock: float | None,
+) -> Explanation:  # fmt: skip
+    """An explanation with what only the primitive knows, which is built and stays in the cache."""
+    entry = shared_cache().entry(told.problem, chosen.engine, threads, chosen.variant)
     primitive, cycles = entry.primitive, entry.primitive.predicted_cycles
     return replace(
         told,
@@ -236,10 +261,31 @@ def explain(
         variant=chosen.variant,
         workspace_bytes=primitive.workspace_bytes,
         schedule=primitive.description,
-        predicted_seconds=cycles / limits.clock if limits and cycles else None,
+        predicted_seconds=cycles / clock if clock and cycles else None,
         measured_seconds=winner.seconds if winner else None,
         measured_by=str(winner) if winner else "",
     )
+
+
+def _uses(
+    request: Request, problem: Problem, way: Direction, engine: str | Engine | None, threads: int,
+    algorithm: Algorithm,
+) -> Iterator[Use]:  # fmt: skip
+    """What a plan, a call and both gradients of a layer do, by models."""
+    if way is not Direction.FORWARD:
+        return
+    gradients = (Direction.INPUT_GRAD, Direction.WEIGHT_GRAD)
+    x, weight = (request.gradient(each).problem for each in gradients)
+    for name, asked, how, once in (
+        ("plan", problem, algorithm, False),
+        ("conv_transpose", problem, algorithm, True),
+        ("gradient of x", x, algorithm, True),
+        ("gradient of weight", weight, Algorithm.DIRECT, True),
+    ):
+        choice = choose(asked, engine, threads, how, once=once)
+        yield Use(
+            name, choice.engine.name if choice.engine else "none", kernel_of(choice, asked, threads)
+        )
 
 
 _NONFINITE = "a weight with NaN or infinity is the reference engine's, which multiplies no zeros"

@@ -1,9 +1,10 @@
 """What libdnnl takes beside this engine's direct sums, as it was measured by class of layers.
 
 On layers of real models, Zen 4, one thread, 2026-11-22 and 23, libdnnl took these times as long:
-few channels to sum over 0.3 to 1.0; narrow groups 0.3 to 1.0, forward 0.35 to 0.57, but with a bias
-1.7 to 4; channels-last data of many positions mostly 0.9; weight gradients of one tap 0.8 to 1.0,
-depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as long.
+few channels to sum over 0.57 to 1.2, in groups 0.35; narrow groups 0.3 to 1.3, forward 0.35 to
+0.57, but with a bias 1.7 to 4; channels-last data of many positions mostly 0.9; weight gradients of
+one tap 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as
+long.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ def _input_grad(correlation: Correlation, best: Candidate) -> tuple[float, str]:
         return _SLOWER  # libdnnl takes 5 to 21 times as long
     inside = all(line.is_inside for line in correlation.lines)
     if correlation.reduced // correlation.groups < _FEW_CHANNELS and not (first and inside):
-        return 0.4, f"the JIT engine is slow on fewer than {_FEW_CHANNELS} channels to sum over"
+        reason = f"the JIT engine is slow on fewer than {_FEW_CHANNELS} channels to sum over"
+        return (0.4 if correlation.groups > 1 else 0.95), reason
     if channels < _LANES and (correlation.groups > 1 or channels > _LANES // 4):
-        return 0.6, _not_full(channels)
+        return (0.6 if correlation.groups > 1 else 0.95), _not_full(channels)
     if not first and prod(correlation.result_size) > _FEW_POSITIONS:
         return 0.9, "convolutions of channels-last data are not the JIT engine's fastest"
     return _SLOWER

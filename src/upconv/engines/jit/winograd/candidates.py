@@ -12,8 +12,10 @@ from .schedule import Schedule, named_schedule, reduction_of, refusal, schedules
 from .transforms import named
 
 _PREFIX = "winograd "
-_MARGIN = 1.12  # and with few channels, of which the model thinks too well:
-_FEW, _FEW_MARGIN = 16, 1.4
+_MARGIN = 1.12
+_FEW, _FEW_MARGIN = 8, 1.6
+"""Of so few channels to sum over, along several axes, the model of the transforms thinks too well:
+they took 1.1 to 5 times as long as predicted on 12 layers (Zen 4, 2026-11-23)."""
 _FEWEST_PRODUCTS = 4_000_000  # with fewer, finding out takes longer than some runs
 _MOST_NUMBERS = 1 << 26  # of a transformed weight, which is up to eight times the weight
 
@@ -42,7 +44,8 @@ def _candidate(
         reason = f"its weight has {numbers:,} numbers, more than {_MOST_NUMBERS:,}"
     # Channels that do not fill a vector are packed some at a time.
     filled = min(1.0, plan.padded / cpu.lanes(correlation.dtype.itemsize))
-    margin = _FEW_MARGIN if _channels(correlation) < _FEW else _MARGIN
+    few = correlation.rank > 1 and correlation.reduced < _FEW * correlation.groups
+    margin = _FEW_MARGIN if few else _MARGIN
     return Candidate(
         "jit", _PREFIX + named(plan.transforms), plan.cycles,
         packing_cycles(numbers, correlation, threads, cpu) / filled, plan.workspace_bytes,

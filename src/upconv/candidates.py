@@ -1,0 +1,131 @@
+"""The candidates for a problem as a table for people: cycles, memory, why each is taken or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from textwrap import wrap
+
+from .choices import Choice, Selection, candidates, rating_engine
+from .engines.base import Candidate, Eligible, Engine, ranked
+from .memory import readable
+from .problem import Problem
+
+_TILES = 2  # of Winograd's algorithm that are listed; the others are slower
+_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one of the functions that compute a layer, `name`, does."""
+
+    name: str
+    engine: str
+    kernel: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.kernel}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """A candidate: cycles of each thread, those of packing the weight, bytes of scratch memory.
+
+    Figures are None where they are not known, or the candidate is never taken. `reason` says why it
+    is taken or not.
+    """
+
+    name: str
+    cycles: float | None
+    packing: float | None
+    workspace: int | None
+    reason: str
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Its name and figures as text."""
+        cycles, packing = (
+            "-" if each is None else f"{each:,.0f}" for each in (self.cycles, self.packing)
+        )
+        return (
+            self.name,
+            cycles,
+            packing,
+            "-" if self.workspace is None else readable(self.workspace),
+        )
+
+
+def kernel_of(choice: Choice | Selection, problem: Problem, threads: int) -> str:
+    """The variant of a choice, or the kernel that its engine takes by itself; "" if unknown."""
+    if choice.variant or choice.engine is None:
+        return choice.variant
+    best = _own(choice.engine, problem, threads)
+    return best.variant if best else ""
+
+
+def _own(engine: Engine, problem: Problem, threads: int) -> Candidate | None:
+    """The candidate that an engine takes for direct sums."""
+    listed = (c for c in candidates(engine, problem, threads) if not c.winograd)
+    return next((c for c in ranked(listed) if c.engine == engine.name), None)
+
+
+def rated(problem: Problem, chosen: Selection, threads: int, *, once: bool) -> Iterator[Rated]:
+    """All candidates, the one chosen first, then by their cost, and those never taken last."""
+    engine = rating_engine(problem, chosen.engine)
+    listed = list(candidates(engine, problem, threads, every=True)) if engine else []
+    if not listed:
+        return
+    kernel = kernel_of(chosen, problem, threads)
+    taken = [c for c in listed if (c.engine, c.variant) == (chosen.engine.name, kernel)]
+    least = taken[0].cost(once=once) if taken else 0.0
+    others = sorted(
+        (c for c in listed if c not in taken),
+        key=lambda c: (not c.possible, c.eligible is Eligible.ON_REQUEST, c.cost(once=once)),
+    )
+    for each in (*taken, *_few_tiles(others)):
+        name = f"{each.engine} {each.variant}".rstrip()
+        if not each.possible:
+            yield Rated(name, None, None, None, f"never: {each.reason}")
+            continue
+        reason = "taken" if each in taken else _reason(each, least, once=once)
+        workspace = each.workspace if each.engine == "jit" else None
+        yield Rated(name, each.cycles, each.packing, workspace, reason)
+
+
+def _few_tiles(listed: Iterable[Candidate]) -> Iterator[Candidate]:
+    tiles = 0
+    for each in listed:
+        tiles += each.winograd
+        if not each.winograd or tiles <= _TILES:
+            yield each
+
+
+def _reason(candidate: Candidate, least: float, *, once: bool) -> str:
+    """Why a candidate that is possible is not taken."""
+    if candidate.eligible is Eligible.ON_REQUEST:
+        return f"only on request: {candidate.reason}"
+    times = candidate.cost(once=once) / least if least else 1.0
+    margin = f", with a margin of {candidate.margin:g} for its model" * (candidate.margin > 1)
+    more = f": {candidate.reason}" if candidate.reason else ""
+    return f"{times:.3g} times the cost{margin}{more}"
+
+
+def table_of(listed: tuple[Rated, ...]) -> list[str]:
+    """The table's lines, of at most 80 columns: a reason that is too long has lines of its own."""
+    if not listed:
+        return []
+    rows = [("candidate", "cycles", "packing", "memory"), *(each.cells for each in listed)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [""]
+    for cells, reason in zip(rows, ("", *(each.reason for each in listed)), strict=True):
+        name, *figures = (
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
+        line = "  ".join((name, *figures, reason)).rstrip()
+        if len(line) <= _WIDTH:
+            lines.append(line)
+        else:
+            lines.append("  ".join((name, *figures)).rstrip())
+            lines += wrap(reason, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return lines
