@@ -163,10 +163,9 @@ class Memory:
             axis.step * axis.apart * n for axis, n in zip(self.axes, self.packed_steps, strict=True)
         ]
         y = [axis.apart * n for axis, n in zip(self.axes, self.stage_steps, strict=True)]
-        last = self.axes[2].stride * y[2]
-        return {"x_step_0": x[0], "x_step_1": x[1]} | {
-            "y_step_0": y[0], "y_step_1": y[1], "y_step_2": last,
-        }  # fmt: skip
+        y[2] *= self.axes[2].stride
+        steps = {f"x_step_{i}": n for i, n in enumerate(x[:2])}
+        return steps | {f"y_step_{i}": n for i, n in enumerate(y)}
 
 
 def _lines(nbytes: int) -> int:

@@ -33,7 +33,7 @@ _L2 = 0.75  # part of the second-level cache that blocks may fill
 class Order:
     """What the order of a transformed weight depends on beside the weight: no size and no thread.
 
-    The fields are those of `Schedule`.
+    A unit has `channels` channels, padded to `padded`; panels are `vectors` vectors wide.
     """
 
     windows: tuple[Window, ...]
@@ -60,32 +60,22 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Order):
     """Everything that is decided about one correlation.
 
     `box` is how many images and tiles of each axis a block has at most; `rows` by `vectors` vectors
-    are the largest register tile of products. A unit has `channels` channels, padded to `padded`; a
-    job has `units` of them. `cycles` are those of a run whose weights are in a cache if they fit
-    it, `cold_cycles` those of one that finds them in memory.
+    are the largest register tile of products. A job has `units` units. `cycles` are
+    those of a run whose weights are in a cache if they fit it, `cold_cycles` those of a run that
+    finds them in memory.
     """
 
-    windows: tuple[Window, ...]
-    transforms: tuple[Transform, ...]
     box: tuple[int, ...]
     rows: int
-    vectors: int
-    channels: int
-    padded: int
     units: int
     threads: int
     tile_bytes: int
     cycles: float
     cold_cycles: float
-
-    @property
-    def points(self) -> int:
-        """Products of a tile."""
-        return self.order.points
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -108,11 +98,6 @@ class Schedule:
         return Order(self.windows, self.transforms, self.vectors, self.channels, self.padded)
 
     @property
-    def columns(self) -> int:
-        """Columns of a unit."""
-        return self.order.columns
-
-    @property
     def growth(self) -> float:
         """Rounding errors beside those of direct sums, as a model."""
         return max(1.0, prod(each.growth for each in self.transforms))
@@ -130,7 +115,7 @@ class Schedule:
             for each, window in zip(self.transforms, self.windows, strict=True)
         )
         phases = prod(window.stride * window.step for window in self.windows)
-        return sum(map(prod, self.order.pieces)) * phases, direct
+        return sum(map(prod, self.pieces)) * phases, direct
 
     def __str__(self) -> str:
         mine, direct = self.saving
@@ -318,7 +303,7 @@ class _Tiles:
         unread = max(products, self._memory) - max(products, self._stream)
         cold = cycles + unread * ceil(self._units * correlation.groups / min(threads, jobs))
         return Schedule(
-            self.windows, self.transforms, box, most, self._vectors, self.channels, self.padded,
+            self.windows, self.transforms, self._vectors, self.channels, self.padded, box, most,
             units, min(threads, jobs), self._bytes, cycles, cold,
         )  # fmt: skip
 
