@@ -25,10 +25,10 @@ TABLES = (
     "units", "works", "blocks", "outer", "runs", "segments", "places", "rows_panels",
     "lanes_panels",
 )  # fmt: skip
-_SIDE = "copy* image channel position line packed panel size width step"
+_SIDE = "image channel position line packed panel size width step"
 ARGUMENTS = ArgumentLayout(
     walk.NUMBERS
-    + "stages* dw* rows* lanes* zeros* tile* single* clear* transpose* deliver* add* "
+    + "stages* dw* rows* lanes* zeros* tile* single* clear* copy* transpose* deliver* add* "
     + "".join(f"{name}* " for name in TABLES)
     + "".join(f"{side}_{name} " for side in ("rows", "lanes") for name in _SIDE.split())
     + "set_count set_bytes element tile_rows tile_width spare taps_inside transposed"
@@ -38,29 +38,21 @@ ARGUMENTS = ArgumentLayout(
 _PACK = signature("args* mine* work* unit*")
 _BLOCK = signature("args* mine* work* unit* block* sums* fresh")
 _DELIVER = signature("args* mine* block* sums*")
-_UNROLLED = 4  # positions
 
 
 @compiled("copy", kept=16)
-def copy_code(module: Module, width: int, stored: str, computed: str, cpu: Cpu) -> None:
-    """Copies channels-last rows of `width` numbers, of which `rows` are there and zeros follow;
-    what is stored beyond a row is overwritten by the next."""
+def copy_code(module: Module, stored: str, computed: str, cpu: Cpu) -> None:
+    """Copies channels-last rows of `rows` numbers, with zeros behind them to the end of a row or
+    farther: what is stored beyond a row is overwritten by the next."""
     lanes = cpu.lanes(BYTES[computed])
     with module.function("copy", TRANSPOSE) as f:
-        starts = range(0, width, lanes)
-        masks = [f.lanes_below(f["rows"] - start, lanes) for start in starts]
-
-        def copy(src: Value, dst: Value) -> None:
-            for start, mask in zip(starts, masks, strict=True):
-                numbers = f.load_lanes(vector(stored, lanes), f.at(src, start, stored), mask)
-                f.store(converted(f, numbers, computed), f.at(dst, start, computed))
-
-        many = f["columns"] // _UNROLLED * _UNROLLED
-        for bounds in ((0, many, _UNROLLED), (many, f["columns"], 1)):
-            with f.loop(*bounds) as column:
-                for i in range(bounds[2]):
-                    index = column.index + i
-                    copy(f["src"] + index * f["src_row"], f["dst"] + index * f["dst_row"])
+        width = f["dst_row"] // BYTES[computed]
+        with f.loop(0, f["columns"]) as column, f.loop(0, width, lanes) as loop:
+            mask = f.lanes_below(f["rows"] - loop.index, lanes)
+            src = f["src"] + column.index * f["src_row"]
+            dst = f["dst"] + column.index * f["dst_row"]
+            numbers = f.load_lanes(vector(stored, lanes), f.at(src, loop.index, stored), mask)
+            f.store(converted(f, numbers, computed), f.at(dst, loop.index, computed))
 
 
 @compiled("job", "finish", kept=8, opt=1)
@@ -144,7 +136,7 @@ def _emit_pack(module: Module, side: str, slot: int) -> None:
                 # What lies behind the last channel must be numbers, if only not to be slow.
                 with f.when(planes & (active < width)):
                     f.call(a["clear"], dst, src, 0, place["length"] * width, 1, 0, 0)
-                f.call(a[f"{side}_copy"], dst, src, active, place["length"], line, row_bytes)
+                f.call(a["copy"], dst, src, active, place["length"], line, row_bytes)
 
 
 def _panel(f: Function, side: str, number: Value) -> Value:

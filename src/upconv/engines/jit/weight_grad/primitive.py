@@ -113,17 +113,11 @@ def _codes(plan: Plan, cpu: Cpu) -> dict[str, tuple[Code, str]]:
         "deliver": (finish_code(_finish(computed, stored, problem.accumulate), cpu), "finish"),
         "add": (finish_code(_finish(computed, computed, accumulate=True), cpu), "finish"),
     }
-    sides = zip(
-        ("rows", "lanes"), plan.sided(*plan.in_place), plan.sided(*plan.widths), strict=True
-    )
-    for side, in_place, width in sides:
-        if in_place:
-            continue
-        if problem.layout is DataLayout.NXC:
-            codes[f"{side}_copy"] = copy_code(width, stored, computed, cpu), "copy"
-        else:
-            codes[f"{side}_copy"] = transpose_code(stored, computed, cpu), "transpose"
-            codes["clear"] = fill_code(stored, computed, cpu), "fill"
+    if problem.layout is DataLayout.NCX:
+        codes["copy"] = transpose_code(stored, computed, cpu), "transpose"
+        codes["clear"] = fill_code(stored, computed, cpu), "fill"
+    elif not all(plan.in_place):
+        codes["copy"] = copy_code(stored, computed, cpu), "copy"
     return codes
 
 

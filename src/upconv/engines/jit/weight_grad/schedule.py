@@ -91,9 +91,8 @@ class Plan:
         return f"weight gradient: {self.sides}, {blocks}, {self.part} taps to a job"
 
     def _sets(self, spatial_blocks: int) -> int:
-        """How many sets so many spatial blocks are dealt out to: as few as have as many each."""
-        most = max(1, min(_JOBS, spatial_blocks, _SUMS // self.all_bytes))
-        return ceil(spatial_blocks / ceil(spatial_blocks / most))
+        """How many sets so many spatial blocks are dealt out to."""
+        return max(1, min(_JOBS, spatial_blocks, _SUMS // self.all_bytes))
 
     def _cut(self, cpu: Cpu) -> Iterator[SpatialBlock]:
         """Spatial blocks: whole rows where some fit, as rows share what they need of g."""
