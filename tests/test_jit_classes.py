@@ -127,5 +127,5 @@ def test_what_only_hands_out_jobs_is_not_optimised(monkeypatch: pytest.MonkeyPat
         load("jit").build(problem, 2)
     forget()
     quick = {functions for functions, level in levels.items() if level == 0}
-    assert quick == {("passes", "transpose_in", "transpose_out", "finish_out")}
+    assert quick == {("passes", "transpose_in", "transpose_out", "finish_out"), ("walk",)}
     assert {("wide", "narrow"), ("tile",), ("pack", "job"), ("walk",)} <= {*levels}

@@ -43,10 +43,10 @@ class Codes:
                 else transpose_code(*types, cpu),
                 "transpose_out": transpose_code(element, element, cpu),
             }
-        driver = driver_code(cpu)
-        self.walk, self.steps = walk_code(cpu).addresses["walk"], driver.addresses
+        driver, walk = driver_code(cpu), walk_code(cpu)
+        self.walk, self.steps = walk.addresses["walk"], driver.addresses
         self.addresses = {name: next(iter(code.addresses.values())) for name, code in codes.items()}
-        self._kept = {id(code): code for code in (driver, *codes.values())}
+        self._kept = {id(code): code for code in (driver, walk, *codes.values())}
 
     @property
     def nbytes(self) -> int:
