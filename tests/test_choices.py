@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from upconv import choices
 from upconv.choices import Algorithm, choose, select
 from upconv.engines import ENGINES, load
 from upconv.engines.base import Candidate, ranked
-from upconv.engines.jit.cpu import host
+from upconv.engines.jit.choose import table
+from upconv.engines.jit.cpu import Cpu, target
 from upconv.errors import ArgumentError, EngineMissing, EngineRefusal
 from upconv.geometry import Axis
 from upconv.problem import DataLayout, Direction, Problem
@@ -168,14 +171,22 @@ def test_is_taken_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch
     assert chosen({"a": Named("b"), "b": Named(), "z": Named()}) == ("a", [])
 
 
-def rival(problem: Problem) -> bool:
+_AVX2 = {"avx", "avx2", "fma", "f16c"}
+AVX2 = replace(target("x86_64", "haswell", "", _AVX2), l2=512 << 10)
+AVX512 = replace(target("x86_64", "znver4", "", _AVX2 | {"avx512vl"}), l2=1 << 20)
+
+
+def rival(problem: Problem, cpu: Cpu = AVX2) -> bool:
     """Whether the JIT engine expects libdnnl to be faster at direct sums."""
-    listed = (each for each in load("jit").candidates(problem, 1) if not each.winograd)
+    listed = (each for each in table(problem, 1, cpu, every=False) if not each.winograd)
     return ranked(listed)[0].engine == "onednn"
 
 
 @pytest.mark.parametrize("problem", DEFERRED, ids=str)
-def test_the_jit_leaves_some_convolutions_to_libdnnl(problem: Problem) -> None:
+def test_the_jit_leaves_some_convolutions_to_libdnnl(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, fresh_cache: None
+) -> None:
+    monkeypatch.setattr(import_module("upconv.engines.jit"), "host", lambda: AVX2)
     jit = load("jit")
     assert rival(problem)
     assert jit.refuses(problem) is None
@@ -195,11 +206,11 @@ def test_the_jit_keeps_the_others() -> None:
     narrow = CONVOLUTION.replace(groups=8)
     volume = LAST.replace(axes=PLANE[:1] * 3, groups=64)
     kept = CONVOLUTION, few, CONVOLUTION.replace(in_channels=1), basis, depthwise, narrow, volume
-    if host().vector_bytes == 64:  # for which the planes kernel is
-        kept += (LAST.replace(groups=64),)
     for problem in kept:
         assert not rival(problem)
-        assert choices.choose(problem).engine is load("jit")
+    few_channels, planes = STEPPED.replace(out_channels=3), LAST.replace(groups=64)
+    for problem in (*kept, LAST, few_channels, planes):
+        assert not rival(problem, AVX512)
 
 
 def test_without_libdnnl_the_jit_does_them(monkeypatch: pytest.MonkeyPatch) -> None:

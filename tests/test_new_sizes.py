@@ -94,10 +94,8 @@ def test_nothing_is_compiled_and_no_fraction_met(layer, one_processor, monkeypat
     assert not calls
 
 
-@layers
-def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
-    make = LAYERS[layer]
-    entry(make(KNOWN))
+def looked_at(problem: Problem) -> list[int]:
+    """How often the schedules of three kernels, the interior and the table are made anew."""
     looks = (
         schedule.schedule,
         channel_schedule._cut,
@@ -105,15 +103,41 @@ def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
         choose.interior_of,
         choose.table,
     )
-    choose.table.cache_clear()
     before = [look.cache_info().misses for look in looks]
-    entry(make(NEW[0]))
-    *kernels, interiors, tables = (
-        look.cache_info().misses - count for look, count in zip(looks, before, strict=True)
-    )
-    assert max(kernels) <= 1
-    assert interiors <= 2, "with the outputs that nothing reaches and without"
+    entry(problem)
+    return [look.cache_info().misses - n for look, n in zip(looks, before, strict=True)]
+
+
+@layers
+def test_each_kernel_is_looked_at_once(layer, one_processor) -> None:
+    make = LAYERS[layer]
+    entry(make(KNOWN))
+    choose.table.cache_clear()
+    *kernels, interiors, tables = looked_at(make(NEW[0]))
     assert tables == 1, "one table of candidates is made, and all that choose read it"
+    assert max(kernels) <= 2, "for the class of sizes, and for the size itself"
+    assert interiors <= 4, "of both, with the outputs that nothing reaches and without"
+
+
+@layers
+def test_sizes_of_a_class_share_its_table(layer, one_processor) -> None:
+    make = LAYERS[layer]
+    first, *others = sizes = (1826, 1876, 1901)  # of images 73, 75, 76, and three more
+    assert len({choose.size_class(make(size)) for size in sizes}) == 1
+    entry(make(first))
+    for size in others:
+        *kernels, interiors, tables = looked_at(make(size))
+        assert tables == 0
+        assert sorted(kernels)[1:] <= [0, 1], "the kernel that is taken, and no other"
+        assert interiors <= 2
+
+
+@pytest.mark.parametrize(
+    ("size", "rounded"),
+    [(1, 1), (63, 63), (64, 64), (65, 72), (72, 72), (127, 128), (129, 144), (1000, 1024)],
+)
+def test_sizes_are_rounded_up_to_eighths_of_a_power_of_two(size: int, rounded: int) -> None:
+    assert choose.size_class(transposed(size, 16, 1)).axes[0].size == rounded
 
 
 @layers

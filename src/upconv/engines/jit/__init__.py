@@ -16,7 +16,7 @@ from ..interior import bordered
 from ..nonfinite import NonFiniteFallback
 from .channels.candidates import DOTS
 from .channels.primitive import Channels
-from .choose import direct_variant, interior_of, refusal, table
+from .choose import direct_variant, interior_of, refusal, size_class, table
 from .correlation import Correlation
 from .cpu import host
 from .planes.candidates import PLANES
@@ -48,7 +48,7 @@ class JitEngine:
         self, problem: Problem, threads: int, *, every: bool = False
     ) -> tuple[Candidate, ...]:
         """The table of candidates: kernels, Winograd's tiles, and libdnnl."""
-        return table(problem, threads, host(), every=every)
+        return table(size_class(problem), threads, host(), every=every)
 
     def variants(self, problem: Problem, threads: int) -> tuple[str, ...]:
         """The kernels that add up directly, where there is more than one."""

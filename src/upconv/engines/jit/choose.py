@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from ...geometry import Axis
 from ...problem import Direction, DType, Problem
 from ..base import Candidate, Eligible, ranked
 from ..interior import Interior
@@ -21,7 +22,7 @@ from . import libdnnl
 from .channels.candidates import CHANNELS
 from .channels.candidates import candidates as channels
 from .correlation import Correlation, too_much
-from .cpu import Cpu
+from .cpu import Cpu, host
 from .direct import refused
 from .planes.candidates import candidates as planes
 from .positions.candidates import candidates as positions
@@ -59,7 +60,7 @@ def table(problem: Problem, threads: int, cpu: Cpu, *, every: bool) -> tuple[Can
     return (
         *direct_sums,
         *products,
-        libdnnl.of_correlation(problem, correlation, best),
+        libdnnl.of_correlation(problem, correlation, best, cpu),
     )
 
 
@@ -89,9 +90,36 @@ def _winograd(
 _FILL = 10.0  # cycles of a number that nothing reaches, which NumPy writes
 
 
+@lru_cache(maxsize=256)
+def size_class(problem: Problem) -> Problem:
+    """The problem whose table stands for this one: sizes above 64 are rounded up, to eighths of a
+    power of two.
+
+    A vocoder meets another length with every sentence. Its lengths share a few tables, and mostly
+    the code of what these choose. The number of full vectors changes by one at most.
+    """
+    axes = tuple(_rounded(axis) for axis in problem.axes)
+    if axes == problem.axes:
+        return problem
+    rounded = problem.replace(axes=axes)
+    return problem if refusal(rounded, host()) else rounded
+
+
+def _rounded(axis: Axis) -> Axis:
+    if axis.size <= _EXACT:
+        return axis
+    step = 1 << ((axis.size - 1).bit_length() - 4)
+    size = -(-axis.size // step) * step
+    return axis if size == axis.size else replace(axis, size=size)
+
+
+_EXACT = 64  # sizes that fill few vectors: each has a table of its own
+
+
 def direct_variant(problem: Problem, threads: int, cpu: Cpu) -> str:
     """The kernel that the model takes for direct sums."""
-    direct = (each for each in table(problem, threads, cpu, every=False) if not each.winograd)
+    candidates = table(size_class(problem), threads, cpu, every=False)
+    direct = (each for each in candidates if not each.winograd)
     return next(each.variant for each in ranked(direct) if each.engine == "jit")
 
 

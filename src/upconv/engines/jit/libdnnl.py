@@ -1,10 +1,10 @@
 """What libdnnl takes beside this engine's direct sums, as it was measured by class of layers.
 
 On layers of real models, Zen 4, one thread, 2026-11-22 and 23, libdnnl took these times as long:
-few channels to sum over 0.57 to 1.2, in groups 0.35; narrow groups 0.3 to 1.3, forward 0.35 to
-0.57, but with a bias 1.7 to 4; channels-last data of many positions mostly 0.9; weight gradients of
-one tap 0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as
-long.
+few channels to sum over 0.82 to 3, in groups 0.35; narrow groups 0.3 to 1.3, forward 0.35 to 0.57,
+but with a bias 1.7 to 4; channels-last data of many positions 0.9 to 3; weight gradients of one tap
+0.8 to 1.0, depthwise ones of 3x3 taps 0.6 to 0.9. On all others it took 0.75 to 18 times as long.
+Held to AVX2, few channels 0.55 to 2.2, and channels-last data of many positions 0.73 to 1.4.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from math import prod
 from ...problem import DataLayout, Direction, Problem
 from ..base import Candidate
 from .correlation import Correlation
+from .cpu import Cpu
 from .direct import weight_numbers
+from .values import LINE
 
 _SLOWER = 1.5, "it is faster on few classes of layers"
 _FEW_CHANNELS, _LANES, _FEW_POSITIONS = 8, 16, 64
 _PACK = 2.3  # times what this engine takes to pack a weight
 
 
-def of_correlation(problem: Problem, correlation: Correlation, best: Candidate) -> Candidate:
+def of_correlation(
+    problem: Problem, correlation: Correlation, best: Candidate, cpu: Cpu
+) -> Candidate:
     """libdnnl beside the best direct candidate of a correlation."""
     forward = problem.direction is Direction.FORWARD
-    ratio, reason = _forward(problem) if forward else _input_grad(correlation, best)
+    ratio, reason = _forward(problem) if forward else _input_grad(correlation, best, cpu)
     packing = _PACK * best.packing
     return Candidate("onednn", "", ratio * best.cycles, packing, reason=reason)
 
@@ -43,8 +47,8 @@ def _forward(problem: Problem) -> tuple[float, str]:
     return _SLOWER
 
 
-def _input_grad(correlation: Correlation, best: Candidate) -> tuple[float, str]:
-    first = correlation.layout is DataLayout.NCX
+def _input_grad(correlation: Correlation, best: Candidate, cpu: Cpu) -> tuple[float, str]:
+    first, wide = correlation.layout is DataLayout.NCX, cpu.vector_bytes == LINE
     channels = correlation.made // correlation.groups
     depthwise = 1 < correlation.groups == correlation.made == correlation.reduced
     if best.variant in ("planes", "positions"):
@@ -56,10 +60,12 @@ def _input_grad(correlation: Correlation, best: Candidate) -> tuple[float, str]:
     inside = all(line.is_inside for line in correlation.lines)
     if correlation.reduced // correlation.groups < _FEW_CHANNELS and not (first and inside):
         reason = f"the JIT engine is slow on fewer than {_FEW_CHANNELS} channels to sum over"
-        return (0.4 if correlation.groups > 1 else 0.95), reason
+        if correlation.groups > 1:
+            return 0.4, reason
+        return _SLOWER if wide else (0.7, reason)
     if channels < _LANES and (correlation.groups > 1 or channels > _LANES // 4):
         return (0.6 if correlation.groups > 1 else 0.95), _not_full(channels)
-    if not first and prod(correlation.result_size) > _FEW_POSITIONS:
+    if not first and not wide and prod(correlation.result_size) > _FEW_POSITIONS:
         return 0.9, "convolutions of channels-last data are not the JIT engine's fastest"
     return _SLOWER
 

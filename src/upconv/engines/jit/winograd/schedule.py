@@ -191,9 +191,6 @@ def _choices(
 
 def named_schedule(correlation: Correlation, names: str, threads: int, cpu: Cpu) -> Schedule:
     """The best schedule of a choice of tiles, by the names of its transforms."""
-    for each in schedules(correlation, threads, cpu, exact=True):
-        if named(each.transforms) == names:
-            return each
     windows = windows_of(correlation)
     made = tuple(
         next(each for each in transforms_of(window.r) if each.name == name)
