@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upconv
-from processes import printed, require_feature
+from processes import printed
 from upconv.installation import install_command
 
 da = pytest.importorskip("dask.array", reason="needs Dask")
@@ -127,23 +127,6 @@ def test_gradients(layer: Any, data: Any) -> None:
         results = [lazy_one.compute(scheduler=s) for s in ("synchronous", "threads")]
         np.testing.assert_allclose(results[0], eager, rtol=0, atol=1e-9 * max(1, grad.size))
         assert results[0].tobytes() == results[1].tobytes()
-
-
-PROCESSORS = {
-    # name: (feature it needs, layers, kernels that compute them)
-    "skylake-avx512": ("avx512vl", 16, "channels planes positions"),
-    "haswell": ("avx2", 8, "channels positions"),
-    "x86-64": ("sse2", 8, "channels positions"),
-}
-
-
-@pytest.mark.parametrize("processor", PROCESSORS)
-def test_every_direct_kernel_has_the_bits_of_the_whole_in_chunks(processor: str) -> None:
-    """By Dask and by streams; `chunk_bits.main(range(500))` compares more layers."""
-    feature, count, kernels = PROCESSORS[processor]
-    require_feature(feature)
-    code = f"import chunk_bits; chunk_bits.main(range({count}))"
-    assert printed(code, UPCONV_JIT_CPU=processor) == kernels
 
 
 def test_a_layer_of_a_real_size() -> None:
